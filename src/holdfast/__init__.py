@@ -1,0 +1,43 @@
+"""Holdfast: measure, certify and improve the robustness of representation encoders without labels.
+
+Names are loaded when first used, so that ``holdfast --help`` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from holdfast.balls import L1 as L1
+    from holdfast.balls import L2 as L2
+    from holdfast.balls import Ball as Ball
+    from holdfast.balls import Linf as Linf
+    from holdfast.encoder import Domain as Domain
+    from holdfast.encoder import Encoder as Encoder
+    from holdfast.evaluation import Evaluation as Evaluation
+    from holdfast.images import Images as Images
+    from holdfast.result import Result as Result
+    from holdfast.run import Run as Run
+
+_HOMES = {
+    "Ball": "balls",
+    "Domain": "encoder",
+    "Encoder": "encoder",
+    "Evaluation": "evaluation",
+    "Images": "images",
+    "L1": "balls",
+    "L2": "balls",
+    "Linf": "balls",
+    "Result": "result",
+    "Run": "run",
+}
+__all__ = [*_HOMES, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    return getattr(import_module(f"holdfast.{_HOMES[name]}"), name)

@@ -1,0 +1,91 @@
+"""What every attack has in common: restarts, the best point found, and proof after the fact that it stayed inside."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.balls import Ball
+from holdfast.encoder import Encoder, Pixels
+from holdfast.errors import HoldfastError
+from holdfast.noise import Noise
+from holdfast.objectives.base import Objective
+from holdfast.spelling import spell
+
+Gain = Float[Tensor, "b"]
+
+
+@dataclass(frozen=True)
+class Attack(ABC):
+    """A search inside ``ball`` around each image, intersected with the encoder's domain, for a point of high objective.
+
+    What it finds bounds the worst case from one side only: a failed attack proves nothing.
+    """
+
+    name: ClassVar[str]
+    restarts: int = 1
+
+    def __str__(self) -> str:
+        return spell(self)
+
+    def __call__(self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise) -> Pixels:
+        """Return the attacked images, shape (b, *pixels).
+
+        Args:
+            encoder: under attack.
+            pixels: clean images in the encoder's domain; the ball stays centred on them throughout.
+            objective: gain per sample, to climb.
+            ball: allowed perturbations.
+            noise: one random stream per image.
+        """
+        found, gain = self.search(encoder, pixels, objective, ball, noise.fork(self.name, 0))
+        for restart in range(1, self.restarts):
+            other, its_gain = self.search(encoder, pixels, objective, ball, noise.fork(self.name, restart))
+            found, gain = better(found, gain, other, its_gain)
+        assert_inside(encoder, pixels, found, ball)
+        return found
+
+    @abstractmethod
+    def search(
+        self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise
+    ) -> tuple[Pixels, Gain]:
+        """Return one run's attacked images and their gains."""
+
+
+def better(found: Pixels, gain: Gain, other: Pixels, its_gain: Gain) -> tuple[Pixels, Gain]:
+    """Return for each sample whichever of two points gains more; a gain of nan never wins."""
+    wins = its_gain > gain
+    return torch.where(wins.reshape(-1, *(1,) * (found.ndim - 1)), other, found), torch.where(wins, its_gain, gain)
+
+
+def climb(encoder: Encoder, pixels: Pixels, objective: Objective) -> tuple[Gain, Pixels]:
+    """Return each sample's gain and the gradient of their sum by the pixels: one forward, one backward.
+
+    Raises:
+        HoldfastError: the encoder passes no gradient to its input.
+    """
+    pixels = pixels.detach().requires_grad_()
+    with torch.enable_grad():
+        gain = objective(encoder.forward(pixels))
+        if not gain.requires_grad:
+            raise HoldfastError(
+                f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad); "
+                "use the score-only attack 'square'"
+            )
+        (gradient,) = torch.autograd.grad(gain.sum(), pixels)
+    return gain.detach(), gradient
+
+
+def assert_inside(encoder: Encoder, pixels: Pixels, found: Pixels, ball: Ball) -> None:
+    """Assert that ``found`` lies in the domain and, up to rounding, in the ball."""
+    domain = encoder.domain
+    assert bool(((found >= domain.low) & (found <= domain.high)).all()), "an attack left the domain"
+    # One rounding per pixel of x + delta and of its difference with x, at magnitude at most 1 + radius.
+    eps = torch.finfo(found.dtype).eps
+    slack = ball.norm(torch.full_like(pixels[:1], 2 * eps * (1 + ball.radius))) + 8 * eps * ball.radius
+    assert bool((ball.norm(found - pixels) <= ball.radius + slack).all()), f"an attack left its {ball} ball"

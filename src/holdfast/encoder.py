@@ -1,0 +1,188 @@
+"""An encoder maps continuous inputs to vectors; this is the one form in which the library meets it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from math import inf
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from holdfast.errors import HoldfastError, HoldfastWarning
+
+Pixels = Float[Tensor, "b *pixels"]
+Codes = Float[Tensor, "b d"]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The inputs an encoder accepts: their shape without the batch axis, and their range (pixels in [0, 1])."""
+
+    shape: tuple[int, ...]
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.shape or any(size < 1 for size in self.shape):
+            raise HoldfastError(f"domain shape must be positive sizes such as (3, 224, 224), got {self.shape}")
+        if not self.low < self.high:
+            raise HoldfastError(f"domain needs low < high, got [{self.low}, {self.high}]")
+
+    def clip(self, pixels: Pixels) -> Pixels:
+        """Return ``pixels`` moved to the nearest point of the range."""
+        return pixels.clamp(self.low, self.high)
+
+    def check(self, pixels: Tensor, of: str = "pixels") -> None:
+        """Raise unless ``pixels`` is a batch of finite inputs of this shape and range."""
+        if tuple(pixels.shape[1:]) != self.shape:
+            raise HoldfastError(
+                f"{of} must have shape (batch, {', '.join(map(str, self.shape))}), got {tuple(pixels.shape)}; "
+                "resize them, or load the encoder for their size"
+            )
+        if not pixels.is_floating_point():
+            raise HoldfastError(
+                f"{of} must be floating point in [{self.low}, {self.high}], got {pixels.dtype}; divide by 255"
+            )
+        if pixels.numel() == 0:
+            return
+        low, high = (float(end) for end in torch.aminmax(pixels.detach()))
+        # A NaN fails both comparisons, and aminmax propagates it.
+        if not (self.low <= low and high <= self.high and max(-low, high) < inf):
+            raise HoldfastError(
+                f"{of} must be finite and lie in [{self.low:g}, {self.high:g}], got values from {low:g} to {high:g}; "
+                "pass raw pixels (divide by 255, do not normalise: the encoder does that itself)"
+            )
+
+
+class Normalised(nn.Module):
+    """``module((x - mean) / std)``: the source's normalisation, kept where no caller can apply it twice."""
+
+    def __init__(self, module: nn.Module, mean: Sequence[float], std: Sequence[float], axes: int) -> None:
+        super().__init__()
+        if min(std) <= 0:
+            raise HoldfastError(f"normalisation needs positive standard deviations, got {tuple(std)}")
+        self.module = module
+        shape = (-1,) + (1,) * (axes - 1)
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(mean).reshape(shape))
+        self.register_buffer("std", torch.tensor(std).reshape(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module((x - self.mean) / self.std)
+
+
+class Encoder:
+    """A frozen snapshot of ``module`` as a map from pixels to codes.
+
+    The module is copied, put in eval mode and its parameters frozen, so that later training changes neither the codes
+    nor the fingerprint, and so that attacks pay for input gradients alone.
+
+    Args:
+        module: maps ``(b, *domain.shape)`` to ``(b, d)``; pooling belongs inside it.
+        name: how reports call it.
+        domain: shape and range of its inputs.
+        mean, std: per-channel normalisation to put inside, if ``module`` expects normalised inputs.
+        source: where it came from, for the record.
+
+    Example:
+        >>> encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 2, 2)))
+        >>> encoder(torch.full((3, 1, 2, 2), 0.5)).shape
+        torch.Size([3, 4])
+        >>> encoder(torch.full((3, 1, 2, 2), 2.0))
+        Traceback (most recent call last):
+        holdfast.errors.HoldfastError: pixels must be finite and lie in [0, 1], got values from 2 to 2; ...
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        name: str,
+        domain: Domain,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        source: str = "python",
+    ) -> None:
+        if (mean is None) != (std is None):
+            raise HoldfastError("normalisation needs both mean and std, or neither")
+        if module.training and any(
+            "Norm" in type(part).__name__ or "Dropout" in type(part).__name__ for part in module.modules()
+        ):
+            warnings.warn(
+                f"{name} was in training mode; a copy in eval mode is measured (call module.eval() to silence this)",
+                HoldfastWarning,
+                stacklevel=2,
+            )
+        try:
+            module = copy.deepcopy(module)
+        except Exception as error:
+            raise HoldfastError(f"{name} cannot be copied ({error}); detach its tensors or rebuild it first") from error
+        if mean is not None and std is not None:
+            module = Normalised(module, mean, std, len(domain.shape))
+        self.module = module.eval().requires_grad_(False)
+        self.name, self.domain, self.source = name, domain, source
+
+    def __call__(self, pixels: Pixels) -> Codes:
+        """Return codes, shape (b, d), of ``pixels``, shape (b, *domain.shape), after checking both."""
+        self.domain.check(pixels)
+        codes = self.forward(pixels)
+        if not torch.isfinite(codes.detach()).all():
+            raise HoldfastError(f"{self.name} returned NaN or infinite codes; check its weights and its precision")
+        return codes
+
+    def forward(self, pixels: Pixels) -> Codes:
+        """Return codes without looking at the values: the inner loops' entrance."""
+        codes = self.module(pixels)
+        if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != len(pixels):
+            got = tuple(codes.shape) if isinstance(codes, Tensor) else type(codes).__name__
+            raise HoldfastError(
+                f"{self.name} must return one vector per image, shape ({len(pixels)}, d), got {got}; "
+                "pool or flatten inside the module"
+            )
+        return codes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return a hash of the weights, the module's structure and the domain."""
+        digest = sha256(repr((self.domain, structure(self.module))).encode())
+        for key, value in sorted(self.module.state_dict().items()):
+            if isinstance(value, Tensor):
+                flat = value.detach().cpu().contiguous().reshape(-1)
+                digest.update(f"{key}{value.dtype}{tuple(value.shape)}".encode())
+                digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def parameters(self) -> int:
+        """Return the number of weights."""
+        return sum(weight.numel() for weight in self.module.parameters())
+
+    def to(self, device: str | torch.device, dtype: torch.dtype) -> Encoder:
+        """Return this encoder on ``device`` in ``dtype``; its fingerprint stays that of the original."""
+        anchor = next((t for t in (*self.module.parameters(), *self.module.buffers()) if t.is_floating_point()), None)
+        if anchor is None or (anchor.dtype == dtype and anchor.device == torch.device(device)):
+            return self
+        fingerprint = self.fingerprint
+        moved = Encoder(self.module, self.name, self.domain, source=self.source)
+        moved.module.to(device, dtype)
+        moved.__dict__["fingerprint"] = fingerprint
+        return moved
+
+    def __repr__(self) -> str:
+        return f"Encoder({self.name!r}, {self.domain.shape}, fingerprint={self.fingerprint!r})"
+
+
+def structure(module: nn.Module) -> str:
+    """Return the qualified types and settings of all parts, or the code of a traced graph."""
+    lines = [
+        f"{name} {type(part).__module__}.{type(part).__qualname__} {part.extra_repr()}"
+        for name, part in module.named_modules()
+    ]
+    lines += [str(part.code) for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Encoder adapters: each file turns one kind of reference (`timm:`, `onnx:` ...) into an Encoder."""

@@ -1,0 +1,1 @@
+"""Engines: where shards of work are computed."""

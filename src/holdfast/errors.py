@@ -1,0 +1,23 @@
+"""What the library raises: one sentence that says what was expected, what arrived and what to do."""
+
+
+class HoldfastError(ValueError):
+    """A caller's mistake or an input that cannot be measured; the command line prints it and exits with status 2."""
+
+
+class HoldfastWarning(UserWarning):
+    """Something a reader of the numbers should know, though they are right."""
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """Return the clause that lists the ``known`` names and suggests the one nearest to ``name``.
+
+    Example:
+        >>> nearest("breakway", ["breakaway", "overlap"])
+        "did you mean 'breakaway'? known: breakaway, overlap"
+    """
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known: {', '.join(sorted(known))}"

@@ -1,0 +1,163 @@
+"""The two halves of a measurement: ``observe`` sample by sample, anywhere; ``conclude`` about the population, once."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.encoder import Codes, Encoder, Pixels
+from holdfast.errors import HoldfastError
+from holdfast.images import Images
+from holdfast.noise import Noise, hashed
+from holdfast.result import EncoderInfo, Findings, ImagesInfo, Picture, Result
+from holdfast.run import Observed, Run
+
+
+class Population:
+    """The images of a run together with their clean codes, on the run's device and in its precision."""
+
+    def __init__(self, encoder: Encoder, images: Images, run: Run, codes: Codes | None = None) -> None:
+        self.encoder, self.images, self.run = encoder.to(run.device, run.dtype), images, run
+        self._codes = codes
+
+    @cached_property
+    def codes(self) -> Float[Tensor, "n d"]:
+        """Clean codes of all images, in their order."""
+        if self._codes is not None:
+            return self._codes.to(self.run.device, self.run.dtype)
+        return self.run.batches(
+            range(len(self.images)), lambda rows: {"codes": represent(self.encoder, self.images, rows, self.run)}
+        )["codes"]
+
+    def pixels(self, rows: Sequence[int]) -> Pixels:
+        """Return the images at ``rows``, checked against the encoder's domain."""
+        pixels = self.images.pixels(rows, self.run.device, self.run.dtype)
+        self.encoder.domain.check(pixels, of=f"images {self.images.ids[rows[0]]!r} ...")
+        return pixels
+
+    def noise(self, rows: Sequence[int]) -> Noise:
+        """Return the random streams of the images at ``rows``."""
+        return self.run.noise([self.images.ids[row] for row in rows])
+
+    @cached_property
+    def shuffled(self) -> Int[Tensor, n]:
+        """All rows in an order that the seed and the ids alone decide: the source of every random choice of samples."""
+        return torch.tensor(
+            sorted(range(len(self.images)), key=lambda row: hashed(self.run.seed, "order", self.images.ids[row]))
+        )
+
+    def choose(self, count: int) -> list[int]:
+        """Return up to ``count`` randomly chosen rows, ascending; the same samples however the images are ordered."""
+        return sorted(self.shuffled[:count].tolist())
+
+    @cached_property
+    def partners(self) -> Int[Tensor, n]:
+        """For each row the row of another image, chosen at random; every image is one other's partner.
+
+        Raises:
+            HoldfastError: there is only one image.
+        """
+        if len(self.images) < 2:
+            raise HoldfastError("pairs of images are needed, but there is only one image; add images")
+        partners = torch.empty(len(self.images), dtype=torch.int64)
+        partners[self.shuffled] = self.shuffled.roll(-1)
+        return partners
+
+
+def represent(encoder: Encoder, images: Images, rows: Sequence[int], run: Run) -> Codes:
+    """Return the clean codes of the images at ``rows``, shape (b, d)."""
+    with torch.no_grad():
+        pixels = images.pixels(rows, run.device, run.dtype)
+        encoder.domain.check(pixels, of=f"images {images.ids[rows[0]]!r} ...")
+        codes = encoder.forward(pixels)
+    bad = ~torch.isfinite(codes).all(1)
+    if bad.any():
+        first = images.ids[rows[int(bad.nonzero()[0])]]
+        raise HoldfastError(
+            f"{encoder.name} returned NaN or infinite codes for image {first!r}; check its weights and precision"
+        )
+    return codes
+
+
+@dataclass(frozen=True)
+class Observation(ABC):
+    """What is seen of each sample. Evaluations that ask for an equal observation share one computation of it."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    """Raised whenever the numbers change."""
+
+    @abstractmethod
+    def rows(self, population: Population) -> list[int]:
+        """Return which samples are looked at."""
+
+    @abstractmethod
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        """Return what is seen of ``rows``: tensors whose first axis runs over them. Independent of other rows."""
+
+
+@dataclass(frozen=True)
+class Evaluation(ABC):
+    """A measurement of an encoder on unlabelled images. Its fields are its settings; their defaults are the paper's."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    """Raised whenever the numbers change."""
+
+    @abstractmethod
+    def observation(self) -> Observation:
+        """Return what must be seen of each sample."""
+
+    @abstractmethod
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        """Return the findings from what was seen of ``rows``."""
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        """Return pictures of the samples a reader would ask to see; none by default."""
+        return ()
+
+    def __call__(self, encoder: Encoder, images: Images, run: Run | None = None) -> Result:
+        """Measure ``encoder`` on ``images`` in this process."""
+        population = Population(encoder, images, run or Run())
+        observation = self.observation()
+        rows = observation.rows(population)
+        observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
+        return self.result(population, rows, observed)
+
+    def result(self, population: Population, rows: Sequence[int], observed: Observed) -> Result:
+        """Return the findings, their pictures and everything that identifies them."""
+        findings = self.conclude(population, rows, observed)
+        pictures = self.illustrate(population, rows, findings)
+        encoder, images, run = population.encoder, population.images, population.run
+        return Result(
+            evaluation=self.name,
+            version=self.version,
+            encoder=EncoderInfo(
+                name=encoder.name,
+                source=encoder.source,
+                fingerprint=encoder.fingerprint,
+                parameters=encoder.parameters,
+                features=population.codes.shape[1],
+            ),
+            images=ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images)),
+            settings={**settings(self), "seed": run.seed, "precision": run.precision},
+            findings=findings.model_copy(update={"pictures": pictures}),
+        )
+
+
+def settings(thing: Evaluation | Observation) -> dict[str, Any]:
+    """Return the fields of ``thing`` as JSON values, settings objects in their text form."""
+    return {field.name: _plain(getattr(thing, field.name)) for field in fields(thing)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)

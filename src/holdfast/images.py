@@ -1,0 +1,124 @@
+"""Unlabelled images: a lazy sequence with an id per sample and a fingerprint over all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cached_property
+from hashlib import blake2b, sha256
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from holdfast.encoder import Pixels
+from holdfast.errors import HoldfastError
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where pixels come from: a folder, an array on disk, a tensor."""
+
+    def __len__(self) -> int: ...
+
+    def read(self, rows: Sequence[int]) -> Tensor:
+        """Return the images at ``rows``, shape (b, *pixels): float in the encoder's range, or uint8 in 0..255."""
+        ...
+
+    def digest(self, row: int) -> bytes:
+        """Return bytes that change whenever the pixels of ``row`` do."""
+        ...
+
+
+class TensorSource:
+    """Images held in memory (or in a memory map), float or uint8."""
+
+    def __init__(self, pixels: Tensor) -> None:
+        self.pixels = pixels
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def read(self, rows: Sequence[int]) -> Tensor:
+        return self.pixels[torch.as_tensor(rows, dtype=torch.int64)]
+
+    def digest(self, row: int) -> bytes:
+        values = self.pixels[row].detach().cpu().contiguous()
+        return blake2b(f"{values.dtype}{tuple(values.shape)}".encode() + values.numpy().tobytes()).digest()
+
+
+class Images:
+    """Images with an id each, read only when asked for. Labels are optional and only probes look at them.
+
+    Args:
+        pixels: a tensor (n, *pixels), float in the encoder's range or uint8 (divided by 255), or a lazy ``Source``.
+        ids: distinct names, one per image; noise is keyed by them. Defaults to "0", "1", ...
+        labels: (n,) integers, if known.
+        name: how reports call the set.
+
+    Example:
+        >>> images = Images(torch.zeros(3, 1, 2, 2), ids=["a", "b", "c"])
+        >>> images[[2, 0]].ids
+        ('c', 'a')
+    """
+
+    def __init__(
+        self,
+        pixels: Tensor | Source,
+        ids: Sequence[str] | None = None,
+        labels: Int[Tensor, n] | None = None,
+        name: str = "images",
+    ) -> None:
+        self.source: Source = TensorSource(pixels) if isinstance(pixels, Tensor) else pixels
+        if len(self.source) == 0:
+            raise HoldfastError(f"{name} holds no images")
+        self.ids = tuple(ids) if ids is not None else tuple(map(str, range(len(self.source))))
+        self.labels, self.name = labels, name
+        if len(self.ids) != len(self.source) or (labels is not None and len(labels) != len(self.source)):
+            counted = f"{len(self.ids)} ids and {'no' if labels is None else len(labels)} labels"
+            raise HoldfastError(f"{name} has {len(self.source)} images but {counted}; give one of each per image")
+        if len(set(self.ids)) != len(self.ids):
+            twice = Counter(self.ids).most_common(1)[0][0]
+            raise HoldfastError(f"ids must be distinct, {twice!r} occurs twice")
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, rows: Sequence[int]) -> Images:
+        rows = list(rows)
+        labels = None if self.labels is None else self.labels[rows]
+        return Images(Subset(self.source, rows), [self.ids[row] for row in rows], labels, self.name)
+
+    def pixels(
+        self, rows: Sequence[int], device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+    ) -> Pixels:
+        """Return the images at ``rows`` as floats on ``device``."""
+        read = self.source.read(rows)
+        moved = read.to(device, dtype)
+        # Division, not multiplication by the reciprocal, so that 255 becomes exactly 1.
+        return moved / 255 if read.dtype == torch.uint8 else moved
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return a hash of all ids and pixels."""
+        digest = sha256()
+        for row, name in enumerate(self.ids):
+            digest.update(name.encode() + b"\0" + self.source.digest(row))
+        return digest.hexdigest()[:16]
+
+
+class Subset:
+    """Some rows of another source."""
+
+    def __init__(self, source: Source, rows: Sequence[int]) -> None:
+        self.source, self.rows = source, list(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: Sequence[int]) -> Tensor:
+        return self.source.read([self.rows[row] for row in rows])
+
+    def digest(self, row: int) -> bytes:
+        return self.source.digest(self.rows[row])

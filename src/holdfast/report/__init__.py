@@ -1,0 +1,1 @@
+"""Reports: functions of stored results alone."""

@@ -1,0 +1,145 @@
+"""From one value per sample to a number with an interval. Every function names its method; nothing else averages."""
+
+from __future__ import annotations
+
+from math import isnan, nan, sqrt
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from holdfast.noise import hashed
+from holdfast.result import Estimate, Record, Series
+
+RESAMPLES = 2000
+Values = Float[np.ndarray, "n"]
+Better = Literal["lower", "higher", "neither"]
+
+
+def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's interval for a share (Wilson 1927).
+
+    Example:
+        >>> low, high = wilson(0, 1024)
+        >>> round(high, 4)
+        0.0037
+    """
+    from scipy.special import ndtri
+
+    z = float(ndtri((1 + confidence) / 2))
+    share, weight = successes / n, z * z / n
+    centre, spread = share + weight / 2, z * sqrt(share * (1 - share) / n + weight / (4 * n))
+    low, high = (centre - spread) / (1 + weight), (centre + spread) / (1 + weight)
+    # At 0 and n the formula gives the end itself, but for rounding.
+    return (0.0 if successes == 0 else low), (1.0 if successes == n else high)
+
+
+def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the order statistics that cover the median with ``confidence``, whatever the distribution."""
+    from scipy.stats import binom
+
+    n = len(values)
+    below = int(binom.ppf((1 - confidence) / 2, n, 0.5))
+    # P(B < rank) <= (1 - confidence) / 2 for the rank chosen; the smallest sample has no such rank and gives all of it.
+    rank = below if below > 0 else 1
+    ordered = np.sort(values)
+    return float(ordered[rank - 1]), float(ordered[n - rank])
+
+
+def bootstrap(values: Float[np.ndarray, "n ..."], statistic: str, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the percentile interval of the mean or median over resampled images (Efron 1979).
+
+    The draws depend on n alone, so paired series resample the same images.
+    """
+    rng = np.random.default_rng(abs(hashed("bootstrap", len(values))))
+    take = np.median if statistic == "median" else np.mean
+    picks = (rng.integers(0, len(values), len(values)) for _ in range(RESAMPLES))
+    means = np.array([take(values[pick]) for pick in picks])
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+def summarise(
+    series: Series,
+    statistic: Literal["mean", "median", "share"],
+    better: Better,
+    quantity: str | None = None,
+    confidence: float = 0.95,
+) -> Estimate:
+    """Return the mean, median or share (a mean of zeros and ones) of ``series``, leaving out its undefined values.
+
+    A mean of values in [0, 1] that are all equal has a bootstrap interval of length zero, which says nothing about what
+    was not seen; there the Wilson interval for the share of samples with a value other than that one is added.
+    """
+    values = np.asarray(series.values, dtype=np.float64)
+    values = values[~np.isnan(values)]
+    n, missing = len(values), len(series.values) - len(values)
+    reason = f"{missing} of {len(series.values)} samples undefined: {next(iter(series.reasons.values()), 'no reason')}"
+    value, low, high, method = nan, nan, nan, "undefined"
+    if n and statistic == "share":
+        successes = int(values.sum())
+        value, (low, high), method = successes / n, wilson(successes, n, confidence), "Wilson"
+    elif n and statistic == "median":
+        value, method = float(np.median(values)), "order statistics"
+        low, high = median_interval(values, confidence)
+    elif n:
+        value, method = float(values.mean()), f"bootstrap over samples, {RESAMPLES} resamples"
+        low, high = bootstrap(values, "mean", confidence)
+        if values.min() == values.max() and 0 <= value <= 1:
+            unseen = wilson(0, n, confidence)[1]
+            low, high, method = value * (1 - unseen), value + (1 - value) * unseen, "all values equal: Wilson"
+    return Estimate(
+        quantity=quantity or series.quantity,
+        conditions=series.conditions,
+        value=value,
+        low=low,
+        high=high,
+        n=n,
+        method=method,
+        confidence=confidence,
+        unit=series.unit,
+        claim=series.claim,
+        of=series.of,
+        better=better,
+        series=series.quantity,
+        statistic="median" if statistic == "median" else "mean",
+        reason=reason if missing else None,
+    )
+
+
+class Difference(Record):
+    """A paired difference ``a - b`` of the same statistic on the same samples, and what may be said of it."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    outcome: Literal["a is better", "b is better", "tied", "a is lower", "a is higher"]
+
+
+def paired(a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95) -> Difference:
+    """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
+
+    Raises:
+        ValueError: the two run over different numbers of samples.
+    """
+    left, right = np.asarray(a.values, dtype=np.float64), np.asarray(b.values, dtype=np.float64)
+    if len(left) != len(right):
+        raise ValueError(f"paired series need the same samples, got {len(left)} and {len(right)}")
+    both = ~(np.isnan(left) | np.isnan(right))
+    left, right = left[both], right[both]
+    if not len(left):
+        return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")
+    rng = np.random.default_rng(abs(hashed("bootstrap", len(left))))
+    take = np.median if statistic == "median" else np.mean
+    picks = [rng.integers(0, len(left), len(left)) for _ in range(RESAMPLES)]
+    draws = np.array([take(left[pick]) - take(right[pick]) for pick in picks])
+    low, high = (float(q) for q in np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2]))
+    value = float(take(left) - take(right))
+    if low <= 0 <= high or isnan(value):
+        outcome: Literal["a is better", "b is better", "tied", "a is lower", "a is higher"] = "tied"
+    elif better == "neither":
+        outcome = "a is lower" if value < 0 else "a is higher"
+    else:
+        outcome = "a is better" if (value < 0) == (better == "lower") else "b is better"
+    return Difference(value=value, low=low, high=high, n=len(left), outcome=outcome)

@@ -1,0 +1,39 @@
+"""One thread, one seed, shapes checked at run time."""
+
+from __future__ import annotations
+
+from jaxtyping import install_import_hook
+
+# Every jaxtyping annotation of the library is checked while tests run; users do not pay for it.
+install_import_hook("holdfast", "beartype.beartype")
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="device of the tests that take one: cpu or cuda")
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.config.getoption("--device"))
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def reference() -> Path:
+    """The folder of independently computed numbers, real encoders and real images."""
+    folder = os.environ.get("HOLDFAST_REFERENCE")
+    if not folder:
+        pytest.skip("HOLDFAST_REFERENCE is not set: no reference numbers to compare with")
+    return Path(folder)
