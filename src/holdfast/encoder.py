@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from math import inf
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -60,6 +61,18 @@ class Domain:
             )
 
 
+@dataclass(frozen=True)
+class Geometry:
+    """How files become inputs: resize the shorter side to ``resize``, then crop the centre to ``crop`` (height, width).
+
+    It is the source's own recipe and so belongs to the encoder; image loaders follow it.
+    """
+
+    resize: int
+    crop: tuple[int, int]
+    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
+
+
 class Normalised(nn.Module):
     """``module((x - mean) / std)``: the source's normalisation, kept where no caller can apply it twice."""
 
@@ -90,6 +103,7 @@ class Encoder:
         domain: shape and range of its inputs.
         mean, std: per-channel normalisation to put inside, if ``module`` expects normalised inputs.
         source: where it came from, for the record.
+        geometry: how image files are brought to ``domain.shape``; by default resized and cropped to it.
 
     Example:
         >>> encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 2, 2)))
@@ -108,6 +122,7 @@ class Encoder:
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         source: str = "python",
+        geometry: Geometry | None = None,
     ) -> None:
         if (mean is None) != (std is None):
             raise HoldfastError("normalisation needs both mean and std, or neither")
@@ -127,6 +142,10 @@ class Encoder:
             module = Normalised(module, mean, std, len(domain.shape))
         self.module = module.eval().requires_grad_(False)
         self.name, self.domain, self.source = name, domain, source
+        if geometry is None and len(domain.shape) == 3:
+            height, width = domain.shape[1:]
+            geometry = Geometry(min(height, width), (height, width))
+        self.geometry = geometry
 
     def __call__(self, pixels: Pixels) -> Codes:
         """Return codes, shape (b, d), of ``pixels``, shape (b, *domain.shape), after checking both."""
@@ -149,8 +168,8 @@ class Encoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a hash of the weights, the module's structure and the domain."""
-        digest = sha256(repr((self.domain, structure(self.module))).encode())
+        """Return a hash of the weights, the module's structure, the domain and the geometry."""
+        digest = sha256(repr((self.domain, self.geometry, structure(self.module))).encode())
         for key, value in sorted(self.module.state_dict().items()):
             if isinstance(value, Tensor):
                 flat = value.detach().cpu().contiguous().reshape(-1)
@@ -169,7 +188,7 @@ class Encoder:
         if anchor is None or (anchor.dtype == dtype and anchor.device == torch.device(device)):
             return self
         fingerprint = self.fingerprint
-        moved = Encoder(self.module, self.name, self.domain, source=self.source)
+        moved = Encoder(self.module, self.name, self.domain, source=self.source, geometry=self.geometry)
         moved.module.to(device, dtype)
         moved.__dict__["fingerprint"] = fingerprint
         return moved

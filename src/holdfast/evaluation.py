@@ -110,6 +110,11 @@ class Evaluation(ABC):
     name: ClassVar[str]
     version: ClassVar[int]
     """Raised whenever the numbers change."""
+    title: ClassVar[str]
+    meaning: ClassVar[str]
+    """What the numbers mean, in two sentences: reports print it."""
+    headline: ClassVar[tuple[str, ...]]
+    """The quantities that stand for this evaluation in a summary table."""
 
     @abstractmethod
     def observation(self) -> Observation:
@@ -139,6 +144,9 @@ class Evaluation(ABC):
         return Result(
             evaluation=self.name,
             version=self.version,
+            title=self.title,
+            meaning=self.meaning,
+            headline=self.headline,
             encoder=EncoderInfo(
                 name=encoder.name,
                 source=encoder.source,

@@ -150,6 +150,11 @@ class Result(Record):
     schema_version: int = SCHEMA_VERSION
     evaluation: str
     version: int
+    title: str
+    meaning: str
+    """What the numbers mean, in two sentences."""
+    headline: tuple[str, ...]
+    """The quantities that stand for this evaluation in a summary table."""
     encoder: EncoderInfo
     images: ImagesInfo
     settings: dict[str, Any]
