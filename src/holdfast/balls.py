@@ -35,11 +35,11 @@ class Ball(ABC):
         return spell(self)
 
     @abstractmethod
-    def norm(self, delta: Pixels) -> Float[Tensor, b]:
+    def norm(self, delta: Pixels) -> Float[Tensor, "b"]:
         """Return the norm of each perturbation."""
 
     @abstractmethod
-    def dual_norm(self, gradient: Pixels) -> Float[Tensor, b]:
+    def dual_norm(self, gradient: Pixels) -> Float[Tensor, "b"]:
         """Return the largest increase of a linear function with this ``gradient`` over the unit ball."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class Ball(ABC):
         return type(self)(self.radius * share)
 
 
-def _column(values: Float[Tensor, b], like: Pixels) -> Tensor:
+def _column(values: Float[Tensor, "b"], like: Pixels) -> Tensor:
     return values.reshape(-1, *(1,) * (like.ndim - 1))
 
 
@@ -73,10 +73,10 @@ class Linf(Ball):
 
     name = "linf"
 
-    def norm(self, delta: Pixels) -> Float[Tensor, b]:
+    def norm(self, delta: Pixels) -> Float[Tensor, "b"]:
         return delta.flatten(1).abs().amax(1)
 
-    def dual_norm(self, gradient: Pixels) -> Float[Tensor, b]:
+    def dual_norm(self, gradient: Pixels) -> Float[Tensor, "b"]:
         return gradient.flatten(1).abs().sum(1)
 
     def steepest(self, gradient: Pixels, spread: float = 0.0) -> Pixels:
@@ -96,10 +96,10 @@ class L2(Ball):
 
     name = "l2"
 
-    def norm(self, delta: Pixels) -> Float[Tensor, b]:
+    def norm(self, delta: Pixels) -> Float[Tensor, "b"]:
         return torch.linalg.vector_norm(delta.flatten(1), dim=1)
 
-    def dual_norm(self, gradient: Pixels) -> Float[Tensor, b]:
+    def dual_norm(self, gradient: Pixels) -> Float[Tensor, "b"]:
         return self.norm(gradient)
 
     def steepest(self, gradient: Pixels, spread: float = 0.0) -> Pixels:
@@ -126,10 +126,10 @@ class L1(Ball):
     name = "l1"
     sparse = True
 
-    def norm(self, delta: Pixels) -> Float[Tensor, b]:
+    def norm(self, delta: Pixels) -> Float[Tensor, "b"]:
         return delta.flatten(1).abs().sum(1)
 
-    def dual_norm(self, gradient: Pixels) -> Float[Tensor, b]:
+    def dual_norm(self, gradient: Pixels) -> Float[Tensor, "b"]:
         return gradient.flatten(1).abs().amax(1)
 
     def steepest(self, gradient: Pixels, spread: float = 0.0) -> Pixels:

@@ -31,7 +31,7 @@ class Divergence(ABC):
         return spell(self)
 
     @abstractmethod
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         """Return d(a, b) for each row."""
 
     def embed(self, codes: Codes) -> Codes | None:
@@ -54,7 +54,7 @@ class L2Distance(Divergence):
 
     name = "l2"
 
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         return torch.linalg.vector_norm(a - b, dim=-1)
 
     def embed(self, codes: Codes) -> Codes | None:
@@ -68,7 +68,7 @@ class L1Distance(Divergence):
 
     name = "l1"
 
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         return (a - b).abs().sum(-1)
 
 
@@ -79,7 +79,7 @@ class LinfDistance(Divergence):
 
     name = "linf"
 
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         return (a - b).abs().amax(-1)
 
 
@@ -95,7 +95,7 @@ class Cosine(Divergence):
 
     name = "cosine"
 
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         return (_unit(a) - _unit(b)).square().sum(-1) / 2
 
     def embed(self, codes: Codes) -> Codes | None:
@@ -112,7 +112,7 @@ class UnitL2(Divergence):
 
     name = "unit_l2"
 
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         return torch.linalg.vector_norm(_unit(a) - _unit(b), dim=-1)
 
     def embed(self, codes: Codes) -> Codes | None:
@@ -130,7 +130,7 @@ class Whitened(Divergence):
     floor: float = 1e-6
     name = "whitened"
 
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         raise HoldfastError("the whitened divergence must first be fitted: Whitened().fit(clean codes)")
 
     def fit(self, codes: Float[Tensor, "n d"]) -> Divergence:
@@ -153,7 +153,7 @@ class Linear(Divergence):
     def __str__(self) -> str:
         return str(self.origin)
 
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         return torch.linalg.vector_norm((a - b) @ self.matrix.to(a), dim=-1)
 
     def embed(self, codes: Codes) -> Codes | None:
@@ -168,7 +168,7 @@ class Rank(Divergence):
     name = "rank"
     smooth = False
 
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         return (self._ranks(a) - self._ranks(b)).square().sum(-1) / 2
 
     def _ranks(self, codes: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ class SoftmaxKL(Divergence):
 
     name = "kl"
 
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         reference = b.log_softmax(-1)
         return (reference.exp() * (reference - a.log_softmax(-1))).sum(-1)
 
@@ -213,7 +213,7 @@ class GaussianKL(Divergence):
 
     name = "gaussian_kl"
 
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         (mean_a, log_a), (mean_b, log_b) = _gaussian(a), _gaussian(b)
         return ((log_b - log_a).exp() + (mean_a - mean_b).square() * (-log_a).exp() - 1 + log_a - log_b).sum(-1) / 2
 
@@ -225,7 +225,7 @@ class Wasserstein(Divergence):
 
     name = "wasserstein"
 
-    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, b]:
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         return torch.linalg.vector_norm(self._points(a) - self._points(b), dim=-1)
 
     def _points(self, codes: Tensor) -> Tensor:

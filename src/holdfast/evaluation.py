@@ -47,7 +47,7 @@ class Population:
         return self.run.noise([self.images.ids[row] for row in rows])
 
     @cached_property
-    def shuffled(self) -> Int[Tensor, n]:
+    def shuffled(self) -> Int[Tensor, "n"]:
         """All rows in an order that the seed and the ids alone decide: the source of every random choice of samples."""
         return torch.tensor(
             sorted(range(len(self.images)), key=lambda row: hashed(self.run.seed, "order", self.images.ids[row]))
@@ -58,7 +58,7 @@ class Population:
         return sorted(self.shuffled[:count].tolist())
 
     @cached_property
-    def partners(self) -> Int[Tensor, n]:
+    def partners(self) -> Int[Tensor, "n"]:
         """For each row the row of another image, chosen at random; every image is one other's partner.
 
         Raises:

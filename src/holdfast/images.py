@@ -67,7 +67,7 @@ class Images:
         self,
         pixels: Tensor | Source,
         ids: Sequence[str] | None = None,
-        labels: Int[Tensor, n] | None = None,
+        labels: Int[Tensor, "n"] | None = None,
         name: str = "images",
     ) -> None:
         self.source: Source = TensorSource(pixels) if isinstance(pixels, Tensor) else pixels

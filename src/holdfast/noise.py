@@ -55,7 +55,7 @@ class Noise:
         False
     """
 
-    keys: Int[Tensor, b]
+    keys: Int[Tensor, "b"]
 
     @classmethod
     def of(cls, seed: int, ids: Sequence[str], device: str | torch.device = "cpu") -> Noise:
