@@ -9,13 +9,13 @@ from math import isfinite, prod
 from typing import ClassVar, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from holdfast.encoder import Pixels
 from holdfast.errors import HoldfastError
 from holdfast.noise import Noise
-from holdfast.spelling import spell
+from holdfast.spelling import READERS, read, spell
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Ball(ABC):
         return type(self)(self.radius * share)
 
 
-def _column(values: Float[Tensor, "b"], like: Pixels) -> Tensor:
+def column(values: Shaped[Tensor, "b"], like: Pixels) -> Tensor:
+    """Return one value per sample, shaped to broadcast against the samples ``like``."""
     return values.reshape(-1, *(1,) * (like.ndim - 1))
 
 
@@ -104,18 +105,18 @@ class L2(Ball):
 
     def steepest(self, gradient: Pixels, spread: float = 0.0) -> Pixels:
         # Scaling by the largest entry first keeps tiny gradients from underflowing when squared.
-        scaled = gradient / _column(
+        scaled = gradient / column(
             gradient.flatten(1).abs().amax(1).clamp_min(torch.finfo(gradient.dtype).tiny), gradient
         )
-        return scaled / _column(self.norm(scaled).clamp_min(torch.finfo(gradient.dtype).tiny), gradient)
+        return scaled / column(self.norm(scaled).clamp_min(torch.finfo(gradient.dtype).tiny), gradient)
 
     def project(self, delta: Pixels) -> Pixels:
-        return delta * _column((self.radius / self.norm(delta)).clamp_max(1), delta)
+        return delta * column((self.radius / self.norm(delta)).clamp_max(1), delta)
 
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
         direction = self.steepest(noise.fork("direction").normal(shape, dtype))
         length = noise.fork("length").uniform((1,), dtype)[:, 0] ** (1 / prod(shape))
-        return direction * _column(self.radius * length, direction)
+        return direction * column(self.radius * length, direction)
 
 
 @final
@@ -152,9 +153,10 @@ class L1(Ball):
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
         # Normalised exponentials are uniform on the simplex; signs and a power of a uniform spread them over the ball.
         parts = -torch.log1p(-noise.fork("direction").uniform(shape, dtype))
-        direction = parts * noise.fork("sign").signs(shape, dtype) / _column(self.norm(parts).clamp_min(1e-30), parts)
+        direction = parts * noise.fork("sign").signs(shape, dtype) / column(self.norm(parts).clamp_min(1e-30), parts)
         length = noise.fork("length").uniform((1,), dtype)[:, 0] ** (1 / prod(shape))
-        return direction * _column(self.radius * length, direction)
+        return direction * column(self.radius * length, direction)
 
 
 BALLS: dict[str, type[Ball]] = {ball.name: ball for ball in (Linf, L2, L1)}
+READERS["Ball"] = lambda text: read(text, BALLS, "ball")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast.encoder import Codes
 from holdfast.errors import HoldfastError
-from holdfast.spelling import spell
+from holdfast.spelling import READERS, read, spell
 
 
 @dataclass(frozen=True)
@@ -251,3 +251,4 @@ DIVERGENCES: dict[str, type[Divergence]] = {
         Wasserstein,
     )
 }
+READERS["Divergence"] = lambda text: read(text, DIVERGENCES, "divergence")

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +15,8 @@ from torch import Tensor
 from holdfast.encoder import Codes, Encoder, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.images import Images
-from holdfast.noise import Noise, hashed
+from holdfast.noise import hashed
+from holdfast.objectives.base import Scene
 from holdfast.result import EncoderInfo, Findings, ImagesInfo, Picture, Result
 from holdfast.run import Observed, Run
 
@@ -42,9 +43,16 @@ class Population:
         self.encoder.domain.check(pixels, of=f"images {self.images.ids[rows[0]]!r} ...")
         return pixels
 
-    def noise(self, rows: Sequence[int]) -> Noise:
-        """Return the random streams of the images at ``rows``."""
-        return self.run.noise([self.images.ids[row] for row in rows])
+    def scene(self, rows: Sequence[int], targets: Sequence[int] | None = None, rivals: Tensor | None = None) -> Scene:
+        """Return the images at ``rows`` ready for attack: towards ``targets``, against ``rivals`` (codes, b x k x d)."""
+        pixels = self.pixels(rows)
+        noise = self.run.noise([self.images.ids[row] for row in rows])
+        return Scene(self.encoder, pixels, noise, None if targets is None else self.pixels(targets), rivals)
+
+    def encode(self, pixels: Pixels) -> Codes:
+        """Return the codes of ``pixels``, on this run's device."""
+        with torch.no_grad():
+            return self.encoder.forward(pixels)
 
     @cached_property
     def shuffled(self) -> Int[Tensor, "n"]:
@@ -101,6 +109,29 @@ class Observation(ABC):
     @abstractmethod
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         """Return what is seen of ``rows``: tensors whose first axis runs over them. Independent of other rows."""
+
+
+@final
+@dataclass(frozen=True)
+class Joint(Observation):
+    """Several observations of the same rows as one; entry ``name`` of part ``k`` is called ``k.name``."""
+
+    parts: tuple[Observation, ...]
+    name = "joint"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        first, *others = (part.rows(population) for part in self.parts)
+        assert all(other == first for other in others), "the parts of a joint observation look at different rows"
+        return first
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return joined([part.observe(population, rows) for part in self.parts])
+
+
+def joined(parts: Sequence[Observed]) -> Observed:
+    """Return what several observations saw of the same rows as one."""
+    return {f"{k}.{name}": value for k, part in enumerate(parts) for name, value in part.items()}
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ takes, what TOML holds, what reports print and what cache keys hash, so there is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 from holdfast.errors import HoldfastError, nearest
 
 T = TypeVar("T")
+
+READERS: dict[str, Callable[[str], Any]] = {}
+"""How to read the text of each kind of settings object, by the annotation its fields carry (``Ball``, ``Attack``)."""
 
 
 def spell(thing: Any) -> str:
@@ -70,6 +73,8 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
 
 def convert(text: str, annotation: str, where: str) -> Any:
     """Return ``text`` as the simple type that ``annotation`` names (int, float, bool, str, optional ones of these)."""
+    if annotation in READERS:
+        return READERS[annotation](text)
     kinds = [kind.strip() for kind in annotation.split("|")]
     if "None" in kinds and text in ("none", "None"):
         return None

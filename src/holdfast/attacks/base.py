@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.balls import Ball
+from holdfast.balls import Ball, column
 from holdfast.encoder import Encoder, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.noise import Noise
@@ -60,7 +60,7 @@ class Attack(ABC):
 def better(found: Pixels, gain: Gain, other: Pixels, its_gain: Gain) -> tuple[Pixels, Gain]:
     """Return for each sample whichever of two points gains more; a gain of nan never wins."""
     wins = its_gain > gain
-    return torch.where(wins.reshape(-1, *(1,) * (found.ndim - 1)), other, found), torch.where(wins, its_gain, gain)
+    return torch.where(column(wins, found), other, found), torch.where(wins, its_gain, gain)
 
 
 def climb(encoder: Encoder, pixels: Pixels, objective: Objective) -> tuple[Gain, Pixels]:

@@ -30,6 +30,8 @@ class Scene:
     noise: Noise
     target_pixels: Pixels | None = None
     """For targeted goals: the image each sample should be mistaken for."""
+    rivals: Float[Tensor, "b k d"] | None = None
+    """For goals against many: the clean codes of each sample's k competitors."""
 
     @cached_property
     def codes(self) -> Codes:

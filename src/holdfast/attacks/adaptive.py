@@ -1,0 +1,100 @@
+"""The adaptive attack: ascent with momentum whose step halves whenever progress stalls (APGD).
+
+Croce and Hein 2020, https://arxiv.org/abs/2003.01690, section 3: start with steps as long as the ball is wide; at
+checkpoints, halve the step and return to the best point if too few steps rose or neither step nor best value changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import final
+
+import torch
+
+from holdfast.attacks.base import Attack, Gain, better, climb
+from holdfast.attacks.gradient import passable, random_start
+from holdfast.balls import Ball, column
+from holdfast.encoder import Encoder, Pixels
+from holdfast.errors import HoldfastError
+from holdfast.noise import Noise
+from holdfast.objectives.base import Objective
+
+MOMENTUM = 0.75
+RISING = 0.75
+"""Share of the steps since the last checkpoint that must have raised the objective."""
+SPREAD = 0.05
+"""Share of the coordinates that one step in a sparse ball touches."""
+
+
+@final
+@dataclass(frozen=True)
+class AdaptiveAttack(Attack):
+    """Climb the objective with step sizes that adapt to each sample; the recommended attack, free of step settings."""
+
+    steps: int = 50
+    name = "adaptive"
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.restarts < 1:
+            raise HoldfastError(f"adaptive: steps and restarts must be positive, got {self.steps} and {self.restarts}")
+
+    def search(
+        self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise
+    ) -> tuple[Pixels, Gain]:
+        before = moved = random_start(pixels, ball, noise, 1.0, encoder.domain)
+        gain, gradient = climb(encoder, moved, objective)
+        best, best_gain, best_gradient = moved, gain, gradient
+        length = torch.full_like(gain, 2 * ball.radius)
+        rises, at_checkpoint = torch.zeros_like(gain), (length, best_gain)
+        marks, last_mark = checkpoints(self.steps), 0
+        for step in range(1, self.steps + 1):
+            ahead = inside(
+                pixels, moved + column(length, moved) * direction(ball, moved, gradient, encoder), ball, encoder
+            )
+            inertia = MOMENTUM if step > 1 else 1.0
+            blend = moved + inertia * (ahead - moved) + (1 - inertia) * (moved - before)
+            before, moved = moved, inside(pixels, blend, ball, encoder)
+            now, gradient = climb(encoder, moved, objective)
+            rises = rises + (now > gain)
+            best_gradient = torch.where(column(now > best_gain, moved), gradient, best_gradient)
+            best, best_gain = better(best, best_gain, moved, now)
+            gain = now
+            if step in marks:
+                stalled = (rises < RISING * (step - last_mark)) | (
+                    (at_checkpoint[0] == length) & (at_checkpoint[1] >= best_gain)
+                )
+                at_checkpoint = (length, best_gain)
+                length = torch.where(stalled, length / 2, length)
+                back = column(stalled, moved)
+                moved, gradient = torch.where(back, best, moved), torch.where(back, best_gradient, gradient)
+                before, gain = torch.where(back, best, before), torch.where(stalled, best_gain, gain)
+                rises, last_mark = torch.zeros_like(rises), step
+        return best, best_gain
+
+
+def checkpoints(steps: int) -> list[int]:
+    """Return the steps at which progress is judged: after 22% of them, then ever more often, by at least 6%.
+
+    Example:
+        >>> checkpoints(100)
+        [22, 41, 57, 70, 80, 87, 93, 99]
+    """
+    marks, last, gap = [0.0, 0.22], 0.22, 0.22
+    while last < 1:
+        gap = max(gap - 0.03, 0.06)
+        last += gap
+        marks.append(last)
+    return sorted({ceil(round(mark * steps, 6)) for mark in marks[1:] if mark <= 1})
+
+
+def direction(ball: Ball, moved: Pixels, gradient: Pixels, encoder: Encoder) -> Pixels:
+    """Return the steepest unit step at ``moved``."""
+    if ball.sparse:
+        gradient = passable(moved, gradient, encoder.domain)
+    return ball.steepest(gradient, SPREAD)
+
+
+def inside(pixels: Pixels, moved: Pixels, ball: Ball, encoder: Encoder) -> Pixels:
+    """Return ``moved`` projected onto the ball around ``pixels``, then clipped to the domain."""
+    return encoder.domain.clip(pixels + ball.project(moved - pixels))

@@ -1,0 +1,95 @@
+"""Named attacks of the literature: what they climb, how, and in which ball. ``holdfast attack --preset NAME`` runs one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.attacks.gradient import GradientAttack, bim, fgsm
+from holdfast.attacks.square import SquareAttack
+from holdfast.balls import L2, Ball, Linf
+from holdfast.divergences import Cosine, SoftmaxKL, Wasserstein
+from holdfast.encoder import Pixels
+from holdfast.noise import Noise
+from holdfast.objectives.away import Away
+from holdfast.objectives.base import Goal
+from holdfast.objectives.contrast import Batch, Instance, Pair, Queue, Views
+from holdfast.objectives.toward import Toward
+from holdfast.objectives.views import shifted
+from holdfast.spelling import READERS, read
+
+U_PGD = GradientAttack(steps=50, step=0.001, keep="last")
+"""U-PGD as published: 50 steps of 0.001, last point returned. It cannot cross a ball wider than 0.05."""
+
+ATTACKS: dict[str, type[Attack]] = {kind.name: kind for kind in (GradientAttack, AdaptiveAttack, SquareAttack)}
+NAMED: dict[str, Attack] = {
+    "u-fgsm": fgsm(),
+    "u-bim": bim(),
+    "u-pgd": U_PGD,
+    "adaptive": AdaptiveAttack(),
+    "square": SquareAttack(),
+}
+
+
+def read_attack(text: str) -> Attack:
+    """Return the attack that ``text`` names (``u-pgd``) or spells (``pgd:steps=40,stride=0.05``)."""
+    if text in NAMED:
+        return NAMED[text]
+    known: dict[str, type[Attack]] = {**dict.fromkeys(NAMED, AdaptiveAttack), **ATTACKS}
+    return read(text, known, "attack")
+
+
+READERS["Attack"] = read_attack
+
+
+def label(attack: Attack) -> str:
+    """Return the short name of an attack: that of the literature where it has one, else its text form.
+
+    Example:
+        >>> label(U_PGD), label(GradientAttack(steps=7))
+        ('u-pgd', 'pgd:steps=7')
+    """
+    return next((name for name, known in NAMED.items() if known == attack), str(attack))
+
+
+@dataclass(frozen=True)
+class Preset:
+    """An attack of the literature on its own terms."""
+
+    goal: Goal
+    attack: Attack
+    ball: Ball
+    source: str
+    prepare: Callable[[Pixels, Noise], Pixels] | None = None
+    """What is attacked instead of the images themselves."""
+
+
+def two_views(pixels: Pixels, noise: Noise) -> Pixels:
+    """Return two random views of each image, the first of all images and then the second of all."""
+    return torch.cat([shifted(pixels, noise.fork("first")), shifted(pixels, noise.fork("second"))])
+
+
+_PGD7 = GradientAttack(steps=7, stride=0.25)
+PRESETS: dict[str, Preset] = {
+    "u-fgsm": Preset(Away(), fgsm(), Linf(0.05), "Petrov and Kwiatkowska 2022"),
+    "u-bim": Preset(Away(), bim(), Linf(0.05), "Petrov and Kwiatkowska 2022"),
+    "u-pgd": Preset(Away(), U_PGD, Linf(0.05), "Petrov and Kwiatkowska 2022"),
+    "t-pgd": Preset(Toward(), U_PGD, Linf(0.05), "Petrov and Kwiatkowska 2022"),
+    "adaptive": Preset(Away(), AdaptiveAttack(), Linf(0.05), "Croce and Hein 2020"),
+    "square": Preset(Away(), SquareAttack(), Linf(0.05), "Andriushchenko et al. 2020"),
+    "vat": Preset(Away(SoftmaxKL()), GradientAttack(steps=1, stride=1.0, start=0.01), L2(2.0), "Miyato et al. 2019"),
+    "uat-ot": Preset(Away(SoftmaxKL()), GradientAttack(steps=10, stride=0.2), Linf(8 / 255), "Alayrac et al. 2019"),
+    "vae-wasserstein": Preset(Away(Wasserstein()), GradientAttack(steps=20), Linf(0.1), "Cemgil et al. 2020"),
+    "byorl": Preset(Away(Cosine()), GradientAttack(steps=10, stride=0.25), Linf(4 / 255), "Gowal et al. 2021"),
+    "rocl": Preset(Instance(), _PGD7, Linf(8 / 255), "Kim et al. 2020"),
+    "clae": Preset(Batch(), GradientAttack(steps=1, stride=1.0, start=0.0), Linf(0.03), "Ho and Vasconcelos 2020"),
+    "advcl": Preset(Views(), GradientAttack(steps=5, stride=0.25), Linf(8 / 255), "Fan et al. 2021"),
+    "acl-a2s": Preset(Instance(), GradientAttack(steps=5, stride=0.25), Linf(8 / 255), "Jiang et al. 2020"),
+    "acl-a2a": Preset(Pair(), GradientAttack(steps=5, stride=0.25), Linf(8 / 255), "Jiang et al. 2020", two_views),
+    "acl-ds": Preset(Pair(), GradientAttack(steps=5, stride=0.25), Linf(8 / 255), "Jiang et al. 2020", two_views),
+    "moco": Preset(Queue(), GradientAttack(steps=3, step=0.005), Linf(0.05), "He et al. 2020"),
+}

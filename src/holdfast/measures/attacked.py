@@ -1,0 +1,162 @@
+"""Codes of attacked images: the expensive part, observed once and shared by the measures that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import NAMED, U_PGD, label
+from holdfast.balls import Ball, Linf
+from holdfast.divergences import Cosine, Divergence, L2Distance
+from holdfast.encoder import Codes, Pixels
+from holdfast.evaluation import Observation, Population
+from holdfast.objectives.away import Away
+from holdfast.objectives.base import Goal, Objective, Scene
+from holdfast.objectives.crossing import Crossing, Misretrieval
+from holdfast.objectives.toward import Toward
+from holdfast.result import Conditions
+from holdfast.run import Observed
+
+BALLS: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+ATTACKS: tuple[Attack, ...] = (U_PGD, NAMED["adaptive"])
+DIVERGENCES: tuple[Divergence, ...] = (L2Distance(), Cosine())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attack in one ball under one divergence."""
+
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+
+    @property
+    def conditions(self) -> Conditions:
+        """How series and estimates name it."""
+        return {"ball": str(self.ball), "attack": label(self.attack), "divergence": str(self.divergence)}
+
+
+def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
+    """Return every combination, balls outermost."""
+    return [Case(ball, attack, divergence) for ball in balls for attack in attacks for divergence in divergences]
+
+
+def climbable(divergence: Divergence) -> Divergence:
+    """Return what an attack climbs for a divergence: itself, or l2 where it has no gradient."""
+    return divergence if divergence.smooth else L2Distance()
+
+
+@final
+@dataclass(frozen=True)
+class Untargeted(Observation):
+    """Codes of images moved away from their clean codes, for each case; ``attacked`` randomly chosen images."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attacks: tuple[Attack, ...] = ATTACKS
+    divergences: tuple[Divergence, ...] = DIVERGENCES
+    attacked: int = 1000
+    name = "untargeted"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.attacked)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return {
+            f"codes{k}": population.encode(self.pixels(population, rows, case))
+            for k, case in enumerate(cases(self.balls, self.attacks, self.divergences))
+        }
+
+    def pixels(self, population: Population, rows: Sequence[int], case: Case) -> Pixels:
+        """Return the attacked images at ``rows``."""
+        divergence = climbable(case.divergence).fit(population.codes)
+        return attacked(population, rows, case, Away(divergence), population.scene(rows))
+
+
+@final
+@dataclass(frozen=True)
+class Targeted(Observation):
+    """Codes of pairs of images moved towards each other, for each case: ``ahead`` of x_i to x_j, ``back`` of x_j to x_i.
+
+    Each of ``pairs`` randomly chosen images is paired with one other, its partner.
+    """
+
+    balls: tuple[Ball, ...] = BALLS
+    attacks: tuple[Attack, ...] = ATTACKS
+    divergences: tuple[Divergence, ...] = DIVERGENCES
+    pairs: int = 1024
+    name = "targeted"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.pairs)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        seen: Observed = {}
+        partners = population.partners[list(rows)].tolist()
+        for k, case in enumerate(cases(self.balls, self.attacks, self.divergences)):
+            seen[f"ahead{k}"] = population.encode(self.pixels(population, rows, partners, case))
+            seen[f"back{k}"] = population.encode(self.pixels(population, partners, rows, case))
+        return seen
+
+    def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int], case: Case) -> Pixels:
+        """Return the images at ``rows`` moved towards those at ``targets``."""
+        goal = Toward(climbable(case.divergence).fit(population.codes))
+        return attacked(population, rows, case, goal, population.scene(rows, targets))
+
+
+@final
+@dataclass(frozen=True)
+class Pairwise(Observation):
+    """Codes of images that try to cross to one random other image, and to any of their ``rivals`` nearest neighbours.
+
+    The attack is the strongest of ``attacks``, by convention the last; it climbs the event that breakaway counts.
+    """
+
+    balls: tuple[Ball, ...] = BALLS
+    attack: Attack = NAMED["adaptive"]
+    divergences: tuple[Divergence, ...] = DIVERGENCES
+    rivals: int = 10
+    attacked: int = 1000
+    name = "pairwise"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.attacked)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        seen: Observed = {}
+        partners = population.partners[list(rows)].tolist()
+        for k, case in enumerate(cases(self.balls, [self.attack], self.divergences)):
+            divergence = climbable(case.divergence).fit(population.codes)
+            crossing = population.scene(rows, partners)
+            seen[f"crossing{k}"] = population.encode(attacked(population, rows, case, Crossing(divergence), crossing))
+            near = nearest(divergence, population.codes[list(rows)], rows, population.codes, self.rivals)
+            facing = population.scene(rows, rivals=population.codes[near])
+            seen[f"retrieval{k}"] = population.encode(
+                attacked(population, rows, case, Misretrieval(divergence), facing)
+            )
+        return seen
+
+
+def attacked(population: Population, rows: Sequence[int], case: Case, goal: Goal, scene: Scene) -> Pixels:
+    """Return the images of ``scene`` after the case's attack on ``goal``."""
+    objective: Objective = goal(scene)
+    return case.attack(population.encoder, scene.pixels, objective, case.ball, scene.noise.fork(goal.name))
+
+
+def nearest(divergence: Divergence, codes: Codes, own: Sequence[int], clean: Codes, count: int) -> Tensor:
+    """Return the rows of the ``count`` clean codes nearest to each code, its ``own`` left out, shape (b, count)."""
+    points, targets = divergence.embed(codes), divergence.embed(clean)
+    if points is None or targets is None:
+        distance = torch.stack([divergence(code.expand_as(clean), clean) for code in codes])
+    else:
+        distance = torch.cdist(points, targets)
+    rows = torch.arange(len(codes), device=distance.device)
+    distance[rows, torch.as_tensor(own, device=distance.device)] = torch.inf
+    return torch.nan_to_num(distance, nan=torch.inf).topk(min(count, len(clean) - 1), largest=False).indices

@@ -1,0 +1,151 @@
+"""Contrastive goals: make a sample's loss large against other samples (NT-Xent and InfoNCE in their attack form).
+
+With unit codes ``u`` and temperature ``T`` the loss of anchor ``a`` with positive ``p`` and others ``k`` is
+``-log( exp(a.p/T) / sum_k exp(a.k/T) )`` (van den Oord et al. 2018; Chen et al. 2020).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from holdfast.encoder import Codes
+from holdfast.errors import HoldfastError
+from holdfast.objectives.base import Goal, Objective, Scene
+from holdfast.objectives.views import high_pass, shifted
+
+
+def loss(anchors: Tensor, positives: Tensor, others: Tensor, temperature: float, skip_self: bool) -> Tensor:
+    """Return the contrastive loss of each anchor, shape (b,); ``skip_self`` leaves other ``i`` out for anchor ``i``."""
+    anchors, positives, others = (normalize(codes, dim=-1) for codes in (anchors, positives, others))
+    wanted = (anchors * positives).sum(-1) / temperature
+    rest = anchors @ others.T / temperature
+    if skip_self:
+        rest = rest.masked_fill(torch.eye(*rest.shape, dtype=torch.bool, device=rest.device), -torch.inf)
+    return torch.logsumexp(torch.cat([wanted[:, None], rest], dim=1), dim=1) - wanted
+
+
+def _batch(scene: Scene) -> None:
+    if len(scene.pixels) < 2:
+        raise HoldfastError("a contrastive objective needs at least 2 images in a batch, got 1; raise the batch size")
+
+
+@final
+@dataclass(frozen=True)
+class Instance(Goal):
+    """Climb NT-Xent of the moved image against another view of itself; the rest of the batch are the negatives.
+
+    The instance-wise attack of RoCL (Kim et al. 2020, https://arxiv.org/abs/2006.07589) and, with one view attacked and
+    one clean, ACL's A2S (Jiang et al. 2020, https://arxiv.org/abs/2010.13337).
+    """
+
+    temperature: float = 0.5
+    name = "instance"
+    per_sample = False
+
+    def __call__(self, scene: Scene) -> Objective:
+        _batch(scene)
+        view = scene.code(shifted(scene.pixels, scene.noise.fork("view")))
+        return lambda codes: loss(codes, view, view, self.temperature, skip_self=True)
+
+
+@final
+@dataclass(frozen=True)
+class Batch(Goal):
+    """Climb NT-Xent of clean anchors against moved positives and moved negatives at once.
+
+    CLAE's batch loss (Ho and Vasconcelos 2020, https://arxiv.org/abs/2010.12050): all samples of the batch are moved
+    together, each also as everybody else's negative.
+    """
+
+    temperature: float = 0.5
+    name = "batch"
+    per_sample = False
+
+    def __call__(self, scene: Scene) -> Objective:
+        _batch(scene)
+        clean = scene.codes
+        return lambda codes: loss(clean, codes, codes, self.temperature, skip_self=True)
+
+
+@final
+@dataclass(frozen=True)
+class Views(Goal):
+    """Climb the mean NT-Xent of the moved image against several views, one of them its high frequencies.
+
+    AdvCL's multi-view attack (Fan et al. 2021, https://arxiv.org/abs/2111.01124): two random views and the image with
+    frequencies below ``radius`` (a share of the largest) removed.
+    """
+
+    temperature: float = 0.5
+    radius: float = 0.25
+    name = "views"
+    per_sample = False
+
+    def __call__(self, scene: Scene) -> Objective:
+        _batch(scene)
+        pixels, noise, domain = scene.pixels, scene.noise, scene.encoder.domain
+        views = [shifted(pixels, noise.fork("view", k)) for k in range(2)] + [high_pass(pixels, self.radius, domain)]
+        codes_of = [scene.code(view) for view in views]
+
+        def objective(codes: Codes) -> Tensor:
+            return torch.stack([loss(codes, view, view, self.temperature, skip_self=True) for view in codes_of]).mean(0)
+
+        return objective
+
+
+@final
+@dataclass(frozen=True)
+class Pair(Goal):
+    """Climb NT-Xent between two views that are both moved: rows ``i`` and ``i + b/2`` of the batch are one image's views.
+
+    ACL's A2A, and the attacked half of its dual stream DS, whose clean half the attack cannot change (Jiang et al. 2020,
+    https://arxiv.org/abs/2010.13337).
+    """
+
+    temperature: float = 0.5
+    name = "pair"
+    per_sample = False
+
+    def __call__(self, scene: Scene) -> Objective:
+        if len(scene.pixels) % 2:
+            raise HoldfastError(
+                f"the pair objective takes two views per image, got an odd batch of {len(scene.pixels)}"
+            )
+        half = len(scene.pixels) // 2
+
+        def objective(codes: Codes) -> Tensor:
+            return loss(codes, codes.roll(half, 0), codes, self.temperature, skip_self=True)
+
+        return objective
+
+
+@final
+@dataclass(frozen=True)
+class Queue(Goal):
+    """Climb InfoNCE of the moved image against its own view, with ``Scene.rivals`` as the queue of negatives.
+
+    MoCo's loss (He et al. 2020, https://arxiv.org/abs/1911.05722) as an attack objective.
+    """
+
+    temperature: float = 0.2
+    name = "queue"
+
+    def __call__(self, scene: Scene) -> Objective:
+        if scene.rivals is None:
+            raise HoldfastError("the queue objective needs the codes of other images (Scene.rivals) as negatives")
+        key = scene.code(shifted(scene.pixels, scene.noise.fork("view")))
+        keys = normalize(key, dim=-1)
+        negatives = normalize(scene.rivals, dim=-1)
+
+        def objective(codes: Codes) -> Tensor:
+            query = normalize(codes, dim=-1)
+            wanted = (query * keys).sum(-1, keepdim=True)
+            logits = torch.cat([wanted, (query[:, None] * negatives).sum(-1)], dim=1) / self.temperature
+            return torch.logsumexp(logits, dim=1) - logits[:, 0]
+
+        return objective

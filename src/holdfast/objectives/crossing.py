@@ -1,0 +1,67 @@
+"""Cross the boundary between two images: become closer to ``x'`` than to oneself, the event that breakaway counts.
+
+For l2 the event ``d(f(x^), f(x')) < d(f(x^), f(x))`` is linear in the moved code:
+``2 (f(x') - f(x)) . f(x^) > |f(x')|^2 - |f(x)|^2``; for cosine it is ``(u(x') - u(x)) . f(x^) > 0`` with unit codes ``u``.
+Hence the gradient never vanishes at the clean image, and the same rows can be bounded by a certificate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from holdfast.divergences import Divergence, L2Distance
+from holdfast.encoder import Codes
+from holdfast.errors import HoldfastError
+from holdfast.objectives.base import Goal, Objective, Scene
+
+
+@final
+@dataclass(frozen=True)
+class Crossing(Goal):
+    """Climb ``d(f(x^), f(x)) - d(f(x^), f(x'))`` for the target ``x'``, in its linear form where there is one."""
+
+    divergence: Divergence = L2Distance()
+    name = "crossing"
+    targeted = True
+
+    def __call__(self, scene: Scene) -> Objective:
+        own, other = scene.codes, scene.targets
+        return lambda codes: margin(self.divergence, codes, own, other)
+
+
+@final
+@dataclass(frozen=True)
+class Misretrieval(Goal):
+    """Climb the largest crossing margin over the images that ``Scene.rivals`` holds: be retrieved as any other image."""
+
+    divergence: Divergence = L2Distance()
+    name = "misretrieval"
+
+    def __call__(self, scene: Scene) -> Objective:
+        if scene.rivals is None:
+            raise HoldfastError("misretrieval needs the codes of rival images (Scene.rivals)")
+        own, rivals = scene.codes, scene.rivals
+
+        def objective(codes: Codes) -> Tensor:
+            return margin(self.divergence, codes[:, None], own[:, None], rivals).amax(1)
+
+        return objective
+
+
+def margin(divergence: Divergence, codes: Tensor, own: Tensor, other: Tensor) -> Tensor:
+    """Return a value that is positive exactly if ``codes`` are closer to ``other`` than to ``own``.
+
+    In units of the clean distance's normal, so that the nearest of several boundaries has the largest margin.
+    """
+    if divergence.name == "l2":
+        normal = other - own
+        size = torch.linalg.vector_norm(normal, dim=-1).clamp_min(torch.finfo(codes.dtype).tiny)
+        return (normal * (codes - (own + other) / 2)).sum(-1) / size
+    if divergence.name == "cosine":
+        unit_own, unit_other = (c / torch.linalg.vector_norm(c, dim=-1, keepdim=True) for c in (own, other))
+        return ((unit_other - unit_own) * codes).sum(-1)
+    return divergence(codes.expand_as(other), own.expand_as(other)) - divergence(codes.expand_as(other), other)

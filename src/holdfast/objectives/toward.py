@@ -1,0 +1,23 @@
+"""Targeted: move the representation towards that of another image, ``-d(f(x^), f(x_j))``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from holdfast.divergences import Divergence, L2Distance
+from holdfast.objectives.base import Goal, Objective, Scene
+
+
+@final
+@dataclass(frozen=True)
+class Toward(Goal):
+    """Descend the divergence to the target's clean code (T-PGD; Petrov and Kwiatkowska 2022, section 4)."""
+
+    divergence: Divergence = L2Distance()
+    name = "toward"
+    targeted = True
+
+    def __call__(self, scene: Scene) -> Objective:
+        targets = scene.targets
+        return lambda codes: -self.divergence(codes, targets)
