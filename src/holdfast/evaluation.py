@@ -16,7 +16,7 @@ from holdfast.encoder import Codes, Encoder, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.images import Images
 from holdfast.noise import hashed
-from holdfast.objectives.base import Scene
+from holdfast.objective import Scene
 from holdfast.result import EncoderInfo, Findings, ImagesInfo, Picture, Result
 from holdfast.run import Observed, Run
 
@@ -44,7 +44,7 @@ class Population:
         return pixels
 
     def scene(self, rows: Sequence[int], targets: Sequence[int] | None = None, rivals: Tensor | None = None) -> Scene:
-        """Return the images at ``rows`` ready for attack: towards ``targets``, against ``rivals`` (codes, b x k x d)."""
+        """Return the images at ``rows`` set for attack: towards ``targets``, against ``rivals`` (codes, b x k x d)."""
         pixels = self.pixels(rows)
         noise = self.run.noise([self.images.ids[row] for row in rows])
         return Scene(self.encoder, pixels, noise, None if targets is None else self.pixels(targets), rivals)

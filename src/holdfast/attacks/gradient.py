@@ -12,12 +12,12 @@ from typing import final
 
 import torch
 
-from holdfast.attacks.base import Attack, Gain, better, climb
+from holdfast.attack import Attack, Gain, better, climb
 from holdfast.balls import Ball
 from holdfast.encoder import Domain, Encoder, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.noise import Noise
-from holdfast.objectives.base import Objective
+from holdfast.objective import Objective
 
 
 @final

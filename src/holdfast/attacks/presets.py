@@ -1,4 +1,4 @@
-"""Named attacks of the literature: what they climb, how, and in which ball. ``holdfast attack --preset NAME`` runs one."""
+"""Named attacks of the literature: what they climb, how, in which ball. ``holdfast attack --preset NAME`` runs one."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
+from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.base import Attack
 from holdfast.attacks.gradient import GradientAttack, bim, fgsm
 from holdfast.attacks.square import SquareAttack
 from holdfast.balls import L2, Ball, Linf
 from holdfast.divergences import Cosine, SoftmaxKL, Wasserstein
 from holdfast.encoder import Pixels
 from holdfast.noise import Noise
+from holdfast.objective import Goal
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import Goal
 from holdfast.objectives.contrast import Batch, Instance, Pair, Queue, Views
 from holdfast.objectives.toward import Toward
 from holdfast.objectives.views import shifted

@@ -14,12 +14,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from holdfast.attacks.base import Attack, Gain
+from holdfast.attack import Attack, Gain
 from holdfast.balls import Ball, column
 from holdfast.encoder import Encoder, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.noise import Noise
-from holdfast.objectives.base import Objective
+from holdfast.objective import Objective
 
 SCHEDULE = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 """Shares of the query budget after which the window's area halves."""
@@ -36,9 +36,7 @@ class SquareAttack(Attack):
 
     def __post_init__(self) -> None:
         if self.queries < 2 or not 0 < self.area <= 1:
-            raise HoldfastError(
-                f"square: needs 2 queries or more and area in (0, 1], got {self.queries} and {self.area}"
-            )
+            raise HoldfastError(f"square: needs queries >= 2 and area in (0, 1], got {self.queries} and {self.area}")
 
     @torch.no_grad()
     def search(

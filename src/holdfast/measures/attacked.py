@@ -9,14 +9,14 @@ from typing import final
 import torch
 from torch import Tensor
 
-from holdfast.attacks.base import Attack
+from holdfast.attack import Attack
 from holdfast.attacks.presets import NAMED, U_PGD, label
 from holdfast.balls import Ball, Linf
 from holdfast.divergences import Cosine, Divergence, L2Distance
 from holdfast.encoder import Codes, Pixels
 from holdfast.evaluation import Observation, Population
+from holdfast.objective import Goal, Objective, Scene
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import Goal, Objective, Scene
 from holdfast.objectives.crossing import Crossing, Misretrieval
 from holdfast.objectives.toward import Toward
 from holdfast.result import Conditions
@@ -81,7 +81,7 @@ class Untargeted(Observation):
 @final
 @dataclass(frozen=True)
 class Targeted(Observation):
-    """Codes of pairs of images moved towards each other, for each case: ``ahead`` of x_i to x_j, ``back`` of x_j to x_i.
+    """Codes of pairs of images moved towards each other, for each case: ``ahead`` x_i to x_j, ``back`` x_j to x_i.
 
     Each of ``pairs`` randomly chosen images is paired with one other, its partner.
     """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from holdfast.divergences import Divergence, L2Distance
-from holdfast.objectives.base import Goal, Objective, Scene
+from holdfast.objective import Goal, Objective, Scene
 
 
 @final

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from holdfast.encoder import Codes
 from holdfast.errors import HoldfastError
-from holdfast.objectives.base import Goal, Objective, Scene
+from holdfast.objective import Goal, Objective, Scene
 from holdfast.objectives.views import high_pass, shifted
 
 
@@ -101,9 +101,9 @@ class Views(Goal):
 @final
 @dataclass(frozen=True)
 class Pair(Goal):
-    """Climb NT-Xent between two views that are both moved: rows ``i`` and ``i + b/2`` of the batch are one image's views.
+    """Climb NT-Xent between two views, both moved: rows ``i`` and ``i + b/2`` of the batch are views of one image.
 
-    ACL's A2A, and the attacked half of its dual stream DS, whose clean half the attack cannot change (Jiang et al. 2020,
+    ACL's A2A, and the attacked half of its dual stream DS, whose clean half no attack changes (Jiang et al. 2020,
     https://arxiv.org/abs/2010.13337).
     """
 
@@ -113,9 +113,7 @@ class Pair(Goal):
 
     def __call__(self, scene: Scene) -> Objective:
         if len(scene.pixels) % 2:
-            raise HoldfastError(
-                f"the pair objective takes two views per image, got an odd batch of {len(scene.pixels)}"
-            )
+            raise HoldfastError(f"the pair objective takes two views per image, got an odd {len(scene.pixels)}")
         half = len(scene.pixels) // 2
 
         def objective(codes: Codes) -> Tensor:

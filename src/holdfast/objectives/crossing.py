@@ -1,7 +1,7 @@
 """Cross the boundary between two images: become closer to ``x'`` than to oneself, the event that breakaway counts.
 
 For l2 the event ``d(f(x^), f(x')) < d(f(x^), f(x))`` is linear in the moved code:
-``2 (f(x') - f(x)) . f(x^) > |f(x')|^2 - |f(x)|^2``; for cosine it is ``(u(x') - u(x)) . f(x^) > 0`` with unit codes ``u``.
+``2 (f(x') - f(x)) . f(x^) > |f(x')|^2 - |f(x)|^2``; for cosine, with unit codes ``u``, ``(u(x') - u(x)) . f(x^) > 0``.
 Hence the gradient never vanishes at the clean image, and the same rows can be bounded by a certificate.
 """
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast.divergences import Divergence, L2Distance
 from holdfast.encoder import Codes
 from holdfast.errors import HoldfastError
-from holdfast.objectives.base import Goal, Objective, Scene
+from holdfast.objective import Goal, Objective, Scene
 
 
 @final
@@ -36,7 +36,7 @@ class Crossing(Goal):
 @final
 @dataclass(frozen=True)
 class Misretrieval(Goal):
-    """Climb the largest crossing margin over the images that ``Scene.rivals`` holds: be retrieved as any other image."""
+    """Climb the largest crossing margin over ``Scene.rivals``: be retrieved as any other image."""
 
     divergence: Divergence = L2Distance()
     name = "misretrieval"

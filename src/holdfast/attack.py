@@ -14,7 +14,7 @@ from holdfast.balls import Ball, column
 from holdfast.encoder import Encoder, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.noise import Noise
-from holdfast.objectives.base import Objective
+from holdfast.objective import Objective
 from holdfast.spelling import spell
 
 Gain = Float[Tensor, "b"]
