@@ -1,1 +1,89 @@
-"""Image loaders: each file turns one kind of reference (a folder, an array file, `builtin:`) into Images."""
+"""Image loaders: each file turns one kind of reference (a folder, an array file, `builtin:`) into Images.
+
+A module of this package that defines ``SOURCE`` (the word before the colon) and ``load(name, settings, request)`` is a
+loader; adding one takes no other change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from urllib.parse import parse_qsl
+
+from holdfast.data.base import Request
+from holdfast.encoder import Domain, Geometry
+from holdfast.errors import HoldfastError, nearest
+from holdfast.images import Images
+
+Loader = Callable[[str, dict[str, str], Request], Images]
+
+
+@cache
+def loaders() -> dict[str, Loader]:
+    """Return every loader by its source: arrays, builtin, folder, hf."""
+    modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
+    return {module.SOURCE: module.load for module in modules if hasattr(module, "SOURCE")}
+
+
+def load(
+    reference: str,
+    domain: Domain,
+    geometry: Geometry | None = None,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    max_unreadable: float = 0.05,
+) -> Images:
+    """Return the images that ``reference`` names, as inputs of an encoder with this ``domain`` and ``geometry``.
+
+    Args:
+        reference: a path (a folder of image files, a saved Hugging Face dataset, a .npy, .npz or .safetensors file) or
+            ``source:name``, with settings after a question mark: ``folder:photos?labels=folders``,
+            ``data.npz?images=x_test``, ``hf:user/name@revision?split=test``, ``builtin:digits``.
+        domain: shape and range of the encoder's inputs.
+        geometry: how its source resizes and crops images; by default they are fitted to the domain.
+        limit: at most so many images, chosen at random by ``seed`` and the images' ids.
+        seed: decides which.
+        max_unreadable: the share of damaged files that is tolerated; ``images.source.skipped`` says which and why.
+
+    Example:
+        >>> images = load("builtin:digits", Domain((1, 8, 8)), limit=3)
+        >>> len(images), images.pixels([0]).shape
+        (3, torch.Size([1, 1, 8, 8]))
+        >>> load("bultin:digits", Domain((1, 8, 8)))
+        Traceback (most recent call last):
+        holdfast.errors.HoldfastError: no file or folder 'bultin:digits', and no image source 'bultin'; did you mean ...
+    """
+    body, _, query = reference.partition("?")
+    settings = _settings(query, reference)
+    source, colon, name = body.partition(":")
+    if not colon or source not in loaders():
+        source, name = _kind(body), body
+    return loaders()[source](name, settings, Request(domain, geometry, limit, seed, max_unreadable))
+
+
+def _settings(query: str, reference: str) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=True)) if query else {}
+    except ValueError as error:
+        raise HoldfastError(f"{reference!r}: settings take the form ?key=value&key=value, got {query!r}") from error
+
+
+def _kind(body: str) -> str:
+    """Return which loader reads the path ``body``."""
+    from holdfast.data import arrays, huggingface
+
+    path = Path(body).expanduser()
+    if path.is_dir():
+        return huggingface.SOURCE if huggingface.saved(path) else "folder"
+    if path.suffix.lower() in arrays.SUFFIXES and path.is_file():
+        return arrays.SOURCE
+    if path.is_file():
+        wanted = f"a folder of images or a file ending in {', '.join(arrays.SUFFIXES)}"
+        raise HoldfastError(f"{body!r} is neither {wanted}; pass the folder that holds it")
+    source, colon, _ = body.partition(":")
+    other = f", and no image source {source!r}; {nearest(source, list(loaders()))}" if colon else "; check the path"
+    raise HoldfastError(f"no file or folder {body!r}{other}")

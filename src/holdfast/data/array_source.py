@@ -1,0 +1,147 @@
+"""From one stored array to an encoder's inputs: where the channels are, which sizes fit, which values are sound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from holdfast.data.base import Request
+from holdfast.encoder import Domain, Geometry, Pixels
+from holdfast.errors import HoldfastError
+from holdfast.images import Images, TensorSource
+
+Layout = Literal["as stored", "grey", "channels first", "channels last"]
+BLOCK = 1 << 22
+"""Values looked at together."""
+
+
+def load_array(name: str, stored: Tensor, labels: Int[Tensor, "n"] | None, request: Request) -> Images:
+    """Return the rows of ``stored`` that ``request`` chooses, with their positions as ids.
+
+    Raises:
+        HoldfastError: shape or type do not suit the encoder, or a chosen image holds NaN or is out of range.
+    """
+    source = ArraySource(name, stored, request)
+    images = Images(source, labels=labels, name=name)
+    chosen = request.choose(images.ids)
+    check_values(name, stored, chosen, request.domain)
+    return images if len(chosen) == len(images) else images[chosen]
+
+
+class ArraySource:
+    """An array in memory or in a memory map; what is read of it is put into the domain's shape.
+
+    Images of another height and width than the encoder's are resized and cropped as its geometry says, with an
+    antialiasing filter; images of its height and width are taken as they are. Grey ones are repeated for encoders of
+    three channels. A digest is that of the stored row, so that encoders of different sizes share it.
+    """
+
+    def __init__(self, name: str, stored: Tensor, request: Request) -> None:
+        self.stored, self.domain = TensorSource(stored), request.domain
+        if stored.dtype == torch.uint8 and (self.domain.low, self.domain.high) != (0, 1):
+            raise HoldfastError(
+                f"{name} holds uint8, which stands for pixels in [0, 1], but the encoder takes values in "
+                f"[{self.domain.low:g}, {self.domain.high:g}]; store floats in that range"
+            )
+        self.layout = layout(name, tuple(stored.shape), self.domain)
+        self.geometry: Geometry | None = None
+        if self.layout != "as stored" and _size(stored, self.layout) != self.domain.shape[1:]:
+            self.geometry = request.framing
+            if self.geometry.interpolation == "lanczos":
+                raise HoldfastError(
+                    f"{name} holds images of {_size(stored, self.layout)} pixels, and arrays cannot be resized with "
+                    f"the encoder's lanczos filter; store them at {self.domain.shape[1:]}, or pass image files"
+                )
+
+    def __len__(self) -> int:
+        return len(self.stored)
+
+    def read(self, rows: Sequence[int]) -> Tensor:
+        pixels = self.stored.read(rows)
+        if self.layout == "as stored":
+            return pixels
+        if self.layout == "grey":
+            pixels = pixels[:, None]
+        elif self.layout == "channels last":
+            pixels = pixels.movedim(-1, 1)
+        if self.geometry is not None:
+            pixels = self.domain.clip(resized(pixels, self.geometry))
+        return pixels.expand(-1, self.domain.shape[0], -1, -1)
+
+    def digest(self, row: int) -> bytes:
+        return self.stored.digest(row)
+
+
+def _size(stored: Tensor, layout: Layout) -> tuple[int, ...]:
+    return tuple(stored.shape[1:3] if layout in ("grey", "channels last") else stored.shape[2:4])
+
+
+def layout(name: str, shape: tuple[int, ...], domain: Domain) -> Layout:
+    """Return which axis of an array of this ``shape`` holds what, if there is but one way to see it.
+
+    Example:
+        >>> layout("x.npy", (10, 32, 32, 3), Domain((3, 224, 224)))
+        'channels last'
+        >>> layout("x.npy", (10, 3, 32, 3), Domain((3, 224, 224)))
+        Traceback (most recent call last):
+        holdfast.errors.HoldfastError: x.npy of shape (10, 3, 32, 3) may be N x C x H x W or N x H x W x C; ...
+    """
+    if shape[1:] == domain.shape:
+        return "as stored"
+    if len(domain.shape) != 3 or 0 in shape[1:]:
+        raise HoldfastError(f"{name} must have shape (n, {', '.join(map(str, domain.shape))}), got {shape}")
+    accepted = {domain.shape[0], 1} if domain.shape[0] == 3 else {domain.shape[0]}
+    if len(shape) == 3 and 1 in accepted:
+        return "grey"
+    first, last = (len(shape) == 4 and shape[axis] in accepted for axis in (1, -1))
+    if first and last:
+        raise HoldfastError(
+            f"{name} of shape {shape} may be N x C x H x W or N x H x W x C; store it as N x C x H x W of the "
+            f"encoder's size, (n, {', '.join(map(str, domain.shape))})"
+        )
+    if not (first or last):
+        count = " or ".join(map(str, sorted(accepted)))
+        grey = " (or N x H x W)" if 1 in accepted else ""
+        raise HoldfastError(
+            f"{name} must hold images N x C x H x W or N x H x W x C{grey} with {count} channels, got shape {shape}"
+        )
+    return "channels first" if first else "channels last"
+
+
+def resized(pixels: Pixels, geometry: Geometry) -> Pixels:
+    """Return images whose shorter side is ``geometry.resize`` (more if the crop needs it), cropped to the centre."""
+    values = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
+    values = values.float() if values.dtype == torch.float16 else values
+    (height, width), (rows, columns) = values.shape[2:], geometry.crop
+    scale = max(geometry.resize / min(height, width), rows / height, columns / width)
+    size = max(round(height * scale), rows), max(round(width * scale), columns)
+    if geometry.interpolation == "nearest":
+        values = interpolate(values, size, mode="nearest-exact")
+    else:
+        values = interpolate(values, size, mode=geometry.interpolation, antialias=True)
+    top, left = (size[0] - rows) // 2, (size[1] - columns) // 2
+    return values[:, :, top : top + rows, left : left + columns]
+
+
+def check_values(name: str, stored: Tensor, rows: Sequence[int], domain: Domain) -> None:
+    """Raise with the position of the first of ``rows`` that is not finite and in range; the array is read once."""
+    if stored.dtype == torch.uint8:
+        return
+    step = max(1, BLOCK // max(1, stored[0].numel())) if len(stored) else 1
+    for start in range(0, len(rows), step):
+        block = torch.as_tensor(rows[start : start + step])
+        low, high = torch.aminmax(stored[block].flatten(1), dim=1)
+        # A NaN fails both comparisons, and aminmax propagates it.
+        bad = ~((low >= domain.low) & (high <= domain.high)) | low.isinf() | high.isinf()
+        if bad.any():
+            first = int(bad.nonzero()[0])
+            raise HoldfastError(
+                f"image {rows[start + first]} of {name} must be finite and lie in [{domain.low:g}, {domain.high:g}], "
+                f"got values from {float(low[first]):g} to {float(high[first]):g}; store raw pixels "
+                "(divide by 255, do not normalise: the encoder does that itself), or leave that image out"
+            )

@@ -1,0 +1,114 @@
+"""Inputs stored as one array: .npy (memory-mapped), .npz (held in memory) or .safetensors (memory-mapped)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+from zlib import error as ZlibError  # noqa: N812
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.data.array_source import load_array
+from holdfast.data.base import Request, as_labels, check_settings
+from holdfast.errors import HoldfastError, nearest
+from holdfast.images import Images
+
+SOURCE = "arrays"
+IMAGES, LABELS = ("images", "pixels", "x", "arr_0"), ("labels", "y")
+"""The names under which the arrays of a file are looked for, first come first taken."""
+
+TYPES = ("uint8", "float16", "float32", "float64")
+
+
+def load(name: str, settings: dict[str, str], request: Request) -> Images:
+    """Return the inputs of the file ``name``; the settings ``images`` and ``labels`` choose among its arrays.
+
+    Values are uint8 (0 to 255, for encoders of pixels in [0, 1]) or floats in the encoder's range. Ids are positions.
+    """
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise HoldfastError(f"no file {name!r}; check the path")
+    if path.suffix.lower() not in SUFFIXES:
+        raise HoldfastError(f"an array file ends in {', '.join(SUFFIXES)}, got {name!r}")
+    if path.stat().st_size == 0:
+        raise HoldfastError(f"{name} is empty (zero bytes); write it again")
+    held = SUFFIXES[path.suffix.lower()](path, settings)
+    stored = _tensor(held["images"], name)
+    labels = None
+    if "labels" in held:
+        labels = as_labels(held["labels"], len(stored), "labels" in settings, f"labels of {name}")
+    return load_array(name, stored, labels, request)
+
+
+def _npy(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
+    check_settings(settings, [], ".npy")
+    # Copy-on-write, because torch warns of arrays that cannot be written to; the file is never changed.
+    array = _numpy(path, lambda: np.load(path, mmap_mode="c", allow_pickle=False))
+    if not isinstance(array, np.ndarray):
+        raise HoldfastError(f"{path} is an archive of arrays; give it the ending .npz")
+    return {"images": array}
+
+
+def _npz(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
+    file = _numpy(path, lambda: np.load(path, allow_pickle=False))
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise HoldfastError(f"{path} is one array, not an archive; give it the ending .npy")
+    with file:
+        names = _pick(path, list(file.keys()), settings)
+        return {part: _numpy(path, partial(file.__getitem__, key)) for part, key in names.items()}
+
+
+def _safetensors(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {part: file.get_tensor(key) for part, key in _pick(path, list(file.keys()), settings).items()}
+    except SafetensorError as error:
+        raise HoldfastError(f"{path} is truncated or not a safetensors file ({error}); write it again") from error
+
+
+SUFFIXES = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
+
+
+def _numpy(path: Path, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except (ValueError, OSError, EOFError, BadZipFile, ZlibError) as error:
+        if "pickle" in str(error).lower():
+            raise HoldfastError(
+                f"{path} holds pickled Python objects, which could run code when read; save plain numbers instead "
+                "(numpy.save of a uint8 or float array)"
+            ) from error
+        raise HoldfastError(f"{path} is truncated or not a numpy file ({error}); write it again") from error
+
+
+def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str, str]:
+    """Return under which of ``keys`` the images, and the labels if there are any, are found."""
+    check_settings(settings, ["images", "labels"], path.suffix)
+    for key in settings.values():
+        if key not in keys:
+            raise HoldfastError(f"{path} has no array {key!r}; {nearest(key, keys)}")
+    known = {"images": IMAGES, "labels": LABELS}
+    found = {part: next((key for key in names if key in keys), None) for part, names in known.items()}
+    if not (settings.get("images") or found["images"]):
+        raise HoldfastError(
+            f"{path} has no array named {', '.join(IMAGES)}; say which one holds the images, as in "
+            f"{path.name}?images={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
+        )
+    return {part: key for part, key in {**found, **settings}.items() if key}
+
+
+def _tensor(array: np.ndarray | Tensor, name: str) -> Tensor:
+    if str(array.dtype).removeprefix("torch.") not in TYPES:
+        raise HoldfastError(
+            f"images of {name} must be {', '.join(TYPES)} in this machine's byte order, got {array.dtype}; convert them"
+        )
+    if array.ndim < 2:
+        raise HoldfastError(f"{name} must hold one row per image, got an array of shape {tuple(array.shape)}")
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else array

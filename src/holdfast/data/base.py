@@ -1,0 +1,87 @@
+"""What every image loader is asked for, and the few decisions that all of them share."""
+
+from __future__ import annotations
+
+import heapq
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from holdfast.encoder import Domain, Geometry
+from holdfast.errors import HoldfastError, HoldfastWarning, nearest
+from holdfast.noise import hashed
+
+
+@dataclass(frozen=True)
+class Request:
+    """Images for an encoder of this ``domain`` and ``geometry``: all of them, or ``limit`` chosen by ``seed``.
+
+    Up to ``max_unreadable`` of the images, as a share, may be damaged; they are listed and left out.
+    """
+
+    domain: Domain
+    geometry: Geometry | None = None
+    limit: int | None = None
+    seed: int = 0
+    max_unreadable: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise HoldfastError(f"limit must be at least 1 image, got {self.limit}")
+        if not 0 <= self.max_unreadable <= 1:
+            raise HoldfastError(f"max_unreadable is a share between 0 and 1, got {self.max_unreadable}")
+
+    @property
+    def framing(self) -> Geometry:
+        """Return how images of any size become inputs of the domain's (channels, height, width)."""
+        height, width = self.domain.shape[1:]
+        framing = self.geometry or Geometry(min(height, width), (height, width))
+        if tuple(framing.crop) != (height, width):
+            raise HoldfastError(f"geometry crops to {framing.crop}, but the encoder takes {height} x {width} images")
+        return framing
+
+    def choose(self, ids: Sequence[str]) -> list[int]:
+        """Return the rows to load, ascending; whether an id is among them does not depend on the order of ids.
+
+        Example:
+            >>> two = Request(Domain((1, 2, 2)), limit=2)
+            >>> ids = ["a", "b", "c", "d"]
+            >>> {ids[row] for row in two.choose(ids)} == {ids[::-1][row] for row in two.choose(ids[::-1])}
+            True
+        """
+        rows = range(len(ids))
+        if self.limit is None or self.limit >= len(ids):
+            return list(rows)
+        return sorted(heapq.nsmallest(self.limit, rows, key=lambda row: hashed(self.seed, "limit", ids[row])))
+
+
+def check_settings(settings: Mapping[str, str], known: Sequence[str], source: str) -> None:
+    """Raise unless every key of ``settings`` is one that the loader of ``source`` knows."""
+    for key in settings:
+        if key not in known:
+            offered = nearest(key, list(known)) if known else "it takes none"
+            raise HoldfastError(f"{source} images have no setting {key!r}; {offered}")
+
+
+def as_labels(values: Any, count: int, asked: bool, where: str) -> Int[Tensor, "n"] | None:
+    """Return ``values`` as one integer per image.
+
+    Labels that nobody asked for by name and that are not such integers are left out with a warning.
+
+    Raises:
+        HoldfastError: they were asked for, and are not one integer per image.
+    """
+    labels = np.asarray(values.tolist() if isinstance(values, Tensor) else values)
+    if labels.shape == (count,) and labels.dtype.kind in "iu":
+        return torch.from_numpy(labels.astype(np.int64))
+    said = f"{where} must be one integer per image, shape ({count},), got {labels.dtype} of shape {labels.shape}"
+    if asked:
+        raise HoldfastError(f"{said}; leave labels out of the reference to do without")
+    warnings.warn(f"{said}; they are ignored", HoldfastWarning, stacklevel=2)
+    return None

@@ -1,0 +1,37 @@
+"""Images that need no download: scikit-learn's 1,797 handwritten digits of 8 x 8 pixels (Alpaydin and Kaynak 1998)."""
+
+from __future__ import annotations
+
+import torch
+
+from holdfast.data.array_source import ArraySource
+from holdfast.data.base import Request, check_settings
+from holdfast.errors import HoldfastError, nearest
+from holdfast.images import Images
+
+SOURCE = "builtin"
+TRAINED = 1200
+"""So many digits trained the built-in encoders; they are measured on the others."""
+
+SETS = {"digits": range(TRAINED, 1797), "digits-train": range(TRAINED)}
+
+
+def names() -> list[str]:
+    """Return the names of the built-in images."""
+    return list(SETS)
+
+
+def load(name: str, settings: dict[str, str], request: Request) -> Images:
+    """Return the held-out ``digits`` or those the built-in encoders learned from, ``digits-train``, with labels."""
+    from sklearn.datasets import load_digits
+
+    check_settings(settings, [], SOURCE)
+    if name not in SETS:
+        raise HoldfastError(f"no built-in images {name!r}; {nearest(name, names())}")
+    pixels, labels = load_digits(return_X_y=True)
+    rows = list(SETS[name])
+    stored = torch.from_numpy(pixels).float().reshape(-1, 1, 8, 8)[rows] / 16
+    ids = [f"digits/{row:04}" for row in rows]
+    source = ArraySource(f"builtin:{name}", stored, request)
+    images = Images(source, ids, torch.from_numpy(labels)[rows].long(), f"builtin:{name}")
+    return images[request.choose(ids)]

@@ -1,0 +1,139 @@
+"""Images kept as encoded files and decoded whenever they are read, so that a million of them fit into memory."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from jaxtyping import Int, UInt8
+from torch import Tensor
+
+from holdfast.data.base import Request
+from holdfast.data.decode import complain, decode
+from holdfast.encoder import Geometry
+from holdfast.errors import HoldfastError, HoldfastWarning
+from holdfast.images import Images
+
+THOROUGH = 20_000
+"""Up to so many images are decoded once when loaded, to find the damaged ones; of more, only the headers are read."""
+
+THREADS = min(8, os.cpu_count() or 1)
+SHOWN = 5
+
+Fetch = Callable[[int], Path | bytes]
+"""From a row to its file or its bytes."""
+
+
+class Encoded:
+    """Image files as a source of pixels; ``skipped`` says which were left out, and why.
+
+    A digest is that of the file, not of the pixels made from it, so that encoders which resize the same files
+    differently are known to have seen the same images. How they resize is part of the encoder's own fingerprint.
+    """
+
+    def __init__(
+        self, fetch: Fetch, rows: Sequence[int], ids: Sequence[str], channels: int, geometry: Geometry
+    ) -> None:
+        self.fetch, self.rows, self.ids = fetch, rows, ids
+        self.channels, self.geometry = channels, geometry
+        self.skipped: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: Sequence[int]) -> UInt8[Tensor, "b c h w"]:
+        pixels = torch.empty((len(rows), self.channels, *self.geometry.crop), dtype=torch.uint8)
+        with ThreadPoolExecutor(THREADS) as pool:
+            for place, image in enumerate(pool.map(self._decode, rows)):
+                pixels[place] = image
+        return pixels
+
+    def _decode(self, row: int) -> UInt8[Tensor, "c h w"]:
+        try:
+            return decode(self.fetch(self.rows[row]), self.channels, self.geometry)
+        except Exception as error:  # decoders raise anything at all on damaged bytes
+            said = f"image {self.ids[row]!r} cannot be decoded ({_reason(error)})"
+            raise HoldfastError(f"{said}; remove it and run the same command again") from error
+
+    def digest(self, row: int) -> bytes:
+        content = self.fetch(self.rows[row])
+        try:
+            return blake2b(content.read_bytes() if isinstance(content, Path) else content).digest()
+        except OSError as error:
+            raise HoldfastError(
+                f"image {self.ids[row]!r} is gone ({_reason(error)}); run the same command again"
+            ) from error
+
+
+def load_encoded(
+    name: str, fetch: Fetch, ids: Sequence[str], labels: Int[Tensor, "n"] | None, request: Request
+) -> Images:
+    """Return the images that ``request`` chooses of those that ``fetch`` gives, without the damaged ones.
+
+    Raises:
+        HoldfastError: more are damaged than ``request`` allows, or the encoder does not take pictures.
+    """
+    channels = _channels(request)
+    rows = request.choose(ids)
+    skipped = survey(fetch, rows)
+    listed = {ids[row]: reason for row, reason in skipped.items()}
+    _judge(name, listed, len(rows), request.max_unreadable)
+    kept = [row for row in rows if row not in skipped]
+    kept_ids = [ids[row] for row in kept]
+    source = Encoded(fetch, kept, kept_ids, channels, request.framing)
+    source.skipped = listed
+    return Images(source, kept_ids, None if labels is None else labels[kept], name)
+
+
+def _channels(request: Request) -> int:
+    domain = request.domain
+    if len(domain.shape) != 3 or domain.shape[0] not in (1, 3) or (domain.low, domain.high) != (0, 1):
+        raise HoldfastError(
+            "image files suit encoders of 1 or 3 channels with pixels in [0, 1], but this one takes shape "
+            f"{domain.shape} in [{domain.low:g}, {domain.high:g}]; pass an array file (.npy) of its inputs"
+        )
+    return domain.shape[0]
+
+
+def survey(fetch: Fetch, rows: Sequence[int]) -> dict[int, str]:
+    """Return the reason why each damaged row of ``rows`` cannot be read."""
+    thorough = len(rows) <= THOROUGH
+
+    def problem(row: int) -> str | None:
+        try:
+            complain(fetch(row), thorough)
+        except Exception as error:  # decoders raise anything at all on damaged bytes
+            return _reason(error)
+        return None
+
+    found: dict[int, str] = {}
+    with ThreadPoolExecutor(THREADS) as pool:
+        for start in range(0, len(rows), 1024):  # a million tasks queued at once would outweigh the images
+            block = rows[start : start + 1024]
+            found.update((row, said) for row, said in zip(block, pool.map(problem, block), strict=True) if said)
+    return found
+
+
+def _judge(name: str, skipped: dict[str, str], total: int, allowed: float) -> None:
+    if not skipped:
+        return
+    first = ", ".join(f"{key} ({reason})" for key, reason in list(skipped.items())[:SHOWN])
+    more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
+    said = f"{len(skipped)} of {total} images of {name} cannot be read: {first}{more}"
+    if len(skipped) == total or len(skipped) > allowed * total:
+        raise HoldfastError(f"{said}; repair or remove them (up to {allowed:.0%} would be skipped)")
+    warnings.warn(f"{said}; they are skipped", HoldfastWarning, stacklevel=3)
+
+
+def _reason(error: Exception) -> str:
+    """Return the error's first line without the addresses Pillow puts into it."""
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):
+        return "not an image, or of an unknown format"
+    return (str(error).splitlines() or [type(error).__name__])[0]

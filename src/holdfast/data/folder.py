@@ -1,0 +1,103 @@
+"""Image files in a folder of any nesting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from holdfast.data.base import Request, check_settings
+from holdfast.data.encoded import load_encoded
+from holdfast.errors import HoldfastError
+from holdfast.images import Images
+
+SOURCE = "folder"
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm")
+
+
+def load(name: str, settings: dict[str, str], request: Request) -> Images:
+    """Return the image files below the folder ``name``, with their sorted relative paths as ids.
+
+    With the setting ``labels=folders``, the first folder of each path is its class, numbered in sorted order.
+    """
+    check_settings(settings, ["labels"], SOURCE)
+    root = Path(name).expanduser()
+    if not root.is_dir():
+        raise HoldfastError(f"no folder {name!r}; check the path")
+    paths = find(root)
+    if not paths:
+        raise HoldfastError(f"folder {name!r} holds no images; expected files ending in {', '.join(SUFFIXES)}")
+    labels = None
+    if "labels" in settings:
+        if settings["labels"] != "folders":
+            raise HoldfastError(f"labels of a folder must be 'folders', got {settings['labels']!r}")
+        labels = classes(paths)
+    return load_encoded(name, Files(str(root), paths), [_text(path) for path in paths], labels, request)
+
+
+class Files:
+    """From a row to its file: only relative paths are held."""
+
+    def __init__(self, root: str, paths: Sequence[str]) -> None:
+        self.root, self.paths = root, paths
+
+    def __call__(self, row: int) -> Path:
+        return Path(self.root, self.paths[row])
+
+
+def find(root: Path) -> list[str]:
+    """Return the sorted relative paths of the image files below ``root``, links followed and hidden names left out.
+
+    Each folder is entered once, however many links lead to it, so that links in a circle do no harm.
+    """
+    found: list[str] = []
+    folders, links, seen = [""], list[str](), set[tuple[int, int]]()
+    while folders or links:
+        # Real folders before links, so that no path runs through a link that it can do without.
+        folder = folders.pop() if folders else links.pop()
+        place = os.stat(root / folder)
+        if (place.st_dev, place.st_ino) in seen:
+            continue
+        seen.add((place.st_dev, place.st_ino))
+        for entry in sorted(_entries(root / folder), key=lambda entry: entry.name):
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.name.startswith("."):
+                continue
+            # entry.is_dir() raises on a link to itself; the file system is asked once for each link alone.
+            if os.path.isdir(entry) if entry.is_symlink() else entry.is_dir():
+                (links if entry.is_symlink() else folders).append(path)
+            elif entry.name.lower().endswith(SUFFIXES):
+                found.append(path)
+    return sorted(found)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise HoldfastError(f"cannot list folder {str(folder)!r} ({error.strerror}); check its permissions") from error
+
+
+def classes(paths: Sequence[str]) -> Int[Tensor, "n"]:
+    """Return the number of each path's first folder among all of them.
+
+    Example:
+        >>> classes(["cat/1.png", "dog/a/1.png", "cat/2.png"])
+        tensor([0, 1, 0])
+    """
+    names = [path.partition("/")[0] if "/" in path else None for path in paths]
+    if None in names:
+        loose = paths[names.index(None)]
+        raise HoldfastError(f"labels=folders needs every image in the folder of its class, but {loose!r} is in none")
+    numbers = {name: number for number, name in enumerate(sorted(set(filter(None, names))))}
+    return torch.tensor([numbers[name] for name in names if name])
+
+
+def _text(path: str) -> str:
+    """Return ``path`` as text that can be stored: bytes that are not UTF-8 are spelled out."""
+    return path if path.isascii() else os.fsencode(path).decode("utf-8", "backslashreplace")

@@ -1,0 +1,103 @@
+"""Hugging Face datasets of images: a folder written by ``save_to_disk``, or a name on the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.data.base import Request, as_labels, check_settings
+from holdfast.data.encoded import load_encoded
+from holdfast.errors import HoldfastError, nearest
+from holdfast.images import Images
+
+SOURCE = "hf"
+
+
+def saved(path: Path) -> bool:
+    """Return whether ``path`` is a folder that ``save_to_disk`` has written."""
+    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+
+
+def load(name: str, settings: dict[str, str], request: Request) -> Images:
+    """Return the images of the dataset ``name`` (a saved folder, or ``user/name@revision``), decoded when read.
+
+    Settings: ``split``, ``config`` (where a hub dataset has several), and the columns ``image`` and ``label``.
+    Ids are positions in the split.
+    """
+    check_settings(settings, ["split", "config", "image", "label"], SOURCE)
+    dataset = _split(name, _open(name, settings), settings.get("split"))
+    column = _image_column(name, dataset, settings.get("image"))
+    labels = None
+    if (key := settings.get("label", "label")) in dataset.column_names:
+        labels = as_labels(dataset[key][:], len(dataset), "label" in settings, f"column {key!r} of {name}")
+    elif "label" in settings:
+        raise HoldfastError(f"{name} has no column {key!r}; {nearest(key, dataset.column_names)}")
+    return load_encoded(name, Column(dataset, column), [str(row) for row in range(len(dataset))], labels, request)
+
+
+class Column:
+    """From a row to its encoded image."""
+
+    def __init__(self, dataset: Any, column: str) -> None:
+        from datasets import Image
+
+        self.dataset = dataset.select_columns([column]).cast_column(column, Image(decode=False))
+        self.column = column
+
+    def __call__(self, row: int) -> Path | bytes:
+        image = self.dataset[row][self.column]
+        if image is None:
+            raise ValueError("no image in this row")
+        return image["bytes"] if image["bytes"] is not None else Path(image["path"])
+
+
+def _open(name: str, settings: dict[str, str]) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise HoldfastError(
+            "Hugging Face datasets need the extra packages; run pip install 'holdfast[huggingface]'"
+        ) from error
+    path = Path(name).expanduser()
+    try:
+        if saved(path):
+            return datasets.load_from_disk(str(path))
+        repository, _, revision = name.partition("@")
+        return datasets.load_dataset(
+            repository, settings.get("config"), revision=revision or None, split=settings.get("split")
+        )
+    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise HoldfastError(
+            f"cannot load the dataset {name!r} ({said}); check name, revision and connection"
+        ) from error
+
+
+def _split(name: str, dataset: Any, asked: str | None) -> Any:
+    """Return the one split that is meant."""
+    import datasets
+
+    if not isinstance(dataset, datasets.DatasetDict):
+        return dataset
+    splits = list(dataset)
+    if asked is None and len(splits) == 1:
+        return dataset[splits[0]]
+    if asked is None:
+        raise HoldfastError(f"{name} has the splits {', '.join(splits)}; choose one, as in {name}?split={splits[-1]}")
+    if asked not in splits:
+        raise HoldfastError(f"{name} has no split {asked!r}; {nearest(asked, splits)}")
+    return dataset[asked]
+
+
+def _image_column(name: str, dataset: Any, asked: str | None) -> str:
+    from datasets import Image
+
+    columns = [key for key, feature in dataset.features.items() if isinstance(feature, Image)]
+    if asked is None and len(columns) == 1:
+        return columns[0]
+    if asked is None:
+        held = f"{len(columns)} image columns ({', '.join(columns) or 'none'})"
+        raise HoldfastError(f"{name} has {held}; say which, as in {name}?image={next(iter(dataset.features), 'image')}")
+    if asked not in columns:
+        raise HoldfastError(f"{name} has no image column {asked!r}; {nearest(asked, columns)}")
+    return asked
