@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.divergences import Divergence
 from holdfast.encoder import Codes, Encoder, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.images import Images
@@ -27,6 +28,7 @@ class Population:
     def __init__(self, encoder: Encoder, images: Images, run: Run, codes: Codes | None = None) -> None:
         self.encoder, self.images, self.run = encoder.to(run.device, run.dtype), images, run
         self._codes = codes
+        self._fitted: dict[Divergence, Divergence] = {}
 
     @cached_property
     def codes(self) -> Float[Tensor, "n d"]:
@@ -48,6 +50,12 @@ class Population:
         pixels = self.pixels(rows)
         noise = self.run.noise([self.images.ids[row] for row in rows])
         return Scene(self.encoder, pixels, noise, None if targets is None else self.pixels(targets), rivals)
+
+    def fitted(self, divergence: Divergence) -> Divergence:
+        """Return ``divergence`` with what it learns from these clean codes, learned once."""
+        if divergence not in self._fitted:
+            self._fitted[divergence] = divergence.fit(self.codes)
+        return self._fitted[divergence]
 
     def encode(self, pixels: Pixels) -> Codes:
         """Return the codes of ``pixels``, on this run's device."""

@@ -45,7 +45,9 @@ class TensorSource:
 
     def digest(self, row: int) -> bytes:
         values = self.pixels[row].detach().cpu().contiguous()
-        return blake2b(f"{values.dtype}{tuple(values.shape)}".encode() + values.numpy().tobytes()).digest()
+        return blake2b(
+            f"{values.dtype}{tuple(values.shape)}".encode() + values.numpy().tobytes(), digest_size=16
+        ).digest()
 
 
 class Images:
@@ -103,9 +105,14 @@ class Images:
     def fingerprint(self) -> str:
         """Return a hash of all ids and pixels."""
         digest = sha256()
-        for row, name in enumerate(self.ids):
-            digest.update(name.encode() + b"\0" + self.source.digest(row))
+        for name, image in zip(self.ids, self.digests, strict=True):
+            digest.update(name.encode() + b"\0" + image)
         return digest.hexdigest()[:16]
+
+    @cached_property
+    def digests(self) -> tuple[bytes, ...]:
+        """Hashes of the images one by one; equal images have equal ones."""
+        return tuple(self.source.digest(row) for row in range(len(self)))
 
 
 class Subset:

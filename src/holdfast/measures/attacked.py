@@ -34,16 +34,26 @@ class Case:
     ball: Ball
     attack: Attack
     divergence: Divergence
+    aim: str = ""
+    """What the attack goes for, where it is not the case's usual objective."""
 
     @property
     def conditions(self) -> Conditions:
         """How series and estimates name it."""
-        return {"ball": str(self.ball), "attack": label(self.attack), "divergence": str(self.divergence)}
+        attack = f"{label(self.attack)} at {self.aim}" if self.aim else label(self.attack)
+        return {"ball": str(self.ball), "attack": attack, "divergence": str(self.divergence)}
 
 
 def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
     """Return every combination, balls outermost."""
     return [Case(ball, attack, divergence) for ball in balls for attack in attacks for divergence in divergences]
+
+
+def shown_case(cases: Sequence[Case]) -> Case:
+    """Return the case whose pictures a report shows: the last attack, in the widest ball, under the first divergence."""
+    widest = max(case.ball.radius for case in cases)
+    last = [case for case in cases if case.ball.radius == widest][-1]
+    return next(case for case in cases if (case.ball, case.attack) == (last.ball, last.attack))
 
 
 def climbable(divergence: Divergence) -> Divergence:
@@ -74,7 +84,7 @@ class Untargeted(Observation):
 
     def pixels(self, population: Population, rows: Sequence[int], case: Case) -> Pixels:
         """Return the attacked images at ``rows``."""
-        divergence = climbable(case.divergence).fit(population.codes)
+        divergence = population.fitted(climbable(case.divergence))
         return attacked(population, rows, case, Away(divergence), population.scene(rows))
 
 
@@ -106,7 +116,7 @@ class Targeted(Observation):
 
     def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int], case: Case) -> Pixels:
         """Return the images at ``rows`` moved towards those at ``targets``."""
-        goal = Toward(climbable(case.divergence).fit(population.codes))
+        goal = Toward(population.fitted(climbable(case.divergence)))
         return attacked(population, rows, case, goal, population.scene(rows, targets))
 
 
@@ -133,10 +143,10 @@ class Pairwise(Observation):
         seen: Observed = {}
         partners = population.partners[list(rows)].tolist()
         for k, case in enumerate(cases(self.balls, [self.attack], self.divergences)):
-            divergence = climbable(case.divergence).fit(population.codes)
+            divergence = population.fitted(climbable(case.divergence))
             crossing = population.scene(rows, partners)
             seen[f"crossing{k}"] = population.encode(attacked(population, rows, case, Crossing(divergence), crossing))
-            near = nearest(divergence, population.codes[list(rows)], rows, population.codes, self.rivals)
+            near = nearest(divergence, population.codes[list(rows)], population.codes, self.rivals, own=rows)
             facing = population.scene(rows, rivals=population.codes[near])
             seen[f"retrieval{k}"] = population.encode(
                 attacked(population, rows, case, Misretrieval(divergence), facing)
@@ -150,13 +160,12 @@ def attacked(population: Population, rows: Sequence[int], case: Case, goal: Goal
     return case.attack(population.encoder, scene.pixels, objective, case.ball, scene.noise.fork(goal.name))
 
 
-def nearest(divergence: Divergence, codes: Codes, own: Sequence[int], clean: Codes, count: int) -> Tensor:
+def nearest(divergence: Divergence, codes: Codes, clean: Codes, count: int, own: Sequence[int] = ()) -> Tensor:
     """Return the rows of the ``count`` clean codes nearest to each code, its ``own`` left out, shape (b, count)."""
     points, targets = divergence.embed(codes), divergence.embed(clean)
     if points is None or targets is None:
         distance = torch.stack([divergence(code.expand_as(clean), clean) for code in codes])
     else:
         distance = torch.cdist(points, targets)
-    rows = torch.arange(len(codes), device=distance.device)
-    distance[rows, torch.as_tensor(own, device=distance.device)] = torch.inf
+    distance[list(range(len(own))), list(own)] = torch.inf
     return torch.nan_to_num(distance, nan=torch.inf).topk(min(count, len(clean) - 1), largest=False).indices

@@ -1,0 +1,146 @@
+"""Breakaway risk: how often an attacked image lies closer to another image than to itself.
+
+``breakaway_risk`` is the mean over attacked ``x`` and other ``x'`` of ``1[d(f(x^), f(x')) < d(f(x^), f(x))]``;
+``nearest_neighbour_accuracy`` is the share of ``x`` with no strictly closer ``x'``. Petrov and Kwiatkowska 2022,
+https://arxiv.org/abs/2210.04076, sections 3 and 5.2. The paper's own numbers are too small, about 125-fold: the
+authors' program adds up the last batch (8 of 1000 images) alone and divides by all.
+
+Departures, beside the published measure: the pairwise worst case attacks the event itself, once for a random ``x'`` and
+once for the nearest neighbours, where the published measure looks at whoever a push away from ``x`` happens to hit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from holdfast.attack import Attack
+from holdfast.attacks.presets import NAMED
+from holdfast.balls import Ball
+from holdfast.divergences import Divergence
+from holdfast.evaluation import Evaluation, Joint, Population
+from holdfast.measures.attacked import (
+    ATTACKS,
+    BALLS,
+    DIVERGENCES,
+    Case,
+    Pairwise,
+    Untargeted,
+    cases,
+    nearest,
+    shown_case,
+)
+from holdfast.measures.neighbours import closer_counts
+from holdfast.measures.pictures import extremes
+from holdfast.measures.population import cautions
+from holdfast.measures.series import radius_curves, series_of
+from holdfast.result import Claim, Findings, Picture, Series
+from holdfast.run import Observed
+from holdfast.stats import summarise
+
+RISK = "risk of the worst perturbation for each pair"
+KEPT = "nearest-neighbour accuracy under the worst perturbation"
+
+
+@final
+@dataclass(frozen=True)
+class Breakaway(Evaluation):
+    """How often attacks carry a representation past those of other images."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attacks: tuple[Attack, ...] = ATTACKS
+    divergences: tuple[Divergence, ...] = DIVERGENCES
+    attacked: int = 1000
+    pairwise: Attack = NAMED["adaptive"]
+    rivals: int = 10
+    name = "breakaway"
+    version = 1
+    title = "Breakaway risk"
+    meaning = (
+        "The breakaway risk is the chance that an attacked image lies closer to a random other image than to its own "
+        "clean self; nearest-neighbour accuracy is the share of attacked images whose own clean image is still the "
+        "nearest. Both show what attacks achieved: the true risk is at least as high, the true accuracy at most as high."
+    )
+    headline = ("breakaway_risk", "nearest_neighbour_accuracy")
+
+    def observation(self) -> Joint:
+        return Joint((self._away(), self._pairwise()))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        def counts(case: Case, codes: str) -> tuple[Case, Tensor]:
+            return case, closer(population, rows, case, observed[codes])
+
+        away = [counts(case, f"0.codes{k}") for k, case in enumerate(self._cases())]
+        retrieved = [counts(case, f"1.retrieval{k}") for k, case in enumerate(self._strongest("retrieval"))]
+        crossings = enumerate(self._strongest("crossing"))
+        crossed = [crossed_to_partner(population, rows, case, observed[f"1.crossing{k}"]) for k, case in crossings]
+        others = max(1, len(population.images) - 1)
+        shares = [
+            series_of("breakaway_share", case, count / others, "share of others", Claim.LOWER, RISK)
+            for case, count in away
+        ]
+        kept = [
+            series_of("nearest_neighbour_kept", case, kept_nearest(count), "yes or no", Claim.UPPER, KEPT)
+            for case, count in away + retrieved
+        ]
+        risks = [summarise(series, "mean", "lower", "breakaway_risk") for series in shares]
+        worst = [summarise(series, "share", "lower", "pairwise_breakaway_risk") for series in crossed]
+        accuracy = [summarise(series, "share", "higher", "nearest_neighbour_accuracy") for series in kept]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(*shares, *kept, *crossed),
+            estimates=(*risks, *worst, *accuracy),
+            curves=radius_curves(risks, self._cases()),
+            warnings=cautions(population),
+        )
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        case, observation = shown_case(self._cases()), self._away()
+
+        def attack(shown: list[int]) -> dict[str, Tensor]:
+            pixels = observation.pixels(population, shown, case)
+            divergence = population.fitted(case.divergence)
+            moved = population.encode(pixels)
+            near = nearest(divergence, moved, population.codes, 1)[:, 0].tolist()
+            return {"attacked": pixels, "nearest image": population.pixels(near)}
+
+        return extremes(population, rows, findings, "breakaway_share", case, attack)
+
+    def _cases(self) -> list[Case]:
+        return cases(self.balls, self.attacks, self.divergences)
+
+    def _strongest(self, aim: str) -> list[Case]:
+        return [replace(case, aim=aim) for case in cases(self.balls, [self.pairwise], self.divergences)]
+
+    def _away(self) -> Untargeted:
+        return Untargeted(self.balls, self.attacks, self.divergences, self.attacked)
+
+    def _pairwise(self) -> Pairwise:
+        return Pairwise(self.balls, self.pairwise, self.divergences, self.rivals, self.attacked)
+
+
+def closer(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> Tensor:
+    """Return how many images are closer to each moved code than its own, as floats; nan where that is undefined."""
+    divergence, clean = population.fitted(case.divergence), population.codes
+    moved, own = moved.to(clean.device), torch.as_tensor(rows, device=clean.device)
+    counts = closer_counts(divergence, moved, own, clean).double()
+    return counts.masked_fill(divergence(moved, clean[own]).isnan(), torch.nan)
+
+
+def kept_nearest(counts: Tensor) -> Tensor:
+    """Return 1 where nobody is closer, 0 where somebody is, nan where that is undefined."""
+    return (counts == 0).double().masked_fill(counts.isnan(), torch.nan)
+
+
+def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> Series:
+    """Return for each image whether the attack carried it past its partner, a random other image."""
+    divergence, clean = population.fitted(case.divergence), population.codes
+    own, other = clean[list(rows)].double(), clean[population.partners[list(rows)]].double()
+    moved = moved.to(clean.device).double()
+    ours, theirs = divergence(moved, own), divergence(moved, other)
+    crossed = (theirs < ours).double().masked_fill((theirs - ours).isnan(), torch.nan)
+    return series_of("crossed_to_a_random_image", case, crossed, "yes or no", Claim.LOWER, RISK)

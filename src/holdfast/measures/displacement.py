@@ -1,0 +1,92 @@
+"""Displacement of untargeted attacks as a universal quantile.
+
+``universal_quantile(x) = P over pairs (x', x'') of D [ d(f(x'), f(x'')) <= d(f(x^), f(x)) ]``: the share of pairs of
+different images that are no farther apart than an attack moves one image. Petrov and Kwiatkowska 2022,
+https://arxiv.org/abs/2210.04076, section 5.1. Departure: all pairs of up to ``reference`` images, exactly, where the
+authors' program compares pairs within batches and reads a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from holdfast.attack import Attack
+from holdfast.balls import Ball
+from holdfast.divergences import Divergence
+from holdfast.evaluation import Evaluation, Population
+from holdfast.measures.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Untargeted, cases, shown_case
+from holdfast.measures.neighbours import share_of_pairs_within
+from holdfast.measures.pictures import extremes
+from holdfast.measures.population import cautions, rank_estimate
+from holdfast.measures.series import radius_curves, series_of
+from holdfast.result import Claim, Findings, Picture, Series
+from holdfast.run import Observed
+from holdfast.stats import summarise
+
+
+@final
+@dataclass(frozen=True)
+class Displacement(Evaluation):
+    """How far attacks move representations, on the scale of distances between different images."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attacks: tuple[Attack, ...] = ATTACKS
+    divergences: tuple[Divergence, ...] = DIVERGENCES
+    attacked: int = 1000
+    reference: int = 10_000
+    name = "displacement"
+    version = 1
+    title = "Displacement under attack"
+    meaning = (
+        "The universal quantile says what share of pairs of different images lie no farther apart than an attack moves "
+        "one image: 0.01 is a nudge, 0.5 turns an image into a typical other one. An attack only shows what is possible, "
+        "so the worst case is at least this bad."
+    )
+    headline = ("universal_quantile",)
+
+    def observation(self) -> Untargeted:
+        return Untargeted(self.balls, self.attacks, self.divergences, self.attacked)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        clean = population.codes[list(rows)]
+        pairs = population.codes[population.choose(self.reference)]
+        moves: list[Series] = []
+        quantiles: list[Series] = []
+        for k, case in enumerate(self._cases()):
+            divergence = population.fitted(case.divergence)
+            moved = divergence(observed[f"codes{k}"].to(clean.device), clean)
+            share = share_of_pairs_within(divergence, moved, pairs) if len(pairs) > 1 else moved * torch.nan
+            moves.append(
+                series_of("displacement", case, moved, str(case.divergence), Claim.LOWER, "largest displacement")
+            )
+            quantiles.append(
+                series_of(
+                    "universal_quantile", case, share, "share of pairs", Claim.LOWER, "largest universal quantile"
+                )
+            )
+        estimates = [summarise(series, "median", "lower") for series in quantiles]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(*quantiles, *moves),
+            estimates=(*estimates, rank_estimate(population)),
+            curves=radius_curves(estimates, self._cases()),
+            warnings=cautions(population),
+        )
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        case, observation = shown_case(self._cases()), self.observation()
+        return extremes(
+            population,
+            rows,
+            findings,
+            "universal_quantile",
+            case,
+            lambda shown: {"attacked": observation.pixels(population, shown, case)},
+        )
+
+    def _cases(self) -> list[Case]:
+        return cases(self.balls, self.attacks, self.divergences)

@@ -1,0 +1,152 @@
+"""Checks that the gradient attacks deserve trust: an encoder that hides its gradients only looks robust.
+
+After Athalye et al. 2018 (https://arxiv.org/abs/1802.00420) and Carlini et al. 2019 (https://arxiv.org/abs/1902.06705):
+gradients must not vanish; search without gradients must not beat search with them; a wider ball must not move codes
+less; and random noise must not move them much farther than the gradient, to first order, says is possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from torch import Tensor
+
+from holdfast.attack import Attack, climb
+from holdfast.attacks.gradient import random_start
+from holdfast.attacks.presets import NAMED
+from holdfast.attacks.square import SquareAttack
+from holdfast.balls import Ball
+from holdfast.divergences import Divergence, L2Distance
+from holdfast.evaluation import Evaluation, Observation, Population
+from holdfast.measures.attacked import BALLS, Case, attacked
+from holdfast.measures.population import cautions
+from holdfast.measures.series import series_of
+from holdfast.objectives.away import Away
+from holdfast.result import Claim, Estimate, Findings, Series, Verdict
+from holdfast.run import Observed
+from holdfast.stats import summarise
+
+TOLERANCE = 0.01
+"""Share by which one search must beat another before it counts: less is chance of the random start."""
+
+
+@final
+@dataclass(frozen=True)
+class Probes(Observation):
+    """Displacements by gradient attack, score-only attack and noise, and the gradient itself, ball by ball."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attack: Attack = NAMED["adaptive"]
+    blind: Attack = SquareAttack(queries=500)
+    divergence: Divergence = L2Distance()
+    attacked: int = 100
+    name = "probes"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.attacked)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        divergence = population.fitted(self.divergence)
+        scene, clean = population.scene(rows), population.codes[list(rows)]
+        seen: Observed = {}
+        for k, ball in enumerate(self.balls):
+            for name, attack in (("sighted", self.attack), ("blind", self.blind)):
+                moved = attacked(population, rows, Case(ball, attack, self.divergence), Away(divergence), scene)
+                seen[f"{name}{k}"] = divergence(population.encode(moved), clean)
+            start = random_start(scene.pixels, ball, scene.noise.fork("probe"), 1.0, population.encoder.domain)
+            seen[f"noise{k}"], gradient = climb(population.encoder, start, Away(divergence)(scene))
+            seen[f"slope{k}"] = ball.dual_norm(gradient) * ball.radius
+        return seen
+
+
+@final
+@dataclass(frozen=True)
+class Masking(Evaluation):
+    """Whether the encoder's gradients can be trusted to find what there is to find."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attack: Attack = NAMED["adaptive"]
+    blind: Attack = SquareAttack(queries=500)
+    divergence: Divergence = L2Distance()
+    attacked: int = 100
+    name = "masking"
+    version = 1
+    title = "Gradient masking"
+    meaning = (
+        "Gradient attacks only mean something where gradients lead somewhere. Where one of these checks fails, read the "
+        "attack numbers of this encoder as too kind, and trust score-only attacks and certificates instead."
+    )
+    headline = ("zero_gradient_share", "score_only_wins")
+
+    def observation(self) -> Probes:
+        return Probes(self.balls, self.attack, self.blind, self.divergence, self.attacked)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        flags: list[Series] = []
+        for k, ball in enumerate(self.balls):
+            sighted, slope = observed[f"sighted{k}"], observed[f"slope{k}"]
+            case = Case(ball, self.attack, self.divergence)
+            vanished = (slope == 0) | ~slope.isfinite()
+            blind_wins = observed[f"blind{k}"] > sighted * (1 + TOLERANCE)
+            flags += [
+                self._flag("zero_gradient_share", case, vanished),
+                self._flag("score_only_wins", case, blind_wins),
+                # For a linear encoder the slope is at least the noise's displacement, whatever the direction.
+                self._flag("noise_beats_gradient", case, observed[f"noise{k}"] > 2 * slope),
+            ]
+            narrower = [
+                j for j, other in enumerate(self.balls) if other.name == ball.name and other.radius < ball.radius
+            ]
+            for j in narrower:
+                fell = sighted < observed[f"sighted{j}"] * (1 - TOLERANCE)
+                flags.append(self._flag("wider_ball_moves_less", case, fell))
+        estimates = [summarise(series, "share", "lower") for series in flags]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(flags),
+            estimates=tuple(estimates),
+            verdicts=tuple(verdict(quantity, estimates) for quantity in QUESTIONS),
+            warnings=(*cautions(population), *alarms(estimates)),
+        )
+
+    def _flag(self, quantity: str, case: Case, values: Tensor) -> Series:
+        return series_of(quantity, case, values.double(), "yes or no", Claim.ESTIMATE, "share of images")
+
+
+QUESTIONS = {
+    "zero_gradient_share": "Do gradients reach the images?",
+    "score_only_wins": "Do attacks with gradients find at least what attacks without them find?",
+    "noise_beats_gradient": "Does the gradient promise at least half the movement that random noise achieves?",
+    "wider_ball_moves_less": "Do wider balls allow larger displacements?",
+}
+ALARMING = 0.05
+"""Share of images above which a failed check becomes a warning beside every number."""
+
+
+def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
+    """Return the answer to the question that ``quantity`` counts violations of, over all balls."""
+    found = [estimate for estimate in estimates if estimate.quantity == quantity and estimate.n]
+    if not found:
+        return Verdict(
+            question=QUESTIONS[quantity], status="unknown", reason="not measured: it takes two radii of one norm"
+        )
+    worst = max(found, key=lambda estimate: estimate.value)
+    said = f"violated by {worst.value:.1%} of {worst.n} images in the {worst.conditions['ball']} ball"
+    if worst.value == 0:
+        return Verdict(
+            question=QUESTIONS[quantity], status="proved", reason=f"no violation on the {worst.n} images probed"
+        )
+    return Verdict(question=QUESTIONS[quantity], status="refuted", reason=said)
+
+
+def alarms(estimates: Sequence[Estimate]) -> list[str]:
+    """Return the warnings that failed checks deserve."""
+    return [
+        f"GRADIENT MASKING SUSPECTED: {QUESTIONS[estimate.quantity]} Not for {estimate.value:.1%} of {estimate.n} images "
+        f"in the {estimate.conditions['ball']} ball; attack numbers of this encoder may be too kind."
+        for estimate in estimates
+        if estimate.value > ALARMING
+    ]

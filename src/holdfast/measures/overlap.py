@@ -1,0 +1,98 @@
+"""Overlap risk: whether the neighbourhoods of two images meet in representation space.
+
+For pairs attacked towards each other, ``overlap_risk`` is the share with ``d(f(x_i), f(x^j->i)) < d(f(x_i), f(x^i->j))``:
+the impostor looks more like ``x_i`` than ``x_i``'s own perturbed version does. ``adversarial_margin`` is how much is left,
+``(d(f(x_i), f(x^j->i)) - d(f(x_i), f(x^i->j))) / d(f(x_i), f(x_j))``; negative means overlap.
+Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, sections 3 and 5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from holdfast.attack import Attack
+from holdfast.balls import Ball
+from holdfast.divergences import Divergence
+from holdfast.evaluation import Evaluation, Population
+from holdfast.measures.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Targeted, cases, shown_case
+from holdfast.measures.pictures import extremes
+from holdfast.measures.population import cautions
+from holdfast.measures.series import radius_curves, series_of
+from holdfast.result import Claim, Findings, Picture, Series
+from holdfast.run import Observed
+from holdfast.stats import summarise
+
+
+@final
+@dataclass(frozen=True)
+class Overlap(Evaluation):
+    """How often two images' attacked representations pass each other."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attacks: tuple[Attack, ...] = ATTACKS
+    divergences: tuple[Divergence, ...] = DIVERGENCES
+    pairs: int = 1024
+    name = "overlap"
+    version = 1
+    title = "Overlap risk"
+    meaning = (
+        "Two images overlap when each can be changed so that the impostor looks more like the first image than the first "
+        "image's own changed version does; then no classifier on top can serve both. The adversarial margin says by how "
+        "much, as a share of their clean distance: negative means overlap, 1 means untouched."
+    )
+    headline = ("overlap_risk", "adversarial_margin")
+
+    def observation(self) -> Targeted:
+        return Targeted(self.balls, self.attacks, self.divergences, self.pairs)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        first, second = population.codes[list(rows)], population.codes[population.partners[list(rows)]]
+        overlaps: list[Series] = []
+        reverse: list[Series] = []
+        margins: list[Series] = []
+        for k, case in enumerate(self._cases()):
+            divergence = population.fitted(case.divergence)
+            ahead, back = observed[f"ahead{k}"].to(first.device), observed[f"back{k}"].to(first.device)
+            clean = divergence(first, second)
+            gap = divergence(back, first) - divergence(ahead, first)
+            gap_back = divergence(ahead, second) - divergence(back, second)
+            # Images with the same code have no neighbourhoods to tell apart.
+            undefined = gap.isnan() | gap_back.isnan() | ~(clean > 0)
+            of = "overlap under the best attacks"
+            for found, where, name in ((gap, overlaps, "overlaps"), (gap_back, reverse, "overlaps_in_reverse")):
+                yes = (found < 0).double().masked_fill(undefined, torch.nan)
+                where.append(series_of(name, case, yes, "yes or no", Claim.LOWER, of))
+            margin = (gap / clean).masked_fill(undefined, torch.nan)
+            margins.append(
+                series_of("adversarial_margin", case, margin, "share of clean distance", Claim.UPPER, "smallest margin")
+            )
+        risks = [summarise(series, "share", "lower", "overlap_risk") for series in overlaps]
+        others = [summarise(series, "share", "lower", "overlap_risk_in_reverse") for series in reverse]
+        estimates = [summarise(series, "median", "higher") for series in margins]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(*overlaps, *reverse, *margins),
+            estimates=(*risks, *estimates, *others),
+            curves=radius_curves(estimates, self._cases()),
+            warnings=cautions(population),
+        )
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        case, observation = shown_case(self._cases()), self.observation()
+
+        def attack(shown: list[int]) -> dict[str, torch.Tensor]:
+            partners = population.partners[shown].tolist()
+            return {
+                "attacked": observation.pixels(population, shown, partners, case),
+                "impostor": observation.pixels(population, partners, shown, case),
+                "other": population.pixels(partners),
+            }
+
+        return extremes(population, rows, findings, "adversarial_margin", case, attack)
+
+    def _cases(self) -> list[Case]:
+        return cases(self.balls, self.attacks, self.divergences)

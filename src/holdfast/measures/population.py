@@ -1,0 +1,73 @@
+"""What must be known of the clean population before any measure of it means something: collapse, duplicates, rank."""
+
+from __future__ import annotations
+
+from math import nan
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.evaluation import Population
+from holdfast.result import Claim, Estimate
+from holdfast.stats import jackknife
+
+COLLAPSED = 1e-6
+"""Spread of the codes, relative to their size, below which they count as one point."""
+
+
+def effective_rank(codes: Float[Tensor, "n d"]) -> float:
+    """Return ``exp(-sum p log p)`` of the normalised singular values ``p`` of the centred codes (Roy and Vetterli 2007).
+
+    Example:
+        >>> round(effective_rank(torch.eye(3)), 6)
+        2.0
+    """
+    centred = codes.double() - codes.double().mean(0)
+    gram = centred.T @ centred if codes.shape[1] <= len(codes) else centred @ centred.T
+    sizes = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
+    if collapsed(codes):
+        return 0.0
+    share = sizes[sizes > 0] / sizes.sum()
+    return float(torch.exp(-(share * share.log()).sum()))
+
+
+def collapsed(codes: Float[Tensor, "n d"]) -> bool:
+    """Return whether all codes are one point up to rounding."""
+    return bool((codes - codes.mean(0)).abs().max() <= COLLAPSED * codes.abs().max())
+
+
+def rank_estimate(population: Population) -> Estimate:
+    """Return the effective rank of the clean codes with its interval."""
+    codes = population.codes
+    low, high = jackknife(lambda rows: effective_rank(codes[rows]), len(codes)) if len(codes) > 2 else (nan, nan)
+    return Estimate(
+        quantity="effective_rank",
+        value=effective_rank(codes),
+        low=low,
+        high=high,
+        n=len(codes),
+        method="delete-a-group jackknife, 10 groups",
+        unit="dimensions",
+        claim=Claim.ESTIMATE,
+        of="effective rank of the clean representation",
+        better="neither",
+    )
+
+
+def cautions(population: Population) -> tuple[str, ...]:
+    """Return the sentences a reader must see beside any number about this population."""
+    said = []
+    if len(population.images) > 1 and collapsed(population.codes):
+        said.append(
+            "COLLAPSED: all images have the same code up to rounding. Nothing can break away from it, so every strict "
+            "comparison below reads as perfect robustness; the encoder is useless, not robust."
+        )
+    digests = population.images.digests
+    twins = len(digests) - len(set(digests))
+    if twins:
+        said.append(
+            f"{twins} of {len(digests)} images are exact copies of others; a pair of copies has no distance to compare "
+            "with and is left out where that matters. Remove duplicates for clean numbers."
+        )
+    return tuple(said)
