@@ -1,0 +1,77 @@
+"""What is observed of a population, shard by shard: kept as it comes, and computed only where it is not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import final
+
+from holdfast.engine.base import Engine
+from holdfast.evaluation import Observation, Population, represent
+from holdfast.run import Observed
+from holdfast.store import Store, StoreError, key_of
+
+Told = Callable[[int, int], None]
+"""Told how many samples are done, of how many; it may raise to stop the work."""
+
+
+@final
+@dataclass(frozen=True)
+class CleanCodes(Observation):
+    """The code of every clean image."""
+
+    name = "codes"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return list(range(len(population.images)))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return {"codes": represent(population.encoder, population.images, rows, population.run)}
+
+
+@final
+@dataclass(frozen=True)
+class Look:
+    """What an engine maps over shards of rows: everything needed to observe them, anywhere."""
+
+    observation: Observation
+    population: Population
+
+    def __call__(self, rows: Sequence[int]) -> Observed:
+        seen = self.population.run.batches(rows, lambda batch: self.observation.observe(self.population, batch))
+        return {name: values.cpu() for name, values in seen.items()}
+
+
+def observe(
+    observation: Observation, population: Population, rows: Sequence[int], store: Store, engine: Engine, told: Told
+) -> Observed:
+    """Return what is seen of ``rows``, in their order, computing the shards that ``store`` does not hold."""
+    images, run = population.images, population.run
+    key, wanted = key_of(observation, population.encoder, images, run), [images.ids[row] for row in rows]
+    held, observed = store.observed(key, wanted)
+    told(len(held), len(rows))
+    if len(held) < len(rows):
+        shards = _missing(rows, {*held}, population)
+        done = len(held)
+        with closing(engine.map(Look(observation, population), shards)) as finished:
+            for shard, seen in finished:
+                store.keep(key, [images.ids[row] for row in shard], seen)
+                done += len(shard)
+                told(done, len(rows))
+        held, observed = store.observed(key, wanted)
+        if len(held) < len(rows):
+            raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
+    return {name: values.to(run.device) for name, values in observed.items()}
+
+
+def _missing(rows: Sequence[int], held: set[str], population: Population) -> list[list[int]]:
+    """Return the rows not ``held``, cut into shards of one batch.
+
+    Cutting comes first, so that an interrupted run goes on with the very shards of an unbroken one.
+    """
+    size, ids = population.run.batch_size, population.images.ids
+    cut = (rows[start : start + size] for start in range(0, len(rows), size))
+    shards = ([row for row in shard if ids[row] not in held] for shard in cut)
+    return [shard for shard in shards if shard]

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import multiprocessing
+import random
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+
+from holdfast.encoder import Encoder
+from holdfast.engine.base import Done, Engine, Shard
+from holdfast.engine.local import Local
+from holdfast.errors import HoldfastError
+from holdfast.images import Images
+from holdfast.result import Failure, Result
+from holdfast.run import Run
+from holdfast.runner import evaluate
+from holdfast.store import Store, StoreError, key_of
+from tests import tiny
+
+
+def images_for(encoder: Encoder) -> Images:
+    return tiny.images()
+
+
+def fill(
+    folder: Path,
+    evaluations: Sequence[tiny.Mean],
+    run: Run | None = None,
+    engine: Engine | None = None,
+    encoders: Sequence[Encoder] | None = None,
+    budget: float | None = None,
+) -> tuple[list[Result], list[Failure]]:
+    run = run or Run(batch_size=4)
+    return evaluate(encoders or [tiny.encoder()], images_for, evaluations, run, Store(folder), engine, budget=budget)
+
+
+def findings(results: Sequence[Result]) -> list[object]:
+    return [(result.encoder, result.settings, result.findings) for result in results]
+
+
+def looked_at(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_a_run_gives_what_the_evaluation_gives(tmp_path):
+    (result,), failures = fill(tmp_path, [tiny.Mean()])
+    direct = tiny.Mean()(tiny.encoder(), tiny.images(), Run(seed=0))
+    assert failures == []
+    assert findings([result]) == findings([direct])
+    assert result.provenance["torch"] and float(result.provenance["seconds"]) >= 0
+    assert findings([direct]) != findings([tiny.Mean()(tiny.encoder(), tiny.images(), Run(seed=1))]), "vacuous"
+
+
+def test_evaluations_share_an_equal_observation(tmp_path):
+    log = tmp_path / "log"
+    results, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log)), tiny.Mean(factor=3, log=str(log))])
+    assert len(results) == 2
+    assert len(looked_at(log)) == len(set(looked_at(log))) == 16
+
+
+def test_running_again_computes_nothing(tmp_path):
+    log = tmp_path / "log"
+    first, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))])
+    again, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))], Run(batch_size=7))
+    assert len(looked_at(log)) == 16
+    assert again == first
+
+
+def test_a_lost_result_needs_no_new_look(tmp_path):
+    log = tmp_path / "log"
+    first, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))])
+    for path in (tmp_path / "run" / "results").iterdir():
+        path.unlink()
+    again, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))], Run(batch_size=7))
+    assert len(looked_at(log)) == 16
+    assert findings(again) == findings(first)
+
+
+class Backwards:
+    """Delivers the last shard first, as a cluster may."""
+
+    def map(self, task: Callable[[Shard], Done], shards: Sequence[Shard]) -> Generator[tuple[Shard, Done], None, None]:
+        return ((shard, task(shard)) for shard in reversed(shards))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+@pytest.mark.parametrize("engine", [Local(), Backwards()])
+def test_results_ignore_sharding_and_order(tmp_path, engine, batch_size):
+    results, _ = fill(tmp_path / "a", [tiny.Mean()], Run(batch_size=batch_size), engine)
+    expected, _ = fill(tmp_path / "b", [tiny.Mean()], Run(batch_size=16))
+    assert findings(results) == findings(expected)
+
+
+@pytest.mark.slow
+def test_results_ignore_the_cluster(tmp_path):
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'holdfast[cluster]'")
+    from holdfast.engine.ray import Ray
+
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+    try:
+        results, failures = fill(tmp_path / "a", [tiny.Mean()], engine=Ray())
+        broken, (failure,) = fill(tmp_path / "c", [tiny.Mean(log=str(tmp_path / "no" / "folder"))], engine=Ray())
+    finally:
+        ray.shutdown()
+    assert failures == []
+    assert findings(results) == findings(fill(tmp_path / "b", [tiny.Mean()])[0])
+    assert (broken, failure.error) == ([], "FileNotFoundError")
+
+
+def test_a_failing_cell_is_recorded_and_stops_no_other(tmp_path):
+    evaluations = [tiny.Mean(broken=True), tiny.Mean()]
+    results, failures = fill(tmp_path, evaluations, encoders=[tiny.encoder("a"), tiny.encoder("b", 3.0)])
+    assert [result.encoder.name for result in results] == ["a", "b"]
+    assert [(f.encoder, f.evaluation, f.error, f.reason) for f in failures] == [
+        (name, "mean", "RuntimeError", "it is broken") for name in "ab"
+    ]
+    assert Store(tmp_path).failures() == failures
+    fill(tmp_path, [tiny.Mean()], encoders=[tiny.encoder("a")])
+    assert [failure.encoder for failure in Store(tmp_path).failures()] == ["b"], "tried again, so forgotten"
+
+
+def test_images_that_do_not_load_are_a_failure_of_their_encoder(tmp_path):
+    def none_for_b(encoder: Encoder) -> Images:
+        if encoder.name == "b":
+            raise HoldfastError("there is no folder 'photos'")
+        return tiny.images()
+
+    encoders = [tiny.encoder("b"), tiny.encoder("a")]
+    results, (failure,) = evaluate(encoders, none_for_b, [tiny.Mean()], Run(), Store(tmp_path))
+    assert [result.encoder.name for result in results] == ["a"]
+    assert failure.reason == "there is no folder 'photos'"
+
+
+def test_an_unfit_encoder_fails_with_the_reason(tmp_path):
+    results, (failure,) = fill(tmp_path, [tiny.Mean()], encoders=[tiny.encoder(scale=float("nan"))])
+    assert results == []
+    assert "NaN" in failure.reason
+
+
+def test_a_full_disk_ends_the_run(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise StoreError("cannot write")
+
+    monkeypatch.setattr(Store, "keep", full)
+    with pytest.raises(StoreError):
+        fill(tmp_path, [tiny.Mean()])
+
+
+def test_a_spent_budget_is_recorded_and_the_next_run_continues(tmp_path):
+    log = tmp_path / "log"
+    slow = tiny.Mean(log=str(log), pause=0.2)
+    results, failures = fill(tmp_path / "run", [slow], encoders=[tiny.encoder("a"), tiny.encoder("b", 3.0)], budget=0.3)
+    assert results == []
+    assert {failure.encoder for failure in failures} == {"a", "b"}
+    assert all(f.error == "BudgetSpentError" and "run the same command again" in f.reason for f in failures)
+    assert 0 < len(looked_at(log)) < 16
+    before = looked_at(log)
+    results, failures = fill(tmp_path / "run", [slow], encoders=[tiny.encoder("a"), tiny.encoder("b", 3.0)])
+    assert (len(results), failures, Store(tmp_path / "run").failures()) == (2, [], [])
+    assert len(looked_at(log)) == 32, before
+
+
+def test_progress_rises_to_the_whole(tmp_path):
+    told: list[float] = []
+    evaluate(
+        [tiny.encoder("a"), tiny.encoder("b", 3.0)],
+        images_for,
+        [tiny.Mean()],
+        Run(batch_size=4),
+        Store(tmp_path),
+        progress=lambda doing, share: told.append(share),
+    )
+    assert told == sorted(told)
+    assert told[0] < 0.1
+    assert told[-1] == pytest.approx(1)
+
+
+def test_two_encoders_of_one_name_are_refused(tmp_path):
+    with pytest.raises(HoldfastError, match="two encoders are called 'tiny'"):
+        fill(tmp_path, [tiny.Mean()], encoders=[tiny.encoder(), tiny.encoder(scale=3.0)])
+
+
+def test_a_run_killed_at_any_moment_loses_nothing_finished(tmp_path):
+    log, folder = tmp_path / "log", tmp_path / "run"
+    slow = tiny.Mean(log=str(log), pause=0.03)
+    encoder, images, run = tiny.encoder(), tiny.images(), Run(batch_size=1)
+    key = key_of(slow.observation(), encoder, images, run)
+    moments, kills = random.Random(0), 0
+    for _ in range(100):
+        held = set(Store(folder).observed(key, images.ids)[0])
+        before = looked_at(log)
+        process = multiprocessing.get_context("fork").Process(target=fill, args=(folder, [slow], run))
+        process.start()
+        limit = monotonic() + moments.uniform(0.05, 0.3)
+        while process.is_alive() and monotonic() < limit:
+            sleep(0.005)
+        finished = not process.is_alive()
+        process.kill()
+        process.join()
+        assert held.isdisjoint(looked_at(log)[len(before) :]), "something finished was computed again"
+        if finished:
+            break
+        kills += 1
+    assert finished
+    assert kills >= 2, "never killed in the middle"
+    results, failures = fill(folder, [slow], run)
+    assert failures == []
+    assert findings(results) == findings(fill(tmp_path / "unbroken", [slow], run)[0])
