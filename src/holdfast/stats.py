@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from math import isnan, nan, sqrt
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from holdfast.noise import hashed
-from holdfast.result import Estimate, Record, Series
+from holdfast.result import Estimate, Number, Record, Series
 
 RESAMPLES = 2000
 Values = Float[np.ndarray, "n"]
@@ -126,12 +127,41 @@ def summarise(
     )
 
 
+@lru_cache(maxsize=2)
+def _draws(n: int) -> Int[np.ndarray, "r n"]:
+    """Return how often each of ``n`` samples occurs in each resample; the draws depend on n alone."""
+    rng = np.random.default_rng(abs(hashed("bootstrap", n)))
+    counts = np.empty((RESAMPLES, n), dtype=np.int32 if n > 32_000 else np.int16)
+    for row in counts:
+        row[:] = np.bincount(rng.integers(0, n, n), minlength=n)
+    return counts
+
+
+@lru_cache(maxsize=64)
+def _resampled(values: tuple[float, ...], statistic: str) -> Float[np.ndarray, "r"]:
+    """Return the mean or median of ``values`` in each resample. Kept, for each encoder meets all others."""
+    counts, n = _draws(len(values)), len(values)
+    numbers = np.asarray(values)
+    if statistic != "median":
+        return counts @ numbers / n
+    order = np.argsort(numbers)
+    numbers = numbers[order]
+    middle = np.empty((2, RESAMPLES))
+    step = max(1, 2**22 // n)  # rows at a time, so that memory stays bounded
+    for top in range(0, RESAMPLES, step):
+        seen = counts[top : top + step, order].cumsum(1, dtype=counts.dtype)
+        # The sample in the middle, or the two there are: the first at which enough have been seen.
+        for half, rank in enumerate(((n + 1) // 2, n // 2 + 1)):
+            middle[half, top : top + step] = numbers[(seen >= rank).argmax(1)]
+    return middle.mean(0)
+
+
 class Difference(Record):
     """A paired difference ``a - b`` of the same statistic on the same samples, and what may be said of it."""
 
-    value: float
-    low: float
-    high: float
+    value: Number
+    low: Number
+    high: Number
     n: int
     outcome: Literal["a is better", "b is better", "tied", "a is lower", "a is higher"]
 
@@ -149,13 +179,12 @@ def paired(a: Series, b: Series, statistic: str, better: Better, confidence: flo
     left, right = left[both], right[both]
     if not len(left):
         return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")
-    rng = np.random.default_rng(abs(hashed("bootstrap", len(left))))
-    take = np.median if statistic == "median" else np.mean
-    picks = [rng.integers(0, len(left), len(left)) for _ in range(RESAMPLES)]
-    draws = np.array([take(left[pick]) - take(right[pick]) for pick in picks])
+    with np.errstate(invalid="ignore"):  # infinite values have no difference: nan, which is reported as such
+        draws = _resampled(tuple(left.tolist()), statistic) - _resampled(tuple(right.tolist()), statistic)
     low, high = (float(q) for q in np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2]))
+    take = np.median if statistic == "median" else np.mean
     value = float(take(left) - take(right))
-    if low <= 0 <= high or isnan(value):
+    if low <= 0 <= high or isnan(value + low + high):
         outcome: Literal["a is better", "b is better", "tied", "a is lower", "a is higher"] = "tied"
     elif better == "neither":
         outcome = "a is lower" if value < 0 else "a is higher"
