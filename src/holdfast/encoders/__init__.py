@@ -1,1 +1,65 @@
-"""Encoder adapters: each file turns one kind of reference (`timm:`, `onnx:` ...) into an Encoder."""
+"""Encoder adapters: each file turns one kind of reference (``timm:``, ``onnx:`` ...) into an Encoder.
+
+An adapter is a module of this package with a constant ``SOURCE`` and a function ``load(name, options)``; adding the file
+is all there is to do.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Protocol, cast, runtime_checkable
+
+from holdfast.encoder import Encoder
+from holdfast.encoders.reference import Options, label, stamp
+from holdfast.errors import HoldfastError, nearest
+
+__all__ = ["Adapter", "Options", "load", "sources"]
+
+
+@runtime_checkable
+class Adapter(Protocol):
+    """What a module of this package offers to be found."""
+
+    SOURCE: str
+
+    def load(self, name: str, options: Options) -> Encoder:
+        """Return the encoder called ``name`` (what follows ``source:``, settings included)."""
+        ...
+
+
+@cache
+def sources() -> dict[str, Adapter]:
+    """Return the adapters of this package by the source they serve.
+
+    Example:
+        >>> "onnx" in sources()
+        True
+    """
+    modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
+    return {module.SOURCE: cast(Adapter, module) for module in modules if hasattr(module, "SOURCE")}
+
+
+def load(reference: str, options: Options | None = None) -> Encoder:
+    """Return the encoder that ``reference`` names, in the form ``source:name`` or ``source:name?setting=value``.
+
+    Example:
+        >>> load("baseline:pixels?shape=1x8x8")(torch.rand(2, 1, 8, 8)).shape
+        torch.Size([2, 64])
+        >>> load("tim:resnet50")
+        Traceback (most recent call last):
+        holdfast.errors.HoldfastError: unknown encoder source 'tim' in 'tim:resnet50'; did you mean 'timm'? known: ...
+    """
+    options = options or Options()
+    source, colon, name = reference.partition(":")
+    if not (colon and name):
+        raise HoldfastError(
+            f"encoder references have the form source:name, as in timm:resnet50; got {reference!r}; "
+            f"known sources: {', '.join(sorted(sources()))}"
+        )
+    if source not in sources():
+        raise HoldfastError(f"unknown encoder source {source!r} in {reference!r}; {nearest(source, list(sources()))}")
+    encoder = sources()[source].load(name, options)
+    encoder.name, encoder.source = label(name), stamp(reference, options)
+    return encoder

@@ -1,0 +1,82 @@
+"""Baselines that put numbers into proportion: the pixels themselves, and the same network with random weights."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+from torch import nn
+
+from holdfast.encoder import Domain, Encoder
+from holdfast.encoders.inputs import sizes
+from holdfast.encoders.reference import Options, split
+from holdfast.encoders.wrappers import seeded
+from holdfast.errors import HoldfastError, nearest
+
+SOURCE = "baseline"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of ``baseline:pixels``."""
+
+    shape: str = "3x224x224"
+    low: float = 0.0
+    high: float = 1.0
+
+
+def load(name: str, options: Options) -> Encoder:
+    """Return ``pixels``, the flattened input, as in ``baseline:pixels?shape=1x8x8``."""
+    name, settings = split(name, Settings)
+    if name == "random":
+        raise HoldfastError("the random baseline needs the encoder it imitates: random_init(encoder, seed) in Python")
+    if name != "pixels":
+        raise HoldfastError(f"unknown baseline {name!r}; {nearest(name, ['pixels', 'random'])}")
+    shape = sizes(settings.shape)
+    if options.size and len(shape) == 3:
+        shape = (shape[0], options.size, options.size)
+    return raw_pixels(Domain(shape, settings.low, settings.high))
+
+
+def raw_pixels(domain: Domain) -> Encoder:
+    """Return the encoder whose codes are the flattened inputs.
+
+    Example:
+        >>> raw_pixels(Domain((1, 2, 2)))(torch.full((1, 1, 2, 2), 0.5))
+        tensor([[0.5000, 0.5000, 0.5000, 0.5000]])
+    """
+    spelled = "x".join(map(str, domain.shape))
+    limits = "" if (domain.low, domain.high) == (0, 1) else f"&low={domain.low:g}&high={domain.high:g}"
+    return Encoder(nn.Flatten(), "pixels", domain, source=f"baseline:pixels?shape={spelled}{limits}")
+
+
+def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
+    """Return ``encoder`` with all weights drawn anew, each module by its own ``reset_parameters``.
+
+    Raises:
+        HoldfastError: there are no weights, or a module has weights of its own but no ``reset_parameters``.
+    """
+    if not encoder.parameters:
+        raise HoldfastError(f"{encoder.name} has no weights to draw anew; leave its random baseline out")
+    module = seeded(lambda: _reset(copy.deepcopy(encoder.module).cpu(), encoder.name), seed)
+    return Encoder(
+        module,
+        f"{encoder.name} (random weights)",
+        encoder.domain,
+        source=f"baseline:random of {encoder.source}, seed {seed}",
+        geometry=encoder.geometry,
+    )
+
+
+def _reset(module: nn.Module, name: str) -> nn.Module:
+    for part in module.modules():
+        # nn.MultiheadAttention spells it with an underscore.
+        reset = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+        if callable(reset):
+            reset()
+        elif next(part.parameters(recurse=False), None) is not None:
+            raise HoldfastError(
+                f"{name} cannot be re-initialised: {type(part).__name__} has weights but no reset_parameters; "
+                "load an untrained one from its source instead, as in timm:NAME?pretrained=false"
+            )
+    return module

@@ -1,0 +1,127 @@
+"""Tensors of a checkpoint file, and the one renaming that is allowed: a prefix common to all of them."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.encoders.reference import first_line
+from holdfast.errors import HoldfastError
+
+Weights = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class WeightSettings:
+    """Settings of a reference that say which of a file's tensors are meant."""
+
+    key: str | None = None
+    """The entry that holds the state dict, where a training script saved several things in one file."""
+    prefix: str = ""
+    """Take only the tensors whose names start so, and remove it: ``prefix=module.encoder_q.``"""
+    drop: str | None = None
+    """Leave out the tensors whose names (without ``prefix``) start so, a head for instance: ``drop=fc.``"""
+
+
+def read_weights(path: Path, settings: WeightSettings) -> Weights:
+    """Return the tensors of ``path`` that ``settings`` choose."""
+    content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
+    weights = _state_dict(content, settings.key, path)
+    chosen = {
+        name.removeprefix(settings.prefix): value for name, value in weights.items() if name.startswith(settings.prefix)
+    }
+    kept = {name: value for name, value in chosen.items() if not (settings.drop and name.startswith(settings.drop))}
+    if not kept:
+        raise HoldfastError(
+            f"'{path}' has no tensor left to load; its names begin with {next(iter(weights), 'nothing')!r}"
+        )
+    return kept
+
+
+def _read_safetensors(path: Path) -> Any:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, ValueError) as error:
+        raise HoldfastError(
+            f"'{path}' is not a whole safetensors file ({first_line(error)}); it may be truncated: copy it again"
+        ) from error
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
+        # The reader names the object that it would not build; without one the file is damaged or something else.
+        found = re.search(r"GLOBAL ([\w.]+)|Unsupported class ([\w.]+)", str(error))
+        if found:
+            raise HoldfastError(
+                f"'{path}' holds Python objects ({found[1] or found[2]}), and reading those could run code, so it is "
+                "refused; where you trust it, save its state dict alone with safetensors.torch.save_file"
+            ) from error
+        raise HoldfastError(
+            f"'{path}' is not a whole checkpoint ({first_line(error)}); it may be truncated: copy it again"
+        ) from error
+
+
+def _state_dict(content: Any, key: str | None, path: Path) -> Weights:
+    """Return the dictionary of tensors in ``content``: itself, its entry ``key``, or the only entry that is one."""
+    if _is_weights(content) and key is None:
+        return content
+    entries = {name: part for name, part in content.items() if _is_weights(part)} if isinstance(content, dict) else {}
+    if key is None and len(entries) == 1:
+        return next(iter(entries.values()))
+    if key is None or key not in entries:
+        raise HoldfastError(
+            f"'{path}' has {len(entries)} state dicts {sorted(map(str, entries))}"
+            f"{'' if key is None else f', none of them {key!r}'}; choose one with ?key=NAME"
+        )
+    return entries[key]
+
+
+def _is_weights(content: Any) -> bool:
+    return isinstance(content, dict) and bool(content) and all(isinstance(part, Tensor) for part in content.values())
+
+
+def fit(weights: Weights, module: nn.Module, name: str) -> Weights:
+    """Return ``weights`` under the names of ``module``; a prefix of all goes if exactly that makes them match.
+
+    Example:
+        >>> weights = {"module.weight": torch.zeros(1, 2), "module.bias": torch.zeros(1)}
+        >>> sorted(fit(weights, nn.Linear(2, 1), "example"))
+        ['bias', 'weight']
+    """
+    expected = module.state_dict()
+    first = next(iter(weights)).split(".")
+    for depth in range(len(first)):
+        prefix = "".join(part + "." for part in first[:depth])
+        renamed = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
+        if len(renamed) == len(weights) and renamed.keys() == expected.keys():
+            _check_shapes(renamed, expected, name)
+            return renamed
+    raise HoldfastError(
+        f"{name!r} does not fit the module: missing {_some(expected.keys() - weights.keys())}, "
+        f"unexpected {_some(weights.keys() - expected.keys())}; choose with ?prefix=...&drop=..., or change --arch"
+    )
+
+
+def _check_shapes(weights: Weights, expected: dict[str, Any], name: str) -> None:
+    wrong = [key for key, value in weights.items() if value.shape != expected[key].shape]
+    if wrong:
+        found, wanted = tuple(weights[wrong[0]].shape), tuple(expected[wrong[0]].shape)
+        raise HoldfastError(
+            f"{name!r} does not fit the module: {wrong[0]} has shape {found}, the module wants {wanted}; change --arch"
+        )
+
+
+def _some(names: set[str]) -> str:
+    shown = ", ".join(sorted(names)[:4])
+    return f"{len(names)} ({shown}{', ...' if len(names) > 4 else ''})" if names else "none"

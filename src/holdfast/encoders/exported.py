@@ -1,0 +1,71 @@
+"""``exported:encoder.pt2``: a program saved by ``torch.export.save``.
+
+torch's own reader unpickles objects and runs guard expressions that such a file may hold; files with either are refused
+before it sees them, and guards are not run. It was not built to withstand hostile files: open those you trust.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast.encoder import Encoder
+from holdfast.encoders.exported_archive import check_archive
+from holdfast.encoders.inputs import InputSettings, encoder_of
+from holdfast.encoders.reference import Options, existing, first_line, split
+from holdfast.encoders.wrappers import Traced, for_batches
+from holdfast.errors import HoldfastError
+
+SOURCE = "exported"
+
+
+@dataclass(frozen=True)
+class Settings(InputSettings):
+    """Settings of an exported reference: those of its inputs."""
+
+
+def load(name: str, options: Options) -> Encoder:
+    """Return the program in the file ``name``; its graph fixes the shape, ``?mean=...&std=...`` the normalisation."""
+    name, settings = split(name, Settings)
+    path = existing(name)
+    check_archive(path)
+    program = _read(path, name)
+    batch, *shape = _input_shape(program, name)
+    module = for_batches(
+        Traced(_unguarded(program)),
+        batch,
+        name,
+        "export it with dynamic_shapes=({0: torch.export.Dim('b')},), or with one image",
+    )
+    return encoder_of(module, name, settings, tuple(shape), options.size)
+
+
+def _read(path: Path, name: str) -> torch.export.ExportedProgram:
+    try:
+        return torch.export.load(path)
+    except Exception as error:  # a damaged archive fails in many ways
+        raise HoldfastError(
+            f"{name!r} cannot be read as an exported program ({first_line(error)}); "
+            "it may be truncated or made by another version of torch: export it again"
+        ) from error
+
+
+def _unguarded(program: torch.export.ExportedProgram) -> torch.nn.Module:
+    """Return the program's module without its guards: they are code from the file; shapes are checked here."""
+    takes = inspect.signature(program.module).parameters
+    return program.module(**{"check_guards": False} if "check_guards" in takes else {})
+
+
+def _input_shape(program: torch.export.ExportedProgram, name: str) -> tuple[int | None, ...]:
+    """Return the shape of the only input, batch first, None where it is free."""
+    inputs = program.graph_signature.user_inputs
+    if len(inputs) != 1:
+        raise HoldfastError(f"{name!r} takes {len(inputs)} inputs {list(inputs)}; an encoder takes pixels alone")
+    value: Any = next(node for node in program.graph.nodes if node.name == inputs[0]).meta["val"]
+    if not isinstance(value, torch.Tensor) or value.ndim < 2:
+        raise HoldfastError(f"{name!r} takes {value}; an encoder takes a batch of pixels")
+    return tuple(size if isinstance(size, int) else None for size in value.shape)

@@ -1,0 +1,125 @@
+"""``hf:facebook/dinov2-small@revision?pool=cls``: vision models of the Hugging Face hub or of a local directory.
+
+Weights are read from safetensors alone, and a weight that the files do not hold is an error, never a random draw.
+Normalisation, size and crop come from ``preprocessor_config.json``. Codes are
+
+- ``cls``: the class token of the last hidden state (the default where the model has one),
+- ``mean``: the mean of its patch tokens, or of its feature map (the default elsewhere),
+- ``pooler``: what the model itself calls its pooled output.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from holdfast.encoder import Encoder
+from holdfast.encoders.huggingface_images import images_of
+from holdfast.encoders.reference import Options, first_line, require, split
+from holdfast.encoders.wrappers import check_pooling, pool
+from holdfast.errors import HoldfastError
+
+SOURCE = "hf"
+CLASS_TOKENS = ("cls_token", "class_embedding")
+PREFIX_TOKENS = (*CLASS_TOKENS, "distillation_token")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a Hugging Face reference."""
+
+    pool: str | None = None
+
+
+def load(name: str, options: Options) -> Encoder:
+    """Return the model of a local directory, or of the hub: ``owner/name`` or ``owner/name@revision``."""
+    name, settings = split(name, Settings)
+    place, revision = _place(name)
+    model = _model(place, revision, settings.pool, options)
+    images = images_of(place, revision, model.config, options.size)
+    return Encoder(
+        Vision(model, settings.pool, resized=options.size is not None),
+        name,
+        images.domain,
+        mean=images.mean,
+        std=images.std,
+        geometry=images.geometry,
+    )
+
+
+def _place(name: str) -> tuple[str, str | None]:
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return str(folder), None
+    if name.startswith((".", "/", "~")):
+        raise HoldfastError(f"there is no folder {name!r}; name a folder saved by save_pretrained, or owner/name")
+    repository, _, revision = name.partition("@")
+    return repository, revision or None
+
+
+def _model(place: str, revision: str | None, how: str | None, options: Options) -> nn.Module:
+    transformers = require("transformers", "huggingface")
+    torch = require("torch", "huggingface")
+    try:
+        model, report = transformers.AutoModel.from_pretrained(
+            place,
+            revision=revision,
+            use_safetensors=True,
+            trust_remote_code=options.trust_remote_code,
+            output_loading_info=True,
+            dtype=torch.float32,
+        )
+    except Exception as error:  # the hub's clients raise errors of many libraries
+        advice = "check the name, the network and that it holds model.safetensors"
+        if "trust_remote_code" in str(error):
+            advice = "it runs code of its own: read that code, then pass --trust-remote-code"
+        raise HoldfastError(f"cannot load {place!r}: {first_line(error)}; {advice}") from error
+    missing = set(map(str, report["missing_keys"]))
+    if hasattr(model, "vision_model"):  # of a model of images and text, the part that sees
+        model = model.vision_model
+        missing = {key.partition("vision_model.")[2] for key in missing if "vision_model." in key}
+    if how != "pooler" and any(key.startswith("pooler.") for key in missing):
+        # Checkpoints without the unused pooler are common; drawn at random it would change the fingerprint every time.
+        model.pooler = None
+        missing = {key for key in missing if not key.startswith("pooler.")}
+    if missing or report["mismatched_keys"]:
+        bad = sorted(map(str, {*missing, *report["mismatched_keys"]}))
+        raise HoldfastError(
+            f"{place!r} lacks or misfits {len(bad)} weights ({', '.join(bad[:4])} ...); get a whole one"
+        )
+    return model
+
+
+class Vision(nn.Module):
+    """A Hugging Face vision model as a map from normalised pixels to one vector per image."""
+
+    def __init__(self, model: nn.Module, how: str | None, resized: bool) -> None:
+        super().__init__()
+        own = {key.rpartition(".")[2] for key in model.state_dict()}
+        has_class = bool(own & set(CLASS_TOKENS))
+        self.how = how or ("cls" if has_class else "mean")
+        check_pooling(self.how, ("cls", "mean", "pooler") if has_class else ("mean", "pooler"))
+        registers = getattr(model.config, "num_register_tokens", 0) or 0
+        self.prefix = len(own & set(PREFIX_TOKENS)) + (registers if has_class else 0)
+        accepts = inspect.signature(model.forward).parameters
+        self.extra: dict[str, Any] = {}
+        if resized and "interpolate_pos_encoding" in accepts:
+            self.extra["interpolate_pos_encoding"] = True
+        self.model = model.eval()
+        self.eval()
+
+    def extra_repr(self) -> str:
+        return f"pool={self.how}, prefix={self.prefix}, {self.extra}"
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        out = self.model(pixel_values=pixels, **self.extra)
+        if self.how != "pooler":
+            return pool(out.last_hidden_state, self.how, self.prefix)
+        pooled = getattr(out, "pooler_output", None)
+        if pooled is None:
+            raise HoldfastError(f"{type(self.model).__name__} has no pooled output; use ?pool=cls or ?pool=mean")
+        return pooled.flatten(1)

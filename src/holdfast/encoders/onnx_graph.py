@@ -1,0 +1,131 @@
+"""An ONNX graph as a torch module: its nodes in order, each an entry of the operator table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.encoders.onnx_operators import OPERATORS, Call
+from holdfast.encoders.reference import require
+from holdfast.errors import HoldfastError
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation: values by name, an empty name where an optional input is left out."""
+
+    operator: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        said = ", ".join(f"{key}={value}" for key, value in sorted(self.attributes.items()))
+        return f"{', '.join(self.outputs)} = {self.operator}({', '.join(self.inputs)}) {{{said}}}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """The nodes that lead from one input to one output, and the constants they read."""
+
+    input: str
+    output: str
+    nodes: tuple[Node, ...]
+    constants: Mapping[str, Tensor]
+
+
+def parse(model: Any, output: str, name: str) -> Graph:
+    """Return the part of ``model`` that ``output`` needs.
+
+    Raises:
+        HoldfastError: it needs another number of inputs than one, or operators that are not in the table.
+    """
+    constants = {value.name: _tensor(value) for value in model.graph.initializer}
+    needed, nodes = {output}, []
+    for proto in reversed(model.graph.node):
+        if not needed.isdisjoint(proto.output):
+            nodes.append(_node(proto))
+            needed.update(filter(None, proto.input))
+    nodes.reverse()
+    unknown = sorted({node.operator for node in nodes} - OPERATORS.keys() - {"Constant"})
+    if unknown:
+        raise HoldfastError(
+            f"{name!r} uses operators that cannot be imported: {', '.join(unknown)}; "
+            f"supported: {', '.join(sorted({*OPERATORS, 'Constant'}))}"
+        )
+    for node in nodes:
+        if node.operator == "Constant":
+            constants[node.outputs[0]] = _constant(node.attributes)
+    inputs = [value.name for value in model.graph.input if value.name in needed and value.name not in constants]
+    if len(inputs) != 1:
+        raise HoldfastError(f"{name!r} needs {len(inputs)} inputs {inputs}; an encoder takes pixels alone")
+    kept = {key: value for key, value in constants.items() if key in needed}
+    return Graph(inputs[0], output, tuple(node for node in nodes if node.operator != "Constant"), kept)
+
+
+def _node(proto: Any) -> Node:
+    onnx = require("onnx", "onnx")
+    operator = proto.op_type if proto.domain in ("", "ai.onnx") else f"{proto.domain}.{proto.op_type}"
+    attributes = {entry.name: _attribute(onnx.helper.get_attribute_value(entry)) for entry in proto.attribute}
+    return Node(operator, tuple(proto.input), tuple(proto.output), attributes)
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode()
+    if hasattr(value, "raw_data"):
+        return _tensor(value)
+    return list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _tensor(proto: Any) -> Tensor:
+    onnx = require("onnx", "onnx")
+    return torch.from_numpy(onnx.numpy_helper.to_array(proto).copy())
+
+
+def _constant(attributes: Mapping[str, Any]) -> Tensor:
+    (value,) = attributes.values()
+    return value if isinstance(value, Tensor) else torch.tensor(value)
+
+
+class OnnxModule(nn.Module):
+    """Runs a graph. Floating constants are parameters, so that precision and device follow the module's."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.graph = Graph(graph.input, graph.output, graph.nodes, {})
+        self.slots = {name: f"c{place}" for place, name in enumerate(graph.constants)}
+        for name, value in graph.constants.items():
+            if value.is_floating_point() and value.ndim:
+                self.register_parameter(self.slots[name], nn.Parameter(value.float(), requires_grad=False))
+            else:
+                self.register_buffer(self.slots[name], value.float() if value.is_floating_point() else value)
+        self.last_use = _last_use(graph)
+
+    def extra_repr(self) -> str:
+        return "\n".join(map(str, (self.slots, *self.graph.nodes)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = {name: getattr(self, slot) for name, slot in self.slots.items()}
+        values[self.graph.input] = x
+        for place, node in enumerate(self.graph.nodes):
+            call = Call(node.operator, node.attributes, len(node.outputs), x.dtype, x.device)
+            results = OPERATORS[node.operator](call, *(values[name] if name else None for name in node.inputs))
+            results = results if isinstance(results, tuple) else (results,)
+            values.update(zip(node.outputs, results, strict=False))
+            for name in self.last_use.get(place, ()):  # what nothing reads any more need not stay in memory
+                values.pop(name, None)
+        return values[self.graph.output]
+
+
+def _last_use(graph: Graph) -> dict[int, list[str]]:
+    last = {name: place for place, node in enumerate(graph.nodes) for name in node.inputs if name}
+    last.pop(graph.output, None)
+    ends: dict[int, list[str]] = {}
+    for name, place in last.items():
+        ends.setdefault(place, []).append(name)
+    return ends

@@ -1,0 +1,187 @@
+"""The operator table of the ONNX import: each entry is a function of a ``Call`` and the input tensors.
+
+Semantics follow the operator specification (https://onnx.ai/onnx/operators/), operator sets 13 and later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast.encoders import onnx_layers as layers
+from holdfast.encoders import onnx_shapes as shapes
+from holdfast.encoders.onnx_call import Call
+
+__all__ = ["OPERATORS", "Call"]
+
+Operator = Callable[..., Any]
+
+
+def _unary(function: Callable[[Tensor], Tensor]) -> Operator:
+    return lambda call, x: function(x)
+
+
+def _binary(function: Callable[[Tensor, Tensor], Tensor]) -> Operator:
+    return lambda call, a, b: function(a, b)
+
+
+def _many(function: Callable[[Tensor, Tensor], Tensor]) -> Operator:
+    def fold(call: Call, first: Tensor, *others: Tensor) -> Tensor:
+        for other in others:
+            first = function(first, other)
+        return first
+
+    return fold
+
+
+def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Operator:
+    def reduce(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
+        over = call.integers("axes", axes)
+        if over is None and call.get("noop_with_empty_axes", 0):
+            return x
+        return function(x, over or list(range(x.ndim)), bool(call.get("keepdims", 1)))
+
+    return reduce
+
+
+def _divide(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    return a / b if a.is_floating_point() else torch.div(a, b, rounding_mode="trunc")
+
+
+def _modulo(call: Call, a: Tensor, b: Tensor) -> Tensor:
+    return torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b)
+
+
+def _clip(call: Call, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
+    return x if low is None and high is None else torch.clamp(x, low, high)
+
+
+def _softmax(function: Callable[..., Tensor]) -> Operator:
+    return lambda call, x: function(x, dim=call.get("axis", -1))
+
+
+def _matrix(call: Call, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+    a = a.T if call.get("transA", 0) else a
+    b = b.T if call.get("transB", 0) else b
+    product = call.get("alpha", 1.0) * (a @ b)
+    return product if c is None else product + call.get("beta", 1.0) * c
+
+
+def _hard_sigmoid(call: Call, x: Tensor) -> Tensor:
+    return (call.get("alpha", 0.2) * x + call.get("beta", 0.5)).clamp(0, 1)
+
+
+def _selu(call: Call, x: Tensor) -> Tensor:
+    alpha, gamma = call.get("alpha", 1.6732632423543772), call.get("gamma", 1.0507009873554805)
+    return gamma * torch.where(x > 0, x, alpha * torch.expm1(x.clamp_max(0)))
+
+
+def _mean_of_all(call: Call, *inputs: Tensor) -> Tensor:
+    return torch.stack(torch.broadcast_tensors(*inputs)).mean(0)
+
+
+OPERATORS: Mapping[str, Operator] = {
+    "Abs": _unary(torch.abs),
+    "Add": _binary(torch.add),
+    "And": _binary(torch.logical_and),
+    "AveragePool": layers.average_pool,
+    "BatchNormalization": layers.batch_norm,
+    "Cast": shapes.cast,
+    "CastLike": lambda call, x, like: x.to(like.dtype),
+    "Ceil": _unary(torch.ceil),
+    "Celu": lambda call, x: functional.celu(x, call.get("alpha", 1.0)),
+    "Clip": _clip,
+    "Concat": lambda call, *inputs: torch.cat(inputs, call.attributes["axis"]),
+    "ConstantOfShape": shapes.constant_of_shape,
+    "Conv": layers.convolution,
+    "ConvTranspose": layers.transposed_convolution,
+    "Cos": _unary(torch.cos),
+    "DepthToSpace": shapes.depth_to_space,
+    "Div": _divide,
+    "Dropout": lambda call, x, *_: x,
+    "Einsum": lambda call, *inputs: torch.einsum(call.attributes["equation"], *inputs),
+    "Elu": lambda call, x: functional.elu(x, call.get("alpha", 1.0)),
+    "Equal": _binary(torch.eq),
+    "Erf": _unary(torch.erf),
+    "Exp": _unary(torch.exp),
+    "Expand": shapes.expand,
+    "Flatten": shapes.flatten,
+    "Floor": _unary(torch.floor),
+    "Gather": shapes.gather,
+    "GatherElements": shapes.gather_elements,
+    "Gelu": lambda call, x: functional.gelu(x, approximate=call.get("approximate", "none")),
+    "Gemm": _matrix,
+    "GlobalAveragePool": lambda call, x: x.mean(tuple(range(2, x.ndim)), keepdim=True),
+    "GlobalMaxPool": lambda call, x: x.amax(tuple(range(2, x.ndim)), keepdim=True),
+    "Greater": _binary(torch.gt),
+    "GreaterOrEqual": _binary(torch.ge),
+    "GroupNormalization": layers.group_norm,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _unary(functional.hardswish),
+    "Identity": _unary(lambda x: x),
+    "InstanceNormalization": layers.instance_norm,
+    "IsNaN": _unary(torch.isnan),
+    "LRN": layers.local_response_norm,
+    "LayerNormalization": layers.layer_norm,
+    "LeakyRelu": lambda call, x: functional.leaky_relu(x, call.get("alpha", 0.01)),
+    "Less": _binary(torch.lt),
+    "LessOrEqual": _binary(torch.le),
+    "Log": _unary(torch.log),
+    "LogSoftmax": _softmax(torch.log_softmax),
+    "LpNormalization": layers.lp_norm,
+    "MatMul": _binary(torch.matmul),
+    "Max": _many(torch.maximum),
+    "MaxPool": layers.max_pool,
+    "Mean": _mean_of_all,
+    "Min": _many(torch.minimum),
+    "Mish": _unary(functional.mish),
+    "Mod": _modulo,
+    "Mul": _binary(torch.mul),
+    "Neg": _unary(torch.neg),
+    "Not": _unary(torch.logical_not),
+    "Or": _binary(torch.logical_or),
+    "PRelu": lambda call, x, slope: torch.where(x > 0, x, slope * x),
+    "Pad": shapes.pad,
+    "Pow": _binary(torch.pow),
+    "Range": lambda call, start, end, step: torch.arange(start.item(), end.item(), step.item(), device=call.device),
+    "Reciprocal": _unary(torch.reciprocal),
+    "ReduceL1": _reduction(lambda x, axes, keep: x.abs().sum(axes, keepdim=keep)),
+    "ReduceL2": _reduction(lambda x, axes, keep: torch.linalg.vector_norm(x, dim=axes, keepdim=keep)),
+    "ReduceMax": _reduction(lambda x, axes, keep: x.amax(axes, keepdim=keep)),
+    "ReduceMean": _reduction(lambda x, axes, keep: x.mean(axes, keepdim=keep)),
+    "ReduceMin": _reduction(lambda x, axes, keep: x.amin(axes, keepdim=keep)),
+    "ReduceProd": _reduction(shapes.product),
+    "ReduceSum": _reduction(lambda x, axes, keep: x.sum(axes, keepdim=keep)),
+    "ReduceSumSquare": _reduction(lambda x, axes, keep: x.square().sum(axes, keepdim=keep)),
+    "Relu": _unary(torch.relu),
+    "Reshape": shapes.reshape,
+    "Resize": layers.resize,
+    "Round": _unary(torch.round),
+    "Selu": _selu,
+    "Shape": shapes.shape,
+    "Sigmoid": _unary(torch.sigmoid),
+    "Sign": _unary(torch.sign),
+    "Sin": _unary(torch.sin),
+    "Size": lambda call, x: torch.tensor(math.prod(x.shape), device=call.device),
+    "Slice": shapes.slice_,
+    "Softmax": _softmax(torch.softmax),
+    "Softplus": _unary(functional.softplus),
+    "Softsign": _unary(functional.softsign),
+    "SpaceToDepth": shapes.space_to_depth,
+    "Split": shapes.split,
+    "Sqrt": _unary(torch.sqrt),
+    "Squeeze": shapes.squeeze,
+    "Sub": _binary(torch.sub),
+    "Sum": _many(torch.add),
+    "Tanh": _unary(torch.tanh),
+    "ThresholdedRelu": lambda call, x: functional.threshold(x, call.get("alpha", 1.0), 0.0),
+    "Tile": lambda call, x, repeats: x.repeat(repeats.tolist()),
+    "Transpose": shapes.transpose,
+    "Unsqueeze": shapes.unsqueeze,
+    "Where": lambda call, condition, a, b: torch.where(condition, a, b),
+}

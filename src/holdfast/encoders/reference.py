@@ -1,0 +1,100 @@
+"""What adapters share: options, settings inside a reference, and errors about what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.errors import HoldfastError, nearest
+from holdfast.spelling import convert
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the caller says about every encoder it loads; an adapter reads those that concern it."""
+
+    arch: str | None = None
+    """``package.module:factory``, the function that builds the module of a checkpoint."""
+    size: int | None = None
+    """Height and width of the inputs, instead of the source's own."""
+    trust_remote_code: bool = False
+    """Whether a model repository may run its own Python code here."""
+
+
+def stamp(reference: str, options: Options) -> str:
+    """Return what identifies an encoder in a record: the reference and the options, as one types them.
+
+    Example:
+        >>> stamp("hf:a/b", Options(size=64, trust_remote_code=True))
+        'hf:a/b --size 64 --trust-remote-code'
+    """
+    said = [f"--arch {options.arch}"] if options.arch else []
+    said += [f"--size {options.size}"] if options.size else []
+    said += ["--trust-remote-code"] if options.trust_remote_code else []
+    return " ".join([reference, *said])
+
+
+def label(name: str) -> str:
+    """Return how reports call the encoder ``name``: without its folders, with its settings.
+
+    Example:
+        >>> label("models/encoder.onnx?pool=cls")
+        'encoder.onnx?pool=cls'
+    """
+    path, mark, query = name.partition("?")
+    return path.rstrip("/").rpartition("/")[2] + mark + query
+
+
+def split(name: str, kind: type[T]) -> tuple[str, T]:
+    """Return ``name`` without its settings, and the settings as a ``kind`` (a dataclass whose fields have defaults).
+
+    Example:
+        >>> split("encoder?size=32", Options)
+        ('encoder', Options(arch=None, size=32, trust_remote_code=False))
+        >>> split("encoder?siz=32", Options)
+        Traceback (most recent call last):
+        holdfast.errors.HoldfastError: 'encoder' has no setting 'siz'; did you mean 'size'? known: ...
+    """
+    base, _, query = name.partition("?")
+    known = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
+    given: dict[str, Any] = {}
+    for part in filter(None, query.split("&")):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise HoldfastError(f"settings have the form ?setting=value&setting=value, got {part!r} in {name!r}")
+        if key not in known:
+            raise HoldfastError(f"{base!r} has no setting {key!r}; {nearest(key, list(known))}")
+        given[key] = convert(value, known[key], f"{base!r}, setting {key!r}")
+    return base, kind(**given)
+
+
+def require(package: str, extra: str) -> Any:
+    """Return the module ``package``, which the optional dependencies ``extra`` bring."""
+    try:
+        return import_module(package)
+    except (ImportError, RuntimeError) as error:  # torchvision beside another build of torch raises a RuntimeError
+        raise HoldfastError(
+            f"{package} cannot be imported ({first_line(error)}); install it with: pip install 'holdfast[{extra}]'"
+        ) from error
+
+
+def existing(name: str) -> Path:
+    """Return the path of a file that exists and is not empty."""
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise HoldfastError(f"there is no file {name!r}; check the path (relative to {Path.cwd()})")
+    if not path.is_file():
+        raise HoldfastError(f"{name!r} is a folder, expected a file")
+    if path.stat().st_size == 0:
+        raise HoldfastError(f"{name!r} is empty (0 bytes); copy or download it again")
+    return path
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its type where it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(" .:") if lines else type(error).__name__

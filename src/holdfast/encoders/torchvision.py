@@ -1,0 +1,96 @@
+"""``torchvision:resnet50@IMAGENET1K_V2``: torchvision's classifiers without their last linear layer.
+
+The head is removed by one rule: the last ``nn.Linear`` with as many outputs as there are classes becomes the identity,
+so codes are what the classifier would have read. Normalisation, resizing and crop come from the weights' own recipe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from holdfast.encoder import Domain, Encoder, Geometry
+from holdfast.encoders.reference import Options, first_line, require, split
+from holdfast.encoders.wrappers import seeded
+from holdfast.errors import HoldfastError, nearest
+
+SOURCE = "torchvision"
+CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a torchvision reference."""
+
+    pretrained: bool = True
+    seed: int = 0
+    """Of the random weights, when ``pretrained`` is false."""
+
+
+def load(name: str, options: Options) -> Encoder:
+    """Return the torchvision model ``name[@weights]``; the weights are torchvision's default ones unless named."""
+    name, settings = split(name, Settings)
+    models = require("torchvision", "vision").models
+    architecture, _, tag = name.partition("@")
+    known = models.list_models(module=models)
+    if architecture not in known:
+        raise HoldfastError(f"torchvision has no classifier {architecture!r}; {nearest(architecture, known)}")
+    weights = _weights(models, architecture, tag)
+    model = seeded(lambda: _create(models, architecture, weights if settings.pretrained else None), settings.seed)
+    recipe = weights.transforms()
+    side = options.size or recipe.crop_size[0]
+    expected = getattr(model, "image_size", side)  # vision transformers have one table of positions
+    if expected != side:
+        raise HoldfastError(f"{architecture} takes images of {expected} pixels only, got --size {side}")
+    return Encoder(
+        without_head(model, architecture, CLASSES).eval(),
+        name,
+        Domain((3, side, side)),
+        mean=recipe.mean,
+        std=recipe.std,
+        geometry=Geometry(
+            round(recipe.resize_size[0] * side / recipe.crop_size[0]), (side, side), recipe.interpolation.value
+        ),
+    )
+
+
+def _weights(models: Any, architecture: str, tag: str) -> Any:
+    known = models.get_model_weights(architecture)
+    if tag and tag not in known.__members__:
+        raise HoldfastError(f"{architecture} has no weights {tag!r}; {nearest(tag, list(known.__members__))}")
+    return known[tag] if tag else known.DEFAULT
+
+
+def _create(models: Any, architecture: str, weights: Any) -> nn.Module:
+    try:
+        return models.get_model(architecture, weights=weights)
+    except Exception as error:  # the download raises errors of many libraries
+        raise HoldfastError(
+            f"torchvision cannot load {architecture}: {first_line(error)}; check the network, or add ?pretrained=false"
+        ) from error
+
+
+def without_head(model: nn.Module, name: str, classes: int) -> nn.Module:
+    """Return ``model`` with its last linear layer of ``classes`` outputs replaced by the identity.
+
+    Example:
+        >>> without_head(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 10)), "toy", 10)
+        Sequential(
+          (0): Linear(in_features=4, out_features=3, bias=True)
+          (1): ReLU()
+          (2): Identity()
+        )
+    """
+    heads = [
+        path for path, part in model.named_modules() if isinstance(part, nn.Linear) and part.out_features == classes
+    ]
+    if not heads:
+        raise HoldfastError(
+            f"{name} ends in no linear layer of {classes} outputs, so its head is unknown; "
+            "cut it yourself and pass the module to holdfast.Encoder"
+        )
+    parent, _, child = heads[-1].rpartition(".")
+    setattr(model.get_submodule(parent), child, nn.Identity())
+    return model

@@ -1,0 +1,97 @@
+"""Small modules that bring what a source returns to one vector per image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from holdfast.errors import HoldfastError
+
+POOLINGS = ("cls", "mean")
+
+
+def pool(hidden: Float[Tensor, "b ..."], how: str, prefix: int = 0) -> Float[Tensor, "b d"]:
+    """Return one vector per image from tokens (b, t, d) or feature maps (b, d, *positions).
+
+    Args:
+        hidden: what the network returned.
+        how: ``cls`` (the first token) or ``mean`` (over positions).
+        prefix: leading tokens that stand for no place in the image; the mean leaves them out.
+
+    Example:
+        >>> pool(torch.tensor([[[9.0], [1.0], [3.0]]]), "mean", prefix=1)
+        tensor([[2.]])
+    """
+    if hidden.ndim < 3:
+        return hidden
+    if hidden.ndim > 3:
+        if how != "mean":
+            raise HoldfastError(f"feature maps of shape {tuple(hidden.shape)} have no {how} token; use pool=mean")
+        return hidden.flatten(2).mean(2)
+    return hidden[:, 0] if how == "cls" else hidden[:, prefix:].mean(1)
+
+
+def check_pooling(how: str, known: tuple[str, ...]) -> None:
+    """Raise unless ``how`` is one of the ``known`` ways."""
+    if how not in known:
+        raise HoldfastError(f"pool must be one of {', '.join(known)}, got {how!r}")
+
+
+class Pooled(nn.Module):
+    """A module followed by ``pool``."""
+
+    def __init__(self, module: nn.Module, how: str) -> None:
+        super().__init__()
+        check_pooling(how, POOLINGS)
+        self.module, self.how = module, how
+
+    def extra_repr(self) -> str:
+        return self.how
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pool(self.module(x), self.how)
+
+
+class PerImage(nn.Module):
+    """A module that was exported for batches of one, run image by image."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.module(image) for image in x.split(1)])
+
+
+class Traced(nn.Module):
+    """An exported graph, which has neither training nor evaluation mode and refuses to be asked for one."""
+
+    def __init__(self, graph: nn.Module) -> None:
+        super().__init__()
+        for part in graph.modules():
+            part.training = False
+        self.graph = graph
+
+    def train(self, mode: bool = True) -> Traced:
+        self.training = mode
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.graph(x)
+
+
+def for_batches(module: nn.Module, batch: int | None, name: str, advice: str) -> nn.Module:
+    """Return ``module``, exported for batches of ``batch`` images (None: any number), as one that takes any number."""
+    if batch not in (None, 1):
+        raise HoldfastError(f"{name!r} was exported for batches of exactly {batch} images; {advice}")
+    return PerImage(module) if batch == 1 else module
+
+
+def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """Return what ``build`` makes when torch's generator starts at ``seed``; the generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
