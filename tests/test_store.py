@@ -70,7 +70,9 @@ def test_damaged_results_count_as_never_computed(store):
     assert store.results() == []
 
 
-def digest(evaluation: Evaluation = tiny.Mean(), name: str = "tiny", scale: float = 2.0, count: int = 20, **run: object):  # noqa: B008
+def digest(
+    evaluation: Evaluation = tiny.Mean(), name: str = "tiny", scale: float = 2.0, count: int = 20, **run: object
+):  # noqa: B008
     return key_of(evaluation, tiny.encoder(name, scale), tiny.images(count), Run(**run)).digest  # type: ignore[arg-type]
 
 

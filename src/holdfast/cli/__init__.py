@@ -1,0 +1,84 @@
+"""The command line. Each module of this package with a function ``command`` is a command of the module's name.
+
+Nothing here imports torch before a command runs, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+import warnings
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.errors import HoldfastError
+
+INTERRUPTED = 130
+
+
+def application() -> typer.Typer:
+    """Return the application made of every command there is."""
+    app = typer.Typer(
+        help="Measure how robust representation encoders are, without labels.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_common)
+    for found in iter_modules(__path__):
+        module = import_module(f"{__name__}.{found.name}")
+        if hasattr(module, "command"):
+            app.command(found.name)(module.command)
+    return app
+
+
+def main() -> None:
+    """Run the command line and exit with its status."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Return the exit status of ``arguments``: 0, 1 if something measured failed, 2 for a mistake, 130 if interrupted."""
+    debug = "--debug" in arguments
+    if debug:
+        logging.basicConfig(level=logging.WARNING)
+        logging.getLogger("holdfast").setLevel(logging.DEBUG)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            status = application()([part for part in arguments if part != "--debug"], "holdfast", standalone_mode=False)
+            return status if isinstance(status, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("stopped; everything finished is kept, and the same command continues from there", INTERRUPTED)
+    except typer.TyperException as error:
+        return _say(f"{error.format_message().rstrip('.')} (holdfast --help lists what there is)", 2)
+    except HoldfastError as error:
+        return _say(str(error), 2, debug)
+    except Exception as error:
+        return _say(f"{type(error).__name__}: {error}; this is a defect of holdfast, --debug shows where", 2, debug)
+
+
+def _common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if version:
+        from holdfast import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def _say(sentence: str, status: int, traced: bool = False) -> int:
+    if traced:
+        traceback.print_exc()
+    print(f"holdfast: {sentence}", file=sys.stderr)
+    return status
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    print(f"holdfast: warning: {message}", file=sys.stderr)

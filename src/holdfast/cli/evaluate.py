@@ -1,0 +1,136 @@
+"""``holdfast evaluate``: encoders and images in, one report out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.errors import HoldfastError
+
+MEASURES = "What is measured"
+COMPUTES = "How it is computed"
+
+
+def command(
+    encoders: Annotated[
+        list[str] | None, typer.Argument(help="source:name, as in timm:resnet50; none: the built-in encoders.")
+    ] = None,
+    images: Annotated[str | None, typer.Option(help="A folder, an array file or source:name.")] = None,
+    suite: Annotated[
+        str | None, typer.Option(help="quick, standard or full (default: quick).", rich_help_panel=MEASURES)
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Run these evaluations alone, separated by commas.", rich_help_panel=MEASURES)
+    ] = None,
+    eps: Annotated[
+        list[str] | None, typer.Option(help="Radius of a linf ball, as in 8/255; repeatable.", rich_help_panel=MEASURES)
+    ] = None,
+    ball: Annotated[
+        list[str] | None, typer.Option(help="Any ball, as in l2:0.5; repeatable.", rich_help_panel=MEASURES)
+    ] = None,
+    baselines: Annotated[
+        str | None, typer.Option(help="Encoders to compare with: pixels, random or both.", rich_help_panel=MEASURES)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(help="At most so many images, chosen by the seed.", rich_help_panel=MEASURES)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Decides every random choice (default: 0).")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A setting, as in breakaway.attacked=500; repeat it to give a list.",
+            rich_help_panel=MEASURES,
+        ),
+    ] = None,
+    arch: Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")] = None,
+    size: Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")] = None,
+    trust_remote_code: Annotated[
+        bool | None, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1, mps (default: cpu).", rich_help_panel=COMPUTES)
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="float32, float64, bfloat16, float16 (default: float32).", rich_help_panel=COMPUTES),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images at a time; changes no result (default: 256).", rich_help_panel=COMPUTES)
+    ] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Seconds after which no new work begins.", rich_help_panel=COMPUTES)
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Compute on a Ray cluster: auto, local or its address.", rich_help_panel=COMPUTES)
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with these flags as keys and a table per evaluation.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; running again continues it (default: under runs/).")
+    ] = None,
+) -> int:
+    """Measure encoders on unlabelled images and write a report. Without arguments: a tour of the built-in ones."""
+    flags: dict[str, Any] = {
+        "encoders": encoders,
+        "images": images,
+        "suite": suite,
+        "only": _words(only),
+        "eps": eps,
+        "ball": ball,
+        "baselines": _words(baselines),
+        "limit": limit,
+        "seed": seed,
+        "arch": arch,
+        "size": size,
+        "trust_remote_code": trust_remote_code,
+        "device": device,
+        "precision": precision,
+        "batch_size": batch_size,
+        "budget": budget,
+        "cluster": cluster,
+        "out": str(out) if out else None,
+        "settings": _settings(set_ or []),
+    }
+    idle = sorted(set(flags["settings"]) - set(flags["only"] or flags["settings"]))
+    if idle:
+        raise HoldfastError(f"--set {idle[0]}... changes nothing, because --only leaves {idle[0]} out")
+    return _evaluate({name: value for name, value in flags.items() if value not in (None, [], {})}, config)
+
+
+def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
+    # Loaded here, because these need torch.
+    from holdfast.cli.progress import Shown
+    from holdfast.config import request
+    from holdfast.session import carry_out
+
+    asked = request(flags, config)
+    with Shown() as shown:
+        outcome = carry_out(asked, shown)
+    for failure in outcome.failures:
+        shown.say(f"no result: {failure.evaluation} of {failure.encoder}: {failure.reason}")
+    if outcome.failures:
+        shown.say(f"{len(outcome.failures)} of {outcome.cells} cells have no result; run the same command to try again")
+    print(f"Report: {outcome.report}")
+    return 1 if outcome.failures else 0
+
+
+def _words(text: str | None) -> list[str] | None:
+    return [word.strip() for word in text.split(",") if word.strip()] if text else None
+
+
+def _settings(texts: list[str]) -> dict[str, dict[str, Any]]:
+    """Return ``evaluation.field=value`` texts as settings; a field given several times becomes a list."""
+    given: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        where, equals, value = text.partition("=")
+        evaluation, dot, name = where.partition(".")
+        if not (equals and dot and name):
+            raise HoldfastError(f"--set takes evaluation.setting=value, as in breakaway.attacked=500; got {text!r}")
+        values = given.setdefault(evaluation, {})
+        before = values.get(name)
+        values[name] = value if before is None else [*(before if isinstance(before, list) else [before]), value]
+    return given

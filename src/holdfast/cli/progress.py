@@ -1,0 +1,70 @@
+"""Progress on stderr: a bar with the time left on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from time import monotonic
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+QUIET_SECONDS = 5.0
+"""How often a plain line is written."""
+
+
+class Shown:
+    """Shows how far things are; a ``Progress`` for the runner."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.bar = Progress(
+            BarColumn(24),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.description}"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task("loading", total=1.0, left="")
+        self.began: tuple[float, float] | None = None
+        self.said = -QUIET_SECONDS
+
+    def __enter__(self) -> Shown:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def __call__(self, doing: str, share: float) -> None:
+        now = monotonic()
+        self.began = self.began or (now, share)
+        left = remaining(now - self.began[0], share - self.began[1], 1 - share)
+        if not self.bar.disable:
+            self.bar.update(self.task, completed=share, description=doing, left=left)
+        elif now - self.said >= QUIET_SECONDS:
+            self.said = now
+            self.say(f"{share:4.0%}  {doing}" + (f", {left}" if left else ""))
+
+    def say(self, sentence: str) -> None:
+        """Write one line of its own."""
+        self.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def remaining(seconds: float, finished: float, unfinished: float) -> str:
+    """Return how long the ``unfinished`` share will take if the ``finished`` one took ``seconds``.
+
+    Example:
+        >>> remaining(30, 0.25, 0.75), remaining(3600, 0.5, 0.5), remaining(1, 0, 1)
+        ('1 min 30 s left', '1 h 0 min left', '')
+    """
+    if finished <= 0:
+        return ""
+    whole = round(seconds * unfinished / finished)
+    if whole < 60:
+        return f"{whole} s left"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s left"
+    return f"{whole // 3600} h {whole % 3600 // 60} min left"

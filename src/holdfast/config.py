@@ -1,0 +1,150 @@
+"""From flags and TOML to a request, and from the request to evaluations.
+
+Later wins: the evaluations' own defaults (the papers'), the suite, the TOML file, the flags. A TOML file has the
+request's fields as its keys and one table per evaluation, whose keys are that evaluation's fields.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from inspect import formatannotation
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+import holdfast.attacks.presets  # noqa: F401  (teaches `convert` to read attacks)
+from holdfast.balls import Linf
+from holdfast.catalog import evaluations
+from holdfast.errors import HoldfastError, nearest
+from holdfast.evaluation import Evaluation
+from holdfast.result import Record
+from holdfast.spelling import convert, number
+from holdfast.suites import SUITES
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+class Request(Record):
+    """What ``holdfast evaluate`` is asked to do. A field's name is its flag and its TOML key."""
+
+    encoders: tuple[str, ...] = ()
+    images: str | None = None
+    suite: str = "quick"
+    only: tuple[str, ...] = ()
+    eps: tuple[str | float, ...] = ()
+    ball: tuple[str, ...] = ()
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "float32"
+    batch_size: int = 256
+    limit: int | None = Field(default=None, ge=1)
+    budget: float | None = Field(default=None, gt=0)
+    baselines: tuple[str, ...] = ()
+    arch: str | None = None
+    size: int | None = Field(default=None, ge=1)
+    trust_remote_code: bool = False
+    cluster: str | None = None
+    out: str | None = None
+    settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+
+def request(flags: Mapping[str, Any], file: Path | None = None) -> Request:
+    """Return the request that ``file`` and, over it, the given ``flags`` make.
+
+    Raises:
+        HoldfastError: a key, a value or a combination makes no sense.
+    """
+    given = _read(file) if file else {}
+    if "eps" in flags or "ball" in flags:
+        given = {name: value for name, value in given.items() if name not in ("eps", "ball")}
+    merged = {**given, **flags, "settings": _merged(given.get("settings", {}), flags.get("settings", {}))}
+    try:
+        asked = Request.model_validate(merged)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise HoldfastError(f"{where}: {first['msg'].lower()}, got {first['input']!r}") from error
+    if asked.eps and asked.ball:
+        raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
+    if asked.suite not in SUITES:
+        raise HoldfastError(f"unknown suite {asked.suite!r}; {nearest(asked.suite, list(SUITES))}")
+    return asked
+
+
+def planned(asked: Request) -> list[Evaluation]:
+    """Return the evaluations that ``asked`` names, with their settings."""
+    known = evaluations()
+    for name in (*asked.only, *asked.settings):
+        if name not in known:
+            raise HoldfastError(f"unknown evaluation {name!r}; {nearest(name, list(known))}")
+    kinds = [known[name] for name in asked.only or known]
+    balls = [*asked.ball, *(str(Linf(convert(str(radius), "float", "eps"))) for radius in asked.eps)]
+    with_balls = [kind for kind in kinds if "balls" in {field.name for field in fields(kind)}]
+    if balls and not with_balls:
+        raise HoldfastError(f"eps and ball change nothing: {', '.join(asked.only)} take no perturbation")
+    over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
+    chosen = _merged(_merged(SUITES[asked.suite].settings, over), asked.settings)
+    return [build(kind, chosen.get(kind.name, {})) for kind in kinds]
+
+
+def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:
+    """Return the evaluation of this ``kind`` whose settings are ``values``: texts, or what JSON and TOML hold.
+
+    Example:
+        >>> from holdfast.measures.displacement import Displacement
+        >>> build(Displacement, {"atacked": 5})
+        Traceback (most recent call last):
+        holdfast.errors.HoldfastError: displacement has no setting 'atacked'; did you mean 'attacked'? known: ...
+    """
+    known = {field.name: field for field in fields(kind)}
+    for name in values:
+        if name not in known:
+            raise HoldfastError(f"{kind.name} has no setting {name!r}; {nearest(name, list(known))}")
+    return kind(
+        **{name: _value(value, _annotation(known[name].type), f"{kind.name}.{name}") for name, value in values.items()}
+    )
+
+
+def _annotation(kind: Any) -> str:
+    """Return an annotation as it is written, whether or not its module postpones evaluation."""
+    return re.sub(r"(?:\w+\.)+(\w+)", r"\1", kind if isinstance(kind, str) else formatannotation(kind))
+
+
+def _value(value: Any, annotation: str, where: str) -> Any:
+    if several := re.fullmatch(r"tuple\[(.+), \.\.\.\]", annotation):
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(_value(part, several[1], where) for part in parts)
+    if isinstance(value, (list, tuple, dict)):
+        raise HoldfastError(f"{where}: expected one {annotation}, got {value!r}")
+    text = number(value) if isinstance(value, float) else str(value)
+    if annotation.endswith(" | None"):
+        return None if text in ("none", "None") else convert(text, annotation.removesuffix(" | None"), where)
+    return convert(text, annotation, where)
+
+
+def _merged(below: Settings, above: Settings) -> dict[str, dict[str, Any]]:
+    """Return settings by evaluation and field, those ``above`` winning."""
+    return {name: {**below.get(name, {}), **above.get(name, {})} for name in {**below, **above}}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return the request in a TOML file, its tables gathered under ``settings``."""
+    try:
+        content = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise HoldfastError(f"cannot read --config {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise HoldfastError(f"{file} is not valid TOML: {error}") from error
+    known = [name for name in Request.model_fields if name != "settings"]
+    tables = evaluations()
+    for key, value in content.items():
+        if key not in (tables if isinstance(value, dict) else known):
+            raise HoldfastError(f"{file} has an unknown key {key!r}; {nearest(key, [*known, *tables])}")
+    return {
+        **{key: value for key, value in content.items() if not isinstance(value, dict)},
+        "settings": {key: value for key, value in content.items() if isinstance(value, dict)},
+    }

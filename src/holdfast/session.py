@@ -1,0 +1,132 @@
+"""A request carried out: encoders and images loaded, the table filled, the report written."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from holdfast import data
+from holdfast.config import Request, planned
+from holdfast.encoder import Domain, Encoder, Geometry
+from holdfast.encoders import Options, load
+from holdfast.encoders.baseline import random_init, raw_pixels
+from holdfast.encoders.builtin import names
+from holdfast.engine.base import Engine
+from holdfast.engine.local import Local
+from holdfast.engine.ray import Ray
+from holdfast.errors import HoldfastError, nearest
+from holdfast.images import Images
+from holdfast.report import write
+from holdfast.result import Failure, Result
+from holdfast.run import Run
+from holdfast.runner import Progress, evaluate
+from holdfast.store import Store, StoreError
+
+TOUR = "builtin:digits"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a request."""
+
+    results: Sequence[Result]
+    failures: Sequence[Failure]
+    report: Path
+
+    @property
+    def cells(self) -> int:
+        """How many cells were asked for."""
+        return len(self.results) + len(self.failures)
+
+
+def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
+    """Return what came of ``asked``. Everything it names is loaded first, so that a wrong name costs no computing.
+
+    Raises:
+        HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
+    """
+    evaluations = planned(asked)
+    run = Run(asked.seed, asked.device, asked.precision, asked.batch_size)
+    reference = images_reference(asked)
+    store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
+    encoders = encoders_of(asked)
+
+    @cache
+    def loaded(domain: Domain, geometry: Geometry | None) -> Images:
+        return data.load(reference, domain, geometry, limit=asked.limit, seed=asked.seed)
+
+    def images_for(encoder: Encoder) -> Images:
+        return loaded(encoder.domain, encoder.geometry)
+
+    for encoder in encoders:
+        images_for(encoder)
+    store.request(asked.model_dump_json(indent=1))
+    results, failures = evaluate(encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget)
+    # The report shows the whole folder: an earlier command may have put other encoders there.
+    try:
+        written = write(store.results(), store.failures(), store.folder)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write the report in {store.folder}: {error.strerror or error}; all results are kept, "
+            "so free some space and run the same command again"
+        ) from error
+    return Outcome(results, failures, written["report.html"])
+
+
+def encoders_of(asked: Request) -> list[Encoder]:
+    """Return the encoders that ``asked`` names, the baselines last; two of one name are called by their source."""
+    options = Options(arch=asked.arch, size=asked.size, trust_remote_code=asked.trust_remote_code)
+    if not asked.encoders and asked.images not in (None, TOUR):
+        raise HoldfastError(f"no encoder to measure on {asked.images}; name one, as in timm:resnet50")
+    references = asked.encoders or tuple(f"builtin:{name}" for name in names())
+    named = [load(reference, options) for reference in references]
+    encoders = [*named, *_baselines(asked, named)]
+    counted = Counter(encoder.name for encoder in encoders)
+    for encoder in encoders:
+        if counted[encoder.name] > 1:
+            encoder.name = encoder.source
+    return encoders
+
+
+def _baselines(asked: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
+    kinds = ("pixels", "random")
+    for name in asked.baselines:
+        if name not in kinds:
+            raise HoldfastError(f"unknown baseline {name!r}; {nearest(name, list(kinds))}")
+    made: list[Encoder] = []
+    if "pixels" in asked.baselines:
+        for encoder in {encoder.domain: encoder for encoder in reversed(encoders)}.values():
+            pixels = raw_pixels(encoder.domain)
+            pixels.geometry = encoder.geometry  # so that both see the same images
+            made.append(pixels)
+    if "random" in asked.baselines:
+        made += [random_init(encoder, asked.seed) for encoder in encoders]
+    return made
+
+
+def images_reference(asked: Request) -> str:
+    """Return the images that ``asked`` names, or the built-in ones for the built-in encoders."""
+    if asked.images is None and not all(name.startswith("builtin:") for name in asked.encoders):
+        raise HoldfastError("no images to measure on; name a folder of them with --images")
+    return asked.images or TOUR
+
+
+def _engine(asked: Request) -> Engine:
+    if asked.cluster is None:
+        return Local()
+    return Ray(asked.cluster, gpus=1.0 if asked.device.startswith("cuda") else 0.0)
+
+
+def _short(reference: str) -> str:
+    """Return a word for a folder's name.
+
+    Example:
+        >>> _short("builtin:digits"), _short("/data/my photos/?labels=folders")
+        ('digits', 'my_photos')
+    """
+    path = reference.partition("?")[0].rstrip("/")
+    return re.sub(r"[^\w.]+", "_", re.split("[/:]", path)[-1]) or "images"

@@ -1,0 +1,45 @@
+"""Suites: how thorough an evaluation is. They change settings alone; which evaluations run is the catalogue's affair."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Suite:
+    """``settings`` that replace the defaults, by evaluation and field; evaluations not named keep their own."""
+
+    meaning: str
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+_STRONG = ["u-pgd", "adaptive:steps=100,restarts=5", "square"]
+_DIVERGENCES = ["l2", "cosine", "whitened", "rank"]
+
+SUITES = {
+    "quick": Suite(
+        "published and adaptive attacks on few images: minutes, wide intervals",
+        {
+            "displacement": {"attacked": 200},
+            "breakaway": {"attacked": 200},
+            "impersonation": {"pairs": 200},
+            "overlap": {"pairs": 200},
+            "masking": {"attacked": 50},
+        },
+    ),
+    "standard": Suite(
+        "every evaluation with its own defaults: the published protocol, and the adaptive attack beside it"
+    ),
+    "full": Suite(
+        "more images, restarts, a score-only attack and scale-free divergences: the numbers to publish",
+        {
+            "displacement": {"attacked": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
+            "breakaway": {"attacked": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
+            "impersonation": {"pairs": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
+            "overlap": {"pairs": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
+            "masking": {"attacked": 1000},
+        },
+    ),
+}

@@ -1,0 +1,193 @@
+"""The catalogue, and the laws that hold for everything in it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+import holdfast.measures
+from holdfast import catalog
+from holdfast.balls import L2
+from holdfast.config import Request, build, planned, request
+from holdfast.errors import HoldfastError
+from holdfast.evaluation import Evaluation, settings
+from holdfast.suites import SUITES
+from tests import tiny
+
+MEASURE = """
+from dataclasses import dataclass
+from typing import final
+from holdfast.evaluation import Evaluation
+
+@final
+@dataclass(frozen=True)
+class Novel(Evaluation):
+    strength: int = 3
+    name = "{name}"
+    version = 1
+    title = "Novel"
+    meaning = "A new measure."
+    headline = ("novel",)
+
+    def observation(self): ...
+    def conclude(self, population, rows, observed): ...
+"""
+
+
+def everywhere(kind: type[Evaluation]) -> list[Evaluation]:
+    """The evaluation with its defaults, as each suite sets it, and with other balls."""
+    made = [build(kind, suite.settings.get(kind.name, {})) for suite in SUITES.values()]
+    if "balls" in {field.name for field in fields(kind)}:
+        made.append(replace(made[0], balls=(L2(0.25), L2(1.5))))
+    return [kind(), *made]
+
+
+@pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
+def test_settings_survive_the_round_trip_through_text(kind):
+    for evaluation in everywhere(kind):
+        assert build(kind, json.loads(json.dumps(settings(evaluation)))) == evaluation
+    assert len({json.dumps(settings(evaluation)) for evaluation in everywhere(kind)}) > 1, "vacuous settings"
+
+
+@pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
+def test_settings_survive_the_round_trip_through_toml(kind, tmp_path):
+    for evaluation in everywhere(kind):
+        lines = [f"{key} = {json.dumps(value)}" for key, value in settings(evaluation).items()]
+        text = "\n".join([f"[{kind.name}]", *lines])
+        assert tomllib.loads(text)
+        (tmp_path / "run.toml").write_text(text)
+        assert planned(request({"only": [kind.name]}, tmp_path / "run.toml")) == [evaluation]
+
+
+@pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
+def test_every_evaluation_explains_itself(kind):
+    assert catalog.summary(kind)
+    assert kind.title
+    assert kind.meaning.endswith(".")
+    assert kind.headline
+
+
+def test_everything_in_the_catalogue_has_a_meaning():
+    for kind, members in catalog.everything().items():
+        assert members, kind
+        assert all(members.values()), kind
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_suites_name_only_what_exists(suite):
+    assert set(SUITES[suite].settings) <= set(catalog.evaluations())
+    assert planned(Request(suite=suite))
+
+
+@pytest.fixture
+def novel(tmp_path, monkeypatch):
+    """Add one file to the measures."""
+
+    def add(name: str) -> None:
+        (tmp_path / "novel.py").write_text(MEASURE.format(name=name))
+        monkeypatch.setattr(holdfast.measures, "__path__", [*holdfast.measures.__path__, str(tmp_path)])
+
+    yield add
+    sys.modules.pop("holdfast.measures.novel", None)
+
+
+def test_one_new_file_is_enough_for_a_measure(novel):
+    assert "novel" not in catalog.evaluations()
+    novel("novel")
+    assert "novel" in catalog.evaluations()
+    assert catalog.everything()["evaluations"].keys() >= {"novel"}
+    (made,) = planned(Request(only=("novel",), settings={"novel": {"strength": "5"}}))
+    assert settings(made) == {"strength": 5}
+
+
+def test_two_evaluations_of_one_name_are_refused(novel):
+    novel("breakaway")
+    with pytest.raises(HoldfastError, match=r"two classes are called 'breakaway': .*Breakaway and .*Novel"):
+        catalog.evaluations()
+
+
+class Point:
+    """An entry point of another package."""
+
+    name, value = "mean", "elsewhere:Mean"
+
+    def __init__(self, loaded: object) -> None:
+        self.loaded = loaded
+
+    def load(self) -> object:
+        if isinstance(self.loaded, Exception):
+            raise self.loaded
+        return self.loaded
+
+
+def install(monkeypatch: pytest.MonkeyPatch, loaded: object) -> None:
+    monkeypatch.setattr(catalog, "entry_points", lambda group: [Point(loaded)] if group == catalog.GROUP else [])
+
+
+def test_other_packages_add_evaluations(monkeypatch):
+    install(monkeypatch, tiny.Mean)
+    assert catalog.evaluations()["mean"] is tiny.Mean
+
+
+@pytest.mark.parametrize(
+    ("loaded", "said"), [(ImportError("no elsewhere"), "does not load"), (len, "must name an Evaluation class")]
+)
+def test_a_broken_entry_point_is_named(monkeypatch, loaded, said):
+    install(monkeypatch, loaded)
+    with pytest.raises(HoldfastError, match=said):
+        catalog.evaluations()
+
+
+def test_the_entry_point_group_is_the_documented_one():
+    assert catalog.entry_points is importlib.metadata.entry_points
+    assert catalog.GROUP == "holdfast.evaluations"
+
+
+def test_later_settings_win(tmp_path: Path):
+    file = tmp_path / "run.toml"
+    file.write_text('suite = "standard"\nseed = 7\neps = ["8/255"]\n[breakaway]\nattacked = 11\nrivals = 3\n')
+    asked = request({"suite": "quick", "settings": {"breakaway": {"attacked": "12"}}}, file)
+    (breakaway, overlap) = planned(asked.model_copy(update={"only": ("breakaway", "overlap")}))
+    assert (asked.suite, asked.seed) == ("quick", 7)
+    assert settings(breakaway).items() >= {"attacked": 12, "rivals": 3, "balls": ["linf:8/255"]}.items()
+    assert settings(overlap)["pairs"] == SUITES["quick"].settings["overlap"]["pairs"]
+
+
+def test_balls_of_the_flags_replace_those_of_the_file(tmp_path):
+    (tmp_path / "run.toml").write_text('ball = ["l2:1.0"]\n[overlap]\npairs = 5')
+    (overlap,) = planned(request({"eps": ["0.5"], "only": ["overlap"]}, tmp_path / "run.toml"))
+    assert settings(overlap)["balls"] == ["linf:0.5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sed = 1", r"unknown key 'sed'; did you mean 'seed'"),
+        ("[breakway]", r"unknown key 'breakway'; did you mean 'breakaway'"),
+        ("[breakaway]\natacked = 1", r"breakaway has no setting 'atacked'; did you mean 'attacked'"),
+        ('[breakaway]\nattacked = "many"', r"breakaway.attacked: expected int, got 'many'"),
+        ("[breakaway]\nattacked = [1, 2]", r"breakaway.attacked: expected one int, got \[1, 2\]"),
+        ('[breakaway]\nballs = ["l3:1"]', r"unknown ball 'l3'"),
+        ('seed = "x"', r"seed: input should be a valid integer.*got 'x'"),
+        ("seed = ", r"is not valid TOML"),
+        ("settings = 3", r"unknown key 'settings'"),
+        ("budget = 0", r"budget: input should be greater than 0, got 0"),
+        ("eps = [0.1]\nball = ['l2:1']", r"contradict each other"),
+        ("eps = [-0.1]", r"radius of a linf ball must be positive"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(tmp_path, text, said):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(HoldfastError, match=said):
+        planned(request({}, tmp_path / "run.toml"))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(HoldfastError, match="cannot read --config .*No such file"):
+        request({}, tmp_path / "none.toml")
