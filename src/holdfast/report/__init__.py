@@ -1,1 +1,5 @@
 """Reports: functions of stored results alone."""
+
+from holdfast.report.files import write
+
+__all__ = ["write"]

@@ -1,0 +1,195 @@
+"""Which encoder is better, image by image: paired differences, and ranks that admit ties.
+
+Encoders share their images, so the difference of two is known far better than either number: hard images are hard for
+both. Two encoders are *tied* when the interval of that difference contains zero. The rank of an encoder is one plus the
+number of encoders that are better than it by more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from math import isfinite, isnan
+from typing import Literal
+
+from holdfast.report.protocol import Group, difference, groups
+from holdfast.result import Claim, Conditions, Estimate, Record, Result, Series
+from holdfast.stats import Difference, paired
+
+COLLAPSED = "COLLAPSED"
+"""How the warning begins by which an evaluation says that an encoder's numbers only look robust."""
+
+
+class Pair(Record):
+    """Two encoders on one quantity: ``a - b`` on the images where both are defined."""
+
+    a: str
+    b: str
+    difference: Difference
+
+
+class Contest(Record):
+    """All encoders on one quantity under one protocol."""
+
+    evaluation: str
+    protocol: str
+    quantity: str
+    conditions: Conditions
+    claim: Claim
+    better: Literal["lower", "higher", "neither"]
+    pairs: tuple[Pair, ...]
+    ranks: dict[str, int]
+    """1 + how many encoders are significantly better; empty where neither direction is better."""
+
+    @property
+    def best(self) -> tuple[str, ...]:
+        """Return the encoders that none beats."""
+        return tuple(name for name, rank in self.ranks.items() if rank == 1)
+
+
+class Refusal(Record):
+    """Encoders that cannot be compared with each other on something, and why."""
+
+    evaluation: str
+    encoders: tuple[str, ...]
+    quantity: str | None
+    conditions: Conditions
+    reason: str
+
+
+class Comparison(Record):
+    """Every paired comparison that the results allow, and those that they do not."""
+
+    encoders: tuple[str, ...]
+    contests: tuple[Contest, ...]
+    refusals: tuple[Refusal, ...]
+
+    def contest(self, protocol: str, like: Estimate) -> Contest | None:
+        """Return the contest on the quantity of ``like`` under its conditions and this protocol."""
+        wanted = (protocol, like.quantity, like.conditions, like.claim)
+        return next((c for c in self.contests if (c.protocol, c.quantity, c.conditions, c.claim) == wanted), None)
+
+
+def compare(results: Sequence[Result]) -> Comparison:
+    """Return all paired comparisons of the encoders in ``results``, and what could not be compared."""
+    contests: list[Contest] = []
+    refusals: list[Refusal] = []
+    found = groups(results)
+    collapsed = {result.encoder.fingerprint for result in results if _collapsed(result)}
+    for group in found:
+        for like in kinds(group):
+            held = _held(group, like, collapsed, refusals)
+            if len(held) > 1:
+                contests.append(_contest(group, like, held, refusals))
+    refusals += _apart(found)
+    encoders = tuple(dict.fromkeys(name for group in found for name in group.encoders))
+    return Comparison(encoders=encoders, contests=tuple(contests), refusals=tuple(refusals))
+
+
+def kinds(group: Group) -> list[Estimate]:
+    """Return one estimate of each (quantity, conditions, claim) of the group, in the order they were recorded."""
+    every = [estimate for result in group.results for estimate in result.estimates]
+    return list({same(estimate): estimate for estimate in reversed(every)}.values())[::-1]
+
+
+def same(estimate: Estimate) -> tuple[str, tuple[tuple[str, str], ...], Claim]:
+    """Return what two encoders' estimates must share to stand in one row."""
+    return estimate.quantity, tuple(sorted(estimate.conditions.items())), estimate.claim
+
+
+def matching(result: Result, like: Estimate) -> Estimate | None:
+    """Return the estimate of ``result`` that belongs in the row of ``like``."""
+    return next((estimate for estimate in result.estimates if same(estimate) == same(like)), None)
+
+
+def _collapsed(result: Result) -> bool:
+    """Return whether the encoder gives one code to all images: nothing breaks away from it, yet it is not robust."""
+    return any(warning.startswith(COLLAPSED) for warning in result.findings.warnings)
+
+
+def _held(
+    group: Group, like: Estimate, collapsed: set[str], refusals: list[Refusal]
+) -> dict[str, tuple[Estimate, Series]]:
+    """Return the per-sample series of each encoder that can take part; the others are added to ``refusals``."""
+    held: dict[str, tuple[Estimate, Series]] = {}
+    ids: tuple[str, ...] | None = None
+    for name, result in group.items():
+        estimate = matching(result, like)
+        if estimate is None:
+            continue
+        series = _series(result, estimate)
+        reason = None
+        if result.encoder.fingerprint in collapsed:
+            reason = "the encoder is collapsed: it gives all images the same code, so no ranking of it means anything"
+        elif isnan(estimate.value):
+            reason = f"undefined: {estimate.reason or 'no reason was recorded'}"
+        elif series is None:
+            reason = "it is not a mean or median of one recorded value per sample, so there is nothing to pair"
+        elif not any(isfinite(value) for value in series.values):
+            reason = "no sample has a finite value"
+        elif ids is not None and ids != result.findings.ids:
+            reason = "its samples differ from those of the other encoders"
+        if reason is None and series is not None:
+            held[name], ids = (estimate, series), result.findings.ids
+        else:
+            refusals.append(_refusal(group, (name,), reason or "", like))
+    return held
+
+
+def _series(result: Result, estimate: Estimate) -> Series | None:
+    """Return the per-sample values that ``estimate`` averages, if it does and they were recorded."""
+    if estimate.statistic == "other" or estimate.series is None:
+        return None
+    wanted = (estimate.series, estimate.conditions)
+    return next((series for series in result.series if (series.quantity, series.conditions) == wanted), None)
+
+
+def _contest(
+    group: Group, like: Estimate, held: dict[str, tuple[Estimate, Series]], refusals: list[Refusal]
+) -> Contest:
+    pairs = []
+    for a, b in combinations(held, 2):
+        apart = paired(held[a][1], held[b][1], like.statistic, like.better, like.confidence)
+        if not isnan(apart.low + apart.value + apart.high):
+            pairs.append(Pair(a=a, b=b, difference=apart))
+        else:
+            reason = "infinite values" if apart.n else "no sample on which both are defined"
+            refusals.append(_refusal(group, (a, b), f"the difference has no interval: {reason}", like))
+    losers = [_loser(pair) for pair in pairs]
+    return Contest(
+        evaluation=group.first.evaluation,
+        protocol=group.key,
+        quantity=like.quantity,
+        conditions=like.conditions,
+        claim=like.claim,
+        better=like.better,
+        pairs=tuple(pairs),
+        ranks={} if like.better == "neither" else {name: 1 + losers.count(name) for name in held},
+    )
+
+
+def _loser(pair: Pair) -> str | None:
+    return {"a is better": pair.b, "b is better": pair.a}.get(pair.difference.outcome)
+
+
+def _apart(found: Sequence[Group]) -> Iterator[Refusal]:
+    """Yield the pairs of encoders that share an evaluation but no protocol of it."""
+    for evaluation in dict.fromkeys(group.first.evaluation for group in found):
+        own = [group for group in found if group.first.evaluation == evaluation]
+        met = {pair for group in own for pair in combinations(sorted(group.encoders), 2)}
+        for left, right in combinations(own, 2):
+            for a, b in ((a, b) for a in left.encoders for b in right.encoders):
+                pair = tuple(sorted((a, b)))
+                if a != b and pair not in met:
+                    met.add((pair[0], pair[1]))
+                    yield _refusal(left, (a, b), f"different protocol: {difference(left.first, right.first)}")
+
+
+def _refusal(group: Group, encoders: tuple[str, ...], reason: str, like: Estimate | None = None) -> Refusal:
+    return Refusal(
+        evaluation=group.first.evaluation,
+        encoders=encoders,
+        quantity=like.quantity if like else None,
+        conditions=like.conditions if like else {},
+        reason=reason,
+    )

@@ -1,0 +1,52 @@
+"""The report as files: one page to read, and the same numbers for programs, papers and spreadsheets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.report.compare import Comparison, compare
+from holdfast.report.page import render
+from holdfast.report.printed import csv, latex, markdown
+from holdfast.report.protocol import groups
+from holdfast.report.tables import summary
+from holdfast.result import SCHEMA_VERSION, Failure, Record, Result
+
+
+class Report(Record):
+    """Everything a report shows; ``schema.json`` describes it."""
+
+    schema_version: int = SCHEMA_VERSION
+    results: tuple[Result, ...]
+    failures: tuple[Failure, ...]
+    comparison: Comparison
+
+
+def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) -> dict[str, Path]:
+    """Write the report of stored records into ``folder`` and return the path of each of its files by kind.
+
+    Nothing else is read: no model, no images, no clock, so that old runs render again at any time.
+    """
+    comparison = compare(results)
+    found = groups(results)
+    tables = summary(found, comparison)
+    report = Report(results=tuple(results), failures=tuple(failures), comparison=comparison)
+    texts = {
+        "report.html": render(results, failures, comparison),
+        "report.json": report.model_dump_json(indent=1),
+        "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
+        "table.csv": csv(found, comparison),
+        "table.md": markdown(tables),
+        "table.tex": latex(tables),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    return {name: _replace(folder / name, content) for name, content in texts.items()}
+
+
+def _replace(path: Path, content: str) -> Path:
+    """Write ``content`` so that a reader sees the old file or the new one, never half of either."""
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(content, encoding="utf-8")
+    part.replace(path)
+    return path

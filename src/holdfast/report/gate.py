@@ -1,0 +1,173 @@
+"""Gates for continuous integration: ``breakaway_risk@8/255<=0.05`` must hold for every encoder, or the check fails.
+
+``QUANTITY[@SELECTOR,...] <= NUMBER``, with ``>=``, ``<`` or ``>`` as well. A selector is a ball (``8/255`` of any norm, or
+``linf:8/255``) or a condition such as ``divergence=cosine``. The worst matching value of each encoder counts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isclose, isnan
+from operator import ge, gt, le, lt
+
+from holdfast.balls import BALLS
+from holdfast.errors import HoldfastError, nearest
+from holdfast.report import text
+from holdfast.report.protocol import labels
+from holdfast.result import Claim, Estimate, Failure, Result
+from holdfast.spelling import convert, read
+
+OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
+FORM = re.compile(r"\s*(?P<quantity>\w+)\s*(?:@(?P<selectors>.*?))?\s*(?P<operator><=|>=|<|>)\s*(?P<bound>[^<>=]+)\s*")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A bound that a quantity must keep."""
+
+    text: str
+    quantity: str
+    radius: float | None
+    selectors: dict[str, str]
+    operator: str
+    bound: float
+
+    def holds(self, value: float) -> bool:
+        """Return whether ``value`` keeps the bound; an undefined one does not."""
+        return OPERATORS[self.operator](value, self.bound)
+
+    def matches(self, estimate: Estimate) -> bool:
+        """Return whether the gate speaks about ``estimate``."""
+        return (
+            estimate.quantity == self.quantity
+            and (self.radius is None or isclose(_radius(estimate), self.radius, rel_tol=1e-6))
+            and all(_selected(estimate.conditions.get(key), value) for key, value in self.selectors.items())
+        )
+
+    def worst(self, estimates: Sequence[Estimate]) -> Estimate:
+        """Return the estimate that does the gate worst; an undefined one is worse than any value."""
+        sign = 1 if self.operator in ("<=", "<") else -1
+        return max(estimates, key=lambda estimate: (isnan(estimate.value), sign * estimate.value))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether one encoder passed one gate, in a sentence."""
+
+    gate: Gate
+    encoder: str
+    passed: bool
+    sentence: str
+
+
+def parse(said: str) -> Gate:
+    """Return the gate that ``said`` spells.
+
+    Example:
+        >>> parse("breakaway_risk@linf:8/255,divergence=cosine<=0.05").selectors
+        {'ball': 'linf', 'divergence': 'cosine'}
+        >>> parse("breakaway_risk is small")
+        Traceback (most recent call last):
+        holdfast.errors.HoldfastError: gate 'breakaway_risk is small' needs the form QUANTITY[@BALL,...]<=NUMBER, ...
+    """
+    found = FORM.fullmatch(said)
+    if found is None:
+        raise HoldfastError(
+            f"gate {said!r} needs the form QUANTITY[@BALL,...]<=NUMBER, as in breakaway_risk@8/255,divergence=l2<=0.05"
+        )
+    radius, selectors = None, {}
+    for part in filter(None, (found["selectors"] or "").replace(" ", "").split(",")):
+        key, equals, value = part.partition("=")
+        if equals and key != "ball":
+            selectors[key] = value
+            continue
+        ball = value if equals else part
+        if ":" in ball:
+            chosen = read(ball, BALLS, "ball")
+            radius, selectors["ball"] = chosen.radius, chosen.name
+        else:
+            radius = convert(ball, "float", f"radius in gate {said!r}")
+    bound = convert(found["bound"].strip(), "float", f"bound in gate {said!r}")
+    return Gate(said, found["quantity"], radius, selectors, found["operator"], bound)
+
+
+def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = ()) -> tuple[Answer, ...]:
+    """Return for each encoder whether its worst matching value keeps the bound.
+
+    An encoder that was to be measured but has no matching value fails, for a gate must not open on silence.
+
+    Raises:
+        HoldfastError: no encoder has the quantity, or none under these conditions.
+    """
+    _known(gate, results)
+    called = labels(results)
+    found: dict[str, list[Estimate]] = {name: [] for name in called.values()}
+    for result in results:
+        name = called[result.encoder.name, result.encoder.fingerprint]
+        found[name] += [estimate for estimate in result.estimates if gate.matches(estimate)]
+    reasons = {failure.encoder: f"{failure.evaluation} failed: {failure.reason}" for failure in failures}
+    measured = {result.encoder.name for result in results} | {result.encoder.source for result in results}
+    found.update({name: [] for name in reasons if name not in measured})
+    return tuple(
+        _answer(gate, name, gate.worst(estimates))
+        if estimates
+        else Answer(
+            gate, name, False, f"{name}: {gate.quantity} was not measured; {reasons.get(name, 'no result matches')}"
+        )
+        for name, estimates in found.items()
+    )
+
+
+def _answer(gate: Gate, name: str, worst: Estimate) -> Answer:
+    where = f" at {text.conditions(worst.conditions)}" if worst.conditions else ""
+    if isnan(worst.value):
+        return Answer(
+            gate, name, False, f"{name}: {gate.quantity}{where} is undefined; {worst.reason or 'no reason given'}"
+        )
+    passed = gate.holds(worst.value)
+    said = f"{name}: {gate.quantity} is {text.number(worst.value)} {text.interval(worst)}".rstrip() + where
+    asked = f"{'keeps' if passed else 'breaks'} {gate.operator} {gate.bound:g}"
+    return Answer(gate, name, passed, f"{said}, {asked}{_caveat(gate, worst, passed)}")
+
+
+def _caveat(gate: Gate, worst: Estimate, passed: bool) -> str:
+    """Return what a reader should know of an answer that the bare comparison hides."""
+    open_end = Claim.LOWER if gate.operator in ("<=", "<") else Claim.UPPER
+    parts = []
+    if gate.holds(worst.low) != gate.holds(worst.high):
+        parts.append("its interval contains the bound")
+    if passed and worst.claim is open_end:
+        parts.append(f"as a {worst.claim} it proves nothing about stronger attacks")
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+def _known(gate: Gate, results: Sequence[Result]) -> None:
+    every = [estimate for result in results for estimate in result.estimates]
+    if not every:
+        raise HoldfastError(f"no results to check gate {gate.text!r} against; run holdfast evaluate first")
+    own = [estimate for estimate in every if estimate.quantity == gate.quantity]
+    if not own:
+        names = sorted({estimate.quantity for estimate in every})
+        raise HoldfastError(f"gate {gate.text!r}: unknown quantity {gate.quantity!r}; {nearest(gate.quantity, names)}")
+    keys = sorted({key for estimate in own for key in estimate.conditions})
+    for key in gate.selectors:
+        if key not in keys:
+            raise HoldfastError(f"gate {gate.text!r}: {gate.quantity} has no condition {key!r}; {nearest(key, keys)}")
+    if not any(map(gate.matches, own)):
+        offered = dict.fromkeys(", ".join(f"{k}={v}" for k, v in estimate.conditions.items()) for estimate in own)
+        raise HoldfastError(
+            f"gate {gate.text!r}: nothing matches; {gate.quantity} was measured at {'; '.join(offered)}"
+        )
+
+
+def _radius(estimate: Estimate) -> float:
+    """Return the radius of the ball that ``estimate`` was taken in; nan if it was not taken in one."""
+    radius = estimate.conditions.get("ball", "").partition(":")[2].partition(",")[0]
+    return float(convert(radius, "float", "radius of a stored ball")) if radius else float("nan")
+
+
+def _selected(has: str | None, wanted: str) -> bool:
+    """Return whether a condition is the one wanted; ``adaptive`` also selects ``adaptive:restarts=5``."""
+    return has is not None and (has == wanted or has.partition(":")[0] == wanted)

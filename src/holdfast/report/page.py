@@ -1,0 +1,159 @@
+"""The HTML page: one file that opens anywhere, offline, and asks nothing of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.report import text
+from holdfast.report.advice import advice, alerts, standings
+from holdfast.report.compare import Comparison, Refusal
+from holdfast.report.plots import Plate, plates
+from holdfast.report.protocol import Group, difference, groups, plain
+from holdfast.report.svg import COLOURS
+from holdfast.report.tables import Table, summary, table
+from holdfast.result import EncoderInfo, Failure, Picture, Result, Verdict
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+
+@dataclass(frozen=True)
+class Block:
+    """One evaluation under one protocol."""
+
+    group: Group
+    other: str
+    """How its protocol departs from that of the evaluation's first block."""
+    table: Table
+    plates: tuple[Plate, ...]
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def verdicts(self) -> dict[str, list[tuple[str, Verdict]]]:
+        """Return the answers to each question, by encoder."""
+        found: dict[str, list[tuple[str, Verdict]]] = {}
+        for name, result in self.group.items():
+            for verdict in result.findings.verdicts:
+                found.setdefault(verdict.question, []).append((name, verdict))
+        return found
+
+    @property
+    def pictures(self) -> list[tuple[str, tuple[Picture, ...]]]:
+        """Return each encoder's pictures."""
+        return [(name, result.findings.pictures) for name, result in self.group.items() if result.findings.pictures]
+
+
+def render(results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> str:
+    """Return the page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("holdfast.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found = groups(results)
+    tables = summary(found, comparison)
+    first: dict[str, Group] = {}
+    for group in found:
+        first.setdefault(group.first.evaluation, group)
+    blocks = [_block(group, first[group.first.evaluation], comparison) for group in found]
+    return environment.get_template("page.html").render(
+        text=text,
+        plain=plain,
+        zip=zip,
+        code=_code,
+        headline=_headline(results, comparison),
+        lead=_lead(results),
+        facts=_facts(results),
+        encoders=_encoders(found),
+        colours={name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)},
+        tables=tables,
+        advice=advice(tables[0], failures) if tables else (),
+        standings=standings(tables[0]) if tables else (),
+        alerts=alerts(found),
+        evaluations={name: [b for b in blocks if b.group.first.evaluation == name] for name in first},
+        refusals=[refusal for refusal in comparison.refusals if refusal.quantity is None],
+        failures=failures,
+    )
+
+
+def _block(group: Group, first: Group, comparison: Comparison) -> Block:
+    refusals = [
+        refusal
+        for refusal in comparison.refusals
+        if refusal.evaluation == group.first.evaluation
+        and refusal.quantity
+        and set(refusal.encoders) <= set(group.encoders)
+    ]
+    return Block(
+        group,
+        difference(group.first, first.first) if group is not first else "",
+        table(group.first.title, [group], comparison),
+        plates(group, comparison.encoders),
+        tuple(refusals),
+    )
+
+
+def _headline(results: Sequence[Result], comparison: Comparison) -> str:
+    if not results:
+        return "Nothing could be measured"
+    images = list(dict.fromkeys(result.images.name for result in results))
+    encoders = comparison.encoders
+    who = encoders[0] if len(encoders) == 1 else text.counted(len(encoders), "encoder")
+    return f"Robustness of {who} on {text.listed(images)}"
+
+
+def _lead(results: Sequence[Result]) -> str:
+    if not results:
+        return "Every cell of this run failed; the reasons are below."
+    counts = sorted({len(result.findings.ids) for result in results})
+    looked = f"{counts[0]:,} to {counts[-1]:,} samples" if len(counts) > 1 else text.counted(counts[0], "sample")
+    return (
+        f"Each evaluation looked at {looked} and asked how much a representation changes when its image barely does. "
+        f"No label was used. {_when(results)}"
+    )
+
+
+def _when(results: Sequence[Result]) -> str:
+    days = _distinct(result.provenance.get("started", "")[:10] for result in results)
+    versions = _distinct(result.provenance.get("holdfast", "") for result in results)
+    said = " ".join(filter(None, (days and f"on {days}", versions and f"with Holdfast {versions}")))
+    return f"Measured {said}." if said else ""
+
+
+def _code(sentence: str) -> Markup:
+    """Return ``sentence`` escaped, with what stands between backticks set as code."""
+    from markupsafe import Markup, escape
+
+    parts = [escape(part) for part in sentence.split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
+
+
+def _encoders(found: Sequence[Group]) -> dict[str, EncoderInfo]:
+    return {name: result.encoder for group in found for name, result in group.items()}
+
+
+def _facts(results: Sequence[Result]) -> dict[str, str]:
+    """Return who, where and when in plain words, as far as it was recorded."""
+    images = dict.fromkeys((r.images.name, r.images.count, r.images.fingerprint) for r in results)
+    facts = {
+        "Images": "; ".join(f"{name}, {text.counted(n, 'image')}, fingerprint {mark}" for name, n, mark in images),
+        "Evaluations": ", ".join(dict.fromkeys(result.title for result in results)),
+        "Seed": _distinct(str(result.settings.get("seed", "")) for result in results),
+        "Precision": _distinct(str(result.settings.get("precision", "")) for result in results),
+    }
+    recorded = {"Measured": "started", "Holdfast": "holdfast", "Device": "device", "Commit": "commit"}
+    for title, key in recorded.items():
+        facts[title] = _distinct(result.provenance.get(key, "") for result in results)
+    return {title: value for title, value in facts.items() if value}
+
+
+def _distinct(values: Iterable[str]) -> str:
+    """Return the distinct values, joined; a first and a last one where there are many."""
+    found = sorted(set(values) - {""})
+    return ", ".join(found) if len(found) < 3 else f"{found[0]} to {found[-1]}"

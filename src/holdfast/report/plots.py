@@ -1,0 +1,127 @@
+"""What the report draws: the distribution of each per-sample series, and each recorded curve, encoders overlaid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from holdfast.report import text
+from holdfast.report.protocol import Group
+from holdfast.report.svg import DASHES, Line, draw
+from holdfast.result import Conditions, Curve, Series
+
+POINTS = 160
+"""Points per curve: finer than a screen shows, and the page stays small."""
+DISTRIBUTION = "Each curve gives the share of images (vertical) whose value is at most the one below it."
+CURVE = "Bands, where drawn, are the intervals recorded with the curve."
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One drawing under its title."""
+
+    title: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Plate:
+    """The drawings of one quantity, and what the dashes in them mean."""
+
+    title: str
+    caption: str
+    panels: tuple[Panel, ...]
+    dashes: tuple[tuple[str, str], ...]
+    """Each attack with its dash, where there is more than one."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One line on its way into a panel."""
+
+    title: str
+    quantity: str
+    conditions: Conditions
+    labels: tuple[str, str]
+    line: Line
+    share: bool
+
+
+def plates(group: Group, colours: Sequence[str]) -> tuple[Plate, ...]:
+    """Return all drawings of one evaluation; an encoder's colour is its place in ``colours``."""
+    drawn = [(colours.index(name), result) for name, result in group.items()]
+    series = [_distribution(part, place) for place, result in drawn for part in result.series if _telling(part)]
+    curves = [_curve(part, place) for place, result in drawn for part in result.findings.curves if part.x]
+    return (*_plates(curves, group.encoders, CURVE), *_plates(series, group.encoders, DISTRIBUTION))
+
+
+def _plates(parts: Sequence[_Part], encoders: Sequence[str], caption: str) -> list[Plate]:
+    made = []
+    for quantity in dict.fromkeys(part.quantity for part in parts):
+        own = [part for part in parts if part.quantity == quantity]
+        attacks = list(dict.fromkeys(part.conditions.get("attack", "") for part in own))
+        dashes = {attack: DASHES[place % len(DASHES)] for place, attack in enumerate(reversed(attacks))}
+        titles = dict.fromkeys(text.conditions(part.conditions, ("attack",)) for part in own)
+        panels = [_panel(title, quantity, own, dashes, encoders) for title in titles]
+        shown = tuple(dashes.items())[::-1] if len(dashes) > 1 else ()
+        made.append(Plate(own[0].title, caption, tuple(panels), shown))
+    return made
+
+
+def _panel(title: str, quantity: str, parts: Sequence[_Part], dashes: dict[str, str], encoders: Sequence[str]) -> Panel:
+    own = [part for part in parts if text.conditions(part.conditions, ("attack",)) == title]
+    lines = [_dashed(part.line, dashes[part.conditions.get("attack", "")]) for part in own]
+    alt = f"{text.words(quantity)} of {text.listed(list(encoders))}{f' for {title}' if title else ''}"
+    return Panel(title, draw(lines, *own[0].labels, alt=alt, share=own[0].share))
+
+
+def _dashed(line: Line, dash: str) -> Line:
+    return Line(line.x, line.y, line.colour, dash, line.stepped, line.band)
+
+
+def _telling(series: Series) -> bool:
+    """Return whether a distribution says more than the mean does: two values alone are a share."""
+    return len({value for value in series.values if np.isfinite(value)} - {0.0, 1.0}) > 0
+
+
+def _distribution(series: Series, colour: int) -> _Part:
+    """Return the empirical distribution function, thinned; infinite values keep their weight but are not drawn."""
+    values = np.sort(np.asarray(series.values, dtype=np.float64))
+    values = values[~np.isnan(values)]
+    rank = np.arange(1, len(values) + 1) / len(values)
+    finite = np.isfinite(values)
+    x, y = _thin(values[finite], rank[finite])
+    x, y = np.concatenate([x[:1], x]), np.concatenate([[rank[finite][0] - 1 / len(values)], y])
+    name = text.words(series.quantity)
+    return _Part(
+        title=f"{name[:1].upper()}{name[1:]}, image by image",
+        quantity=series.quantity,
+        conditions=series.conditions,
+        labels=(f"{name} ({text.words(series.unit)})" if series.unit else name, ""),
+        line=Line(x, y, colour, stepped=True),
+        share=True,
+    )
+
+
+def _thin(
+    x: Float[np.ndarray, "n"], y: Float[np.ndarray, "n"]
+) -> tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]]:
+    keep = np.unique(np.linspace(0, len(x) - 1, POINTS).round().astype(int))
+    return x[keep], y[keep]
+
+
+def _curve(curve: Curve, colour: int) -> _Part:
+    x, y = np.asarray(curve.x), np.asarray(curve.y)
+    band = (np.asarray(curve.low), np.asarray(curve.high)) if curve.low and curve.high else None
+    x_label, y_label = text.words(curve.x_label), text.words(curve.y_label)
+    return _Part(
+        title=f"{y_label[:1].upper()}{y_label[1:]} by {x_label}",
+        quantity=curve.quantity,
+        conditions=curve.conditions,
+        labels=(x_label, y_label),
+        line=Line(x, y, colour, band=band),
+        share=False,
+    )

@@ -1,0 +1,96 @@
+"""Which results may stand in one table: those of one evaluation, version, settings and set of images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from holdfast.result import Result
+
+
+@dataclass(frozen=True)
+class Group:
+    """The results of one evaluation under one protocol, one per encoder and in the order they came."""
+
+    results: tuple[Result, ...]
+    encoders: tuple[str, ...]
+    """What each result's encoder is called in this report."""
+
+    @property
+    def first(self) -> Result:
+        """Return the result that speaks for the protocol."""
+        return self.results[0]
+
+    @property
+    def key(self) -> str:
+        """Return the hash of the protocol."""
+        return protocol(self.first)
+
+    def items(self) -> list[tuple[str, Result]]:
+        """Return each encoder's label with its result."""
+        return list(zip(self.encoders, self.results, strict=True))
+
+
+def protocol(result: Result) -> str:
+    """Return a hash that two results share only if their numbers may be compared."""
+    parts = (result.evaluation, result.version, result.images.fingerprint, result.settings)
+    return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def labels(results: Sequence[Result]) -> dict[tuple[str, str], str]:
+    """Return what to call each encoder (by name and fingerprint): its name, with the fingerprint where names repeat."""
+    kinds = dict.fromkeys((result.encoder.name, result.encoder.fingerprint) for result in results)
+    names = [name for name, _ in kinds]
+    return {(name, mark): name if names.count(name) == 1 else f"{name} ({mark[:6]})" for name, mark in kinds}
+
+
+def groups(results: Sequence[Result]) -> tuple[Group, ...]:
+    """Return the results by protocol, those with most encoders first within each evaluation.
+
+    A cell that occurs twice (the same run given twice, or repeated) counts once.
+    """
+    called = labels(results)
+    found: dict[tuple[str, str], dict[str, Result]] = {}
+    for result in results:
+        cells = found.setdefault((result.evaluation, protocol(result)), {})
+        cells.setdefault(called[result.encoder.name, result.encoder.fingerprint], result)
+    order = list(dict.fromkeys(evaluation for evaluation, _ in found))
+    ranked = sorted(found.items(), key=lambda item: (order.index(item[0][0]), -len(item[1])))
+    return tuple(Group(tuple(cells.values()), tuple(cells)) for _, cells in ranked)
+
+
+def difference(a: Result, b: Result) -> str:
+    """Return in words how the protocol of ``a`` departs from that of ``b``; empty if it does not.
+
+    Example:
+        >>> difference(result, result.model_copy(update={"version": 3}))  # doctest: +SKIP
+        'evaluation version 1 instead of 3'
+    """
+    parts = []
+    if a.version != b.version:
+        parts.append(f"evaluation version {a.version} instead of {b.version}")
+    if a.images.fingerprint != b.images.fingerprint:
+        parts.append(f"images {_images(a)} instead of {_images(b)}")
+    for key in sorted(a.settings.keys() | b.settings.keys()):
+        if a.settings.get(key) != b.settings.get(key):
+            parts.append(f"{key} {plain(a.settings.get(key))} instead of {plain(b.settings.get(key))}")
+    return "; ".join(parts)
+
+
+def plain(value: Any) -> str:
+    """Return a setting as text.
+
+    Example:
+        >>> plain(["linf:0.05", "linf:0.1"]), plain(None)
+        ('linf:0.05, linf:0.1', 'none')
+    """
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(plain, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def _images(result: Result) -> str:
+    return f"{result.images.name} ({result.images.fingerprint[:6]})"

@@ -1,0 +1,129 @@
+"""Line plots as inline SVG: text stays text, colours follow the page (light, dark, print), nothing is loaded."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = 8
+"""How many colours the style sheet names."""
+DASHES = ("solid", "dashed", "dotted", "dashdot")
+# Colours that no theme would use, replaced in the drawing by the page's own.
+INK, RULE = "#010203", "#010204"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One curve, and the band around it if it has one."""
+
+    x: Float[np.ndarray, "p"]
+    y: Float[np.ndarray, "p"]
+    colour: int
+    dash: str = "solid"
+    stepped: bool = False
+    band: tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]] | None = None
+
+
+def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: bool = False) -> str:
+    """Return an ``<svg>`` of the lines, described to screen readers by ``alt``; ``share`` fixes the y axis to [0, 1]."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    style: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "holdfast",
+        "font.size": 10.5,
+        "text.parse_math": False,  # a dollar sign in a label is a dollar sign
+    }
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(3.5, 2.4))
+        axes = figure.add_axes((0.12, 0.22, 0.83, 0.7))
+        for line in lines:
+            _add(axes, line)
+        _dress(axes, lines, x_label, y_label, share)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None}, transparent=True)
+    return _inline(buffer.getvalue(), alt)
+
+
+def _add(axes: Axes, line: Line) -> None:
+    colour = f"#fe00{line.colour % COLOURS:02x}"
+    step = "steps-post" if line.stepped else "default"
+    axes.plot(line.x, line.y, color=colour, linestyle=line.dash, linewidth=1.4, drawstyle=step, solid_joinstyle="round")
+    if line.band is not None:
+        axes.fill_between(line.x, *line.band, color=colour, alpha=0.15, linewidth=0)
+
+
+def _dress(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str, share: bool) -> None:
+    _scale(axes, np.concatenate([line.x for line in lines]))
+    axes.set_xlabel(x_label, color=INK)
+    if share:
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_yticks([0, 0.5, 1], ["0", "½", "1"])
+    elif y_label:
+        ticks = axes.get_yticks()[1:-1]
+        axes.set_yticks(ticks, [_tick(tick) for tick in ticks])
+        axes.set_title(y_label, loc="left", fontsize=10.5, color=INK, pad=4)
+    axes.tick_params(colors=INK, length=0, pad=4)
+    axes.minorticks_off()
+    axes.grid(color=RULE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _scale(axes: Axes, x: Float[np.ndarray, "p"]) -> None:
+    """Use a logarithmic axis for values over more than two decades; zeros keep a linear stretch of their own."""
+    positive = x[x > 0]
+    if len(positive) < 2 or x.min() < 0 or positive.max() < 100 * positive.min():
+        axes.locator_params(axis="x", nbins=4)
+        inner = axes.get_xticks()[1:-1]
+        axes.set_xticks(inner, [_tick(tick) for tick in inner])
+        return
+    first, last = int(np.floor(np.log10(positive.min()))), int(np.ceil(np.log10(positive.max())))
+    powers = range(first, last + 1, 1 + (last - first) // 5)
+    ticks = [10.0**power for power in powers]
+    if x.min() > 0:
+        axes.set_xscale("log")
+    else:
+        axes.set_xscale("symlog", linthresh=ticks[0], linscale=0.5)
+        ticks = [0.0, *ticks]
+    axes.set_xticks(ticks, [_tick(tick) for tick in ticks])
+
+
+def _tick(value: float) -> str:
+    """Return a tick's label: 0.001, 1e-7, 20."""
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return f"{value:.4g}".replace("-", "−")
+    mantissa, exponent = f"{value:.2g}".split("e") if "e" in f"{value:.2g}" else f"{value:.0e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+def _inline(svg: str, alt: str) -> str:
+    """Return matplotlib's document as an element: own ids, page colours, tenths of a point, no foreign addresses."""
+    from html import escape
+
+    mark = sha256(svg.encode()).hexdigest()[:8]
+    svg = svg[svg.index("<svg") :]
+    view = re.search(r'viewBox="[^"]*"', svg)
+    assert view is not None, "matplotlib wrote an SVG without a viewBox"
+    body = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index(">") + 1 :], flags=re.DOTALL)
+    body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[^"]*"', "<g", body)
+    body = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{mark}-", body)
+    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
+    body = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), body)
+    body = re.sub(r"\s*\n\s*", " ", body)
+    body = body.replace(INK, "currentColor").replace(RULE, "var(--rule)")
+    body = re.sub(r"#fe00(\w\w)", lambda found: f"var(--e{int(found[1], 16)})", body)
+    return f'<svg role="img" aria-label="{escape(alt)}" {view[0]}>{body.strip()}'

@@ -1,0 +1,179 @@
+"""The tables of the report: rows of one quantity under one condition, a column per encoder. Every format prints these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import isfinite, isnan
+
+from holdfast.report import text
+from holdfast.report.compare import Comparison, kinds, matching
+from holdfast.report.protocol import Group, difference
+from holdfast.result import Claim, Estimate
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number as it is printed."""
+
+    estimate: Estimate
+    mark: str
+    """``best``, ``tied`` (for best) or nothing."""
+    track: tuple[float, float, float] | None
+    """Where low, value and high lie between the row's ends, in percent."""
+
+    @property
+    def value(self) -> str:
+        """Return the value in print, or the word undefined."""
+        return text.number(self.estimate.value)
+
+    @property
+    def interval(self) -> str:
+        """Return the interval in print."""
+        return text.interval(self.estimate)
+
+    @property
+    def defined(self) -> bool:
+        """Return whether there is a value."""
+        return not isnan(self.estimate.value)
+
+    @property
+    def note(self) -> str:
+        """Return how the number came about, in one line."""
+        e = self.estimate
+        how = f"{e.confidence:.0%} interval: {e.method}; n = {e.n:,}" if self.defined else "undefined"
+        return f"{how}; {e.reason}" if e.reason else how
+
+
+@dataclass(frozen=True)
+class Row:
+    """One quantity under one condition for every encoder."""
+
+    first: str
+    rest: str
+    cells: tuple[Cell | None, ...]
+    """None where the encoder was not measured."""
+    span: int = 1
+    """How many rows share ``first``; 0 in all but the first of them."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """The rows of one quantity: numbers of one claim, unit and direction."""
+
+    evaluation: str
+    like: Estimate
+    rows: tuple[Row, ...]
+
+    @property
+    def title(self) -> str:
+        """Return the quantity in words."""
+        return text.words(self.like.quantity)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Sections over the same encoders."""
+
+    title: str
+    encoders: tuple[str, ...]
+    sections: tuple[Section, ...]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return why values are undefined or samples were left out, each reason once."""
+        found: dict[tuple[str, str], dict[str, None]] = {}
+        for section in self.sections:
+            for row in section.rows:
+                for name, cell in zip(self.encoders, row.cells, strict=True):
+                    if cell and (cell.estimate.reason or not cell.defined):
+                        reason = cell.estimate.reason or "undefined, and no reason was recorded"
+                        found.setdefault((section.title, reason), {})[name] = None
+        return tuple(
+            f"{title}, {text.among(list(names), self.encoders)}: {reason}" for (title, reason), names in found.items()
+        )
+
+
+def summary(groups: Sequence[Group], comparison: Comparison) -> tuple[Table, ...]:
+    """Return the headline numbers: one table per set of images, and one more for each further protocol on it."""
+    sets: dict[str, list[Group]] = {}
+    for group in groups:
+        sets.setdefault(group.first.images.fingerprint, []).append(group)
+    tables = []
+    for own in sorted(sets.values(), key=lambda own: -sum(len(group.results) for group in own)):
+        main = {group.first.evaluation: group for group in reversed(own)}
+        images = own[0].first.images
+        where = f"On {text.counted(images.count, 'image')} of {images.name}"
+        tables.append(table(where, [group for group in own if group in main.values()], comparison, headline=True))
+        for group in (group for group in own if group not in main.values()):
+            other = difference(group.first, main[group.first.evaluation].first)
+            tables.append(table(f"{group.first.title}, with {other}", [group], comparison, headline=True))
+    return tuple(tables)
+
+
+def table(title: str, groups: Sequence[Group], comparison: Comparison, headline: bool = False) -> Table:
+    """Return the table of ``groups``, which share their images and differ in evaluation: all numbers or the headline."""
+    encoders = tuple(name for name in comparison.encoders if any(name in group.encoders for group in groups))
+    sections = [part for group in groups for part in _sections(group, encoders, comparison, headline)]
+    return Table(title, encoders, tuple(sections))
+
+
+def _sections(group: Group, encoders: Sequence[str], comparison: Comparison, headline: bool) -> list[Section]:
+    found = [like for like in kinds(group) if like.quantity in group.first.headline or not headline]
+    parts: dict[tuple[str, Claim], list[Estimate]] = {}
+    for like in found:
+        parts.setdefault((like.quantity, like.claim), []).append(like)
+    return [
+        Section(group.first.evaluation, likes[0], _rows(group, likes, encoders, comparison)) for likes in parts.values()
+    ]
+
+
+def _rows(group: Group, likes: Sequence[Estimate], encoders: Sequence[str], comparison: Comparison) -> tuple[Row, ...]:
+    """Return one row per estimate: by ball, then the attacks on one divergence side by side."""
+    balls = list(dict.fromkeys(like.conditions.get("ball", "") for like in likes))
+    rest = list(dict.fromkeys(text.conditions(like.conditions, ("ball", "attack")) for like in likes))
+    ordered = sorted(
+        likes,
+        key=lambda like: (
+            balls.index(like.conditions.get("ball", "")),
+            rest.index(text.conditions(like.conditions, ("ball", "attack"))),
+        ),
+    )
+    rows = []
+    for ball, same in groupby(ordered, key=lambda like: like.conditions.get("ball", "")):
+        block = list(same)
+        for place, like in enumerate(block):
+            cells = _cells(group, like, encoders, comparison)
+            rows.append(Row(text.ball(ball), text.conditions(like.conditions, ("ball",)), cells, _span(place, block)))
+    return tuple(rows)
+
+
+def _span(place: int, block: Sequence[Estimate]) -> int:
+    return len(block) if place == 0 else 0
+
+
+def _cells(group: Group, like: Estimate, encoders: Sequence[str], comparison: Comparison) -> tuple[Cell | None, ...]:
+    held = {name: matching(result, like) for name, result in group.items()}
+    contest = comparison.contest(group.key, like)
+    best = contest.best if contest and len(contest.ranks) > 1 else ()
+    ends = _ends([estimate for estimate in held.values() if estimate])
+    return tuple(
+        Cell(estimate, ("best" if len(best) == 1 else "tied") if name in best else "", _track(estimate, ends))
+        if (estimate := held.get(name))
+        else None
+        for name in encoders
+    )
+
+
+def _ends(row: Sequence[Estimate]) -> tuple[float, float]:
+    finite = [value for e in row for value in (e.low, e.value, e.high) if isfinite(value)]
+    return (min(finite), max(finite)) if finite else (0.0, 0.0)
+
+
+def _track(estimate: Estimate, ends: tuple[float, float]) -> tuple[float, float, float] | None:
+    points = (estimate.low, estimate.value, estimate.high)
+    if ends[0] == ends[1] or not all(map(isfinite, points)):
+        return None
+    low, value, high = (round(100 * (point - ends[0]) / (ends[1] - ends[0]), 1) for point in points)
+    return low, value, high

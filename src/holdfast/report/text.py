@@ -1,0 +1,116 @@
+"""How the report writes numbers, conditions and quantities."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import inf, isnan
+
+from holdfast.result import Estimate
+
+NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1"}
+ARROWS = {"lower": "↓", "higher": "↑", "neither": ""}
+
+
+def number(value: float) -> str:
+    """Return ``value`` with three significant digits, the way people write numbers.
+
+    Example:
+        >>> [number(value) for value in (0.06349, 3.04e-7, 12345.6, 0.11, 1.0, 0.0, -inf, 0.99993)]
+        ['0.0635', '3.0e-7', '12,346', '0.110', '1', '0', '−∞', '0.9999']
+    """
+    if isnan(value):
+        return "undefined"
+    sign, size = "−" if value < 0 else "", abs(value)
+    if size == inf:
+        return f"{sign}∞"
+    if size >= 1e6 or 0 < size < 1e-3:
+        mantissa, exponent = f"{size:.1e}".split("e")
+        return f"{sign}{mantissa}e{int(exponent)}"
+    if size >= 100 or size == int(size):
+        return f"{sign}{size:,.0f}"
+    # A share that is not quite one must not read as one.
+    return f"{sign}{int(size * 1e4) / 1e4}" if 0.9995 <= size < 1 else f"{sign}{size:#.3g}"
+
+
+def interval(estimate: Estimate) -> str:
+    """Return the interval of ``estimate``; empty where there is none."""
+    if isnan(estimate.low) or isnan(estimate.high):
+        return ""
+    return f"[{number(estimate.low)}, {number(estimate.high)}]"
+
+
+def words(name: str) -> str:
+    """Return a quantity, unit or setting in words.
+
+    Example:
+        >>> words("breakaway_risk"), words("linf radius")
+        ('breakaway risk', 'ℓ∞ radius')
+    """
+    return " ".join(NORMS.get(word, word) for word in name.replace("_", " ").split(" "))
+
+
+def ball(text: str) -> str:
+    """Return the text form of a ball as mathematics; other text as it is.
+
+    Example:
+        >>> ball("linf:8/255"), ball("linf"), ball("everything")
+        ('ℓ∞ ≤ 8/255', 'ℓ∞', 'everything')
+    """
+    name, _, radius = text.partition(":")
+    if name not in NORMS:
+        return text
+    return f"{NORMS[name]} ≤ {radius}" if radius else NORMS[name]
+
+
+def condition(key: str, value: str) -> str:
+    """Return one condition as the report shows it; balls, attacks and divergences need no introduction.
+
+    Example:
+        >>> condition("attack", "u-pgd"), condition("k", "5")
+        ('u-pgd', 'k 5')
+    """
+    if key == "ball":
+        return ball(value)
+    if key == "divergence":
+        return words(value)
+    return value if key == "attack" else f"{words(key)} {value}"
+
+
+def conditions(given: Mapping[str, str], without: tuple[str, ...] = ()) -> str:
+    """Return all conditions on one line.
+
+    Example:
+        >>> conditions({"ball": "linf:0.05", "attack": "u-pgd", "divergence": "cosine"})
+        'ℓ∞ ≤ 0.05 · u-pgd · cosine'
+    """
+    return " · ".join(condition(key, value) for key, value in given.items() if key not in without)
+
+
+def listed(parts: list[str]) -> str:
+    """Return a list as English.
+
+    Example:
+        >>> listed(["a"]), listed(["a", "b", "c"])
+        ('a', 'a, b and c')
+    """
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def among(names: Sequence[str], everyone: Collection[str]) -> str:
+    """Return a list of encoders, in short if it is all of them.
+
+    Example:
+        >>> among(["a", "b"], ["a", "b"]), among(["a"], ["a", "b"])
+        ('all encoders', 'a')
+    """
+    return "all encoders" if len(everyone) > 1 and set(names) == set(everyone) else listed(list(names))
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun.
+
+    Example:
+        >>> counted(1, "encoder"), counted(1200, "image")
+        ('1 encoder', '1,200 images')
+    """
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
