@@ -1,0 +1,138 @@
+"""The built-in encoders load, match their cards, keep the promised order of robustness and can be made again."""
+
+from __future__ import annotations
+
+import sys
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.balls import Linf
+from holdfast.encoders import Options, builtin, load
+
+ROOT = Path(__file__).parents[2]
+WEIGHTS = Path(builtin.__file__).parent / "weights"
+
+
+@pytest.fixture(scope="module")
+def scripts() -> dict[str, ModuleType]:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        return {name: import_module(f"{name}_builtin") for name in ("score", "train")}
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
+
+
+@pytest.mark.parametrize("name", builtin.names())
+def test_loading_twice_gives_the_same_encoder(name):
+    encoder = load(f"builtin:{name}")
+    assert encoder(torch.rand(3, 1, 8, 8)).shape == (3, 32)
+    assert encoder.fingerprint == load(f"builtin:{name}").fingerprint
+    assert (encoder.name, encoder.source) == (name, f"builtin:{name}")
+
+
+def test_no_two_encoders_are_the_same():
+    assert len({load(f"builtin:{name}").fingerprint for name in builtin.names()}) == len(builtin.names()) == 4
+
+
+def test_parts_can_be_certified_completely():
+    parts = [part for part in load("builtin:digits-robust").module.modules() if not isinstance(part, nn.Sequential)]
+    assert {type(part) for part in parts} == {nn.Conv2d, nn.ReLU, nn.Flatten, nn.Linear}
+
+
+@pytest.mark.parametrize("name", builtin.names())
+def test_card_describes_its_file(name, scripts):
+    card, weights = builtin.card(name), (WEIGHTS / f"{name}.safetensors").read_bytes()
+    assert card["name"] == name
+    assert card["weights_sha256"] == sha256(weights).hexdigest()
+    assert card["weights_bytes"] == len(weights)
+    assert card["parameters"] == builtin.load(name).parameters
+    assert card["recipe"] == scripts["train"].RECIPES[name].summary
+    measured = scripts["score"].accuracies(builtin.load(name))
+    assert {key: card[key] for key in measured} == pytest.approx(measured, abs=2 / 597)
+
+
+def test_only_the_named_files_are_shipped_and_they_are_small():
+    files = sorted(WEIGHTS.iterdir())
+    assert {file.name for file in files} == {f"{n}.{end}" for n in builtin.names() for end in ("json", "safetensors")}
+    assert sum(file.stat().st_size for file in files) < 1_000_000
+
+
+def test_trained_encoders_are_accurate():
+    least = {"digits-supervised": 0.95, "digits-contrastive": 0.93, "digits-robust": 0.9}
+    for name, accuracy in least.items():
+        assert builtin.card(name)["neighbours_accuracy"] >= accuracy
+        assert accuracy > builtin.card("digits-random")["neighbours_accuracy"]
+
+
+def test_adversarial_training_shows(scripts):
+    scores = {name: scripts["score"].robustness(builtin.load(name), Linf(0.1), steps=10) for name in builtin.names()}
+    robust = scores.pop("digits-robust")
+    for score in scores.values():
+        assert robust["displacement"] < 0.6 * score["displacement"]
+        assert robust["own_neighbour"] > score["own_neighbour"] + 0.4
+        assert robust["attacked_neighbours_accuracy"] > score["attacked_neighbours_accuracy"]
+
+
+def test_documented_numbers_are_those_of_the_shipped_encoders(scripts):
+    documented = _numbers((ROOT / "docs/encoders-builtin.md").read_text())
+    measured = _numbers(scripts["score"].table())
+    assert documented.keys() == measured.keys() > set(builtin.names())
+    for name, row in measured.items():
+        assert documented[name] == pytest.approx(row, abs=0.01), name
+
+
+def test_training_is_reproducible(scripts):
+    torch.manual_seed(1)
+    one = scripts["train"].train("digits-robust", epochs=1)
+    torch.manual_seed(2)
+    two = scripts["train"].train("digits-robust", epochs=1)
+    assert one.fingerprint == two.fingerprint
+    assert one.fingerprint != scripts["train"].train("digits-contrastive", epochs=1).fingerprint
+
+
+def test_nt_xent_of_orthogonal_pairs(scripts):
+    # Each anchor: its positive at similarity 1 and two others at 0.
+    expected = torch.log(1 + 2 * torch.exp(torch.tensor(-1 / scripts["train"].TEMPERATURE)))
+    assert scripts["train"].nt_xent(torch.eye(2), 3 * torch.eye(2)) == pytest.approx(float(expected), rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", builtin.names())
+def test_recipe_makes_the_shipped_encoder(name, scripts):
+    again = scripts["score"].accuracies(scripts["train"].train(name))
+    # Another processor may round differently, and training amplifies that.
+    assert {key: builtin.card(name)[key] for key in again} == pytest.approx(again, abs=0.03)
+
+
+def test_damaged_weights_are_refused(monkeypatch, tmp_path):
+    for file in WEIGHTS.iterdir():
+        (tmp_path / "weights").mkdir(exist_ok=True)
+        (tmp_path / "weights" / file.name).write_bytes(file.read_bytes()[: 2000 if file.suffix == ".json" else 100])
+    monkeypatch.setattr(builtin, "files", lambda _: tmp_path)
+    with pytest.raises(ValueError, match="do not match their card; install holdfast again"):
+        builtin.load("digits-robust")
+
+
+@pytest.mark.parametrize(
+    ("reference", "options", "advice"),
+    [
+        ("builtin:digits-robst", None, "did you mean 'digits-robust'"),
+        ("builtin:digits-robust?eps=0.1", None, "no setting 'eps'"),
+        ("builtin:digits-robust", Options(size=224), "8 x 8 pixels, got size=224"),
+    ],
+)
+def test_mistakes_are_explained(reference, options, advice):
+    with pytest.raises(ValueError, match=advice):
+        load(reference, options)
+
+
+def _numbers(markdown: str) -> dict[str, list[float]]:
+    """Return the rows of numbers of the tables in ``markdown``, by their first cell."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines() if "| 0." in line]
+    return {row[0]: [float(cell) for cell in row[1:]] for row in rows}
