@@ -45,6 +45,7 @@ def load(reference: str, options: Options | None = None) -> Encoder:
     """Return the encoder that ``reference`` names, in the form ``source:name`` or ``source:name?setting=value``.
 
     Example:
+        >>> import torch
         >>> load("baseline:pixels?shape=1x8x8")(torch.rand(2, 1, 8, 8)).shape
         torch.Size([2, 64])
         >>> load("tim:resnet50")

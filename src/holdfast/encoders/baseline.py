@@ -42,6 +42,7 @@ def raw_pixels(domain: Domain) -> Encoder:
     """Return the encoder whose codes are the flattened inputs.
 
     Example:
+        >>> import torch
         >>> raw_pixels(Domain((1, 2, 2)))(torch.full((1, 1, 2, 2), 0.5))
         tensor([[0.5000, 0.5000, 0.5000, 0.5000]])
     """

@@ -6,6 +6,9 @@ so codes are what the classifier would have read. Normalisation, resizing and cr
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,11 +68,27 @@ def _weights(models: Any, architecture: str, tag: str) -> Any:
 
 def _create(models: Any, architecture: str, weights: Any) -> nn.Module:
     try:
-        return models.get_model(architecture, weights=weights)
+        with _weights_only():
+            return models.get_model(architecture, weights=weights)
     except Exception as error:  # the download raises errors of many libraries
         raise HoldfastError(
             f"torchvision cannot load {architecture}: {first_line(error)}; check the network, or add ?pretrained=false"
         ) from error
+
+
+@contextmanager
+def _weights_only() -> Iterator[None]:
+    """Make every ``torch.load`` refuse objects: torchvision reads its downloads without asking for that."""
+    switch = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(switch)
+    os.environ[switch] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[switch]
+        else:
+            os.environ[switch] = before
 
 
 def without_head(model: nn.Module, name: str, classes: int) -> nn.Module:
