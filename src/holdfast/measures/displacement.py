@@ -23,7 +23,7 @@ from holdfast.measures.neighbours import share_of_pairs_within
 from holdfast.measures.pictures import extremes
 from holdfast.measures.population import cautions, rank_estimate
 from holdfast.measures.series import radius_curves, series_of
-from holdfast.result import Claim, Findings, Picture, Series
+from holdfast.result import Claim, Findings, Picture
 from holdfast.run import Observed
 from holdfast.stats import summarise
 
@@ -54,20 +54,25 @@ class Displacement(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         clean = population.codes[list(rows)]
         pairs = population.codes[population.choose(self.reference)]
-        moves: list[Series] = []
-        quantiles: list[Series] = []
-        for k, case in enumerate(self._cases()):
-            divergence = population.fitted(case.divergence)
-            moved = divergence(observed[f"codes{k}"].to(clean.device), clean)
-            share = share_of_pairs_within(divergence, moved, pairs) if len(pairs) > 1 else moved * torch.nan
-            moves.append(
-                series_of("displacement", case, moved, str(case.divergence), Claim.LOWER, "largest displacement")
-            )
-            quantiles.append(
-                series_of(
-                    "universal_quantile", case, share, "share of pairs", Claim.LOWER, "largest universal quantile"
-                )
-            )
+        moved = [
+            population.fitted(case.divergence)(observed[f"codes{k}"].to(clean.device), clean)
+            for k, case in enumerate(self._cases())
+        ]
+        shares = [torch.full_like(move, torch.nan) for move in moved]
+        for divergence in self.divergences if len(pairs) > 1 else ():
+            # All cases of one divergence are looked up in one pass over the pairs.
+            mine = [k for k, case in enumerate(self._cases()) if case.divergence == divergence]
+            looked_up = share_of_pairs_within(population.fitted(divergence), torch.cat([moved[k] for k in mine]), pairs)
+            for k, share in zip(mine, looked_up.chunk(len(mine)), strict=True):
+                shares[k] = share
+        moves = [
+            series_of("displacement", case, move, str(case.divergence), Claim.LOWER, "largest displacement")
+            for case, move in zip(self._cases(), moved, strict=True)
+        ]
+        quantiles = [
+            series_of("universal_quantile", case, share, "share of pairs", Claim.LOWER, "largest universal quantile")
+            for case, share in zip(self._cases(), shares, strict=True)
+        ]
         estimates = [summarise(series, "median", "lower") for series in quantiles]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),

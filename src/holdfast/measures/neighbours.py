@@ -101,27 +101,30 @@ def share_of_pairs_within(divergence: Divergence, thresholds: Float[Tensor, "t"]
 
     Exact over all pairs, in float64, in blocks; nan for a threshold that is nan.
     """
-    n = len(clean)
+    n, points = len(clean), divergence.embed(clean.double())
     ordered, back = torch.sort(torch.nan_to_num(thresholds.double(), nan=torch.inf))
     below = torch.zeros(len(ordered) + 1, dtype=torch.int64, device=clean.device)
-    width = max(1, 2 * TILE // n)
+    width = max(1, TILE // n)
     for top in range(0, n, width):
-        block = _block(divergence, clean.double(), slice(top, top + width))
+        block = _block(divergence, clean.double(), points, slice(top, top + width))
         rows = torch.arange(len(block), device=clean.device)
-        block[rows, rows + top] = torch.inf  # a sample is no pair with itself
-        # Each distance falls into the bin of the first threshold that is not smaller than it.
-        below += torch.bincount(torch.searchsorted(ordered, block.flatten()), minlength=len(below))
+        block[rows, rows + (0 if points is not None else top)] = torch.inf  # a sample is no pair with itself
+        # Each divergence falls into the bin of the first threshold that is not smaller than it.
+        bins = torch.searchsorted(ordered, block)
+        below += torch.bincount(bins.flatten(), minlength=len(below))
+        if points is not None:  # the block begins at its own diagonal; beyond its square each pair stands for two
+            below += torch.bincount(bins[:, len(block) :].flatten(), minlength=len(below))
     share = below.cumsum(0)[:-1].double() / (n * (n - 1))
     result = torch.empty_like(share)
     result[back] = share
     return result.masked_fill(thresholds.isnan(), torch.nan)
 
 
-def _block(divergence: Divergence, clean: Clean, rows: slice) -> Float[Tensor, "b n"]:
-    points = divergence.embed(clean)
+def _block(divergence: Divergence, clean: Clean, points: Clean | None, rows: slice) -> Float[Tensor, "b k"]:
+    """Divergences of some rows to all, or, where they are symmetric distances of ``points``, to the rows from there on."""
     if points is None:
         return torch.stack([divergence(code.expand_as(clean), clean) for code in clean[rows]])
-    points = points - torch.nan_to_num(points.mean(0))
-    part = points[rows]
+    points = points[rows.start :] - torch.nan_to_num(points.mean(0))
+    part = points[: rows.stop - rows.start]
     square = part.square().sum(1)[:, None] + points.square().sum(1) - 2 * part @ points.T
     return divergence.of_distance(square.clamp_min(0).sqrt())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from math import nan
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,19 +16,19 @@ COLLAPSED = 1e-6
 
 
 def effective_rank(codes: Float[Tensor, "n d"]) -> float:
-    """Return ``exp(-sum p log p)`` of the normalised singular values ``p`` of the centred codes (Roy and Vetterli 2007).
+    """Return the participation ratio ``(sum l)^2 / sum l^2`` of the eigenvalues ``l`` of the codes' covariance.
+
+    Between 1 (all variation along one direction) and d (the same along all); 0 for collapsed codes.
 
     Example:
         >>> round(effective_rank(torch.eye(3)), 6)
         2.0
     """
-    centred = codes.double() - codes.double().mean(0)
-    gram = centred.T @ centred if codes.shape[1] <= len(codes) else centred @ centred.T
-    sizes = torch.linalg.eigvalsh(gram).clamp_min(0).sqrt()
     if collapsed(codes):
         return 0.0
-    share = sizes[sizes > 0] / sizes.sum()
-    return float(torch.exp(-(share * share.log()).sum()))
+    centred = codes.double() - codes.double().mean(0)
+    gram = centred.T @ centred if codes.shape[1] <= len(codes) else centred @ centred.T
+    return float(gram.trace() ** 2 / gram.square().sum())
 
 
 def collapsed(codes: Float[Tensor, "n d"]) -> bool:
