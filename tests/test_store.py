@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.evaluation import Evaluation
 from holdfast.result import Failure
 from holdfast.run import Run
 from holdfast.store import Key, Store, StoreError, key_of, load
@@ -71,15 +70,22 @@ def test_damaged_results_count_as_never_computed(store):
 
 
 def digest(
-    evaluation: Evaluation = tiny.Mean(), name: str = "tiny", scale: float = 2.0, count: int = 20, **run: object
-):  # noqa: B008
-    return key_of(evaluation, tiny.encoder(name, scale), tiny.images(count), Run(**run)).digest  # type: ignore[arg-type]
+    factor: float = 1.0,
+    name: str = "tiny",
+    scale: float = 2.0,
+    count: int = 20,
+    seed: int = 0,
+    precision: str = "float32",
+    batch_size: int = 256,
+) -> str:
+    run = Run(seed=seed, precision=precision, batch_size=batch_size)
+    return key_of(tiny.Mean(factor), tiny.encoder(name, scale), tiny.images(count), run).digest
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        digest(tiny.Mean(factor=2)),
+        digest(factor=2.0),
         digest(name="other"),
         digest(scale=3.0),
         digest(count=19),

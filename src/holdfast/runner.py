@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from time import monotonic
 
+from holdfast.doctor import IMAGES, examine
 from holdfast.encoder import Encoder
 from holdfast.engine.base import Engine
 from holdfast.engine.local import Local
@@ -181,4 +182,6 @@ class _Table:
 
 def unfit(population: Population) -> str | None:
     """Return why the encoder of ``population`` cannot be measured, if it cannot."""
-    return None
+    pixels = population.pixels(population.choose(IMAGES))
+    failed = [check for check in examine(population.encoder, pixels, population.run) if check.status == "failed"]
+    return " ".join(check.sentence for check in failed) or None

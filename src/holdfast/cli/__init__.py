@@ -51,26 +51,34 @@ def run(arguments: list[str]) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
             status = application()([part for part in arguments if part != "--debug"], "holdfast", standalone_mode=False)
-            return status if isinstance(status, int) else 0
     except (KeyboardInterrupt, typer.Abort):
-        return _say("stopped; everything finished is kept, and the same command continues from there", INTERRUPTED)
+        status = INTERRUPTED
     except typer.TyperException as error:
         return _say(f"{error.format_message().rstrip('.')} (holdfast --help lists what there is)", 2)
     except HoldfastError as error:
         return _say(str(error), 2, debug)
     except Exception as error:
         return _say(f"{type(error).__name__}: {error}; this is a defect of holdfast, --debug shows where", 2, debug)
+    if status == INTERRUPTED:  # typer turns Ctrl-C into this status
+        return _say("stopped; everything finished is kept, and the same command continues from there", INTERRUPTED)
+    return status if isinstance(status, int) else 0
 
 
-def _common(
-    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
-) -> None:
-    if version:
+def _version(wanted: bool) -> None:
+    if wanted:
         from holdfast import __version__
 
         print(__version__)
         raise typer.Exit
+
+
+def _common(
+    debug: Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options that come before the command; ``run`` itself looks for ``--debug``, wherever it stands."""
 
 
 def _say(sentence: str, status: int, traced: bool = False) -> int:

@@ -1,0 +1,42 @@
+"""``holdfast doctor``: may this encoder's numbers be trusted?"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def command(
+    encoder: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")],
+    images: Annotated[str | None, typer.Option(help="Images to look at; none: noise.")] = None,
+    arch: Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")] = None,
+    size: Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
+    precision: Annotated[str, typer.Option(help="float32, float64, bfloat16, float16.")] = "float32",
+) -> int:
+    """Examine an encoder: does it load the same twice, ignore the batch, pass gradients, tell images apart?"""
+    from rich.console import Console
+    from rich.table import Table
+
+    from holdfast import data
+    from holdfast.doctor import IMAGES, examine_loading
+    from holdfast.encoders import Options, load
+    from holdfast.run import Run
+
+    run, options = Run(device=device, precision=precision), Options(arch, size, trust_remote_code)
+    pixels = None
+    if images:
+        first = load(encoder, options)
+        shown = data.load(images, first.domain, first.geometry, limit=IMAGES)
+        pixels = shown.pixels(range(len(shown)))
+    checks = examine_loading(lambda: load(encoder, options), pixels, run)
+    table = Table.grid(padding=(0, 2))
+    colours = {"ok": "green", "warning": "yellow", "failed": "red"}
+    for check in checks:
+        table.add_row(f"[{colours[check.status]}]{check.status}[/]", check.name, check.sentence)
+    Console(highlight=False).print(table)
+    return 1 if any(check.status == "failed" for check in checks) else 0

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import run
+from holdfast.cli.progress import Shown, remaining
+from holdfast.store import load
+
+QUICK = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.pairs=8"]
+PROCESS = [sys.executable, "-m", "holdfast"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def said(capsys) -> list[str]:
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_run_ends_by_naming_its_report(capsys):
+    assert run([*QUICK, "--out", "run"]) == 0
+    assert capsys.readouterr().out == f"Report: {Path('run') / 'report.html'}\n"
+    assert Path("run/report.html").stat().st_size > 1000
+    (result,), failures = load(Path("run"))
+    assert failures == []
+    assert result.settings["pairs"] == 8
+    assert json.loads(Path("run/run.json").read_text())["limit"] == 40
+
+
+def test_the_folder_has_a_name_when_none_is_given():
+    assert run(QUICK) == 0
+    assert Path("runs/digits-quick/report.html").exists()
+
+
+def test_running_again_changes_no_result():
+    run(QUICK)
+    before = load(Path("runs/digits-quick"))
+    run([*QUICK, "--batch-size", "3"])
+    assert load(Path("runs/digits-quick")) == before
+    run([*QUICK, "--seed", "1"])
+    assert len(load(Path("runs/digits-quick"))[0]) == 2, "another seed is another result"
+
+
+def test_baselines_stand_beside_the_encoder():
+    assert run([*QUICK, "--baselines", "pixels,random", "--out", "run"]) == 0
+    results, _ = load(Path("run"))
+    assert {result.encoder.name for result in results} == {
+        "digits-random",
+        "digits-random (random weights)",
+        "pixels",
+    }
+
+
+def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
+    Path("made.py").write_text(
+        "import torch\ndef collapsed():\n    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+        "    return net\n"
+    )
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"1.weight": torch.zeros(3, 64), "1.bias": torch.ones(3)}, "zeros.safetensors")
+    sys.path.insert(0, ".")
+    try:
+        status = run(
+            [
+                *QUICK,
+                "checkpoint:zeros.safetensors?shape=1x8x8",
+                *("--arch", "made:collapsed", "--images", "builtin:digits", "--out", "run"),
+            ]
+        )
+    finally:
+        sys.path.remove(".")
+    captured = capsys.readouterr()
+    assert status == 1
+    assert "no result: overlap of zeros.safetensors" in captured.err
+    assert "have the same code" in captured.err
+    assert "1 of 2 cells have no result" in captured.err
+    assert captured.out.startswith("Report: ")
+    assert len(load(Path("run"))[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["evalute"], "No such command 'evalute'"),
+        (["evaluate", "--frobnicate"], "No such option: --frobnicate"),
+        (["evaluate", "--limit", "many"], "Invalid value for '--limit'"),
+        (["evaluate", "--limit", "0"], "limit: input should be greater than or equal to 1"),
+        (["evaluate", "--eps", "8/255", "--ball", "l2:1"], "contradict each other"),
+        (["evaluate", "--eps", "eight"], "eps: expected float, got 'eight'"),
+        (["evaluate", "--eps", "-1"], "radius of a linf ball must be positive and finite"),
+        (["evaluate", "--ball", "l3:1"], "unknown ball 'l3'; did you mean"),
+        (["evaluate", "--suite", "quik"], "unknown suite 'quik'; did you mean 'quick'"),
+        (["evaluate", "--only", "breakway"], "unknown evaluation 'breakway'; did you mean 'breakaway'"),
+        (["evaluate", "--set", "breakaway=3"], "--set takes evaluation.setting=value"),
+        (["evaluate", "--set", "breakaway.atacked=3"], "did you mean 'attacked'"),
+        (["evaluate", "--only", "overlap", "--set", "breakaway.attacked=3"], "--only leaves breakaway out"),
+        (["evaluate", "builtin:digits-robst"], "did you mean 'digits-robust'"),
+        (["evaluate", "tim:resnet50", "--images", "."], "did you mean 'timm'"),
+        (["evaluate", "timm:resnet50"], "name a folder of them with --images"),
+        (["evaluate", "--images", "photos"], "name one, as in timm:resnet50"),
+        (["evaluate", "builtin:digits-random", "--images", "nowhere"], "no file or folder 'nowhere'"),
+        (["evaluate", "--baselines", "pixel"], "unknown baseline 'pixel'; did you mean 'pixels'"),
+        (["evaluate", "--device", "cudda"], "unknown device 'cudda'"),
+        (["evaluate", "--precision", "float8"], "precision must be one of"),
+        (["evaluate", "--config", "none.toml"], "cannot read --config none.toml"),
+        (["evaluate", "builtin:digits-random", "builtin:digits-random"], "two encoders are called"),
+        (["list", "evaluatoins"], "did you mean 'evaluations'"),
+        (["doctor", "builtin:digits-robst"], "did you mean 'digits-robust'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_one_sentence(arguments, expected, capsys):
+    assert run(arguments) == 2
+    (sentence,) = said(capsys)
+    assert sentence.startswith("holdfast: ")
+    assert expected in sentence
+    assert not list(Path().rglob("results")), "something was computed first"
+
+
+def test_an_unwritable_folder_is_one_sentence(capsys):
+    Path("file").write_text("in the way")
+    assert run([*QUICK, "--out", "file/run"]) == 2
+    assert "cannot write file/run/run.json: Not a directory" in said(capsys)[-1]
+
+
+def test_debug_shows_the_traceback(capsys):
+    assert run(["list", "evaluatoins", "--debug"]) == 2
+    assert any("Traceback" in line for line in said(capsys))
+
+
+def test_a_defect_is_called_one(capsys, monkeypatch):
+    monkeypatch.setattr("holdfast.catalog.everything", lambda: 1 / 0)
+    assert run(["list"]) == 2
+    assert said(capsys) == [
+        "holdfast: ZeroDivisionError: division by zero; this is a defect of holdfast, --debug shows where"
+    ]
+
+
+def test_a_spent_budget_says_how_to_continue(capsys):
+    assert run([*QUICK, "--out", "run", "--budget", "0.000001"]) == 1
+    assert "run the same command again to continue" in capsys.readouterr().err
+    assert run([*QUICK, "--out", "run"]) == 0
+    assert load(Path("run"))[1] == []
+
+
+def test_an_interrupt_stops_cleanly_and_the_same_command_continues():
+    slow = [*QUICK, "--set", "overlap.attacks=adaptive:steps=100,restarts=10", "--batch-size", "1", "--out", "run"]
+    process = subprocess.Popen([*PROCESS, *slow], stderr=subprocess.PIPE, text=True, env={**os.environ})
+    limit = time.monotonic() + 60
+    while not list(Path("run").glob("shards/targeted-*/*")) and time.monotonic() < limit:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=60)[1].splitlines()
+    assert process.returncode == 130
+    assert error[-1] == "holdfast: stopped; everything finished is kept, and the same command continues from there"
+    assert not any("Traceback" in line for line in error)
+    assert list(Path("run").glob("shards/targeted-*/*"))
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["evaluate", "--help"], ["list", "--help"], ["doctor", "--help"]])
+def test_help_does_not_wait_for_torch(arguments):
+    code = (
+        "import sys; from holdfast.cli import run; status = run(sys.argv[1:]);"
+        "heavy = {'torch', 'numpy', 'scipy', 'sklearn', 'matplotlib', 'jinja2'} & set(sys.modules);"
+        "print(heavy, file=sys.stderr); sys.exit(status or bool(heavy))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+def test_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == "0.1.0\n"
+
+
+def test_list_shows_everything(capsys):
+    assert run(["list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("timm", "breakaway", "adaptive", "linf", "quick", "whitened"))
+    assert run(["list", "suites"]) == 0
+    assert "breakaway" not in capsys.readouterr().out
+
+
+def test_doctor_examines(capsys):
+    assert run(["doctor", "builtin:digits-random", "--images", "builtin:digits"]) == 0
+    assert "loads the same twice" in capsys.readouterr().out
+
+
+def test_progress_is_plain_lines_away_from_a_terminal(capsys):
+    with Shown() as shown:
+        shown("encoder: codes, 0 of 9 images", 0.0)
+        shown("encoder: codes, 9 of 9 images", 0.5)
+    assert said(capsys) == ["  0%  encoder: codes, 0 of 9 images"]
+
+
+def test_time_left_is_proportional():
+    assert remaining(10.0, 0.1, 0.9) == "1 min 30 s left"
