@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,5 +107,20 @@ def test_geometry_is_resize_of_the_shorter_side_then_the_centre(size: tuple[int,
 
 
 @pytest.mark.parametrize("size", [(1, 30000), (30000, 1), (3, 50), (10, 10)])
-def test_elongated_images_fill_the_crop_in_little_memory(size: tuple[int, int]) -> None:
+def test_any_image_fills_the_crop_in_little_memory(size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[tuple[int, int]] = []
+    resize = Image.Image.resize
+
+    def watched(self: Image.Image, size: tuple[int, int], *rest: Any) -> Image.Image:
+        sizes.append(size)
+        return resize(self, size, *rest)
+
+    monkeypatch.setattr(Image.Image, "resize", watched)
     assert fit(Image.new("RGB", size, "red"), Geometry(8, (8, 24))).getcolors() == [(192, (255, 0, 0))]
+    assert max(sizes[0]) <= 24 * 16
+
+
+def test_what_does_not_fill_the_crop_is_enlarged_and_not_stretched() -> None:
+    flag = Image.new("RGB", (30, 30), "red")
+    flag.paste("green", (0, 10, 30, 20))
+    assert fit(flag, Geometry(8, (8, 24), "nearest")).getcolors() == [(192, (0, 128, 0))]

@@ -71,6 +71,11 @@ def test_first_folder_is_the_class_when_labels_are_asked_for(paint: Painter, tmp
     few = load(reference, RGB, limit=2, seed=1)
     assert few.labels is not None
     assert [["cat", "dog", "eel"][label] for label in few.labels] == [name.split("/")[0] for name in few.ids]
+    (tmp_path / "images" / "cat" / "1.png").write_bytes(b"")
+    with pytest.warns(HoldfastWarning, match="1 of 4"):
+        rest = load(reference, RGB, max_unreadable=0.25).labels
+    assert rest is not None
+    assert rest.tolist() == [0, 1, 2]
     paint("loose.png")
     with pytest.raises(HoldfastError, match=r"'loose\.png' is in none"):
         load(reference, RGB)
@@ -151,7 +156,9 @@ def test_limit_depends_on_seed_and_ids_and_comes_before_decoding(paint: Painter,
     assert list(ten.ids) == sorted(ten.ids)
     assert set(load(str(root), RGB, limit=5).ids) < set(ten.ids)
     assert set(load(str(root), RGB, limit=10, seed=1).ids) != set(ten.ids)
-    for name in {f"{row}.png" for row in range(30)} - set(ten.ids):
+    others = sorted({f"{row}.png" for row in range(30)} - set(ten.ids))
+    (root / others[0]).unlink()
+    for name in others[1:]:
         (root / name).write_bytes(b"damaged")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

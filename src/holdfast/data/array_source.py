@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import interpolate
 
 from holdfast.data.base import Request
-from holdfast.encoder import Domain, Geometry, Pixels
+from holdfast.encoder import Domain, Geometry
 from holdfast.errors import HoldfastError
 from holdfast.images import Images, TensorSource
 
@@ -113,7 +113,7 @@ def layout(name: str, shape: tuple[int, ...], domain: Domain) -> Layout:
     return "channels first" if first else "channels last"
 
 
-def resized(pixels: Pixels, geometry: Geometry) -> Pixels:
+def resized(pixels: Shaped[Tensor, "b c h w"], geometry: Geometry) -> Float[Tensor, "b c rows columns"]:
     """Return images whose shorter side is ``geometry.resize`` (more if the crop needs it), cropped to the centre."""
     values = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
     values = values.float() if values.dtype == torch.float16 else values

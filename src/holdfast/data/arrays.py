@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,9 @@ IMAGES, LABELS = ("images", "pixels", "x", "arr_0"), ("labels", "y")
 """The names under which the arrays of a file are looked for, first come first taken."""
 
 TYPES = ("uint8", "float16", "float32", "float64")
+
+STORED = {"U8": "u1", "F16": "<f2", "F32": "<f4", "F64": "<f8", "I8": "i1", "I16": "<i2", "I32": "<i4", "I64": "<i8"}
+"""The types of safetensors files and numpy's names for them."""
 
 
 def load(name: str, settings: dict[str, str], request: Request) -> Images:
@@ -47,8 +52,7 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
 
 def _npy(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
     check_settings(settings, [], ".npy")
-    # Copy-on-write, because torch warns of arrays that cannot be written to; the file is never changed.
-    array = _numpy(path, lambda: np.load(path, mmap_mode="c", allow_pickle=False))
+    array = _numpy(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
     if not isinstance(array, np.ndarray):
         raise HoldfastError(f"{path} is an archive of arrays; give it the ending .npz")
     return {"images": array}
@@ -67,10 +71,27 @@ def _safetensors(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="pt") as file:
-            return {part: file.get_tensor(key) for part, key in _pick(path, list(file.keys()), settings).items()}
+        with safe_open(path, framework="np") as file:  # checks the whole header
+            names = _pick(path, list(file.keys()), settings)
     except SafetensorError as error:
         raise HoldfastError(f"{path} is truncated or not a safetensors file ({error}); write it again") from error
+    with path.open("rb") as raw:
+        length = int.from_bytes(raw.read(8), "little")
+        header = json.loads(raw.read(length))
+    return {part: _mapped(path, 8 + length, header[key]) for part, key in names.items()}
+
+
+def _mapped(path: Path, start: int, entry: Mapping[str, Any]) -> np.ndarray:
+    """Return one array of a safetensors file as a read-only map.
+
+    The library's own map for torch is a writable one, which the system refuses for files larger than memory.
+    """
+    if entry["dtype"] not in STORED:
+        raise HoldfastError(f"arrays of {path} must be of type {', '.join(STORED)}, got {entry['dtype']}; convert them")
+    dtype, shape = STORED[entry["dtype"]], tuple(entry["shape"])
+    if 0 in shape:
+        return np.zeros(shape, dtype)
+    return np.memmap(path, dtype, "r", start + entry["data_offsets"][0], shape)
 
 
 SUFFIXES = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
@@ -80,10 +101,10 @@ def _numpy(path: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (ValueError, OSError, EOFError, BadZipFile, ZlibError) as error:
-        if "pickle" in str(error).lower():
+        if "pickle" in str(error) or "Python objects" in str(error):
             raise HoldfastError(
-                f"{path} holds pickled Python objects, which could run code when read; save plain numbers instead "
-                "(numpy.save of a uint8 or float array)"
+                f"{path} is not a numpy file or holds pickled Python objects, which could run code when read; save "
+                "plain numbers instead (numpy.save of a uint8 or float array)"
             ) from error
         raise HoldfastError(f"{path} is truncated or not a numpy file ({error}); write it again") from error
 
@@ -104,11 +125,13 @@ def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str,
     return {part: key for part, key in {**found, **settings}.items() if key}
 
 
-def _tensor(array: np.ndarray | Tensor, name: str) -> Tensor:
-    if str(array.dtype).removeprefix("torch.") not in TYPES:
+def _tensor(array: np.ndarray, name: str) -> Tensor:
+    if str(array.dtype) not in TYPES:
         raise HoldfastError(
             f"images of {name} must be {', '.join(TYPES)} in this machine's byte order, got {array.dtype}; convert them"
         )
     if array.ndim < 2:
-        raise HoldfastError(f"{name} must hold one row per image, got an array of shape {tuple(array.shape)}")
-    return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+        raise HoldfastError(f"{name} must hold one row per image, got an array of shape {array.shape}")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it ever written to
+        return torch.from_numpy(array)

@@ -77,7 +77,7 @@ def as_labels(values: Any, count: int, asked: bool, where: str) -> Int[Tensor, "
     Raises:
         HoldfastError: they were asked for, and are not one integer per image.
     """
-    labels = np.asarray(values.tolist() if isinstance(values, Tensor) else values)
+    labels = np.asarray(values)
     if labels.shape == (count,) and labels.dtype.kind in "iu":
         return torch.from_numpy(labels.astype(np.int64))
     said = f"{where} must be one integer per image, shape ({count},), got {labels.dtype} of shape {labels.shape}"

@@ -1,0 +1,288 @@
+"""Array files: layouts, sizes, ranges, and every way in which they can be wrong."""
+
+from __future__ import annotations
+
+import pickle
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from holdfast.data import load
+from holdfast.data.array_source import resized
+from holdfast.data.decode import fit
+from holdfast.encoder import Domain, Geometry
+from holdfast.errors import HoldfastError, HoldfastWarning
+
+GREY, RGB = Domain((1, 4, 5)), Domain((3, 4, 5))
+DRAWN = np.random.default_rng(0).random((6, 3, 4, 5)).astype(np.float32)
+
+
+def _npy(folder: Path, array: np.ndarray[Any, Any]) -> str:
+    np.save(folder / "x.npy", array)
+    return str(folder / "x.npy")
+
+
+def test_the_same_pixels_come_from_every_kind_of_file(tmp_path: Path) -> None:
+    labels = np.arange(6)
+    np.savez(tmp_path / "a.npz", images=DRAWN, labels=labels)
+    np.savez_compressed(tmp_path / "b.NPZ", DRAWN)
+    (tmp_path / "b.NPZ.npz").rename(tmp_path / "b.NPZ")
+    np.savez(tmp_path / "c.npz", images=DRAWN * 0, train=DRAWN, classes=labels)
+    save_file({"x": torch.from_numpy(DRAWN), "y": torch.arange(6)}, tmp_path / "d.safetensors")
+    files = ["a.npz", "b.NPZ", "c.npz?images=train&labels=classes", "d.safetensors"]
+    found = [load(f"{tmp_path}/{file}", RGB) for file in files] + [load(_npy(tmp_path, DRAWN), RGB)]
+    for images in found:
+        assert np.array_equal(images.pixels(range(6)), DRAWN)
+        assert images.fingerprint == found[0].fingerprint
+        assert images.ids == ("0", "1", "2", "3", "4", "5")
+    assert [None if images.labels is None else images.labels.tolist() for images in found] == [
+        list(labels),
+        None,
+        list(labels),
+        list(labels),
+        None,
+    ]
+
+
+def test_bytes_stand_for_pixels_between_0_and_1(tmp_path: Path) -> None:
+    stored = np.array([0, 51, 255], dtype=np.uint8)[:, None, None, None]
+    assert load(_npy(tmp_path, stored), Domain((1, 1, 1))).pixels(range(3)).flatten().tolist() == [
+        0,
+        pytest.approx(0.2),
+        1,
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_other_floats_are_read_as_they_are(tmp_path: Path, dtype: str) -> None:
+    stored = DRAWN.astype(dtype)
+    images = load(_npy(tmp_path, stored), RGB)
+    assert np.array_equal(images.pixels([2, 0], dtype=torch.float64), stored[[2, 0]].astype(np.float64))
+
+
+@pytest.mark.parametrize(
+    ("arrange", "domain"),
+    [
+        (lambda a: a.transpose(0, 2, 3, 1), RGB),
+        (lambda a: np.asfortranarray(a), RGB),
+        (lambda a: a[:, 0], GREY),
+        (lambda a: a[:, 0, :, :, None], GREY),
+    ],
+)
+def test_layouts_that_can_be_told_apart_are_read(
+    tmp_path: Path, arrange: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]], domain: Domain
+) -> None:
+    images = load(_npy(tmp_path, arrange(DRAWN)), domain)
+    assert np.array_equal(images.pixels([3, 1]), DRAWN[[3, 1], : domain.shape[0]])
+
+
+def test_grey_arrays_serve_encoders_of_three_channels(tmp_path: Path) -> None:
+    images = load(_npy(tmp_path, DRAWN[:, 0]), RGB)
+    assert images.pixels([1]).shape == (1, 3, 4, 5)
+    assert np.array_equal(images.pixels([1])[0], DRAWN[[1, 1, 1], 0])
+
+
+def test_other_sizes_are_resized_and_cropped_as_the_geometry_says(tmp_path: Path) -> None:
+    stored = np.random.default_rng(1).integers(0, 256, (2, 3, 20, 31), dtype=np.uint8)
+    geometry = Geometry(8, (6, 7), "bilinear")
+    images = load(_npy(tmp_path, stored), Domain((3, 6, 7)), geometry)
+    pillow = fit(Image.fromarray(stored[1].transpose(1, 2, 0)), geometry)
+    # Pillow rounds twice to 8 bits; where its centre falls on half a pixel the two may differ by one.
+    assert np.allclose(images.pixels([1])[0] * 255, np.asarray(pillow).transpose(2, 0, 1), atol=1.01)
+    assert images.fingerprint == load(_npy(tmp_path, stored), Domain((3, 5, 5))).fingerprint
+
+
+def test_resizing_stays_in_range_and_fills_the_crop(tmp_path: Path) -> None:
+    stored = (DRAWN > 0.5).astype(np.float16)
+    for interpolation in ("nearest", "bilinear", "bicubic"):
+        geometry = Geometry(7, (7, 30), interpolation)
+        pixels = load(_npy(tmp_path, stored), Domain((3, 7, 30)), geometry).pixels(range(6))
+        assert pixels.shape == (6, 3, 7, 30)
+        assert pixels.min() >= 0
+        assert pixels.max() <= 1
+    assert resized(torch.from_numpy(DRAWN > 0.5).float(), geometry).max() > 1, "bicubic overshoots on its own"
+
+
+def test_rows_of_numbers_serve_encoders_of_tables(tmp_path: Path) -> None:
+    table = np.linspace(-3, 3, 8).reshape(4, 2)
+    images = load(_npy(tmp_path, table), Domain((2,), -3.0, 3.0))
+    assert np.array_equal(images.pixels([1], dtype=torch.float64), table[[1]])
+    with pytest.raises(HoldfastError, match=r"must have shape \(n, 3\), got \(4, 2\)"):
+        load(_npy(tmp_path, table), Domain((3,), -3.0, 3.0))
+
+
+def test_limit_chooses_rows_and_only_they_are_checked(tmp_path: Path) -> None:
+    stored = np.random.default_rng(0).random((50, 3, 4, 5))
+    five = load(_npy(tmp_path, stored), RGB, limit=5)
+    rows = [int(name) for name in five.ids]
+    assert len(rows) == 5
+    assert rows == sorted(rows)
+    assert np.array_equal(five.pixels(range(5), dtype=torch.float64), stored[rows])
+    others = [row for row in range(50) if row not in rows]
+    stored[others[0]] = np.nan
+    assert load(_npy(tmp_path, stored), RGB, limit=5).fingerprint == five.fingerprint
+    assert load(_npy(tmp_path, np.zeros_like(stored)), RGB, limit=5, seed=1).ids != five.ids
+    stored[rows[2]] = np.nan
+    with pytest.raises(HoldfastError, match=f"image {rows[2]} of"):
+        load(_npy(tmp_path, stored), RGB, limit=5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not tell how much memory is held")
+@pytest.mark.parametrize("ending", ["npy", "safetensors"])
+def test_files_are_not_held_in_memory(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"x.{ending}"
+    if ending == "npy":
+        np.save(path, np.zeros((5000, 3, 64, 64), dtype=np.uint8))
+    else:
+        save_file({"images": torch.zeros(5000, 3, 64, 64, dtype=torch.uint8)}, path)
+    load(str(path), Domain((3, 64, 64)), limit=1)  # imports what it needs
+    before = _resident()
+    images = load(str(path), Domain((3, 64, 64)))
+    assert images.pixels([17]).shape == (1, 3, 64, 64)
+    assert _resident() - before < 20e6  # the pixels are 61 MB
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_safetensors_of_other_types_are_refused(tmp_path: Path) -> None:
+    save_file({"images": torch.from_numpy(DRAWN).bfloat16()}, tmp_path / "x.safetensors")
+    with pytest.raises(HoldfastError, match=r"must be of type U8, F16, .*, got BF16; convert them"):
+        load(f"{tmp_path}/x.safetensors", RGB)
+    save_file({"images": torch.zeros(0, 3, 4, 5)}, tmp_path / "x.safetensors")
+    with pytest.raises(HoldfastError, match="holds no images"):
+        load(f"{tmp_path}/x.safetensors", RGB)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (np.nan, r"image 4 of .*x\.npy must be finite and lie in \[0, 1\]"),
+        (np.inf, r"image 4 of .*x\.npy must be finite"),
+        (-np.inf, r"image 4 of .*x\.npy must be finite"),
+        (-0.01, r"image 4 of .*x\.npy .*values from -0\.01 to"),
+        (1.5, "divide by 255, do not normalise"),
+    ],
+)
+def test_the_first_bad_image_is_named(tmp_path: Path, value: float, said: str) -> None:
+    stored = DRAWN.copy()
+    stored[4, 2, 1, 1] = stored[5, 0, 0, 0] = value
+    with pytest.raises(HoldfastError, match=said):
+        load(_npy(tmp_path, stored), RGB)
+
+
+def test_infinite_values_are_refused_even_where_the_domain_has_no_bounds(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match=r"image 1 of .* must be finite"):
+        load(_npy(tmp_path, np.array([[0.0], [np.inf]])), Domain((1,), -np.inf, np.inf))
+
+
+@pytest.mark.parametrize(
+    ("array", "domain", "said"),
+    [
+        (DRAWN[0], GREY, "shape"),
+        (DRAWN[0, 0, 0], RGB, r"one row per image, got an array of shape \(5,\)"),
+        (DRAWN[:, :2], RGB, "with 1 or 3 channels, got shape"),
+        (DRAWN[:, :, :, :3], RGB, r"may be N x C x H x W or N x H x W x C; store it as .*\(n, 3, 4, 5\)"),
+        (DRAWN[:, :, :0], RGB, "must have shape"),
+        (DRAWN[:0], RGB, "holds no images"),
+        (DRAWN.astype(np.int64), RGB, "must be uint8, float16, float32, float64 .*got int64; convert"),
+        (DRAWN.astype(">f4"), RGB, "this machine's byte order"),
+        ((DRAWN * 255).astype(np.uint8), Domain((3, 4, 5), -1.0, 1.0), "holds uint8, which stands for pixels"),
+    ],
+)
+def test_arrays_that_do_not_suit_the_encoder_say_so(
+    tmp_path: Path, array: np.ndarray[Any, Any], domain: Domain, said: str
+) -> None:
+    if said == "shape":  # three grey images of the right size, not one of three channels
+        assert len(load(_npy(tmp_path, array), domain)) == 3
+        return
+    with pytest.raises(HoldfastError, match=said):
+        load(_npy(tmp_path, array), domain)
+
+
+def test_lanczos_is_refused_rather_than_replaced(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match="cannot be resized with the encoder's lanczos filter"):
+        load(_npy(tmp_path, DRAWN), Domain((3, 2, 2)), Geometry(2, (2, 2), "lanczos"))
+
+
+def test_geometry_must_belong_to_the_domain(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match=r"geometry crops to \(3, 3\), but the encoder takes 2 x 2"):
+        load(_npy(tmp_path, DRAWN), Domain((3, 2, 2)), Geometry(3, (3, 3)))
+
+
+class _Bomb:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (Path("exploded"),)
+
+
+def test_pickles_are_refused_and_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    bombs = np.array([_Bomb()], dtype=object)
+    np.save("objects.npy", bombs)
+    np.savez("objects.npz", images=bombs)
+    Path("pure.npy").write_bytes(pickle.dumps(_Bomb()))
+    Path("pure.npz").write_bytes(pickle.dumps(_Bomb()))
+    for name in ("objects.npy", "objects.npz", "pure.npy", "pure.npz"):
+        with pytest.raises(HoldfastError, match="pickled Python objects, which could run code"):
+            load(name, RGB)
+    assert not Path("exploded").exists()
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz", "safetensors"])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.99])
+def test_truncated_files_are_one_sentence(tmp_path: Path, ending: str, share: float) -> None:
+    path = tmp_path / f"x.{ending}"
+    stored = np.random.default_rng(0).random((100, 3, 4, 5))
+    if ending == "npy":
+        np.save(path, stored)
+    elif ending == "npz":
+        np.savez_compressed(path, images=stored)
+    else:
+        save_file({"images": torch.from_numpy(stored)}, path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(HoldfastError, match=r"truncated|empty"):
+        load(str(path), RGB)
+
+
+def test_misnamed_files_are_told_their_name(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", DRAWN)
+    (tmp_path / "a.npz").rename(tmp_path / "a.npy")
+    with pytest.raises(HoldfastError, match=r"give it the ending \.npz"):
+        load(str(tmp_path / "a.npy"), RGB)
+    Path(_npy(tmp_path, DRAWN)).rename(tmp_path / "b.npz")
+    with pytest.raises(HoldfastError, match=r"give it the ending \.npy"):
+        load(str(tmp_path / "b.npz"), RGB)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            "",
+            r"has no array named images, pixels, x, arr_0; say which .* a\.npz\?images=first \(it holds: first, second",
+        ),
+        ("?images=frist", "has no array 'frist'; did you mean 'first'"),
+        ("?images=first&labels=third", "has no array 'third'"),
+        ("?pictures=first", "have no setting 'pictures'; .*known: images, labels"),
+        ("?images=first&labels=second", r"must be one integer per image, shape \(6,\), got float32"),
+    ],
+)
+def test_arrays_of_a_file_are_chosen_by_name(tmp_path: Path, settings: str, said: str) -> None:
+    np.savez(tmp_path / "a.npz", first=DRAWN, second=DRAWN)
+    with pytest.raises(HoldfastError, match=said):
+        load(f"{tmp_path}/a.npz{settings}", RGB)
+
+
+def test_unasked_labels_that_are_none_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=DRAWN, y=np.linspace(0, 1, 6))
+    with pytest.warns(HoldfastWarning, match="one integer per image.* they are ignored"):
+        assert load(f"{tmp_path}/a.npz", RGB).labels is None

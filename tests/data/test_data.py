@@ -1,0 +1,70 @@
+"""References, loaders, and the built-in images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.data import builtin, load, loaders
+from holdfast.encoder import Domain
+from holdfast.errors import HoldfastError
+
+DIGITS = Domain((1, 8, 8))
+
+
+def test_loaders_are_found_without_a_list() -> None:
+    assert sorted(loaders()) == ["arrays", "builtin", "folder", "hf"]
+
+
+def test_digits_are_split_for_training_and_evaluation() -> None:
+    held_out, trained = (load(f"builtin:{name}", DIGITS) for name in builtin.names())
+    assert (len(held_out), len(trained)) == (597, 1200)
+    assert (trained.ids[0], trained.ids[-1], held_out.ids[0], held_out.ids[-1]) == (
+        "digits/0000",
+        "digits/1199",
+        "digits/1200",
+        "digits/1796",
+    )
+    assert held_out.labels is not None
+    assert held_out.labels.unique().tolist() == list(range(10))
+    pixels = held_out.pixels(range(597))
+    DIGITS.check(pixels)
+    assert pixels.dtype == torch.float32
+    assert pixels.max() == 1
+    assert torch.equal(pixels * 16, (pixels * 16).round())
+
+
+def test_digits_are_limited_and_resized_like_any_images() -> None:
+    some = load("builtin:digits", Domain((3, 32, 32)), limit=7, seed=3)
+    assert some.pixels(range(7)).shape == (7, 3, 32, 32)
+    assert some.fingerprint == load("builtin:digits", DIGITS, limit=7, seed=3).fingerprint
+    assert some.labels is not None
+    assert len(some.labels) == 7
+    assert len(load("builtin:digits", DIGITS, limit=10_000)) == 597
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("builtin:digit", "no built-in images 'digit'; did you mean 'digits'"),
+        ("builtin:digits?split=test", "builtin images have no setting 'split'; it takes none"),
+        ("bultin:digits", "no file or folder 'bultin:digits', and no image source 'bultin'; did you mean 'builtin'"),
+        ("{root}/missing", "no file or folder '.*missing'; check the path"),
+        ("{root}/notes.txt", r"is neither a folder of images or a file ending in \.npy"),
+        ("arrays:{root}/missing.npy", "no file '.*missing.npy'; check the path"),
+        ("arrays:{root}/notes.txt", r"an array file ends in \.npy, \.npz, \.safetensors, got"),
+    ],
+)
+def test_bad_references_say_what_to_do(tmp_path: Path, reference: str, said: str) -> None:
+    (tmp_path / "notes.txt").write_text("notes")
+    with pytest.raises(HoldfastError, match=said):
+        load(reference.format(root=tmp_path), DIGITS)
+
+
+def test_limit_and_tolerance_must_make_sense() -> None:
+    with pytest.raises(HoldfastError, match="limit must be at least 1 image, got 0"):
+        load("builtin:digits", DIGITS, limit=0)
+    with pytest.raises(HoldfastError, match=r"max_unreadable is a share between 0 and 1, got 5\.0"):
+        load("builtin:digits", DIGITS, max_unreadable=5.0)
