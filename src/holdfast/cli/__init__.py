@@ -64,12 +64,13 @@ def run(arguments: list[str]) -> int:
     return status if isinstance(status, int) else 0
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         from holdfast import __version__
 
         print(__version__)
         raise typer.Exit
+    return wanted
 
 
 def _common(
