@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from holdfast.encoder import Encoder
@@ -63,7 +64,9 @@ def _place(name: str) -> tuple[str, str | None]:
 
 def _model(place: str, revision: str | None, how: str | None, options: Options) -> nn.Module:
     transformers = require("transformers", "huggingface")
-    torch = require("torch", "huggingface")
+    logging = transformers.utils.logging
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()  # its table of missing weights becomes one error below
     try:
         model, report = transformers.AutoModel.from_pretrained(
             place,
@@ -78,6 +81,8 @@ def _model(place: str, revision: str | None, how: str | None, options: Options) 
         if "trust_remote_code" in str(error):
             advice = "it runs code of its own: read that code, then pass --trust-remote-code"
         raise HoldfastError(f"cannot load {place!r}: {first_line(error)}; {advice}") from error
+    finally:
+        logging.set_verbosity(before)
     missing = set(map(str, report["missing_keys"]))
     if hasattr(model, "vision_model"):  # of a model of images and text, the part that sees
         model = model.vision_model

@@ -1,0 +1,227 @@
+"""Hugging Face models built from a configuration in a local directory: pooling, recipe, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.encoder import Geometry
+from holdfast.encoders import Options, load
+from holdfast.encoders.huggingface_images import recipe
+from holdfast.errors import HoldfastError
+from tests.vision import declare_operators
+
+declare_operators()
+transformers = pytest.importorskip("transformers")
+
+TINY: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+IMAGES = {
+    "do_normalize": True,
+    "image_mean": [0.5, 0.4, 0.3],
+    "image_std": [0.2, 0.2, 0.25],
+    "resample": 3,
+    "size": {"shortest_edge": 18},
+    "crop_size": {"height": 16, "width": 16},
+    "do_center_crop": True,
+}
+
+
+def save(model, folder: Path) -> Any:
+    """Save ``model`` with its recipe as a repository has them, and return it."""
+    model.eval().save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(IMAGES))
+    return model
+
+
+def vit(folder: Path, **extra: Any) -> Any:
+    config = transformers.ViTConfig(**TINY, intermediate_size=32, image_size=16, patch_size=4)
+    return save(transformers.ViTModel(config, **extra), folder)
+
+
+def hidden(model, pixels):
+    mean, std = (torch.tensor(IMAGES[key])[:, None, None] for key in ("image_mean", "image_std"))
+    with torch.no_grad():
+        return model(pixel_values=(pixels - mean) / std)
+
+
+def test_pooling_is_what_it_says(tmp_path):
+    model, pixels = vit(tmp_path), torch.rand(3, 3, 16, 16)
+    out = hidden(model, pixels)
+    expected = {
+        "cls": out.last_hidden_state[:, 0],
+        "mean": out.last_hidden_state[:, 1:].mean(1),
+        "pooler": out.pooler_output,
+    }
+    for how, codes in expected.items():
+        assert torch.allclose(load(f"hf:{tmp_path}?pool={how}")(pixels), codes, atol=1e-5), how
+    assert torch.equal(load(f"hf:{tmp_path}")(pixels), load(f"hf:{tmp_path}?pool=cls")(pixels))
+
+
+def test_recipe_of_the_processor_becomes_domain_and_geometry(tmp_path):
+    vit(tmp_path)
+    encoder = load(f"hf:{tmp_path}")
+    assert encoder.domain.shape == (3, 16, 16)
+    assert encoder.geometry == Geometry(18, (16, 16), "bicubic")
+    assert encoder.name == tmp_path.name
+
+
+def test_a_real_image_processor_agrees_with_the_recipe(tmp_path):
+    vit(tmp_path)
+    transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path)
+    encoder = load(f"hf:{tmp_path}")
+    image = torch.randint(0, 256, (3, 16, 16), dtype=torch.uint8)
+    processor = transformers.ViTImageProcessor.from_pretrained(tmp_path)
+    theirs = processor(image, return_tensors="pt")["pixel_values"]
+    ours = (image[None] / 255 - encoder.module.get_buffer("mean")) / encoder.module.get_buffer("std")
+    assert torch.allclose(theirs, ours, atol=1e-5)
+
+
+def test_loading_twice_gives_equal_fingerprints_even_without_a_pooler(tmp_path):
+    vit(tmp_path, add_pooling_layer=False)
+    assert load(f"hf:{tmp_path}").fingerprint == load(f"hf:{tmp_path}").fingerprint
+    with pytest.raises(HoldfastError, match=r"lacks or misfits 2 weights \(pooler"):
+        load(f"hf:{tmp_path}?pool=pooler")
+
+
+def test_register_tokens_stay_out_of_the_mean(tmp_path):
+    config = transformers.Dinov2WithRegistersConfig(**TINY, image_size=16, patch_size=4, num_register_tokens=3)
+    model = save(transformers.Dinov2WithRegistersModel(config), tmp_path)
+    pixels = torch.rand(2, 3, 16, 16)
+    expected = hidden(model, pixels).last_hidden_state[:, 4:].mean(1)
+    assert torch.allclose(load(f"hf:{tmp_path}?pool=mean")(pixels), expected, atol=1e-5)
+
+
+def test_dinov2_takes_another_size(tmp_path):
+    save(transformers.Dinov2Model(transformers.Dinov2Config(**TINY, image_size=16, patch_size=4)), tmp_path)
+    encoder = load(f"hf:{tmp_path}", Options(size=24))
+    assert encoder(torch.rand(2, 3, 24, 24)).shape == (2, 16)
+    assert encoder.geometry == Geometry(27, (24, 24), "bicubic")
+
+
+def test_vit_takes_another_size_by_resampling_its_positions(tmp_path):
+    vit(tmp_path)
+    assert load(f"hf:{tmp_path}", Options(size=24))(torch.rand(2, 3, 24, 24)).shape == (2, 16)
+
+
+def test_convolutional_model_is_averaged_and_has_no_class_token(tmp_path):
+    config = transformers.ConvNextConfig(hidden_sizes=[8, 8, 8, 8], depths=[1, 1, 1, 1])
+    model = save(transformers.ConvNextModel(config), tmp_path)
+    pixels = torch.rand(2, 3, 32, 32)
+    encoder = load(f"hf:{tmp_path}", Options(size=32))
+    assert torch.allclose(encoder(pixels), hidden(model, pixels).last_hidden_state.mean((2, 3)), atol=1e-5)
+    with pytest.raises(HoldfastError, match="pool must be one of mean, pooler"):
+        load(f"hf:{tmp_path}?pool=cls")
+
+
+def test_model_of_images_and_text_gives_its_vision_part(tmp_path):
+    small = {**TINY, "intermediate_size": 16}
+    config = transformers.CLIPConfig(
+        text_config={**small, "vocab_size": 50, "bos_token_id": 0, "eos_token_id": 1},
+        vision_config={**small, "image_size": 16, "patch_size": 4},
+    )
+    model = save(transformers.CLIPModel(config), tmp_path)
+    pixels = torch.rand(2, 3, 16, 16)
+    expected = hidden(model.vision_model, pixels).last_hidden_state[:, 0]
+    assert torch.allclose(load(f"hf:{tmp_path}")(pixels), expected, atol=1e-5)
+
+
+def test_missing_weights_are_never_drawn_at_random(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    vit(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    removed = next(name for name in weights if "layer" in name)
+    del weights[removed]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(HoldfastError, match="lacks or misfits 1 weights"):
+        load(f"hf:{tmp_path}")
+
+
+def test_pickled_weights_are_not_read(tmp_path):
+    model = vit(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(HoldfastError, match=r"holds model\.safetensors"):
+        load(f"hf:{tmp_path}")
+
+
+def test_truncated_weights_are_refused(tmp_path):
+    vit(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(HoldfastError, match="cannot load"):
+        load(f"hf:{tmp_path}")
+
+
+REMOTE = """
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+class Config(PretrainedConfig):
+    model_type = "mine"
+
+class Model(PreTrainedModel):
+    config_class = Config
+    def __init__(self, config):
+        super().__init__(config)
+        self.patches = torch.nn.Conv2d(3, 5, 4, 4)
+        self.post_init()
+    def forward(self, pixel_values):
+        return BaseModelOutput(last_hidden_state=self.patches(pixel_values))
+"""
+
+
+def test_remote_code_needs_a_flag_which_is_stamped(tmp_path, monkeypatch):
+    from safetensors.torch import save_file
+
+    folder, cache = tmp_path / "mine", tmp_path / "cache"
+    folder.mkdir()
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(cache))
+    monkeypatch.syspath_prepend(str(cache))
+    config = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "preprocessor_config.json").write_text(json.dumps(IMAGES))
+    (folder / "mine.py").write_text(REMOTE)
+    weights = {f"patches.{name}": value for name, value in torch.nn.Conv2d(3, 5, 4, 4).state_dict().items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(HoldfastError, match="--trust-remote-code"):
+        load(f"hf:{folder}")
+    assert not cache.exists(), "the code was copied, perhaps run, before anyone allowed it"
+    encoder = load(f"hf:{folder}", Options(trust_remote_code=True))
+    assert encoder.source.endswith("--trust-remote-code")
+    assert encoder(torch.rand(1, 3, 16, 16)).shape == (1, 5)
+
+
+def test_missing_processor_and_folder_are_told(tmp_path):
+    with pytest.raises(HoldfastError, match="there is no folder"):
+        load(f"hf:{tmp_path / 'nowhere'}")
+    vit(tmp_path)
+    (tmp_path / "preprocessor_config.json").unlink()
+    with pytest.raises(HoldfastError, match="normalisation is unknown"):
+        load(f"hf:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"rescale_factor": 1 / 127.5}, "not by 1/255"),
+        ({"image_mean": None}, "image_mean"),
+        ({"resample": 5}, "got resample 5"),
+        ({"size": {"longest_edge": 9}, "crop_size": None, "do_center_crop": False}, "give --size"),
+    ],
+)
+def test_unusable_recipes_are_refused(change, said):
+    with pytest.raises(HoldfastError, match=said):
+        recipe({**IMAGES, **change}, "example", 3, None)
+
+
+def test_convnext_crops_a_share_below_384_pixels():
+    said = {**IMAGES, "size": {"shortest_edge": 224}, "crop_pct": 0.875, "crop_size": None, "do_center_crop": None}
+    assert recipe(said, "example", 3, None).geometry == Geometry(256, (224, 224), "bicubic")
+    said["size"] = {"shortest_edge": 384}
+    assert recipe(said, "example", 3, None).geometry == Geometry(384, (384, 384), "bicubic")

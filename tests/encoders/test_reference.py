@@ -1,0 +1,101 @@
+"""References: their grammar, their settings, and how adapters are found."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from holdfast.encoder import Encoder
+from holdfast.encoders import Options, load, sources
+from holdfast.encoders.inputs import numbers, sizes
+from holdfast.encoders.reference import require, split
+from holdfast.errors import HoldfastError
+
+
+def test_every_adapter_is_found_by_its_source():
+    assert {"baseline", "builtin", "checkpoint", "exported", "hf", "onnx", "timm", "torchvision"} <= set(sources())
+
+
+@pytest.mark.parametrize(
+    ("reference", "said"),
+    [
+        ("resnet50", "source:name"),
+        ("timm:", "source:name"),
+        ("tim:resnet50", "did you mean 'timm'"),
+        ("baseline:pixel", "did you mean 'pixels'"),
+        ("baseline:random", "random_init"),
+        ("baseline:pixels?shap=1x8x8", "did you mean 'shape'"),
+        ("baseline:pixels?shape", "setting=value"),
+        ("baseline:pixels?shape=1,8,8", "spelled like 3x224x224"),
+        ("baseline:pixels?shape=0x8", "positive sizes"),
+        ("onnx:missing.onnx", "there is no file"),
+        ("exported:missing.pt2", "there is no file"),
+        ("checkpoint:missing.pt", "there is no file"),
+    ],
+)
+def test_wrong_references_say_what_to_do(reference, said):
+    with pytest.raises(HoldfastError, match=said):
+        load(reference)
+
+
+@pytest.mark.parametrize("source", ["onnx", "exported", "checkpoint"])
+def test_empty_files_and_folders_are_refused(source, tmp_path):
+    empty = tmp_path / "empty.bin"
+    empty.touch()
+    with pytest.raises(HoldfastError, match="0 bytes"):
+        load(f"{source}:{empty}")
+    with pytest.raises(HoldfastError, match="is a folder"):
+        load(f"{source}:{tmp_path}")
+
+
+def test_name_and_source_identify_the_encoder():
+    encoder = load("baseline:pixels?shape=1x8x8", Options(size=4))
+    assert encoder.name == "pixels?shape=1x8x8"
+    assert encoder.source == "baseline:pixels?shape=1x8x8 --size 4"
+    assert encoder.domain.shape == (1, 4, 4)
+
+
+def test_raw_pixels_are_the_flattened_input():
+    pixels = torch.rand(3, 1, 8, 8)
+    assert torch.equal(load("baseline:pixels?shape=1x8x8")(pixels), pixels.flatten(1))
+
+
+def test_raw_pixels_of_another_range_name_themselves():
+    encoder = load("baseline:pixels?shape=5&low=-2&high=2")
+    assert (encoder.domain.low, encoder.domain.high) == (-2, 2)
+
+
+def test_missing_package_names_the_extra():
+    with pytest.raises(HoldfastError, match=r"pip install 'holdfast\[vision\]'"):
+        require("holdfast_has_no_such_package", "vision")
+
+
+def test_settings_keep_their_types():
+    assert split("x?size=3&trust_remote_code=true", Options) == ("x", Options(size=3, trust_remote_code=True))
+    with pytest.raises(HoldfastError, match="expected int"):
+        split("x?size=large", Options)
+
+
+def test_numbers_fit_the_channels():
+    assert numbers("0.5,0.25", 2) == (0.5, 0.25)
+    assert sizes("7") == (7,)
+    with pytest.raises(HoldfastError, match="one per channel"):
+        numbers("1,2", 3)
+    with pytest.raises(HoldfastError, match="separated by commas"):
+        numbers("half", 3)
+
+
+def test_new_file_in_the_package_is_an_adapter(tmp_path, monkeypatch):
+    from holdfast import encoders
+
+    code = "from holdfast.encoders import load as _load\nSOURCE = 'mine'\n"
+    code += "def load(name, options):\n    return _load('baseline:pixels?shape=1x2x2')\n"
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.setattr(encoders, "__path__", [*encoders.__path__, str(tmp_path)])
+    sources.cache_clear()
+    try:
+        encoder = load("mine:anything")
+    finally:
+        sources.cache_clear()
+    assert isinstance(encoder, Encoder)
+    assert (encoder.name, encoder.source) == ("anything", "mine:anything")

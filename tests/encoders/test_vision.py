@@ -1,0 +1,119 @@
+"""timm and torchvision for real, with random weights: what comes out is what the source itself computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.encoder import Geometry
+from holdfast.encoders import Options, load
+from holdfast.encoders.baseline import random_init
+from holdfast.encoders.torchvision import without_head
+from holdfast.errors import HoldfastError
+from tests.vision import declare_operators
+
+declare_operators()
+timm = pytest.importorskip("timm")
+torchvision = pytest.importorskip("torchvision")
+
+
+def seeded(build) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return build().eval()
+
+
+def normalised(pixels, mean, std):
+    return (pixels - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+
+
+def test_timm_codes_are_the_models_own_after_its_normalisation():
+    encoder = load("timm:resnet18.a1_in1k?pretrained=false", Options(size=32))
+    model = seeded(lambda: timm.create_model("resnet18.a1_in1k", num_classes=0))
+    pixels = torch.rand(2, 3, 32, 32)
+    expected = model(normalised(pixels, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    assert torch.allclose(encoder(pixels), expected, atol=1e-5)
+    assert encoder.geometry == Geometry(33, (32, 32), "bicubic")  # floor(32 / 0.95)
+
+
+def test_timm_transformer_keeps_its_recipe_and_takes_another_size():
+    encoder = load("timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k?pretrained=false")
+    assert encoder.domain.shape == (3, 224, 224)
+    assert encoder.geometry == Geometry(248, (224, 224), "bicubic")
+    assert torch.allclose(encoder.module.get_buffer("mean").flatten(), torch.tensor(0.5))
+    small = load("timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k?pretrained=false", Options(size=32))
+    assert small(torch.rand(2, 3, 32, 32)).shape == (2, 192)
+
+
+@pytest.mark.parametrize("reference", ["timm:resnet18", "torchvision:resnet18", "torchvision:resnet18@IMAGENET1K_V1"])
+def test_loading_twice_gives_equal_fingerprints_and_another_seed_another(reference):
+    first = load(f"{reference}?pretrained=false")
+    assert load(f"{reference}?pretrained=false").fingerprint == first.fingerprint
+    assert load(f"{reference}?pretrained=false&seed=1").fingerprint != first.fingerprint
+    assert first.source == f"{reference}?pretrained=false"
+
+
+def test_torchvision_codes_are_what_the_classifier_reads():
+    encoder = load("torchvision:resnet18?pretrained=false", Options(size=32))
+    model = seeded(lambda: torchvision.models.resnet18(weights=None))
+    seen = []
+    model.get_submodule("fc").register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    pixels = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        model(normalised(pixels, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    assert torch.allclose(encoder(pixels), seen[0], atol=1e-5)
+
+
+def test_torchvision_geometry_is_the_recipe_of_the_weights():
+    first = load("torchvision:resnet50@IMAGENET1K_V1?pretrained=false")
+    second = load("torchvision:resnet50@IMAGENET1K_V2?pretrained=false")
+    assert first.geometry == Geometry(256, (224, 224), "bilinear")
+    assert second.geometry == Geometry(232, (224, 224), "bilinear")
+
+
+HEADS = {"mobilenet_v3_small": 1024, "shufflenet_v2_x0_5": 1024, "densenet121": 1024, "regnet_y_400mf": 440}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_heads_of_every_family_are_cut_by_one_rule(name):
+    encoder = load(f"torchvision:{name}?pretrained=false", Options(size=64))
+    assert encoder(torch.rand(1, 3, 64, 64)).shape == (1, HEADS[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vgg11", "efficientnet_b0", "convnext_tiny", "swin_t", "vit_b_16", "inception_v3"])
+def test_heads_of_heavy_families_are_cut_too(name):
+    encoder = load(f"torchvision:{name}?pretrained=false")
+    pixels = torch.rand(1, *encoder.domain.shape)
+    model = seeded(lambda: torchvision.models.get_model(name, weights=None))
+    cut = without_head(seeded(lambda: torchvision.models.get_model(name, weights=None)), name, 1000)
+    with torch.no_grad():
+        codes = cut(pixels)
+        head = [part for part in model.modules() if isinstance(part, nn.Linear) and part.out_features == 1000][-1]
+        assert torch.allclose(head(codes), model(pixels), atol=1e-4)
+    assert encoder(pixels).shape == codes.shape
+
+
+def test_random_baseline_of_a_convolutional_network():
+    encoder = load("timm:resnet18?pretrained=false", Options(size=32))
+    fresh = random_init(encoder, seed=5)
+    assert fresh.fingerprint != encoder.fingerprint
+    assert fresh(torch.rand(1, 3, 32, 32)).shape == (1, 512)
+
+
+@pytest.mark.parametrize(
+    ("reference", "size", "said"),
+    [
+        ("timm:resnte18", None, "nearest: resnet18"),
+        ("timm:resnet18.nonsense?pretrained=false", None, "check the tag"),
+        ("timm:resnet18?pretraned=false", None, "did you mean 'pretrained'"),
+        ("torchvision:resnet19", None, "did you mean"),
+        ("torchvision:resnet18@IMAGENET_V1", None, "did you mean 'IMAGENET1K_V1'"),
+        ("torchvision:squeezenet1_0?pretrained=false", None, "head is unknown"),
+        ("torchvision:vit_b_32?pretrained=false", 32, "images of 224 pixels only"),
+    ],
+)
+def test_wrong_names_say_what_to_do(reference, size, said):
+    with pytest.raises(HoldfastError, match=said):
+        load(reference, Options(size=size))
