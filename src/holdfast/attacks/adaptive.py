@@ -24,7 +24,7 @@ MOMENTUM = 0.75
 RISING = 0.75
 """Share of the steps since the last checkpoint that must have raised the objective."""
 SPREAD = 0.05
-"""Share of the coordinates that one step in a sparse ball touches."""
+"""Share of the coordinates that the first step in a sparse ball touches; it falls to the top one alone at the end."""
 
 
 @final
@@ -49,9 +49,8 @@ class AdaptiveAttack(Attack):
         rises, at_checkpoint = torch.zeros_like(gain), (length, best_gain)
         marks, last_mark = checkpoints(self.steps), 0
         for step in range(1, self.steps + 1):
-            ahead = inside(
-                pixels, moved + column(length, moved) * direction(ball, moved, gradient, encoder), ball, encoder
-            )
+            toward = direction(ball, moved, gradient, encoder, SPREAD * (1 - step / self.steps))
+            ahead = inside(pixels, moved + column(length, moved) * toward, ball, encoder)
             inertia = MOMENTUM if step > 1 else 1.0
             blend = moved + inertia * (ahead - moved) + (1 - inertia) * (moved - before)
             before, moved = moved, inside(pixels, blend, ball, encoder)
@@ -88,11 +87,11 @@ def checkpoints(steps: int) -> list[int]:
     return sorted({ceil(round(mark * steps, 6)) for mark in marks[1:] if mark <= 1})
 
 
-def direction(ball: Ball, moved: Pixels, gradient: Pixels, encoder: Encoder) -> Pixels:
+def direction(ball: Ball, moved: Pixels, gradient: Pixels, encoder: Encoder, spread: float) -> Pixels:
     """Return the steepest unit step at ``moved``."""
     if ball.sparse:
         gradient = passable(moved, gradient, encoder.domain)
-    return ball.steepest(gradient, SPREAD)
+    return ball.steepest(gradient, spread)
 
 
 def inside(pixels: Pixels, moved: Pixels, ball: Ball, encoder: Encoder) -> Pixels:

@@ -13,9 +13,8 @@ from holdfast.attacks.gradient import GradientAttack, bim, fgsm
 from holdfast.attacks.square import SquareAttack
 from holdfast.balls import L2, Ball, Linf
 from holdfast.divergences import Cosine, SoftmaxKL, Wasserstein
-from holdfast.encoder import Pixels
 from holdfast.noise import Noise
-from holdfast.objective import Goal
+from holdfast.objective import Goal, Scene
 from holdfast.objectives.away import Away
 from holdfast.objectives.contrast import Batch, Instance, Pair, Queue, Views
 from holdfast.objectives.toward import Toward
@@ -64,13 +63,15 @@ class Preset:
     attack: Attack
     ball: Ball
     source: str
-    prepare: Callable[[Pixels, Noise], Pixels] | None = None
+    prepare: Callable[[Scene], Scene] | None = None
     """What is attacked instead of the images themselves."""
 
 
-def two_views(pixels: Pixels, noise: Noise) -> Pixels:
-    """Return two random views of each image, the first of all images and then the second of all."""
-    return torch.cat([shifted(pixels, noise.fork("first")), shifted(pixels, noise.fork("second"))])
+def two_views(scene: Scene) -> Scene:
+    """Return a scene of two random views of each image, the first of all images and then the second of all."""
+    noises = [scene.noise.fork("first"), scene.noise.fork("second")]
+    views = torch.cat([shifted(scene.pixels, noise) for noise in noises])
+    return Scene(scene.encoder, views, Noise(torch.cat([noise.keys for noise in noises])))
 
 
 _PGD7 = GradientAttack(steps=7, stride=0.25)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -19,14 +20,16 @@ from holdfast.objective import Goal, Objective, Scene
 from holdfast.objectives.views import high_pass, shifted
 
 
-def loss(anchors: Tensor, positives: Tensor, others: Tensor, temperature: float, skip_self: bool) -> Tensor:
-    """Return the contrastive loss of each anchor, shape (b,); ``skip_self`` leaves other ``i`` out for anchor ``i``."""
+def loss(anchors: Codes, positives: Codes, others: Codes, temperature: float, own: bool = False) -> Float[Tensor, "b"]:
+    """Return the contrastive loss of each anchor; ``others`` contain its positive.
+
+    ``own`` says that the others are the anchors themselves, of which each leaves itself out.
+    """
     anchors, positives, others = (normalize(codes, dim=-1) for codes in (anchors, positives, others))
-    wanted = (anchors * positives).sum(-1) / temperature
-    rest = anchors @ others.T / temperature
-    if skip_self:
-        rest = rest.masked_fill(torch.eye(*rest.shape, dtype=torch.bool, device=rest.device), -torch.inf)
-    return torch.logsumexp(torch.cat([wanted[:, None], rest], dim=1), dim=1) - wanted
+    logits = anchors @ others.T / temperature
+    if own:
+        logits = logits.masked_fill(torch.eye(len(logits), dtype=torch.bool, device=logits.device), -torch.inf)
+    return torch.logsumexp(logits, dim=1) - (anchors * positives).sum(-1) / temperature
 
 
 def _batch(scene: Scene) -> None:
@@ -50,7 +53,7 @@ class Instance(Goal):
     def __call__(self, scene: Scene) -> Objective:
         _batch(scene)
         view = scene.code(shifted(scene.pixels, scene.noise.fork("view")))
-        return lambda codes: loss(codes, view, view, self.temperature, skip_self=True)
+        return lambda codes: loss(codes, view, view, self.temperature)
 
 
 @final
@@ -69,7 +72,7 @@ class Batch(Goal):
     def __call__(self, scene: Scene) -> Objective:
         _batch(scene)
         clean = scene.codes
-        return lambda codes: loss(clean, codes, codes, self.temperature, skip_self=True)
+        return lambda codes: loss(clean, codes, codes, self.temperature)
 
 
 @final
@@ -93,7 +96,7 @@ class Views(Goal):
         codes_of = [scene.code(view) for view in views]
 
         def objective(codes: Codes) -> Tensor:
-            return torch.stack([loss(codes, view, view, self.temperature, skip_self=True) for view in codes_of]).mean(0)
+            return torch.stack([loss(codes, view, view, self.temperature) for view in codes_of]).mean(0)
 
         return objective
 
@@ -117,7 +120,7 @@ class Pair(Goal):
         half = len(scene.pixels) // 2
 
         def objective(codes: Codes) -> Tensor:
-            return loss(codes, codes.roll(half, 0), codes, self.temperature, skip_self=True)
+            return loss(codes, codes.roll(half, 0), codes, self.temperature, own=True)
 
         return objective
 

@@ -1,0 +1,217 @@
+"""Laws of every attack in every ball, closed forms on linear encoders, and what a bad encoder gets told."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.attack import Attack, assert_inside, climb
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.gradient import GradientAttack, ascend, bim, fgsm
+from holdfast.attacks.presets import PRESETS, U_PGD, read_attack
+from holdfast.attacks.square import SquareAttack
+from holdfast.balls import L1, L2, Ball, Linf
+from holdfast.divergences import L2Distance
+from holdfast.encoder import Domain, Encoder
+from holdfast.errors import HoldfastError
+from holdfast.evaluation import Population
+from holdfast.noise import Noise
+from holdfast.objective import Objective, Scene
+from holdfast.objectives.away import Away
+from holdfast.run import Run
+from tests.samples import builtin, digits, linear
+
+ATTACKS: list[Attack] = [
+    fgsm(),
+    bim(steps=5),
+    GradientAttack(steps=5),
+    U_PGD,
+    AdaptiveAttack(steps=10),
+    AdaptiveAttack(steps=8, restarts=3),
+    SquareAttack(queries=40),
+]
+BALLS: list[Ball] = [Linf(0.1), L2(0.5), L1(3.0)]
+everywhere = pytest.mark.parametrize("ball", BALLS, ids=str)
+all_attacks = pytest.mark.parametrize("attack", ATTACKS, ids=str)
+
+
+def scene_of(encoder: Encoder, count: int = 12, seed: int = 0) -> Scene:
+    population = Population(encoder, digits(count), Run(seed=seed))
+    return population.scene(range(count))
+
+
+def run(attack: Attack, scene: Scene, objective: Objective, ball: Ball) -> Tensor:
+    return attack(scene.encoder, scene.pixels, objective, ball, scene.noise)
+
+
+@everywhere
+@all_attacks
+def test_attack_stays_in_ball_and_range_and_gains(attack: Attack, ball: Ball) -> None:
+    scene = scene_of(builtin())
+    objective = Away()(scene)
+    found = run(attack, scene, objective, ball)
+    assert found.min() >= 0
+    assert found.max() <= 1
+    assert (ball.norm(found - scene.pixels) <= ball.radius * (1 + 1e-5)).all()
+    gain = objective(scene.encoder.forward(found))
+    assert (gain > 0).all(), "some image did not move at all"
+
+
+@everywhere
+def test_the_inside_check_is_awake(ball: Ball) -> None:
+    scene = scene_of(builtin(), 2)
+    step = torch.zeros_like(scene.pixels)
+    step[:, 0, 4, 4] = ball.radius * 1.01 * torch.where(scene.pixels[:, 0, 4, 4] > 0.5, -1.0, 1.0)
+    with pytest.raises(AssertionError):
+        assert_inside(scene.encoder, scene.pixels, scene.pixels + step, ball)
+    with pytest.raises(AssertionError):
+        assert_inside(scene.encoder, scene.pixels, scene.pixels - 2, ball)
+
+
+@everywhere
+@all_attacks
+def test_result_does_not_depend_on_companions(attack: Attack, ball: Ball) -> None:
+    encoder = builtin()
+    together, reseeded = scene_of(encoder), scene_of(encoder, seed=1)
+    found = run(attack, together, Away()(together), ball)
+    population = Population(encoder, digits(12), Run())
+    alone = population.scene([7])
+    single = run(attack, alone, Away()(alone), ball)
+    assert (found[7:8] - single).abs().max() < 1e-4
+    if not (isinstance(attack, GradientAttack) and attack.steps == 1 and isinstance(ball, Linf)):
+        assert not torch.equal(found, run(attack, reseeded, Away()(reseeded), ball)), (
+            "vacuous: the seed changes nothing"
+        )
+
+
+@everywhere
+@pytest.mark.parametrize(
+    "attack", [GradientAttack(steps=5), AdaptiveAttack(steps=6), SquareAttack(queries=20)], ids=str
+)
+def test_restarts_never_lose(attack: Attack, ball: Ball) -> None:
+    from dataclasses import replace
+
+    scene = scene_of(builtin())
+    objective = Away()(scene)
+    once = objective(scene.encoder.forward(run(attack, scene, objective, ball)))
+    often = objective(scene.encoder.forward(run(replace(attack, restarts=4), scene, objective, ball)))
+    assert (often >= once - 1e-6).all()
+    assert (often > once + 1e-6).any(), "vacuous: restarts change nothing"
+
+
+@pytest.mark.parametrize("ball", [Linf(0.05), L2(0.3), L1(0.4)], ids=str)
+@pytest.mark.parametrize(
+    "attack", [GradientAttack(steps=60, stride=0.1), AdaptiveAttack(steps=60), SquareAttack(queries=4000)], ids=str
+)
+def test_linear_objective_reaches_the_dual_norm(attack: Attack, ball: Ball) -> None:
+    """Climbing ``w.x`` from the middle of the range gains exactly ``radius * dual_norm(w)``: the box is out of reach."""
+    # Piecewise constant in 4 x 4 blocks, so that square windows can build the optimum too.
+    blocks = torch.tensor([[3.0, -1.0], [0.5, -2.0]]).repeat_interleave(4, 0).repeat_interleave(4, 1)
+    bumps = torch.zeros(8, 8)
+    bumps[1, 2] = 0.5  # one largest entry, for l1
+    weight = (blocks + bumps).reshape(1, 64)
+    encoder = linear(weight, (1, 8, 8))
+    pixels = torch.full((3, 1, 8, 8), 0.5)
+    clean = encoder.forward(pixels)[:, 0]
+    found = attack(encoder, pixels, lambda codes: codes[:, 0], ball, Noise.of(0, ["a", "b", "c"]))
+    gained = encoder.forward(found)[:, 0] - clean
+    best = ball.radius * ball.dual_norm(weight.reshape(1, 1, 8, 8))[0]
+    assert (gained <= best + 1e-4).all()
+    floor = {"pgd": 0.99, "adaptive": 0.97, "square": 0.5}[attack.name]
+    assert (gained >= floor * best).all(), f"{gained / best}"
+
+
+def test_last_point_is_the_published_option() -> None:
+    """With a step that overshoots, the last point may be worse than the best; ``keep`` decides which comes back."""
+    scene = scene_of(builtin())
+    objective = Away()(scene)
+    best = run(GradientAttack(steps=9, stride=2.0), scene, objective, Linf(0.3))
+    last = run(GradientAttack(steps=9, stride=2.0, keep="last"), scene, objective, Linf(0.3))
+    gains = [objective(scene.encoder.forward(found)) for found in (best, last)]
+    assert (gains[0] >= gains[1] - 1e-6).all()
+    assert (gains[0] > gains[1] + 1e-6).any(), "vacuous: the last point was always the best"
+
+
+def test_untargeted_attack_from_the_clean_image_cannot_move() -> None:
+    """At the image itself the gradient of a distance is zero: the reason why U-BIM starts beside it."""
+    scene = scene_of(builtin(), 3)
+    gain, gradient = climb(scene.encoder, scene.pixels, Away()(scene))
+    assert (gain == 0).all()
+    assert (gradient == 0).all()
+    stuck, _ = ascend(scene.encoder, scene.pixels, scene.pixels, Away()(scene), Linf(0.1), GradientAttack(steps=3))
+    assert torch.equal(stuck, scene.pixels)
+
+
+def test_sparse_steps_pass_over_pixels_at_the_edge() -> None:
+    """In l1 the top coordinate may be stuck at the range's end; the radius must then go to the next ones."""
+    weight = torch.arange(1.0, 65.0).reshape(1, 64)
+    encoder, pixels = linear(weight, (1, 8, 8)), torch.full((1, 1, 8, 8), 0.9)
+    found = GradientAttack(steps=60, stride=0.05, start=0.0)(
+        encoder, pixels, lambda codes: codes[:, 0], L1(0.3), Noise.of(0, ["a"])
+    )
+    gained = float((encoder.forward(found) - encoder.forward(pixels))[0, 0])
+    assert gained == pytest.approx(0.1 * (64 + 63 + 62), rel=0.02), gained
+
+
+def test_encoder_without_gradient_is_refused_with_the_alternative() -> None:
+    class Stepwise(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x.detach().flatten(1) > 0.5).float()
+
+    scene = scene_of(Encoder(Stepwise().eval(), "stepwise", Domain((1, 8, 8))), 3)
+    with pytest.raises(HoldfastError, match="square"):
+        run(GradientAttack(steps=2), scene, Away()(scene), Linf(0.1))
+    moved = run(SquareAttack(queries=60), scene, Away()(scene), Linf(0.4))
+    assert (L2Distance()(scene.encoder.forward(moved), scene.codes) > 0).all()
+
+
+def test_gains_that_are_not_finite_never_win() -> None:
+    class Cliff(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            flat = x.flatten(1)
+            return torch.where(flat.mean(1, keepdim=True) > 0.52, flat * torch.nan, flat)
+
+    encoder = Encoder(Cliff().eval(), "cliff", Domain((1, 8, 8)))
+    pixels = torch.full((4, 1, 8, 8), 0.5)
+    noise = Noise.of(0, ["a", "b", "c", "d"])
+    for attack in (GradientAttack(steps=10), AdaptiveAttack(steps=10), SquareAttack(queries=30)):
+        found = attack(encoder, pixels, lambda codes: codes.sum(1), Linf(0.1), noise)
+        assert torch.isfinite(encoder.forward(found)).all(), attack
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_preset_runs_on_its_own_terms(name: str) -> None:
+    preset = PRESETS[name]
+    population = Population(builtin(), digits(8), Run())
+    scene = population.scene(
+        range(8), targets=population.partners.tolist(), rivals=population.codes[None].expand(8, -1, -1)
+    )
+    if preset.prepare:
+        scene = preset.prepare(scene)
+    objective = preset.goal(scene)
+    found = run(preset.attack, scene, objective, preset.ball)
+    before, after = objective(scene.encoder.forward(scene.pixels)), objective(scene.encoder.forward(found))
+    assert (after - before).mean() > 0, "the attack did not climb its own objective"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("pgdd", "did you mean 'pgd'"),
+        ("pgd:step=0", "step must be positive"),
+        ("pgd:keep=first", "keep must be"),
+        ("pgd:stepz=3", "no setting 'stepz'"),
+        ("pgd:steps=three", "expected int"),
+        ("square:area=2", "area in"),
+        ("adaptive:steps=0", "must be positive"),
+    ],
+)
+def test_bad_attack_texts_are_refused(text: str, said: str) -> None:
+    with pytest.raises(HoldfastError, match=said):
+        read_attack(text)
+
+
+@all_attacks
+def test_attack_survives_its_text_form(attack: Attack) -> None:
+    assert read_attack(str(attack)) == attack

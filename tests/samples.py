@@ -1,0 +1,49 @@
+"""Small encoders and images that tests share: real ones where they matter, hand-made ones where a number is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.encoder import Domain, Encoder
+from holdfast.encoders.builtin import load as load_builtin
+from holdfast.images import Images
+
+DIGITS = Domain((1, 8, 8))
+
+
+def digits(count: int = 60, start: int = 1200) -> Images:
+    """Images of the scikit-learn digits, with their names."""
+    from sklearn.datasets import load_digits
+
+    pixels = torch.tensor(load_digits().images / 16, dtype=torch.float32)[start : start + count, None]
+    return Images(pixels, ids=[f"digit-{row}" for row in range(start, start + count)], name="digits")
+
+
+def builtin(name: str = "digits-contrastive") -> Encoder:
+    """One of the encoders that ship with the library."""
+    return load_builtin(name)
+
+
+def linear(weight: Tensor, shape: tuple[int, ...]) -> Encoder:
+    """The encoder ``x -> weight x``, for which every attack has a known answer."""
+    layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False)
+    layer.weight.data.copy_(weight)
+    return Encoder(nn.Sequential(nn.Flatten(), layer).eval(), "linear", Domain(shape))
+
+
+def published(folder: Path, name: str, dtype: torch.dtype) -> Encoder:
+    """A published contrastive encoder of the reference data (its Sequential is described beside its weights)."""
+    recipe = json.loads((folder / "encoders" / f"{name}.json").read_text())
+    build = {
+        "Conv2d": lambda s: nn.Conv2d(s["in_channels"], s["out_channels"], s["kernel_size"], s["stride"], s["padding"]),
+        "ReLU": lambda s: nn.ReLU(),
+        "Flatten": lambda s: nn.Flatten(),
+        "Linear": lambda s: nn.Linear(s["in_features"], s["out_features"]),
+    }
+    module = nn.Sequential(*(build[layer["type"]](layer) for layer in recipe["layers"])).eval()
+    module.load_state_dict(torch.load(folder / "encoders" / f"{name}.pt", weights_only=True))
+    return Encoder(module, name, Domain(tuple(recipe["input_shape"]))).to("cpu", dtype)
