@@ -117,7 +117,7 @@ def summarise(
         n=n,
         method=method,
         confidence=confidence,
-        unit=series.unit,
+        unit="share of samples" if statistic == "share" else series.unit,
         claim=series.claim,
         of=series.of,
         better=better,
@@ -166,6 +166,7 @@ class Difference(Record):
     outcome: Literal["a is better", "b is better", "tied", "a is lower", "a is higher"]
 
 
+@np.errstate(invalid="ignore")  # infinite values have no difference: it is nan, which says so
 def paired(a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95) -> Difference:
     """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
 
@@ -179,8 +180,7 @@ def paired(a: Series, b: Series, statistic: str, better: Better, confidence: flo
     left, right = left[both], right[both]
     if not len(left):
         return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")
-    with np.errstate(invalid="ignore"):  # infinite values have no difference: nan, which is reported as such
-        draws = _resampled(tuple(left.tolist()), statistic) - _resampled(tuple(right.tolist()), statistic)
+    draws = _resampled(tuple(left.tolist()), statistic) - _resampled(tuple(right.tolist()), statistic)
     low, high = (float(q) for q in np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2]))
     take = np.median if statistic == "median" else np.mean
     value = float(take(left) - take(right))

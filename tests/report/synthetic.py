@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
+from functools import cache
 from io import BytesIO
 from math import nan
 
@@ -253,6 +254,7 @@ def pictures(encoder: str) -> tuple[Picture, ...]:
     )
 
 
+@cache
 def everything() -> tuple[list[Result], list[Failure]]:
     results = [
         make(encoder) for encoder in STRENGTH for make in (displacement, impersonation, breakaway, overlap, masking)

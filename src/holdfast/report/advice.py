@@ -9,6 +9,7 @@ from math import isfinite
 
 from holdfast.report import text
 from holdfast.report.protocol import Group
+from holdfast.report.standings import standings
 from holdfast.report.tables import Cell, Row, Section, Table
 from holdfast.result import Claim, Failure
 
@@ -22,27 +23,6 @@ class Alert:
     warning: str
 
 
-@dataclass(frozen=True)
-class Standing:
-    """Who is best at one quantity."""
-
-    section: Section
-    leaders: tuple[str, ...]
-    """The encoders that most often share the first place."""
-    sentence: str
-    worst: tuple[Row, Cell] | None
-    """The first leader's worst number."""
-
-    @property
-    def at_worst(self) -> str:
-        """Return that number in words."""
-        if self.worst is None:
-            return ""
-        row, cell = self.worst
-        where = " · ".join(filter(None, (row.first, row.rest)))
-        return f"{self.leaders[0]} at worst {cell.value} {cell.interval}{f' ({where})' if where else ''}"
-
-
 def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
     """Return every warning once."""
     found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
@@ -54,53 +34,14 @@ def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
     return tuple(Alert(tuple(who), tuple(where), warning) for warning, (who, where) in found.items())
 
 
-def standings(table: Table) -> tuple[Standing, ...]:
-    """Return who is best at each quantity of ``table`` that has a better direction."""
-    return tuple(_standing(section, table) for section in table.sections if section.like.better != "neither")
-
-
-def _standing(section: Section, table: Table) -> Standing:
-    firsts = [names for row in section.rows if (names := _firsts(row, table.encoders))]
-    shares = Counter(name for names in firsts for name in names)
-    leaders = tuple(name for name in table.encoders if shares and shares[name] == max(shares.values()))
-    if not firsts:
-        why = (
-            "One encoder alone: nothing to compare." if len(table.encoders) == 1 else "No two encoders are comparable."
-        )
-        leaders = table.encoders if len(table.encoders) == 1 else ()
-        return Standing(section, leaders, why, _worst(section, table, leaders))
-    parts = [
-        f"{text.listed(list(names))} {'is best' if len(names) == 1 else 'are tied for best'}{_under(count, len(firsts))}"
-        for names, count in Counter(firsts).most_common(3)
-    ]
-    return Standing(section, leaders, f"{'; '.join(parts)}.", _worst(section, table, leaders))
-
-
-def _under(count: int, total: int) -> str:
-    if total == 1:
-        return ""
-    return f" under all {total} conditions" if count == total else f" under {count} of {total} conditions"
-
-
-def _firsts(row: Row, encoders: Sequence[str]) -> tuple[str, ...]:
-    return tuple(name for name, cell in zip(encoders, row.cells, strict=True) if cell and cell.mark)
-
-
-def _worst(section: Section, table: Table, leaders: Sequence[str]) -> tuple[Row, Cell] | None:
-    if not leaders:
-        return None
-    place, sign = table.encoders.index(leaders[0]), 1 if section.like.better == "lower" else -1
-    cells = [(row, cell) for row in section.rows if (cell := row.cells[place]) and cell.defined]
-    return max(cells, key=lambda item: sign * item[1].estimate.value, default=None)
-
-
-def advice(table: Table, failures: Sequence[Failure]) -> tuple[str, ...]:
+def advice(table: Table, alerts: Sequence[Alert], failures: Sequence[Failure]) -> tuple[str, ...]:
     """Return sentences to act on, the most useful first."""
-    return tuple(filter(None, (*_choice(table), _stronger(table), _claims(table), _rerun(failures), _gate(table))))
+    said = (*_choice(table, alerts), _stronger(table), _claims(table), _rerun(failures), _gate(table))
+    return tuple(filter(None, said))
 
 
-def _choice(table: Table) -> Iterator[str]:
-    rows = [names for part in table.sections for row in part.rows if (names := _firsts(row, table.encoders))]
+def _choice(table: Table, alerts: Sequence[Alert]) -> Iterator[str]:
+    rows = [names for part in table.sections for row in part.rows if (names := row.firsts(table.encoders))]
     told = [names for names in rows if len(names) < len(table.encoders)]  # a tie of all tells nobody apart
     if not rows:
         return
@@ -115,7 +56,14 @@ def _choice(table: Table) -> Iterator[str]:
         yield f"Of these encoders {leaders[0]} holds fastest: it is {lead} that tell encoders apart."
     else:
         yield f"No single encoder stands out: {text.listed(leaders)} are each {lead} that tell encoders apart."
+    doubted = [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]
+    if doubted:
+        yield f"Settle the warnings about {text.listed(doubted)} above before you rely on that."
     yield "All this is about whether codes stay put, not whether they are useful: choose among encoders that do your job."
+
+
+def _singles_out(alert: Alert, name: str, table: Table) -> bool:
+    return name in alert.encoders and not set(table.encoders) <= set(alert.encoders)
 
 
 def _stronger(table: Table) -> str:

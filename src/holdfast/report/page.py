@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.report import text
-from holdfast.report.advice import advice, alerts, standings
+from holdfast.report.advice import advice, alerts
 from holdfast.report.compare import Comparison, Refusal
 from holdfast.report.plots import Plate, plates
 from holdfast.report.protocol import Group, difference, groups, plain
+from holdfast.report.standings import standings
 from holdfast.report.svg import COLOURS
 from holdfast.report.tables import Table, summary, table
 from holdfast.result import EncoderInfo, Failure, Picture, Result, Verdict
@@ -29,6 +30,11 @@ class Block:
     table: Table
     plates: tuple[Plate, ...]
     refusals: tuple[Refusal, ...]
+
+    @property
+    def summarised(self) -> bool:
+        """Return whether the summary above shows its main numbers."""
+        return any(section.like.quantity in self.group.first.headline for section in self.table.sections)
 
     @property
     def verdicts(self) -> dict[str, list[tuple[str, Verdict]]]:
@@ -73,7 +79,7 @@ def render(results: Sequence[Result], failures: Sequence[Failure], comparison: C
         encoders=_encoders(found),
         colours={name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)},
         tables=tables,
-        advice=advice(tables[0], failures) if tables else (),
+        advice=advice(tables[0], alerts(found), failures) if tables else (),
         standings=standings(tables[0]) if tables else (),
         alerts=alerts(found),
         evaluations={name: [b for b in blocks if b.group.first.evaluation == name] for name in first},

@@ -63,12 +63,7 @@ def groups(results: Sequence[Result]) -> tuple[Group, ...]:
 
 
 def difference(a: Result, b: Result) -> str:
-    """Return in words how the protocol of ``a`` departs from that of ``b``; empty if it does not.
-
-    Example:
-        >>> difference(result, result.model_copy(update={"version": 3}))  # doctest: +SKIP
-        'evaluation version 1 instead of 3'
-    """
+    """Return in words how the protocol of ``a`` departs from that of ``b``; empty if it does not."""
     parts = []
     if a.version != b.version:
         parts.append(f"evaluation version {a.version} instead of {b.version}")

@@ -59,7 +59,10 @@ def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: boo
 def _add(axes: Axes, line: Line) -> None:
     colour = f"#fe00{line.colour % COLOURS:02x}"
     step = "steps-post" if line.stepped else "default"
-    axes.plot(line.x, line.y, color=colour, linestyle=line.dash, linewidth=1.4, drawstyle=step, solid_joinstyle="round")
+    dots = "o" if len(line.x) < 16 and not line.stepped else ""  # where was measured, if the line only joins points
+    axes.plot(
+        line.x, line.y, color=colour, linestyle=line.dash, linewidth=1.4, drawstyle=step, marker=dots, markersize=3
+    )
     if line.band is not None:
         axes.fill_between(line.x, *line.band, color=colour, alpha=0.15, linewidth=0)
 

@@ -57,6 +57,10 @@ class Row:
     span: int = 1
     """How many rows share ``first``; 0 in all but the first of them."""
 
+    def firsts(self, encoders: Sequence[str]) -> tuple[str, ...]:
+        """Return which of the table's ``encoders`` hold the first place, alone or tied."""
+        return tuple(name for name, cell in zip(encoders, self.cells, strict=True) if cell and cell.mark)
+
 
 @dataclass(frozen=True)
 class Section:

@@ -8,15 +8,16 @@ from math import inf, isnan
 from holdfast.result import Estimate
 
 NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1"}
+ALL = "all encoders"
 ARROWS = {"lower": "↓", "higher": "↑", "neither": ""}
 
 
 def number(value: float) -> str:
-    """Return ``value`` with three significant digits, the way people write numbers.
+    """Return ``value`` with three significant digits (two if it is small), the way people write numbers.
 
     Example:
-        >>> [number(value) for value in (0.06349, 3.04e-7, 12345.6, 0.11, 1.0, 0.0, -inf, 0.99993)]
-        ['0.0635', '3.0e-7', '12,346', '0.110', '1', '0', '−∞', '0.9999']
+        >>> [number(value) for value in (0.06349, 0.00219, 3.04e-7, 12345.6, 1.0, 0.0, -inf, 0.99993)]
+        ['0.0635', '0.0022', '3.0e-7', '12,346', '1', '0', '−∞', '0.9999']
     """
     if isnan(value):
         return "undefined"
@@ -28,8 +29,9 @@ def number(value: float) -> str:
         return f"{sign}{mantissa}e{int(exponent)}"
     if size >= 100 or size == int(size):
         return f"{sign}{size:,.0f}"
-    # A share that is not quite one must not read as one.
-    return f"{sign}{int(size * 1e4) / 1e4}" if 0.9995 <= size < 1 else f"{sign}{size:#.3g}"
+    if 0.9995 <= size < 1:  # a share that is not quite one must not read as one
+        return f"{sign}{int(size * 1e4) / 1e4}"
+    return f"{sign}{size:#.3g}" if size >= 0.01 else f"{sign}{size:#.2g}"
 
 
 def interval(estimate: Estimate) -> str:
@@ -103,7 +105,17 @@ def among(names: Sequence[str], everyone: Collection[str]) -> str:
         >>> among(["a", "b"], ["a", "b"]), among(["a"], ["a", "b"])
         ('all encoders', 'a')
     """
-    return "all encoders" if len(everyone) > 1 and set(names) == set(everyone) else listed(list(names))
+    return ALL if len(everyone) > 1 and set(names) == set(everyone) else listed(list(names))
+
+
+def opening(said: str) -> str:
+    """Return what begins a sentence with a capital, but for names, which stay as they are.
+
+    Example:
+        >>> opening("all encoders are tied"), opening("resnet50 is best")
+        ('All encoders are tied', 'resnet50 is best')
+    """
+    return f"A{said[1:]}" if said.startswith(ALL) else said
 
 
 def counted(count: int, noun: str) -> str:

@@ -1,0 +1,151 @@
+"""Comparisons: who is better on the same images, who is tied, and who may not be compared."""
+
+from __future__ import annotations
+
+from math import inf, nan
+
+import numpy as np
+import pytest
+
+from holdfast.report.compare import Comparison, compare
+from holdfast.report.protocol import difference, groups, labels
+from holdfast.result import Claim, Findings, Result
+from holdfast.stats import summarise
+from tests.report.synthetic import breakaway, everything, ids, result, series
+
+CASE = {"ball": "linf:0.05", "attack": "u-pgd", "divergence": "l2"}
+NOISE = np.random.default_rng(0).normal(size=200)
+
+
+def measured(encoder, values, better="lower", statistic="mean", **changes) -> Result:
+    own = series("risk", CASE, np.asarray(values, dtype=float), "share", Claim.LOWER, "worst-case risk")
+    findings = Findings(
+        ids=changes.pop("ids", ids(len(values))),
+        series=(own,),
+        estimates=(summarise(own, statistic, better),),
+        warnings=changes.pop("warnings", ()),
+    )
+    return result("made-up", encoder, findings, ("risk",), **changes)
+
+
+def test_better_tied_and_worse_are_told_apart():
+    # The shared noise is ten times the differences: only pairing can see them.
+    results = [
+        measured("low", NOISE),
+        measured("level", NOISE + 0.001 * NOISE[::-1]),
+        measured("high", NOISE + 0.1 + 0.01 * NOISE[::-1]),
+    ]
+    (contest,) = compare(results).contests
+    assert contest.ranks == {"low": 1, "level": 1, "high": 3}
+    assert contest.best == ("low", "level")
+    outcomes = {(pair.a, pair.b): pair.difference.outcome for pair in contest.pairs}
+    assert outcomes == {
+        ("low", "level"): "tied",
+        ("low", "high"): "a is better",
+        ("level", "high"): "a is better",
+    }
+    assert contest.pairs[1].difference.value == pytest.approx(-0.1 - 0.01 * NOISE.mean())
+
+
+def test_the_better_direction_turns_the_ranks():
+    for statistic in ("mean", "median"):
+        pair = [measured("low", NOISE, "higher", statistic), measured("high", NOISE + 0.1, "higher", statistic)]
+        assert compare(pair).contests[0].ranks == {"low": 2, "high": 1}
+
+
+def test_ranks_ignore_the_order_of_results():
+    results, _ = everything()
+
+    def ranks(comparison):
+        return {(c.evaluation, c.quantity, tuple(sorted(c.conditions.items()))): c.ranks for c in comparison.contests}
+
+    forward, backward = ranks(compare(results)), ranks(compare(results[::-1]))
+    assert len({tuple(sorted(r.values())) for r in forward.values()}) > 1, "vacuous fixture"
+    assert forward == backward
+
+
+def test_quantities_without_a_better_direction_are_not_ranked():
+    (contest,) = compare([measured("a", NOISE, "neither"), measured("b", NOISE + 1, "neither")]).contests
+    assert contest.ranks == {}
+    assert contest.pairs[0].difference.outcome == "a is lower"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"settings": {"steps": 50, "seed": 0}}, "steps none instead of 50"),
+        ({"version": 2}, "evaluation version 1 instead of 2"),
+    ],
+)
+def test_other_protocols_are_refused_by_name(changes, reason):
+    comparison = compare([measured("a", NOISE), measured("b", NOISE, **changes)])
+    assert comparison.contests == ()
+    (refusal,) = comparison.refusals
+    assert refusal.encoders == ("a", "b")
+    assert reason in refusal.reason
+
+
+def test_other_images_are_another_protocol():
+    first = measured("a", NOISE)
+    other = measured("b", NOISE, images=first.images.model_copy(update={"fingerprint": "ffff", "name": "cats"}))
+    assert "cats (ffff)" in difference(other, first)
+    assert len(groups([first, other])) == 2
+
+
+def test_encoders_that_met_under_one_protocol_are_not_refused_for_another():
+    both = [measured("a", NOISE), measured("b", NOISE), measured("b", NOISE, version=2)]
+    assert not compare(both).refusals
+
+
+def test_other_samples_are_refused():
+    comparison = compare([measured("a", NOISE), measured("b", NOISE, ids=tuple(f"x{k}" for k in range(200)))])
+    assert not comparison.contests
+    assert "samples differ" in comparison.refusals[0].reason
+
+
+def test_undefined_values_take_no_part():
+    results = [measured("a", NOISE), measured("b", NOISE + 1), measured("c", np.full(200, nan))]
+    comparison = compare(results)
+    assert comparison.contests[0].ranks == {"a": 1, "b": 2}
+    (refusal,) = comparison.refusals
+    assert refusal.encoders == ("c",)
+    assert "two images are equal" in refusal.reason
+
+
+def test_infinite_values_have_no_mean_difference():
+    values = NOISE.copy()
+    values[0] = inf
+    comparison = compare([measured("a", values), measured("b", values)])
+    assert comparison.contests[0].pairs == ()
+    assert "infinite" in comparison.refusals[0].reason
+
+
+def test_a_collapsed_encoder_wins_nothing():
+    constant = measured("constant", np.zeros(200), warnings=("COLLAPSED: all images have the same code.",))
+    honest = [measured("a", abs(NOISE) + 1), measured("b", abs(NOISE) + 2)]
+    assert compare([*honest, constant]).contests[0].ranks == {"a": 1, "b": 2}
+    blameless = constant.model_copy(update={"findings": constant.findings.model_copy(update={"warnings": ()})})
+    assert compare([*honest, blameless]).contests[0].ranks["constant"] == 1, "vacuous fixture"
+
+
+def test_numbers_without_a_series_are_refused_by_name():
+    comparison = compare([breakaway("digits-random"), breakaway("digits-robust")])
+    assert not [contest for contest in comparison.contests if contest.quantity == "effective_rank"]
+    assert {refusal.quantity for refusal in comparison.refusals} == {"effective_rank"}
+
+
+def test_equal_names_are_told_apart_by_fingerprint():
+    first, second = measured("net", NOISE), measured("net", NOISE + 1)
+    second = second.model_copy(update={"encoder": second.encoder.model_copy(update={"fingerprint": "abcdef012345"})})
+    assert list(labels([first, second]).values()) == ["net (000000)", "net (abcdef)"]
+    assert set(compare([first, second]).contests[0].ranks) == {"net (000000)", "net (abcdef)"}
+
+
+def test_a_cell_given_twice_counts_once():
+    once, again = measured("a", NOISE), measured("a", NOISE)
+    assert len(compare([once, again, measured("b", NOISE)]).contests[0].pairs) == 1
+
+
+def test_comparisons_survive_their_json():
+    comparison = compare(everything()[0])
+    assert Comparison.model_validate_json(comparison.model_dump_json()) == comparison

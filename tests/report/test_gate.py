@@ -1,0 +1,104 @@
+"""Gates: what they parse, which values they look at, and that none opens on silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import HoldfastError
+from holdfast.report.gate import check, parse
+from holdfast.result import Failure, Result
+from tests.report.synthetic import breakaway, everything, impersonation
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    return everything()[0]
+
+
+def test_the_worst_matching_value_counts():
+    robust = breakaway("digits-robust")
+    values = {
+        c["attack"]: robust.estimate("breakaway_risk", **c).value
+        for c in ({"ball": "linf:0.1", "attack": a, "divergence": "l2"} for a in ("u-pgd", "adaptive"))
+    }
+    between = sum(values.values()) / 2
+    assert values["u-pgd"] < between < values["adaptive"], "vacuous fixture"
+    (answer,) = check(parse(f"breakaway_risk@0.1,divergence=l2<={between}"), [robust])
+    assert not answer.passed
+    assert "adaptive" in answer.sentence
+    (answer,) = check(parse(f"breakaway_risk@0.1,divergence=l2,attack=u-pgd<={between}"), [robust])
+    assert answer.passed
+    assert "proves nothing about stronger attacks" in answer.sentence
+
+
+def test_every_encoder_is_answered(results):
+    answers = {answer.encoder: answer.passed for answer in check(parse("breakaway_risk@0.1<=0.05"), results)}
+    assert answers == {
+        "digits-random": False,
+        "digits-supervised": False,
+        "digits-contrastive": False,
+        "digits-robust": True,
+    }
+
+
+@pytest.mark.parametrize("ball", ["0.1", "linf:0.1", "ball=linf:0.1", "1/10"])
+def test_radii_match_as_numbers(ball, results):
+    gate = parse(f"breakaway_risk@{ball}<=1")
+    balls = {e.conditions["ball"] for r in results for e in r.estimates if gate.matches(e)}
+    assert balls == {"linf:0.1"}
+
+
+def test_higher_is_better_takes_the_lowest():
+    contrastive = breakaway("digits-contrastive")
+    lowest = min(e.value for e in contrastive.estimates if e.quantity == "nearest_neighbour_accuracy")
+    assert check(parse(f"nearest_neighbour_accuracy>={lowest}"), [contrastive])[0].passed
+    assert not check(parse(f"nearest_neighbour_accuracy>{lowest}"), [contrastive])[0].passed
+
+
+def test_an_interval_around_the_bound_is_said():
+    robust = breakaway("digits-robust")
+    worst = max((e for e in robust.estimates if e.quantity == "breakaway_risk"), key=lambda e: e.value)
+    (answer,) = check(parse(f"breakaway_risk<={worst.value * 1.001}"), [robust])
+    assert answer.passed
+    assert "interval contains the bound" in answer.sentence
+
+
+def test_undefined_fails_with_its_reason():
+    (answer,) = check(parse("relative_quantile@0.1,divergence=cosine>=0"), [impersonation("digits-random")])
+    assert not answer.passed
+    assert "undefined" in answer.sentence
+    assert "two images are equal" in answer.sentence
+
+
+def test_what_was_not_measured_fails():
+    failure = Failure(evaluation="breakaway", encoder="vit", images="x", error="E", reason="does not fit into memory")
+    answers = check(parse("breakaway_risk<=1"), [breakaway("digits-robust"), impersonation("digits-random")], [failure])
+    assert [(answer.encoder, answer.passed) for answer in answers] == [
+        ("digits-robust", True),
+        ("digits-random", False),
+        ("vit", False),
+    ]
+    assert "does not fit into memory" in answers[-1].sentence
+
+
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [
+        ("breakway_risk<=1", "did you mean 'breakaway_risk'"),
+        ("breakaway_risk@8/255<=1", "nothing matches; breakaway_risk was measured at ball=linf:0.05"),
+        ("breakaway_risk@0.1,divergance=l2<=1", "did you mean 'divergence'"),
+        ("breakaway_risk@l3:0.1<=1", "unknown ball 'l3'"),
+        ("breakaway_risk@big<=1", "expected float, got 'big'"),
+        ("breakaway_risk<=little", "expected float, got 'little'"),
+        ("breakaway_risk=0.1", "needs the form"),
+    ],
+)
+def test_mistakes_are_named(gate, said, results):
+    with pytest.raises(HoldfastError, match=r"gate|ball") as error:
+        check(parse(gate), results)
+    assert said in str(error.value)
+
+
+def test_no_results_are_no_pass():
+    with pytest.raises(HoldfastError, match="run holdfast evaluate first"):
+        check(parse("breakaway_risk<=1"), [])

@@ -1,0 +1,170 @@
+"""The page: it loads nothing, escapes what others wrote, and says everything that was recorded."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from holdfast.report.compare import compare
+from holdfast.report.page import render
+from holdfast.result import Failure, Findings
+from tests.report.synthetic import breakaway, displacement, everything, impersonation, result
+
+EVIL = "<script>alert('x')</script> & \"quotes\" `code` $x_1$"
+VOID = {"meta", "img", "br", "link", "input", "hr", "path", "use"}
+
+
+class Page(HTMLParser):
+    """Collects elements, text and mistakes of nesting."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style":
+            self.words += data
+
+
+@pytest.fixture(scope="module")
+def whole() -> str:
+    results, failures = everything()
+    return render(results, failures, compare(results))
+
+
+def test_tags_are_closed_and_ids_distinct(whole):
+    page = Page(whole)
+    assert page.open == []
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) > 30
+    assert len(set(ids)) == len(ids)
+    links = [a.get("href") or a.get("xlink:href") for t, a in page.elements if t in ("a", "use")]
+    targets = {str(link).removeprefix("#") for link in links}
+    assert len(targets) > 10
+    assert targets <= set(ids)
+
+
+def test_nothing_is_loaded_from_anywhere(whole):
+    page = Page(whole)
+    assert not {"script", "link", "iframe", "object"} & {tag for tag, _ in page.elements}
+    for tag, attributes in page.elements:
+        for key in ("src", "href", "xlink:href", "action", "srcset"):
+            address = attributes.get(key)
+            assert address is None or address.startswith(("#", "data:image/png;base64,")), (tag, address)
+    assert not re.search(r"url\((?!#)|@import|https?://", whole)
+
+
+def test_what_others_wrote_is_escaped():
+    one = breakaway(EVIL)
+    evil = one.model_copy(
+        update={
+            "title": EVIL,
+            "meaning": EVIL,
+            "settings": {EVIL: EVIL},
+            "provenance": {EVIL: EVIL},
+            "findings": one.findings.model_copy(update={"warnings": (EVIL,)}),
+        }
+    )
+    failure = Failure(evaluation=EVIL, encoder=EVIL, images=EVIL, error=EVIL, reason=EVIL)
+    other = breakaway("plain").model_copy(update={"settings": {EVIL: EVIL}})
+    page = render([evil, other], [failure], compare([evil, other]))
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") > 10
+    assert "script" not in {tag for tag, _ in Page(page).elements}
+
+
+def test_missing_values_are_undefined_with_their_reason(whole):
+    words = Page(whole).words
+    assert not re.search(r"\bnan\b|\bNaN\b|\bNone\b", words)
+    assert words.count("undefined") > 4
+    assert "two images are equal" in words
+    cells = [a for t, a in Page(whole).elements if t == "span" and a.get("class") == "undefined" and "title" in a]
+    assert all("two images are equal" in str(a["title"]) for a in cells)
+
+
+def test_the_page_says_what_was_recorded(whole):
+    words = Page(whole).words
+    results, failures = everything()
+    for said in results:
+        assert said.meaning in words
+        assert said.encoder.name in words
+        for warning in said.findings.warnings:
+            assert warning in words
+    assert failures[0].reason in words
+    for needed in ("lower bound", "upper bound", "estimate", "best", "Settings and provenance", "How to read this"):
+        assert needed in words
+
+
+def test_warnings_come_before_the_numbers(whole):
+    assert whole.index("Gradients may be masked") < whole.index('id="summary"')
+
+
+def test_tables_and_pictures_are_accessible(whole):
+    elements = Page(whole).elements
+    assert all(attributes.get("scope") for tag, attributes in elements if tag == "th")
+    images = [attributes for tag, attributes in elements if tag == "img"]
+    assert images
+    assert all(attributes.get("alt") for attributes in images)
+    drawings = [attributes for tag, attributes in elements if tag == "svg"]
+    assert drawings
+    assert all(attributes.get("aria-label") for attributes in drawings)
+
+
+def test_rendering_twice_gives_the_same_bytes(whole):
+    results, failures = everything()
+    assert render(results, failures, compare(results)) == whole
+
+
+def test_the_page_stays_small(whole):
+    assert len(whole.encode()) < 3_000_000
+
+
+def test_other_protocols_get_their_own_table():
+    results = [breakaway("a"), breakaway("b"), breakaway("a", settings={"attacked": 50, "seed": 0})]
+    page = render(results, [], compare(results))
+    words = " ".join(Page(page).words.split())
+    assert "attacked 50 instead of 300" in words
+    assert page.count('<table class="numbers">') == 4  # two in the summary, two in the section
+
+
+@pytest.mark.parametrize("count", [1, 12])
+def test_any_number_of_encoders_is_laid_out(count):
+    results = [displacement(f"encoder-{k}") for k in range(count)]
+    words = Page(render(results, [], compare(results))).words
+    assert f"encoder-{count - 1}" in words
+    assert ("One encoder alone" in words) == (count == 1)
+
+
+def test_a_run_in_which_everything_failed_is_still_a_page():
+    failure = Failure(evaluation="breakaway", encoder="a", images="x", error="E", reason="out of memory")
+    words = Page(render([], [failure], compare([]))).words
+    assert "Nothing could be measured" in words
+    assert "out of memory" in words
+
+
+def test_an_empty_finding_is_laid_out():
+    bare = result("bare", "a", Findings(ids=()), ())
+    assert "Bare under attack" in Page(render([bare], [], compare([bare]))).words
+
+
+def test_an_encoder_without_an_evaluation_leaves_a_dash():
+    results = [breakaway("a"), breakaway("b"), impersonation("a")]
+    assert "not measured under this protocol" in render(results, [], compare(results))

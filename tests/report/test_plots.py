@@ -1,0 +1,69 @@
+"""Drawings: true to the records, small, and part of the page."""
+
+from __future__ import annotations
+
+import re
+from math import inf, nan
+
+import numpy as np
+import pytest
+
+from holdfast.report.plots import POINTS, plates
+from holdfast.report.protocol import groups
+from holdfast.report.svg import Line, draw
+from holdfast.result import Claim, Findings
+from tests.report.synthetic import breakaway, result, series
+
+CASE = {"ball": "linf:0.05", "attack": "u-pgd", "divergence": "l2"}
+
+
+def line(values) -> Line:
+    values = np.asarray(values, dtype=float)
+    return Line(values, np.linspace(0, 1, len(values)), 0)
+
+
+def group_of(values):
+    own = series("risk", CASE, np.asarray(values, dtype=float), "", Claim.LOWER, "risk")
+    (group,) = groups([result("made-up", "a", Findings(ids=("x",) * len(values), series=(own,)), ())])
+    return group
+
+
+def test_colours_and_text_belong_to_the_page():
+    svg = draw([line([0, 1, 2])], "x & <y>", "", alt='a "plot"')
+    assert "var(--e0)" in svg
+    assert "currentColor" in svg
+    assert "x &amp; &lt;y&gt;" in svg
+    assert 'aria-label="a &quot;plot&quot;"' in svg
+    assert not re.search(r"font-family|metadata|http|#0102|#fe00", svg)
+
+
+def test_labels_keep_their_digits():
+    assert ">0.005<" in draw([line([0.001, 0.012])], "x", "", alt="x")
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [([1e-6, 1.0], [">1e-6<", ">1<"]), ([0.0, 1e-6, 1.0], [">0<", ">1e-6<", ">1<"]), ([-1.0, 1e-6, 5], [">0<"])],
+)
+def test_wide_ranges_get_readable_ticks(values, ticks):
+    svg = draw([line(values)], "x", "", alt="x")
+    assert all(tick in svg for tick in ticks)
+
+
+def test_long_series_are_thinned_to_both_ends():
+    svg = plates(group_of(np.linspace(1, 2, 50_000)), ["a"])[0].panels[0].svg
+    assert len(svg) < 40 * POINTS + 10_000
+
+
+def test_shares_and_missing_series_are_not_drawn():
+    assert plates(group_of([0, 1, 1, 0]), ["a"]) == ()
+    assert plates(group_of([nan, nan]), ["a"]) == ()
+    assert len(plates(group_of([0, 0.5, inf, nan]), ["a"])) == 1
+
+
+def test_attacks_share_a_panel_and_differ_in_dash():
+    (group,) = groups([breakaway("digits-random"), breakaway("digits-robust")])
+    curve, spread = plates(group, group.encoders)
+    assert len(curve.panels) == 1
+    assert len(spread.panels) == 4
+    assert dict(spread.dashes) == {"u-pgd": "dashed", "adaptive": "solid"}
