@@ -26,10 +26,9 @@ from torch.nn.functional import affine_grid, cross_entropy, grid_sample, normali
 
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.balls import Linf
-from holdfast.encoder import Encoder
+from holdfast.encoder import Codes, Encoder
 from holdfast.encoders.builtin import DOMAIN, NAMES, network
 from holdfast.noise import Noise
-from holdfast.objectives.contrast import loss as instance_loss
 
 WEIGHTS = Path(__file__).parents[1] / "src/holdfast/encoders/weights"
 SEED, EPOCHS, BATCH, RATE = 0, 300, 240, 5e-3
@@ -60,7 +59,7 @@ def augment(pixels: Images, noise: Noise) -> Images:
     return (moved + 0.05 * noise.fork("pixels").normal(pixels.shape[1:])).clamp(0, 1)
 
 
-def nt_xent(one: Float[Tensor, "b d"], two: Float[Tensor, "b d"]) -> Float[Tensor, ""]:
+def nt_xent(one: Codes, two: Codes) -> Float[Tensor, ""]:
     """Return NT-Xent between two views of the same images."""
     codes = normalize(torch.cat([one, two]))
     similar = (codes @ codes.T / TEMPERATURE).fill_diagonal_(-torch.inf)
@@ -68,18 +67,17 @@ def nt_xent(one: Float[Tensor, "b d"], two: Float[Tensor, "b d"]) -> Float[Tenso
 
 
 def hardest(model: nn.Module, view: Images, other: Images, noise: Noise) -> Images:
-    """Return ``view`` moved by at most ``EPS`` per pixel to be told from ``other`` as badly as can be found."""
+    """Return ``view`` moved by at most ``EPS`` per pixel so that its code matches that of ``other`` as badly as can be found."""
     frozen = Encoder(model, "encoder in training", DOMAIN)
     with torch.no_grad():
-        positives = frozen.forward(other)
+        others = normalize(frozen.forward(other))
+
+    def objective(codes: Codes) -> Float[Tensor, "b"]:
+        similar = normalize(codes) @ others.T / TEMPERATURE
+        return cross_entropy(similar, torch.arange(len(codes)), reduction="none")
+
     attack = GradientAttack(steps=STEPS, stride=2.5 / STEPS, keep="last")
-    return attack(
-        frozen,
-        view,
-        lambda codes: instance_loss(codes, positives, positives, TEMPERATURE, skip_self=True),
-        Linf(EPS),
-        noise,
-    )
+    return attack(frozen, view, objective, Linf(EPS), noise)
 
 
 def supervised(model: nn.Module, pixels: Images, labels: Int[Tensor, "b"], noise: Noise) -> Float[Tensor, ""]:
