@@ -67,7 +67,7 @@ def nt_xent(one: Codes, two: Codes) -> Float[Tensor, ""]:
 
 
 def hardest(model: nn.Module, view: Images, other: Images, noise: Noise) -> Images:
-    """Return ``view`` moved by at most ``EPS`` per pixel so that its code matches that of ``other`` as badly as can be found."""
+    """Return ``view``, moved by at most ``EPS`` per pixel, whose code matches that of ``other`` as badly as can be found."""
     frozen = Encoder(model, "encoder in training", DOMAIN)
     with torch.no_grad():
         others = normalize(frozen.forward(other))
