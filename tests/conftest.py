@@ -10,10 +10,14 @@ install_import_hook("holdfast", "beartype.beartype")
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 torch.set_num_threads(1)
+# The same examples every time, and no limit on one example's time: shared machines stall.
+hypothesis.settings.register_profile("holdfast", derandomize=True, deadline=None, max_examples=50)
+hypothesis.settings.load_profile("holdfast")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

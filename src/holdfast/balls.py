@@ -119,6 +119,11 @@ class L2(Ball):
         return direction * column(self.radius * length, direction)
 
 
+def _summable(dtype: torch.dtype) -> torch.dtype:
+    """Return ``dtype``, or single precision for half: float16 ends at 65504, below the number of pixels of an image."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 @final
 @dataclass(frozen=True)
 class L1(Ball):
@@ -143,19 +148,20 @@ class L1(Ball):
     def project(self, delta: Pixels) -> Pixels:
         """Soft-threshold at the level that sorting finds (Duchi et al. 2008, https://doi.org/10.1145/1390156.1390191)."""
         flat = delta.flatten(1)
-        size = flat.abs()
+        size = flat.abs().to(_summable(delta.dtype))
         ordered = size.sort(dim=1, descending=True).values
         excess = (ordered.cumsum(1) - self.radius) / torch.arange(1, flat.shape[1] + 1, device=flat.device)
         kept = (ordered > excess).sum(1, keepdim=True).clamp_min(1)
         level = excess.gather(1, kept - 1).clamp_min(0)
-        return (flat.sign() * (size - level).clamp_min(0)).reshape(delta.shape)
+        return (flat.sign() * (size - level).clamp_min(0)).to(delta.dtype).reshape(delta.shape)
 
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
         # Normalised exponentials are uniform on the simplex; signs and a power of a uniform spread them over the ball.
-        parts = -torch.log1p(-noise.fork("direction").uniform(shape, dtype))
-        direction = parts * noise.fork("sign").signs(shape, dtype) / column(self.norm(parts).clamp_min(1e-30), parts)
-        length = noise.fork("length").uniform((1,), dtype)[:, 0] ** (1 / prod(shape))
-        return direction * column(self.radius * length, direction)
+        wide = _summable(dtype)
+        parts = -torch.log1p(-noise.fork("direction").uniform(shape, wide))
+        direction = parts * noise.fork("sign").signs(shape, wide) / column(self.norm(parts).clamp_min(1e-30), parts)
+        length = noise.fork("length").uniform((1,), wide)[:, 0] ** (1 / prod(shape))
+        return (direction * column(self.radius * length, direction)).to(dtype)
 
 
 BALLS: dict[str, type[Ball]] = {ball.name: ball for ball in (Linf, L2, L1)}

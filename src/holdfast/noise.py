@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import prod, sqrt
+from math import log2, prod, sqrt
 
 import torch
 from jaxtyping import Float, Int
@@ -76,14 +76,15 @@ class Noise:
 
     def uniform(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
         """Return uniform draws in [0, 1), shape ``(b, *shape)``."""
-        digits = 53 if dtype == torch.float64 else 24
+        # As many as the type holds exactly: one more would round up to 1 now and then.
+        digits = 1 - round(log2(torch.finfo(dtype).eps))
         return _shift(self.bits(shape), 64 - digits).to(dtype) * 2.0**-digits
 
     def normal(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
         """Return standard normal draws, shape ``(b, *shape)``, by inverting the distribution function."""
-        # The centre of each of 2^53 cells, so that neither end of the interval is ever drawn.
-        cells = _shift(self.bits(shape), 11).to(torch.float64)
-        return (torch.erfinv((cells + 0.5) * 2.0**-52 - 1) * sqrt(2)).to(dtype)
+        # The centre of each of 2^52 cells (2^53 centres would need one digit too many), so that no end is ever drawn.
+        cells = _shift(self.bits(shape), 12).to(torch.float64)
+        return (torch.erfinv((cells + 0.5) * 2.0**-51 - 1) * sqrt(2)).to(dtype)
 
     def signs(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
         """Return fair draws from {-1, +1}, shape ``(b, *shape)``."""
