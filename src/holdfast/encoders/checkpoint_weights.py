@@ -59,14 +59,15 @@ def _read_safetensors(path: Path) -> Any:
 def _read_torch(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, OSError) as error:
-        # The reader names the object that it would not build; without one the file is damaged or something else.
+    except pickle.UnpicklingError as error:
+        # The reader names the object that it would not build, where it understood the file that far.
         found = re.search(r"GLOBAL ([\w.]+)|Unsupported class ([\w.]+)", str(error))
-        if found:
-            raise HoldfastError(
-                f"'{path}' holds Python objects ({found[1] or found[2]}), and reading those could run code, so it is "
-                "refused; where you trust it, save its state dict alone with safetensors.torch.save_file"
-            ) from error
+        what = f" ({found[1] or found[2]})" if found else ""
+        raise HoldfastError(
+            f"'{path}' holds Python objects{what} beside tensors, and reading those could run code, so it is refused; "
+            "where you trust it, save its state dict alone with safetensors.torch.save_file"
+        ) from error
+    except Exception as error:  # a damaged file fails wherever its damage is
         raise HoldfastError(
             f"'{path}' is not a whole checkpoint ({first_line(error)}); it may be truncated: copy it again"
         ) from error

@@ -63,12 +63,32 @@ def _place(name: str) -> tuple[str, str | None]:
 
 
 def _model(place: str, revision: str | None, how: str | None, options: Options) -> nn.Module:
+    """Return the part of the model that sees, with every weight it uses read from the files."""
+    model, report = _read(place, revision, options)
+    missing = set(map(str, report["missing_keys"]))
+    if hasattr(model, "vision_model"):  # a model of images and text
+        model = model.vision_model
+        missing = {key.partition("vision_model.")[2] for key in missing if "vision_model." in key}
+    if how != "pooler" and any(key.startswith("pooler.") for key in missing):
+        # Checkpoints without the unused pooler are common; drawn at random it would change the fingerprint every time.
+        model.pooler = None
+        missing = {key for key in missing if not key.startswith("pooler.")}
+    if missing or report["mismatched_keys"]:
+        bad = sorted(map(str, {*missing, *report["mismatched_keys"]}))
+        raise HoldfastError(
+            f"{place!r} lacks or misfits {len(bad)} weights ({', '.join(bad[:4])} ...); get a whole one"
+        )
+    return model
+
+
+def _read(place: str, revision: str | None, options: Options) -> tuple[Any, dict[str, Any]]:
+    """Return the model and the report of which weights the files lack."""
     transformers = require("transformers", "huggingface")
     logging = transformers.utils.logging
     before = logging.get_verbosity()
-    logging.set_verbosity_error()  # its table of missing weights becomes one error below
+    logging.set_verbosity_error()  # its table of missing weights becomes one error of ours
     try:
-        model, report = transformers.AutoModel.from_pretrained(
+        return transformers.AutoModel.from_pretrained(
             place,
             revision=revision,
             use_safetensors=True,
@@ -83,20 +103,6 @@ def _model(place: str, revision: str | None, how: str | None, options: Options) 
         raise HoldfastError(f"cannot load {place!r}: {first_line(error)}; {advice}") from error
     finally:
         logging.set_verbosity(before)
-    missing = set(map(str, report["missing_keys"]))
-    if hasattr(model, "vision_model"):  # of a model of images and text, the part that sees
-        model = model.vision_model
-        missing = {key.partition("vision_model.")[2] for key in missing if "vision_model." in key}
-    if how != "pooler" and any(key.startswith("pooler.") for key in missing):
-        # Checkpoints without the unused pooler are common; drawn at random it would change the fingerprint every time.
-        model.pooler = None
-        missing = {key for key in missing if not key.startswith("pooler.")}
-    if missing or report["mismatched_keys"]:
-        bad = sorted(map(str, {*missing, *report["mismatched_keys"]}))
-        raise HoldfastError(
-            f"{place!r} lacks or misfits {len(bad)} weights ({', '.join(bad[:4])} ...); get a whole one"
-        )
-    return model
 
 
 class Vision(nn.Module):

@@ -148,7 +148,7 @@ OPERATORS: Mapping[str, Operator] = {
     "PRelu": lambda call, x, slope: torch.where(x > 0, x, slope * x),
     "Pad": shapes.pad,
     "Pow": _binary(torch.pow),
-    "Range": lambda call, start, end, step: torch.arange(start.item(), end.item(), step.item(), device=call.device),
+    "Range": shapes.range_,
     "Reciprocal": _unary(torch.reciprocal),
     "ReduceL1": _reduction(lambda x, axes, keep: x.abs().sum(axes, keepdim=keep)),
     "ReduceL2": _reduction(lambda x, axes, keep: torch.linalg.vector_norm(x, dim=axes, keepdim=keep)),

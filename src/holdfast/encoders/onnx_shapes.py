@@ -49,8 +49,7 @@ def expand(call: Call, x: Tensor, size: Tensor) -> Tensor:
 
 
 def flatten(call: Call, x: Tensor) -> Tensor:
-    axis = call.get("axis", 1) % (x.ndim + 1) if call.get("axis", 1) < 0 else call.get("axis", 1)
-    return x.reshape(math.prod(x.shape[:axis]), -1)
+    return x.reshape(math.prod(x.shape[: call.get("axis", 1)]), -1)
 
 
 def gather(call: Call, x: Tensor, indices: Tensor) -> Tensor:
@@ -87,6 +86,11 @@ def product(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     for axis in sorted((axis % x.ndim for axis in axes), reverse=True):
         x = x.prod(axis, keepdim=keep)
     return x
+
+
+def range_(call: Call, start: Tensor, end: Tensor, step: Tensor) -> Tensor:
+    dtype = call.dtype if start.is_floating_point() else start.dtype
+    return torch.arange(start.item(), end.item(), step.item(), dtype=dtype, device=call.device)
 
 
 def reshape(call: Call, x: Tensor, size: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from holdfast.errors import HoldfastError
 
+T = TypeVar("T")
 POOLINGS = ("cls", "mean")
 
 
@@ -90,7 +92,7 @@ def for_batches(module: nn.Module, batch: int | None, name: str, advice: str) ->
     return PerImage(module) if batch == 1 else module
 
 
-def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+def seeded(build: Callable[[], T], seed: int) -> T:
     """Return what ``build`` makes when torch's generator starts at ``seed``; the generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,0 +1,199 @@
+"""Checkpoints: whole ones load, and everything else is refused in one sentence."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from holdfast.encoder import Encoder, Geometry
+from holdfast.encoders import Options, load
+from holdfast.errors import HoldfastError
+from tests.encoders import factories
+
+SHAPE = "?shape=1x8x8"
+PIXELS = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def arch(name: str = "plain") -> Options:
+    return Options(arch=f"tests.encoders.factories:{name}")
+
+
+@pytest.fixture
+def module():
+    module = factories.plain()
+    module(torch.rand(9, 1, 8, 8))  # moves the running statistics of the batch norm
+    return module.eval()
+
+
+@pytest.fixture
+def file(module, tmp_path) -> Path:
+    path = tmp_path / "weights.safetensors"
+    save_file(module.state_dict(), path)
+    return path
+
+
+def save(content: Any, tmp_path: Path) -> Path:
+    torch.save(content, tmp_path / "weights.pt")
+    return tmp_path / "weights.pt"
+
+
+def prefixed(module, prefix: str) -> dict[str, torch.Tensor]:
+    return {prefix + name: value for name, value in module.state_dict().items()}
+
+
+def test_codes_are_the_modules_own(module, file, tmp_path):
+    other = save(module.state_dict(), tmp_path)
+    for path in (file, other):
+        assert torch.equal(load(f"checkpoint:{path}{SHAPE}", arch())(PIXELS), module(PIXELS))
+
+
+def test_loading_twice_gives_equal_fingerprints(file, tmp_path):
+    reference = f"checkpoint:{file}{SHAPE}"
+    assert load(reference, arch()).fingerprint == load(reference, arch()).fingerprint
+    weights = save({"1.weight": torch.ones(5, 64), "1.bias": torch.ones(5)}, tmp_path)
+    first, second = (load(f"checkpoint:{weights}{SHAPE}", arch("hidden_randomness")) for _ in range(2))
+    assert torch.equal(first.module.get_buffer("draw"), second.module.get_buffer("draw"))
+
+
+def test_normalisation_goes_inside(module, file):
+    encoder = load(f"checkpoint:{file}{SHAPE}&mean=0.5&std=0.25", arch())
+    assert torch.allclose(encoder(PIXELS), module((PIXELS - 0.5) / 0.25), atol=1e-6)
+
+
+def test_module_may_state_its_inputs(module, file):
+    encoder = load(f"checkpoint:{file}", arch("stated"))
+    assert (encoder.domain, encoder.geometry) == (factories.STATED, factories.Stated.geometry)
+    assert torch.equal(encoder(PIXELS), module(PIXELS))
+    with pytest.raises(HoldfastError, match="states its own inputs"):
+        load(f"checkpoint:{file}{SHAPE}", arch("stated"))
+
+
+def test_factory_may_return_an_encoder(module, file):
+    encoder = load(f"checkpoint:{file}", arch("encoder"))
+    assert torch.allclose(encoder(PIXELS), module((PIXELS - 0.5) / 0.25), atol=1e-6)
+    assert encoder.geometry == Geometry(9, (8, 8))
+    assert encoder.name == "weights.safetensors"
+    assert encoder.source.endswith("--arch tests.encoders.factories:encoder")
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "module.encoder_q."])
+def test_common_prefix_goes(module, tmp_path, prefix):
+    path = save(prefixed(module, prefix), tmp_path)
+    assert torch.equal(load(f"checkpoint:{path}{SHAPE}", arch())(PIXELS), module(PIXELS))
+
+
+def test_prefix_stays_unless_all_names_have_it(module, tmp_path):
+    path = save({**prefixed(module, "encoder."), "head.weight": torch.zeros(2, 5)}, tmp_path)
+    with pytest.raises(HoldfastError, match=r"missing 9 .*unexpected 10 "):
+        load(f"checkpoint:{path}{SHAPE}", arch())
+    chosen = load(f"checkpoint:{path}{SHAPE}&prefix=encoder.", arch())
+    assert torch.equal(chosen(PIXELS), module(PIXELS))
+
+
+def test_heads_are_dropped_when_asked(module, tmp_path):
+    path = save({**module.state_dict(), "fc.weight": torch.zeros(2, 5)}, tmp_path)
+    with pytest.raises(HoldfastError, match=r"missing none, unexpected 1 \(fc\.weight\)"):
+        load(f"checkpoint:{path}{SHAPE}", arch())
+    assert torch.equal(load(f"checkpoint:{path}{SHAPE}&drop=fc.", arch())(PIXELS), module(PIXELS))
+    with pytest.raises(HoldfastError, match="no tensor left"):
+        load(f"checkpoint:{path}{SHAPE}&prefix=nothing.", arch())
+
+
+def test_state_dict_inside_of_a_training_checkpoint_is_found(module, tmp_path):
+    content: dict[str, Any] = {"epoch": 3, "state_dict": module.state_dict(), "optimizer": {"lr": 0.1}}
+    path = save(content, tmp_path)
+    assert torch.equal(load(f"checkpoint:{path}{SHAPE}", arch())(PIXELS), module(PIXELS))
+    path = save({**content, "ema": prefixed(module, "x.")}, tmp_path)
+    with pytest.raises(HoldfastError, match=r"2 state dicts \['ema', 'state_dict'\]"):
+        load(f"checkpoint:{path}{SHAPE}", arch())
+    assert torch.equal(load(f"checkpoint:{path}{SHAPE}&key=ema", arch())(PIXELS), module(PIXELS))
+
+
+def test_wrong_shapes_are_named(module, tmp_path):
+    path = save({**module.state_dict(), "4.weight": torch.zeros(7, 144)}, tmp_path)
+    with pytest.raises(HoldfastError, match=r"4\.weight has shape \(7, 144\), the module wants \(5, 144\)"):
+        load(f"checkpoint:{path}{SHAPE}", arch())
+
+
+class Malicious:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path, zipped):
+    witness = tmp_path / "ran"
+    path = tmp_path / "weights.pt"
+    if zipped:
+        torch.save({"weight": Malicious(witness)}, path)
+    else:
+        path.write_bytes(pickle.dumps({"weight": Malicious(witness)}, protocol=2))
+    with pytest.raises(HoldfastError, match=r"could run code, so it is refused"):
+        load(f"checkpoint:{path}{SHAPE}", arch())
+    assert not witness.exists()
+    pickle.loads(pickle.dumps(Malicious(witness)))
+    assert witness.exists(), "vacuous fixture"
+
+
+def test_objects_beside_tensors_are_named(module, tmp_path):
+    path = save({"state_dict": module.state_dict(), "args": SimpleNamespace(lr=1)}, tmp_path)
+    with pytest.raises(HoldfastError, match=r"SimpleNamespace.*safetensors\.torch\.save_file"):
+        load(f"checkpoint:{path}{SHAPE}", arch())
+
+
+@pytest.mark.parametrize("kept", [0.5, 0.99])
+def test_truncated_files_are_refused(module, file, tmp_path, kept):
+    for path in (file, save(module.state_dict(), tmp_path)):
+        content = path.read_bytes()
+        path.write_bytes(content[: int(len(content) * kept)])
+        with pytest.raises(HoldfastError, match="truncated"):
+            load(f"checkpoint:{path}{SHAPE}", arch())
+
+
+def test_text_is_no_checkpoint(tmp_path):
+    path = tmp_path / "weights.pt"
+    path.write_text("these are no weights")
+    with pytest.raises(HoldfastError, match="not a whole checkpoint"):
+        load(f"checkpoint:{path}{SHAPE}", arch())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (None, "--arch package.module:factory"),
+        ("plain", "has the form package.module:factory"),
+        ("tests.encoders.nowhere:plain", "No module named"),
+        ("tests.encoders.factories:plane", "no attribute 'plane'"),
+        ("tests.encoders.factories:number", "returned int"),
+        ("tests.encoders.factories:broken", "KeyError: 'width'"),
+        ("tests.encoders.factories:not_callable", "expected a function"),
+    ],
+)
+def test_wrong_factories_say_what_to_do(file, name, said):
+    with pytest.raises(HoldfastError, match=said):
+        load(f"checkpoint:{file}{SHAPE}", Options(arch=name))
+
+
+def test_factory_beside_the_working_directory_is_found(module, file, tmp_path, monkeypatch):
+    (tmp_path / "my_architecture.py").write_text("from tests.encoders.factories import plain\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", list(__import__("sys").path))
+    encoder = load(f"checkpoint:{file}{SHAPE}", Options(arch="my_architecture:plain"))
+    assert isinstance(encoder, Encoder)
+    assert torch.equal(encoder(PIXELS), module(PIXELS))
+
+
+def test_shape_and_normalisation_must_be_said_whole(file):
+    with pytest.raises(HoldfastError, match="state it"):
+        load(f"checkpoint:{file}", arch())
+    with pytest.raises(HoldfastError, match="both mean and std"):
+        load(f"checkpoint:{file}{SHAPE}&mean=0.5", arch())

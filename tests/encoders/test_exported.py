@@ -1,0 +1,189 @@
+"""Exported programs: the same codes and gradients as the module, and nothing in the file gets to run."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast import doctor
+from holdfast.encoder import Encoder
+from holdfast.encoders import Options, load
+from holdfast.encoders.baseline import random_init
+from holdfast.errors import HoldfastError, HoldfastWarning
+from tests.encoders import factories
+from tests.encoders.test_checkpoint import Malicious
+
+PIXELS = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+BATCH = ({0: torch.export.Dim("b")},)
+
+
+def export(module: nn.Module, path: Path, example: torch.Tensor = PIXELS, dynamic=BATCH) -> Path:
+    torch.export.save(torch.export.export(module.eval(), (example,), dynamic_shapes=dynamic), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    return factories.plain().eval()
+
+
+@pytest.fixture(scope="module")
+def file(module, tmp_path_factory) -> Path:
+    return export(module, tmp_path_factory.mktemp("exported") / "encoder.pt2")
+
+
+def test_codes_and_gradients_are_the_modules_own(module, file):
+    encoder = load(f"exported:{file}")
+    assert encoder.domain.shape == (1, 8, 8)
+    ours, theirs = PIXELS.clone().requires_grad_(), PIXELS.clone().requires_grad_()
+    assert torch.equal(encoder(ours), module(theirs))
+    encoder(ours).square().sum().backward()
+    module(theirs).square().sum().backward()
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_loading_twice_gives_equal_fingerprints_and_other_graphs_another(file, tmp_path):
+    assert load(f"exported:{file}").fingerprint == load(f"exported:{file}").fingerprint
+    tanh, relu = (nn.Sequential(nn.Flatten(), part) for part in (nn.Tanh(), nn.ReLU()))
+    first, second = (load(f"exported:{export(part, tmp_path / name)}") for part, name in ((tanh, "a"), (relu, "b")))
+    assert first.fingerprint != second.fingerprint
+
+
+def test_doctor_finds_it_healthy(file):
+    found = {check.name: check.status for check in doctor.examine(load(f"exported:{file}"))}
+    assert set(found.values()) == {"ok"}
+
+
+def test_normalisation_goes_inside(module, file):
+    encoder = load(f"exported:{file}?mean=0.5&std=0.25")
+    assert torch.allclose(encoder(PIXELS), module((PIXELS - 0.5) / 0.25), atol=1e-6)
+
+
+def test_colour_without_normalisation_warns(tmp_path):
+    file = export(nn.Flatten(), tmp_path / "colour.pt2", torch.rand(2, 3, 4, 4))
+    with pytest.warns(HoldfastWarning, match="says nothing of normalisation"):
+        load(f"exported:{file}")
+
+
+def test_program_for_one_image_runs_image_by_image(module, tmp_path):
+    file = export(module, tmp_path / "one.pt2", PIXELS[:1], None)
+    assert torch.allclose(load(f"exported:{file}")(PIXELS), module(PIXELS), atol=1e-6)
+
+
+def test_program_for_another_fixed_batch_is_refused(module, tmp_path):
+    file = export(module, tmp_path / "three.pt2", PIXELS, None)
+    with pytest.raises(HoldfastError, match="exactly 3 images; export it with dynamic_shapes"):
+        load(f"exported:{file}")
+
+
+def test_shapes_must_fit_the_graph(file, tmp_path):
+    with pytest.raises(HoldfastError, match=r"cannot take \(1, 9, 9\)"):
+        load(f"exported:{file}", Options(size=9))
+    with pytest.raises(HoldfastError, match=r"cannot take \(3, 8\)"):
+        load(f"exported:{file}?shape=3x8")
+    free = {0: torch.export.Dim("b"), 2: torch.export.Dim("h", min=4), 3: torch.export.Dim("w", min=4)}
+    pooling = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    flexible = export(pooling, tmp_path / "free.pt2", PIXELS, (free,))
+    with pytest.raises(HoldfastError, match="state it"):
+        load(f"exported:{flexible}")
+    encoder = load(f"exported:{flexible}?shape=1x12x10")
+    assert encoder(torch.rand(2, 1, 12, 10)).shape == (2, 4)
+
+
+def test_several_inputs_are_refused(tmp_path):
+    file = tmp_path / "two.pt2"
+    torch.export.save(torch.export.export(Two(), (PIXELS, PIXELS)), file)
+    with pytest.raises(HoldfastError, match="takes 2 inputs"):
+        load(f"exported:{file}")
+
+
+class Two(nn.Module):
+    def forward(self, x, y):
+        return (x + y).flatten(1)
+
+
+def test_weights_of_a_graph_cannot_be_drawn_anew(file):
+    with pytest.raises(HoldfastError, match="no reset_parameters"):
+        random_init(load(f"exported:{file}"))
+
+
+def rewrite(file: Path, target: Path, change: Callable[[str, bytes], bytes], extra: dict[str, bytes]) -> Path:
+    """Copy the archive with records changed and added."""
+    with zipfile.ZipFile(file) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as copy:
+        root = source.namelist()[0].partition("/")[0]
+        for name in source.namelist():
+            copy.writestr(name, change(name, source.read(name)))
+        for name, content in extra.items():
+            copy.writestr(f"{root}/{name}", content)
+    return target
+
+
+def same(name: str, content: bytes) -> bytes:
+    return content
+
+
+def saved(content: object) -> bytes:
+    stream = io.BytesIO()
+    torch.save(content, stream)
+    return stream.getvalue()
+
+
+def test_copied_archive_still_loads(file, module, tmp_path):
+    encoder: Encoder = load(f"exported:{rewrite(file, tmp_path / 'copy.pt2', same, {})}")
+    assert torch.equal(encoder(PIXELS), module(PIXELS))
+
+
+def test_objects_in_the_archive_are_refused_and_do_not_run(file, tmp_path):
+    witness = tmp_path / "ran"
+    attempts = {
+        "opaque object": (same, {"data/constants/opaque_obj_0": pickle.dumps(Malicious(witness))}),
+        "legacy weights": (same, {"data/weights/model.pt": saved({"x": Malicious(witness)})}),
+        "sample inputs": (
+            lambda name, content: saved(Malicious(witness)) if "sample_inputs" in name else content,
+            {},
+        ),
+        "pickled weight": (lambda name, content: content.replace(b'"use_pickle": false', b'"use_pickle": true'), {}),
+        "imported type": (lambda name, content: content.replace(b'"guards_code": []', b'"x": "__enum__"'), {}),
+        "evaluated shape": (
+            lambda name, content: content.replace(b'"expr_str": "', b'"expr_str": "open(1) or ').replace(
+                b'"guards_code": []', json.dumps({"expr_str": "open('x', 'w')"})[1:-1].encode()
+            ),
+            {},
+        ),
+    }
+    for attempt, (change, extra) in attempts.items():
+        forged = rewrite(file, tmp_path / f"{attempt}.pt2", change, extra)
+        with pytest.raises(HoldfastError, match="could run code"):
+            load(f"exported:{forged}")
+        assert not witness.exists(), attempt
+
+
+def test_guards_of_the_archive_do_not_run(file, tmp_path):
+    witness = tmp_path / "ran"
+    guard = json.dumps([f"open({str(witness)!r}, 'w')"]).encode()
+    forged = rewrite(
+        file,
+        tmp_path / "guard.pt2",
+        lambda name, content: content.replace(b'"guards_code": []', b'"guards_code": ' + guard),
+        {},
+    )
+    load(f"exported:{forged}")(PIXELS)
+    assert not witness.exists()
+
+
+@pytest.mark.parametrize("kept", [0.3, 0.99])
+def test_truncated_archives_are_refused(file, tmp_path, kept):
+    path = tmp_path / "cut.pt2"
+    path.write_bytes(file.read_bytes()[: int(file.stat().st_size * kept)])
+    with pytest.raises(HoldfastError, match="truncated"):
+        load(f"exported:{path}")

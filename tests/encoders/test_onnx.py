@@ -1,0 +1,276 @@
+"""The ONNX import: every operator against onnxruntime, whole networks against torch, gradients included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast import doctor
+from holdfast.encoders import Options, load
+from holdfast.encoders.onnx_graph import OnnxModule, parse
+from holdfast.encoders.onnx_operators import OPERATORS
+from holdfast.errors import HoldfastError, HoldfastWarning
+from tests.encoders import factories
+from tests.encoders.onnx_cases import CASES, Case
+from tests.vision import declare_operators
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+helper, numpy_helper, TensorProto = onnx.helper, onnx.numpy_helper, onnx.TensorProto
+
+# The exporters warn of each other and of themselves; what they write is what is tested.
+pytestmark = [
+    pytest.mark.filterwarnings(f"ignore::{kind}")
+    for kind in ("DeprecationWarning", "FutureWarning", "torch.jit.TracerWarning")
+]
+PREPARATIONS: dict[str, Any] = {
+    "Cast": ("Cast", {"to": TensorProto.INT64}),
+    "bool": ("Cast", {"to": TensorProto.BOOL}),
+    "Shape": ("Shape", {}),
+    "Size": ("Size", {}),
+}
+
+
+def model_of(case: Case) -> Any:
+    """Return the model of one node, or of two where the input must first become of another type."""
+    nodes, first = [], "x"
+    if case.before:
+        operator, attributes = PREPARATIONS[case.before]
+        nodes, first = [helper.make_node(operator, ["x"], ["prepared"], **attributes)], "prepared"
+    names = [f"c{place}" if value is not None else "" for place, value in enumerate(case.constants)]
+    inputs = [first, *names]
+    outputs = [f"y{place}" for place in range(case.outputs)]
+    nodes.append(helper.make_node(case.operator, inputs, outputs, **case.attributes))
+    graph = helper.make_graph(
+        nodes,
+        "case",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, case.shape)],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [
+            numpy_helper.from_array(np.asarray(value), f"c{i}")
+            for i, value in enumerate(case.constants)
+            if value is not None
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", case.opset)], ir_version=10)
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def run(model: Any, x: torch.Tensor) -> list[Any]:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    content = model if isinstance(model, (str, Path)) else model.SerializeToString()
+    session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: x.numpy()})
+
+
+def test_every_operator_has_a_case():
+    assert {case.operator for case in CASES} == set(OPERATORS)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_operator_agrees_with_onnxruntime(case):
+    model = model_of(case)
+    x = case.low + (case.high - case.low) * torch.rand(case.shape)
+    for output, expected in zip(model.graph.output, run(model, x), strict=True):
+        found = OnnxModule(parse(model, output.name, "case"))(x)
+        assert found.shape == expected.shape
+        assert np.allclose(found.numpy(), expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+        double = OnnxModule(parse(model, output.name, "case")).double()(x.double())
+        assert np.allclose(double.numpy(), expected, rtol=1e-4, atol=1e-4), "float64"
+
+
+def export(module: nn.Module, path: Path, shape: tuple[int, ...], dynamo: bool = True, dynamic: bool = True) -> Path:
+    pixels = torch.rand(2 if dynamic else 1, *shape)
+    said: dict[str, Any] = {"dynamo": dynamo, "verbose": False, "input_names": ["x"], "external_data": False}
+    if dynamic:
+        said |= {"dynamic_shapes": ({0: torch.export.Dim("b")},)} if dynamo else {"dynamic_axes": {"x": {0: "b"}}}
+    torch.onnx.export(module.eval(), (pixels,), str(path), **said)
+    return path
+
+
+@pytest.fixture(scope="module")
+def module() -> nn.Module:
+    module = factories.plain()
+    module(torch.rand(9, 1, 8, 8))
+    return module.eval()
+
+
+@pytest.fixture(scope="module")
+def file(module, tmp_path_factory) -> Path:
+    return export(module, tmp_path_factory.mktemp("onnx") / "encoder.onnx", (1, 8, 8), dynamo=False)
+
+
+def gradient(function, pixels: torch.Tensor) -> torch.Tensor:
+    """Return the slope of a fixed weighting of the codes (of layer-normalised ones, the sum of squares has none)."""
+    pixels = pixels.clone().requires_grad_()
+    codes = function(pixels)
+    (found,) = torch.autograd.grad((codes * torch.arange(codes.shape[1]).cos()).sum(), pixels)
+    return found
+
+
+def assert_same(encoder, module: nn.Module, file: Path) -> None:
+    """Codes equal those of torch and onnxruntime; gradients equal those of torch."""
+    pixels = torch.rand(3, *encoder.domain.shape)
+    assert torch.allclose(encoder(pixels), module(pixels), atol=1e-4)
+    assert np.allclose(encoder(pixels).numpy(), run(str(file), pixels)[0], atol=1e-4)
+    ours, theirs = gradient(encoder.forward, pixels), gradient(module, pixels)
+    assert theirs.abs().max() > 0, "vacuous fixture"
+    assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4 * float(theirs.abs().max()))
+
+
+def test_small_network_equals_the_original(module, file):
+    assert_same(load(f"onnx:{file}"), module, file)
+
+
+@pytest.mark.filterwarnings("ignore::holdfast.errors.HoldfastWarning")
+@pytest.mark.parametrize(
+    ("name", "size", "dynamo"),
+    [
+        ("resnet18", 64, False),
+        ("vit_tiny_patch16_224", 32, False),
+        ("convnext_atto", 32, False),
+        pytest.param("resnet18", 64, True, marks=pytest.mark.slow),
+        pytest.param("vit_tiny_patch16_224", 32, True, marks=pytest.mark.slow),
+        pytest.param("convnext_atto", 32, True, marks=pytest.mark.slow),
+        pytest.param("efficientnet_b0", 64, False, marks=pytest.mark.slow),
+        pytest.param("mobilenetv3_small_100", 64, True, marks=pytest.mark.slow),
+        pytest.param("swin_tiny_patch4_window7_224", 224, True, marks=pytest.mark.slow),
+        pytest.param("mixer_s32_224", 224, True, marks=pytest.mark.slow),
+    ],
+)
+def test_exported_networks_equal_the_originals(name, size, dynamo, tmp_path):
+    declare_operators()
+    timm = pytest.importorskip("timm")
+    fixed = {"img_size": size} if name.startswith("vit") else {}
+    module = timm.create_model(name, num_classes=0, **fixed).eval().requires_grad_(False)
+    file = export(module, tmp_path / f"{name}.onnx", (3, size, size), dynamo)
+    assert_same(load(f"onnx:{file}"), module, file)
+
+
+def test_dynamo_export_equals_the_original(module, tmp_path):
+    file = export(module, tmp_path / "dynamo.onnx", (1, 8, 8), dynamo=True)
+    assert_same(load(f"onnx:{file}"), module, file)
+
+
+def test_doctor_finds_it_healthy_and_fingerprints_are_stable(file):
+    checks = doctor.examine_loading(lambda: load(f"onnx:{file}?mean=0.5&std=0.5"))
+    assert {check.status for check in checks} == {"ok"}
+
+
+def test_fingerprint_sees_the_graph(tmp_path):
+    tanh, relu = (nn.Sequential(nn.Flatten(), part) for part in (nn.Tanh(), nn.ReLU()))
+    files = [export(part, tmp_path / f"{name}.onnx", (1, 8, 8), False) for part, name in ((tanh, "a"), (relu, "b"))]
+    first, second = (load(f"onnx:{file}").fingerprint for file in files)
+    assert first != second
+
+
+def test_inner_value_and_pooling_leave_a_head_out(module, file):
+    graph = onnx.load(file).graph
+    features = next(node.output[0] for node in graph.node if node.op_type == "Relu")
+    encoder = load(f"onnx:{file}?output={features}&pool=mean")
+    pixels = torch.rand(2, 1, 8, 8)
+    assert torch.allclose(encoder(pixels), module[:3](pixels).mean((2, 3)), atol=1e-5)
+    assert encoder.parameters < load(f"onnx:{file}").parameters, "the head's weights must not be kept"
+    with pytest.raises(HoldfastError, match="computes no value"):
+        load(f"onnx:{file}?output=nothing")
+    with pytest.raises(HoldfastError, match="no cls token"):
+        load(f"onnx:{file}?output={features}&pool=cls")(pixels)
+
+
+def test_graph_for_one_image_runs_image_by_image(module, tmp_path):
+    file = export(module, tmp_path / "one.onnx", (1, 8, 8), dynamo=False, dynamic=False)
+    pixels = torch.rand(3, 1, 8, 8)
+    assert torch.allclose(load(f"onnx:{file}")(pixels), module(pixels), atol=1e-5)
+
+
+def test_colour_without_normalisation_warns_unless_it_is_said(tmp_path):
+    file = export(nn.Flatten(), tmp_path / "colour.onnx", (3, 4, 4), dynamo=False)
+    with pytest.warns(HoldfastWarning, match="says nothing of normalisation"):
+        load(f"onnx:{file}")
+    pixels = torch.rand(2, 3, 4, 4)
+    assert torch.equal(load(f"onnx:{file}?mean=0&std=1")(pixels), pixels.flatten(1))
+
+
+def write(tmp_path: Path, nodes: list[Any], inputs=("x",), outputs=("y",), opset: int = 17, batch: Any = "b") -> Path:
+    values = [
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [batch, 8]) for n in names] for names in (inputs, outputs)
+    ]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", *values), opset_imports=[helper.make_opsetid("", opset)], ir_version=8
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def test_unknown_operators_are_refused_by_name_with_what_is_supported(tmp_path):
+    file = write(tmp_path, [helper.make_node("Hardmax", ["x"], ["z"]), helper.make_node("Det", ["z"], ["y"])])
+    with pytest.raises(HoldfastError, match=r"cannot be imported: Det, Hardmax; supported: Abs, Add, .*, Conv, "):
+        load(f"onnx:{file}")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"inputs": ("x", "z"), "nodes": [helper.make_node("Add", ["x", "z"], ["y"])]}, "needs 2 inputs"),
+        (
+            {
+                "outputs": ("y", "y2"),
+                "nodes": [helper.make_node(n, ["x"], [o]) for n, o in (("Abs", "y"), ("Exp", "y2"))],
+            },
+            r"choose one: \?output=y\|y2",
+        ),
+        ({"opset": 9}, "operator set 9"),
+        ({"batch": 5}, "exactly 5 images"),
+    ],
+)
+def test_unusable_graphs_say_what_to_do(change, said, tmp_path):
+    with pytest.raises(HoldfastError, match=said):
+        load(f"onnx:{write(tmp_path, **{'nodes': [helper.make_node('Abs', ['x'], ['y'])], **change})}")
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes", "outputs"),
+    [
+        ("MaxPool", {"kernel_shape": [2, 2]}, 2),
+        ("AveragePool", {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1], "ceil_mode": 1}, 1),
+        ("AveragePool", {"kernel_shape": [2, 2], "dilations": [2, 2]}, 1),
+    ],
+)
+def test_variants_that_are_not_imported_are_refused(operator, attributes, outputs):
+    model = model_of(Case(operator, (), attributes, outputs=outputs))
+    with pytest.raises(HoldfastError, match=f"ONNX operator {operator} with .* is not supported"):
+        OnnxModule(parse(model, "y0", "case"))(torch.rand(2, 4, 6, 6))
+
+
+def test_resizing_that_torch_does_not_know_is_refused():
+    scales = np.array([1, 1, 2, 2], np.float32)
+    for attributes in (
+        {"mode": "nearest"},
+        {"mode": "linear", "antialias": 1},
+        {"mode": "cubic", "cubic_coeff_a": -0.5},
+    ):
+        with pytest.raises(HoldfastError, match="ONNX operator Resize with"):
+            OnnxModule(parse(model_of(Case("Resize", (None, scales), attributes)), "y0", "case"))(
+                torch.rand(2, 4, 6, 6)
+            )
+
+
+def test_damaged_files_are_refused(file, tmp_path):
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(file.read_bytes()[:-200])
+    with pytest.raises(HoldfastError, match="not a whole ONNX model"):
+        load(f"onnx:{path}")
+    path.write_text("no model at all")
+    with pytest.raises(HoldfastError, match="not a whole ONNX model"):
+        load(f"onnx:{path}")
+
+
+def test_size_must_fit_the_graph(file):
+    with pytest.raises(HoldfastError, match=r"cannot take \(1, 9, 9\)"):
+        load(f"onnx:{file}", Options(size=9))
