@@ -15,6 +15,7 @@ from holdfast.balls import Ball, Linf
 from holdfast.divergences import Cosine, Divergence, L2Distance
 from holdfast.encoder import Codes, Pixels
 from holdfast.evaluation import Observation, Population
+from holdfast.measures.neighbours import Clean
 from holdfast.objective import Goal, Objective, Scene
 from holdfast.objectives.away import Away
 from holdfast.objectives.crossing import Crossing, Misretrieval
@@ -160,7 +161,7 @@ def attacked(population: Population, rows: Sequence[int], case: Case, goal: Goal
     return case.attack(population.encoder, scene.pixels, objective, case.ball, scene.noise.fork(goal.name))
 
 
-def nearest(divergence: Divergence, codes: Codes, clean: Codes, count: int, own: Sequence[int] = ()) -> Tensor:
+def nearest(divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()) -> Tensor:
     """Return the rows of the ``count`` clean codes nearest to each code, its ``own`` left out, shape (b, count)."""
     points, targets = divergence.embed(codes), divergence.embed(clean)
     if points is None or targets is None:

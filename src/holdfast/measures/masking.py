@@ -86,9 +86,21 @@ class Masking(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         flags: list[Series] = []
+        moves: list[Series] = []
         for k, ball in enumerate(self.balls):
             sighted, slope = observed[f"sighted{k}"], observed[f"slope{k}"]
             case = Case(ball, self.attack, self.divergence)
+            for found in ("sighted", "blind", "noise"):
+                moves.append(
+                    series_of(
+                        f"{found}_displacement",
+                        case,
+                        observed[f"{found}{k}"],
+                        str(self.divergence),
+                        Claim.LOWER,
+                        "largest displacement",
+                    )
+                )
             vanished = (slope == 0) | ~slope.isfinite()
             blind_wins = observed[f"blind{k}"] > sighted * (1 + TOLERANCE)
             flags += [
@@ -106,7 +118,7 @@ class Masking(Evaluation):
         estimates = [summarise(series, "share", "lower") for series in flags]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(flags),
+            series=(*flags, *moves),
             estimates=tuple(estimates),
             verdicts=tuple(verdict(quantity, estimates) for quantity in QUESTIONS),
             warnings=(*cautions(population), *alarms(estimates)),
@@ -139,6 +151,8 @@ def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
         return Verdict(
             question=QUESTIONS[quantity], status="proved", reason=f"no violation on the {worst.n} images probed"
         )
+    if worst.value <= ALARMING:
+        return Verdict(question=QUESTIONS[quantity], status="unknown", reason=f"{said}: few enough for chance")
     return Verdict(question=QUESTIONS[quantity], status="refuted", reason=said)
 
 

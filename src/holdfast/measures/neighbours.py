@@ -16,6 +16,9 @@ from holdfast.divergences import Divergence
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
 
+TIE = 1e-12
+"""Relative difference in float64 up to which two divergences count as equal: stepwise ones tie but for rounding."""
+
 Moved = Float[Tensor, "m d"]
 Clean = Float[Tensor, "n d"]
 
@@ -72,7 +75,7 @@ def _tiled_counts(points: Moved, own: Int[Tensor, "m"], targets: Clean, width: i
 
 
 def _decided(
-    points: Moved, own: Int[Tensor, "m"], targets: Clean, block: Clean, unsure: Bool[Tensor, "m k"]
+    points: Moved, own: Int[Tensor, "m"], targets: Clean, block: Float[Tensor, "k d"], unsure: Bool[Tensor, "m k"]
 ) -> Int[Tensor, "m"]:
     """Count the ``unsure`` pairs that are closer, from differences in float64."""
     counts = torch.zeros_like(own)
@@ -83,7 +86,7 @@ def _decided(
         point = points[i].double()
         theirs = (point - block[j].double()).square().sum(1)
         ours = (point - targets[own[i]].double()).square().sum(1)
-        counts.index_add_(0, i, (theirs < ours).long())
+        counts.index_add_(0, i, (theirs < ours * (1 - 2 * TIE)).long())
     return counts
 
 
@@ -92,7 +95,7 @@ def _slow_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], cl
     counts = torch.zeros_like(own)
     for i, (code, row) in enumerate(zip(moved.double(), own.tolist(), strict=True)):
         distance = divergence(code.expand_as(clean), clean.double())
-        counts[i] = (distance < distance[row]).sum()  # its own distance is not strictly smaller than itself
+        counts[i] = (distance < distance[row] * (1 - TIE)).sum()  # which its own distance never is
     return counts
 
 
@@ -110,7 +113,7 @@ def share_of_pairs_within(divergence: Divergence, thresholds: Float[Tensor, "t"]
         rows = torch.arange(len(block), device=clean.device)
         block[rows, rows + (0 if points is not None else top)] = torch.inf  # a sample is no pair with itself
         # Each divergence falls into the bin of the first threshold that is not smaller than it.
-        bins = torch.searchsorted(ordered, block)
+        bins = torch.searchsorted(ordered, block * (1 - TIE))
         below += torch.bincount(bins.flatten(), minlength=len(below))
         if points is not None:  # the block begins at its own diagonal; beyond its square each pair stands for two
             below += torch.bincount(bins[:, len(block) :].flatten(), minlength=len(below))

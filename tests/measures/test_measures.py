@@ -1,0 +1,222 @@
+"""The measures on encoders where every number is known, and what they say when nothing can be measured."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.gradient import GradientAttack
+from holdfast.attacks.square import SquareAttack
+from holdfast.balls import Linf
+from holdfast.divergences import Cosine, L2Distance
+from holdfast.encoder import Domain, Encoder
+from holdfast.errors import HoldfastError
+from holdfast.images import Images
+from holdfast.measures.breakaway import Breakaway
+from holdfast.measures.displacement import Displacement
+from holdfast.measures.impersonation import Impersonation
+from holdfast.measures.masking import Masking
+from holdfast.measures.overlap import Overlap
+from holdfast.measures.population import effective_rank
+from holdfast.result import Claim, Result
+from holdfast.run import Run
+from tests.samples import builtin, digits
+
+BALL = Linf(0.1)
+ATTACK = AdaptiveAttack(steps=20)
+ONE = {"balls": (BALL,), "attacks": (ATTACK,), "divergences": (L2Distance(),)}
+
+
+def pixel(values: list[float]) -> Images:
+    """Images of one pixel each."""
+    return Images(torch.tensor(values).reshape(-1, 1, 1, 1), ids=[f"v{value}" for value in values])
+
+
+def identity() -> Encoder:
+    return Encoder(nn.Flatten().eval(), "identity", Domain((1, 1, 1)))
+
+
+def series(result: Result, quantity: str) -> list[float]:
+    return list(next(s.values for s in result.series if s.quantity == quantity))
+
+
+def test_displacement_of_the_identity_is_the_radius() -> None:
+    result = Displacement(**ONE)(identity(), pixel([0.2, 0.25, 0.5, 0.9]))
+    assert series(result, "displacement") == pytest.approx([0.1] * 4, abs=1e-6)
+    # Of the six pairs, only 0.2 - 0.25 is as close as 0.1.
+    assert series(result, "universal_quantile") == pytest.approx([1 / 6] * 4)
+    assert result.estimate("universal_quantile").value == pytest.approx(1 / 6)
+    assert result.estimate("universal_quantile").claim is Claim.LOWER
+
+
+def test_breakaway_of_the_identity_is_counted_by_hand() -> None:
+    # 0.2 can only profit by moving up to 0.3, past 0.25 (and exactly half way is not closer); 0.5 and 0.9 are out of reach.
+    result = Breakaway(**ONE, pairwise=ATTACK)(identity(), pixel([0.2, 0.25, 0.5, 0.9]))
+    assert series(result, "breakaway_share")[2:] == [0, 0]
+    assert result.estimate("nearest_neighbour_accuracy", attack=str(ATTACK) + " at retrieval").value == 0.5
+    assert result.estimate("breakaway_risk").value <= 2 / 12
+
+
+def test_impersonation_of_the_identity_is_counted_by_hand() -> None:
+    result = Impersonation(**ONE)(identity(), pixel([0.2, 0.9]))
+    # The distance 0.7 shrinks by 0.1 and the target is still farther than the image itself.
+    assert series(result, "relative_quantile") == pytest.approx([6 / 7] * 2, abs=1e-5)
+    assert result.estimate("impersonation_rate").value == 0
+    near = Impersonation(**ONE)(identity(), pixel([0.2, 0.25]))
+    assert series(near, "relative_quantile") == pytest.approx([0, 0], abs=0.03)
+    assert near.estimate("impersonation_rate").value == 1
+
+
+def test_overlap_of_the_identity_is_counted_by_hand() -> None:
+    far = Overlap(**ONE)(identity(), pixel([0.2, 0.9]))
+    # d(x, impostor) = 0.6, d(x, itself moved) = 0.1: margin (0.6 - 0.1) / 0.7.
+    assert series(far, "adversarial_margin") == pytest.approx([5 / 7] * 2, abs=1e-5)
+    assert far.estimate("overlap_risk").value == 0
+    near = Overlap(**ONE)(identity(), pixel([0.2, 0.35]))
+    # d(x, impostor) = 0.05, d(x, itself moved) = 0.1.
+    assert series(near, "adversarial_margin") == pytest.approx([-1 / 3] * 2, abs=1e-4)
+    assert near.estimate("overlap_risk").value == 1
+
+
+class Constant(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (0 * x.flatten(1)[:, :3]) + torch.tensor([1.0, 2.0, 3.0], dtype=x.dtype)
+
+
+@pytest.mark.parametrize("evaluation", [Displacement(**ONE), Breakaway(**ONE), Impersonation(**ONE), Overlap(**ONE)])
+def test_a_collapsed_encoder_is_flagged(evaluation: Displacement | Breakaway | Impersonation | Overlap) -> None:
+    result = evaluation(Encoder(Constant().eval(), "constant", Domain((1, 8, 8))), digits(10))
+    assert any("COLLAPSED" in warning for warning in result.findings.warnings)
+    healthy = evaluation(builtin(), digits(10))
+    assert not healthy.findings.warnings, "vacuous: everything is flagged"
+
+
+def test_a_collapsed_encoder_has_no_relative_numbers() -> None:
+    encoder = Encoder(Constant().eval(), "constant", Domain((1, 8, 8)))
+    quantile = Impersonation(**ONE)(encoder, digits(10)).estimate("relative_quantile")
+    margin = Overlap(**ONE)(encoder, digits(10)).estimate("adversarial_margin")
+    assert isnan(quantile.value)
+    assert isnan(margin.value)
+    assert quantile.reason
+    assert "undefined" in quantile.reason
+
+
+def test_duplicated_images_are_reported_and_left_out_of_ratios() -> None:
+    base = digits(10)
+    pixels = torch.cat([base.pixels(range(10)), base.pixels(range(3))])
+    twins = Images(pixels, ids=[str(k) for k in range(13)])
+    result = Displacement(**ONE)(builtin(), twins)
+    assert any("3 of 13 images are exact copies" in warning for warning in result.findings.warnings)
+    pair = Images(base.pixels([0, 0]), ids=["a", "b"])
+    quantile = Impersonation(**ONE)(builtin(), pair).estimate("relative_quantile")
+    assert isnan(quantile.value)
+    assert quantile.n == 0
+
+
+def test_zero_codes_are_undefined_under_cosine() -> None:
+    class Zero(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            # The darkest image has a zero code.
+            return torch.relu(x.flatten(1) - 0.3)
+
+    images = pixel([0.1, 0.5, 0.7, 0.9])
+    settings = {**ONE, "divergences": (Cosine(),), "balls": (Linf(0.01),)}
+    result = Displacement(**settings)(Encoder(Zero().eval(), "zero", Domain((1, 1, 1))), images)
+    values = series(result, "universal_quantile")
+    assert isnan(values[0])
+    assert not any(isnan(value) for value in values[1:])
+    assert "1 of 4 samples undefined" in (result.estimate("universal_quantile").reason or "")
+
+
+@pytest.mark.parametrize("evaluation", [Impersonation(**ONE), Overlap(**ONE), Breakaway(**ONE)])
+def test_a_single_image_is_refused_with_advice(evaluation: Impersonation | Overlap | Breakaway) -> None:
+    with pytest.raises(HoldfastError, match="only one image"):
+        evaluation(builtin(), digits(1))
+
+
+def test_a_single_image_has_a_displacement_but_no_quantile() -> None:
+    result = Displacement(**ONE)(builtin(), digits(1))
+    assert series(result, "displacement")[0] > 0
+    assert isnan(result.estimate("universal_quantile").value)
+
+
+def test_effective_rank_of_known_spectra() -> None:
+    line = torch.outer(torch.linspace(-1, 1, 50), torch.randn(6))
+    assert effective_rank(line) == pytest.approx(1, abs=1e-6)
+    assert effective_rank(torch.cat([torch.eye(8), -torch.eye(8)])) == pytest.approx(8, rel=1e-6)
+    assert effective_rank(torch.full((9, 4), 3.0)) == 0
+
+
+def test_stronger_attacks_find_more_than_the_published_one() -> None:
+    result = Displacement(balls=(Linf(0.1),), attacked=60)(builtin(), digits(60))
+    published = result.estimate("universal_quantile", attack="u-pgd", divergence="l2")
+    adaptive = result.estimate("universal_quantile", attack="adaptive", divergence="l2")
+    assert adaptive.value > published.value
+
+
+def masked(strength: float) -> Encoder:
+    """An encoder whose gradient vanishes although its codes move: rounding in front of a smooth one."""
+
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = builtin().module
+
+        def forward(self, x: Tensor) -> Tensor:
+            rounded = (x * 16).round() / 16
+            return self.inner(rounded + (x - rounded) * strength)
+
+    return Encoder(Masked().eval(), "masked", Domain((1, 8, 8)))
+
+
+def test_masked_gradients_are_caught() -> None:
+    evaluation = Masking(attack=AdaptiveAttack(steps=15, restarts=2), blind=SquareAttack(queries=150), attacked=20)
+    hidden = evaluation(masked(1e-9), digits(20))
+    assert any("GRADIENT MASKING" in warning for warning in hidden.findings.warnings)
+    assert any(verdict.status == "refuted" for verdict in hidden.findings.verdicts)
+    honest = evaluation(builtin("digits-robust"), digits(20))
+    assert not honest.findings.warnings
+    assert not any(verdict.status == "refuted" for verdict in honest.findings.verdicts)
+
+
+def test_vanished_gradients_are_counted() -> None:
+    class Dead(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x.flatten(1).round(), 0 * x.flatten(1)[:, :1]], dim=1)
+
+    result = Masking(attacked=10, blind=SquareAttack(queries=20))(
+        Encoder(Dead().eval(), "dead", Domain((1, 8, 8))), digits(10)
+    )
+    assert result.estimate("zero_gradient_share", ball="linf:0.1").value == 1
+
+
+def test_curves_need_two_radii() -> None:
+    attack = GradientAttack(steps=3)
+    two = Displacement(balls=(Linf(0.1), Linf(0.4)), attacks=(attack,), divergences=(L2Distance(),))(
+        builtin(), digits(20)
+    )
+    (curve,) = two.findings.curves
+    assert curve.x == (0.1, 0.4)
+    assert curve.y[0] < curve.y[1]
+    assert not Displacement(**ONE)(builtin(), digits(20)).findings.curves
+
+
+def test_pictures_show_the_extremes() -> None:
+    result = Displacement(**ONE)(builtin(), digits(20))
+    values = dict(zip(result.findings.ids, series(result, "universal_quantile"), strict=True))
+    shown = [picture.caption.split(":")[0] for picture in result.findings.pictures]
+    assert shown[0] == max(values, key=lambda name: values[name])
+    assert shown[-1] == min(values, key=lambda name: values[name])
+    assert all(set(picture.labels) == {"clean", "attacked", "change"} for picture in result.findings.pictures)
+
+
+def test_precision_and_seed_are_settings_and_batch_size_is_not() -> None:
+    evaluation = Displacement(**ONE)
+    result = evaluation(builtin(), digits(10), Run(seed=3, precision="float64", batch_size=4))
+    assert result.settings["seed"] == 3
+    assert result.settings["precision"] == "float64"
+    assert "batch_size" not in result.settings

@@ -1,0 +1,139 @@
+"""Laws over the whole catalogue: a new evaluation is tested by these before it has tests of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isnan
+
+import pytest
+import torch
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.gradient import GradientAttack
+from holdfast.attacks.square import SquareAttack
+from holdfast.balls import Linf
+from holdfast.catalog import evaluations
+from holdfast.evaluation import Evaluation, Observation, Population
+from holdfast.result import Claim, Result
+from holdfast.run import Run
+from tests.samples import builtin, digits
+
+COUNT = 14
+SMALL = {
+    "balls": (Linf(0.05), Linf(0.15)),
+    "attacks": (GradientAttack(steps=3), AdaptiveAttack(steps=3)),
+    "attack": AdaptiveAttack(steps=3),
+    "pairwise": AdaptiveAttack(steps=3),
+    "blind": SquareAttack(queries=5),
+    "rivals": 3,
+}
+
+
+def small(kind: type[Evaluation]) -> Evaluation:
+    """The evaluation with every expensive setting it has made cheap."""
+    return replace(kind(), **{name: value for name, value in SMALL.items() if name in kind.__dataclass_fields__})
+
+
+EVALUATIONS = [small(kind) for kind in evaluations().values()]
+every = pytest.mark.parametrize("evaluation", EVALUATIONS, ids=lambda evaluation: evaluation.name)
+
+
+def values(result: Result) -> dict[tuple[str, str], list[float]]:
+    """Every per-sample number, by sample id."""
+    ids = result.findings.ids
+    order = sorted(range(len(ids)), key=lambda k: ids[k])
+    return {
+        (series.quantity, str(sorted(series.conditions.items()))): [series.values[k] for k in order]
+        for series in result.series
+    }
+
+
+def same(left: Result, right: Result, tolerance: float = 1e-4) -> bool:
+    a, b = values(left), values(right)
+    return a.keys() == b.keys() and all(
+        x == pytest.approx(y, rel=tolerance, abs=tolerance, nan_ok=True) for x, y in ((a[key], b[key]) for key in a)
+    )
+
+
+@every
+def test_results_ignore_order(evaluation: Evaluation) -> None:
+    images = digits(COUNT)
+    forward = evaluation(builtin(), images, Run(precision="float64"))
+    flipped = evaluation(builtin(), images[list(range(COUNT))[::-1]], Run(precision="float64"))
+    assert same(forward, flipped)
+    assert forward.findings.ids != flipped.findings.ids, "vacuous: nothing was reversed"
+
+
+@every
+def test_results_depend_on_the_images_and_the_encoder(evaluation: Evaluation) -> None:
+    """The laws of this file are awake: something does change the numbers."""
+    here = evaluation(builtin(), digits(COUNT), Run(precision="float64"))
+    elsewhere = evaluation(builtin("digits-random"), digits(COUNT), Run(precision="float64"))
+    assert not same(here, elsewhere)
+
+
+@every
+def test_results_ignore_batch_size(evaluation: Evaluation) -> None:
+    whole = evaluation(builtin(), digits(COUNT), Run(precision="float64", batch_size=64))
+    for size in (1, 5):
+        assert same(whole, evaluation(builtin(), digits(COUNT), Run(precision="float64", batch_size=size)))
+
+
+@every
+def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
+    population = Population(builtin(), digits(COUNT), Run(precision="float64"))
+    observation = evaluation.observation()
+    rows = observation.rows(population)
+    whole = observation.observe(population, rows)
+    parts = [observation.observe(population, rows[start : start + 5]) for start in range(0, len(rows), 5)]
+    for name, seen in whole.items():
+        assert len(seen) == len(rows)
+        assert torch.allclose(seen, torch.cat([part[name] for part in parts]), atol=1e-9, equal_nan=True)
+
+
+@every
+def test_seed_decides(evaluation: Evaluation) -> None:
+    first, again = (evaluation(builtin(), digits(COUNT), Run(seed=0)) for _ in range(2))
+    assert first == again
+    assert first.settings["seed"] == 0
+
+
+@every
+def test_result_survives_storage(evaluation: Evaluation) -> None:
+    result = evaluation(builtin(), digits(COUNT))
+    text = result.model_dump_json()
+    assert "NaN" not in text
+    back = Result.model_validate_json(text)
+    assert back.model_dump_json() == text
+
+
+@every
+def test_numbers_are_dressed(evaluation: Evaluation) -> None:
+    """Every estimate has an interval that holds it, a method, n, a claim; every series an entry per sample."""
+    result = evaluation(builtin(), digits(COUNT))
+    assert result.estimates
+    for estimate in result.estimates:
+        assert estimate.method
+        assert estimate.unit
+        assert estimate.of
+        assert isinstance(estimate.claim, Claim)
+        assert isnan(estimate.value) or estimate.low <= estimate.value <= estimate.high, estimate
+        if estimate.series is not None:
+            matching = [
+                s for s in result.series if s.quantity == estimate.series and s.conditions == estimate.conditions
+            ]
+            assert len(matching) == 1, f"{estimate.quantity} summarises {estimate.series}, which is not there"
+    for series in result.series:
+        assert len(series.values) == len(result.findings.ids)
+        assert {k for k, value in enumerate(series.values) if isnan(value)} == set(series.reasons)
+    quantities = {estimate.quantity for estimate in result.estimates}
+    assert set(evaluation.headline) <= quantities
+    assert evaluation.meaning.count(".") >= 2
+    assert evaluation.title
+
+
+@every
+def test_equal_settings_share_an_observation(evaluation: Evaluation) -> None:
+    assert evaluation.observation() == evaluation.observation()
+    assert hash(evaluation.observation()) == hash(evaluation.observation())
+    assert isinstance(evaluation.observation(), Observation)
