@@ -3,12 +3,17 @@ from __future__ import annotations
 import multiprocessing
 import random
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
 
+from holdfast import catalog, data
+from holdfast.config import build
 from holdfast.encoder import Encoder
+from holdfast.encoders import load
+from holdfast.engine import shards
 from holdfast.engine.base import Done, Engine, Shard
 from holdfast.engine.local import Local
 from holdfast.errors import HoldfastError
@@ -209,3 +214,30 @@ def test_a_run_killed_at_any_moment_loses_nothing_finished(tmp_path):
     results, failures = fill(folder, [slow], run)
     assert failures == []
     assert findings(results) == findings(fill(tmp_path / "unbroken", [slow], run)[0])
+
+
+def test_large_inputs_make_small_shards(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "CPU_VALUES", 8)
+    results, _ = fill(tmp_path / "a", [tiny.Mean()], Run(batch_size=16))
+    assert len(list((tmp_path / "a").rglob("shards/seen-*/*"))) == 8
+    assert findings(results) == findings(fill(tmp_path / "b", [tiny.Mean()], Run(batch_size=2))[0])
+
+
+def numbers(result: Result) -> list[float]:
+    return [value for series in result.series for value in series.values]
+
+
+@pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
+def test_every_evaluation_ignores_sharding_and_order(kind, tmp_path):
+    few = {field.name: 6 for field in fields(kind) if field.name in ("attacked", "pairs")}
+    evaluation, encoder = build(kind, {**few, "balls": ["linf:0.1"]}), load("builtin:digits-random")
+    digits = data.load("builtin:digits", encoder.domain, limit=12)
+
+    def cells(batch_size: int, seed: int = 0) -> Result:
+        run, store = Run(seed=seed, precision="float64", batch_size=batch_size), Store(tmp_path / str(batch_size))
+        (result,), _ = evaluate([encoder], lambda encoder: digits, [evaluation], run, store, Backwards())
+        return result
+
+    expected = numbers(evaluation(encoder, digits, Run(precision="float64")))
+    assert numbers(cells(5)) == pytest.approx(expected, rel=1e-6, abs=1e-9, nan_ok=True)
+    assert cells(5, seed=1).findings != cells(5).findings, "vacuous"

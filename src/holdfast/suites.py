@@ -22,10 +22,10 @@ SUITES = {
     "quick": Suite(
         "published and adaptive attacks on few images: minutes, wide intervals",
         {
-            "displacement": {"attacked": 200},
-            "breakaway": {"attacked": 200},
-            "impersonation": {"pairs": 200},
-            "overlap": {"pairs": 200},
+            "displacement": {"attacked": 300},
+            "breakaway": {"attacked": 300},
+            "impersonation": {"pairs": 300},
+            "overlap": {"pairs": 300},
             "masking": {"attacked": 50},
         },
     ),

@@ -159,7 +159,8 @@ def test_an_interrupt_stops_cleanly_and_the_same_command_continues():
     slow = [*QUICK, "--set", "overlap.attacks=adaptive:steps=100,restarts=10", "--batch-size", "1", "--out", "run"]
     process = subprocess.Popen([*PROCESS, *slow], stderr=subprocess.PIPE, text=True, env={**os.environ})
     limit = time.monotonic() + 60
-    while not list(Path("run").glob("shards/targeted-*/*.safetensors")) and time.monotonic() < limit:
+    while process.poll() is None and not list(Path("run").glob("shards/targeted-*/*.safetensors")):
+        assert time.monotonic() < limit
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=60)[1].splitlines()

@@ -58,7 +58,10 @@ def command(
         typer.Option(help="float32, float64, bfloat16, float16 (default: float32).", rich_help_panel=COMPUTES),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option(help="Images at a time; changes no result (default: 256).", rich_help_panel=COMPUTES)
+        int | None,
+        typer.Option(
+            help="At most so many images at a time; changes no result (default: 256).", rich_help_panel=COMPUTES
+        ),
     ] = None,
     budget: Annotated[
         float | None, typer.Option(help="Seconds after which no new work begins.", rich_help_panel=COMPUTES)

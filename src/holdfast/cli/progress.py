@@ -10,6 +10,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 QUIET_SECONDS = 5.0
 """How often a plain line is written."""
+SETTLING_SECONDS = 3.0
+"""How long to watch before saying how long it will take."""
 
 
 class Shown:
@@ -60,7 +62,7 @@ def remaining(seconds: float, finished: float, unfinished: float) -> str:
         >>> remaining(30.0, 0.25, 0.75), remaining(3600.0, 0.5, 0.5), remaining(1.0, 0.0, 1.0)
         ('1 min 30 s left', '1 h 0 min left', '')
     """
-    if finished <= 0:
+    if finished <= 0 or seconds < SETTLING_SECONDS:
         return ""
     whole = round(seconds * unfinished / finished)
     if whole < 60:

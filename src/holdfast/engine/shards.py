@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from math import prod
 from typing import final
 
 from holdfast.engine.base import Engine
@@ -12,6 +13,11 @@ from holdfast.evaluation import Observation, Population, represent
 from holdfast.run import Observed
 from holdfast.store import Store, StoreError, key_of
 
+CPU_VALUES = 1 << 22
+"""How many input values a shard may have on a CPU, where more at a time are no faster: 27 images of 3 x 224 x 224.
+
+A shard is what an interruption costs, and one step of the progress shown.
+"""
 Told = Callable[[int, int], None]
 """Told how many samples are done, of how many; it may raise to stop the work."""
 
@@ -67,11 +73,17 @@ def observe(
 
 
 def _missing(rows: Sequence[int], held: set[str], population: Population) -> list[list[int]]:
-    """Return the rows not ``held``, cut into shards of one batch.
+    """Return the rows not ``held``, cut into shards.
 
     Cutting comes first, so that an interrupted run goes on with the very shards of an unbroken one.
     """
-    size, ids = population.run.batch_size, population.images.ids
+    size, ids = _size(population), population.images.ids
     cut = (rows[start : start + size] for start in range(0, len(rows), size))
     shards = ([row for row in shard if ids[row] not in held] for shard in cut)
     return [shard for shard in shards if shard]
+
+
+def _size(population: Population) -> int:
+    """Return how many rows make a shard: a batch, or less where large inputs would make it last for hours."""
+    run, values = population.run, prod(population.encoder.domain.shape)
+    return max(1, min(run.batch_size, CPU_VALUES // values)) if run.device == "cpu" else run.batch_size
