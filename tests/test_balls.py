@@ -72,21 +72,23 @@ def test_a_projection_is_the_nearest_point(ball: Ball):
     torch.testing.assert_close(here, furthest, rtol=1e-10, atol=1e-12)
 
 
+def nearest_in_l1(point: np.ndarray, radius: float) -> np.ndarray:
+    """Return the projection of ``point``, shape (d,), by a general solver over its positive and negative parts."""
+    d = len(point)
+
+    def gap(parts: np.ndarray) -> float:
+        return float(((parts[:d] - parts[d:] - point) ** 2).sum()) / 2
+
+    inside = optimize.LinearConstraint(np.ones((1, 2 * d)), -inf, radius)
+    solved = optimize.minimize(gap, np.full(2 * d, 1e-3), bounds=optimize.Bounds(0, inf), constraints=inside, tol=1e-14)
+    assert solved.success
+    return solved.x[:d] - solved.x[d:]
+
+
 @pytest.mark.parametrize("radius", RADII)
 def test_the_l1_projection_agrees_with_a_general_solver(radius: float):
-    size = SHAPE[0] * SHAPE[1]
     for point in around(L1(radius), 4):
-        flat = point.flatten().numpy()
-        # Split into positive and negative parts, which makes the constraint linear.
-        solved = optimize.minimize(
-            lambda v, flat=flat: 0.5 * ((v[:size] - v[size:] - flat) ** 2).sum(),
-            np.full(2 * size, 1e-3),
-            bounds=[(0, None)] * (2 * size),
-            constraints={"type": "ineq", "fun": lambda v: radius - v.sum()},
-            options={"ftol": 1e-14, "maxiter": 500},
-        )
-        assert solved.success
-        nearest = solved.x[:size] - solved.x[size:]
+        nearest = nearest_in_l1(point.flatten().numpy(), radius)
         np.testing.assert_allclose(L1(radius).project(point[None])[0].flatten().numpy(), nearest, atol=1e-4 * radius)
 
 

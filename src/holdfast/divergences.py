@@ -136,8 +136,10 @@ class Whitened(Divergence):
     def fit(self, codes: Float[Tensor, "n d"]) -> Divergence:
         centred = codes.double() - codes.double().mean(0)
         values, vectors = torch.linalg.eigh(centred.T @ centred / max(1, len(codes) - 1))
-        # A collapsed population has no covariance to divide by; the smallest normal number keeps the map finite.
-        values = values.clamp_min(0) + max(self.floor * float(values.clamp_min(0).mean()), 1e-300)
+        # A collapsed population has no covariance to divide by; the codes' smallest normal number keeps the map finite.
+        values = values.clamp_min(0) + max(
+            self.floor * float(values.clamp_min(0).mean()), torch.finfo(codes.dtype).tiny
+        )
         return Linear((vectors * values.rsqrt()) @ vectors.T, self)
 
 
