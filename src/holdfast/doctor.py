@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.encoder import Codes, Encoder, Normalised, Pixels
+from holdfast.encoders.onnx_graph import OnnxModule
 from holdfast.errors import HoldfastError
 from holdfast.noise import Noise
 from holdfast.result import Record
@@ -251,8 +252,18 @@ def _weights(subject: Subject) -> Answer:
 
 
 def _layers(subject: Subject) -> Answer:
-    parts = [type(part).__name__ for part in subject.encoder.module.modules() if next(part.children(), None) is None]
-    return "ok", f"It is built of {', '.join(f'{count} {kind}' for kind, count in Counter(parts).most_common())}."
+    parts = Counter(kind for part in subject.encoder.module.modules() for kind in _kinds(part))
+    return "ok", f"It is built of {', '.join(f'{count} {kind}' for kind, count in parts.most_common())}."
+
+
+def _kinds(part: nn.Module) -> list[str]:
+    """Return what a module does itself: the operations of a graph, or its type where it has no parts."""
+    if isinstance(part, OnnxModule):
+        return [node.operator for node in part.graph.nodes]
+    if isinstance(part, torch.fx.GraphModule):
+        return [str(node.target) for node in part.graph.nodes if node.op == "call_function"]
+    leaf = next(part.children(), None) is None and type(part) is not nn.Module
+    return [type(part).__name__] if leaf else []
 
 
 QUESTIONS: dict[str, Callable[[Subject], Answer]] = {

@@ -70,6 +70,13 @@ def test_missing_package_names_the_extra():
         require("holdfast_has_no_such_package", "vision")
 
 
+def test_package_of_another_build_is_told_apart(tmp_path, monkeypatch):
+    (tmp_path / "misfit.py").write_text("raise RuntimeError('operator misfit::nms does not exist')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(HoldfastError, match="built for another torch"):
+        require("misfit", "vision")
+
+
 def test_settings_keep_their_types():
     assert split("x?size=3&trust_remote_code=true", Options) == ("x", Options(size=3, trust_remote_code=True))
     with pytest.raises(HoldfastError, match="expected int"):

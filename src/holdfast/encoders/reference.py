@@ -76,10 +76,12 @@ def require(package: str, extra: str) -> Any:
     """Return the module ``package``, which the optional dependencies ``extra`` bring."""
     try:
         return import_module(package)
-    except (ImportError, RuntimeError) as error:  # torchvision beside another build of torch raises a RuntimeError
-        raise HoldfastError(
-            f"{package} cannot be imported ({first_line(error)}); install it with: pip install 'holdfast[{extra}]'"
-        ) from error
+    except ImportError as error:
+        advice = f"install it with: pip install 'holdfast[{extra}]'"
+        raise HoldfastError(f"{package} cannot be imported ({first_line(error)}); {advice}") from error
+    except RuntimeError as error:  # torchvision compiled for another build of torch
+        advice = f"it was built for another torch than yours; install the two together: pip install 'holdfast[{extra}]'"
+        raise HoldfastError(f"{package} cannot be imported ({first_line(error)}); {advice}") from error
 
 
 def existing(name: str) -> Path:
