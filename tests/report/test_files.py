@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.errors import HoldfastError
 from holdfast.report import write
 from holdfast.report.files import Report
 from tests.report.synthetic import breakaway, everything
@@ -90,6 +91,13 @@ def test_a_report_never_half_replaces_the_last(written, monkeypatch, tmp_path):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full_disk)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(HoldfastError, match="No space left"):
         write(results, failures, tmp_path)
+    assert not list(tmp_path.glob("*.part")) + list(tmp_path.glob(".*.part"))
     assert (tmp_path / "report.html").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(HoldfastError, match="choose a folder"):
+        write(everything()[0][:1], [], tmp_path / "file" / "report")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from holdfast.errors import HoldfastError
 from holdfast.report.compare import Comparison, compare
 from holdfast.report.page import render
 from holdfast.report.printed import csv, latex, markdown
@@ -27,6 +28,9 @@ def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) 
     """Write the report of stored records into ``folder`` and return the path of each of its files by kind.
 
     Nothing else is read: no model, no images, no clock, so that old runs render again at any time.
+
+    Raises:
+        HoldfastError: the folder cannot be written; what was there before stays whole.
     """
     comparison = compare(results)
     found = groups(results)
@@ -40,13 +44,18 @@ def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) 
         "table.md": markdown(tables),
         "table.tex": latex(tables),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    return {name: _replace(folder / name, content) for name, content in texts.items()}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return {name: _replace(folder / name, content) for name, content in texts.items()}
+    except OSError as error:
+        raise HoldfastError(f"the report cannot be written to {folder} ({error}); choose a folder with room") from error
 
 
 def _replace(path: Path, content: str) -> Path:
     """Write ``content`` so that a reader sees the old file or the new one, never half of either."""
     part = path.with_name(f".{path.name}.part")
-    part.write_text(content, encoding="utf-8")
-    part.replace(path)
-    return path
+    try:
+        part.write_text(content, encoding="utf-8")
+        return part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -57,7 +57,7 @@ def _sentence(firsts: Sequence[tuple[str, ...]], table: Table) -> str:
     if len(set(firsts)) == 1:
         return f"{'Best' if len(firsts[0]) == 1 else 'Tied for best'}{_under(len(firsts), len(firsts))}."
     parts = [
-        f"{text.among(names, table.encoders)} {'is best' if len(names) == 1 else 'are tied for best'}"
+        f"{text.few(names, table.encoders)} {'is best' if len(names) == 1 else 'are tied for best'}"
         f"{_under(count, len(firsts))}"
         for names, count in Counter(firsts).most_common()
     ]

@@ -1,0 +1,78 @@
+"""What the report tells a reader to do follows from the numbers."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.report.advice import advice, alerts
+from holdfast.report.compare import compare
+from holdfast.report.gate import check, parse
+from holdfast.report.protocol import groups
+from holdfast.report.standings import standings
+from holdfast.report.tables import summary
+from tests.report.synthetic import breakaway, everything
+
+
+def told(results, failures=()) -> str:
+    found = groups(results)
+    (table, *_) = summary(found, compare(results))
+    return "\n".join(advice(table, alerts(found), failures))
+
+
+def warned(result, *warnings):
+    return result.model_copy(update={"findings": result.findings.model_copy(update={"warnings": warnings})})
+
+
+def test_the_best_encoder_is_named_with_its_count():
+    results, failures = everything()
+    said = told(results, failures)
+    assert "digits-robust holds fastest: it is best or tied for best in 48 of the 48 headline rows" in said
+    assert "1 cell could not be computed" in said
+    assert "Settle the warnings" not in said, "the leader has none of its own"
+
+
+def test_warnings_of_the_leader_alone_hold_the_advice_back():
+    weak, strong = breakaway("digits-random"), breakaway("digits-robust")
+    assert "Settle the warnings about digits-robust" in told([weak, warned(strong, "Masked.")])
+    assert "Settle" not in told([warned(weak, "Copies."), warned(strong, "Copies.")])
+
+
+def test_equal_encoders_are_not_ranked_by_chance():
+    first = breakaway("one")
+    second = first.model_copy(update={"encoder": first.encoder.model_copy(update={"name": "two"})})
+    said = told([first, second])
+    assert "tied in every headline row" in said
+    (table,) = summary(groups([first, second]), compare([first, second]))
+    assert not any(standing.telling for standing in standings(table))
+
+
+def test_the_stronger_attack_is_named():
+    said = told([breakaway("digits-random"), breakaway("digits-robust")])
+    assert "Judge by the stronger attack: adaptive takes" in said
+
+
+def test_the_suggested_gate_opens_for_the_encoder_it_was_made_from():
+    results = [breakaway("digits-random"), breakaway("digits-robust")]
+    gate = told(results).split("--require '")[1].split("'")[0]
+    assert {answer.encoder: answer.passed for answer in check(parse(gate), results)} == {
+        "digits-random": False,
+        "digits-robust": True,
+    }
+
+
+def test_the_worst_number_of_the_leader_is_the_worst():
+    results = [breakaway("digits-random"), breakaway("digits-robust")]
+    (table,) = summary(groups(results), compare(results))
+    risk, accuracy = standings(table)
+    assert risk.leaders == accuracy.leaders == ("digits-robust",)
+    assert risk.worst is not None
+    worst = max(e.value for e in results[1].estimates if e.quantity == "breakaway_risk")
+    assert risk.worst[1].estimate.value == pytest.approx(worst)
+
+
+def test_rows_keep_attacks_on_one_divergence_together():
+    results = [breakaway("a"), breakaway("b")]
+    (table,) = summary(groups(results), compare(results))
+    rows = [(row.first, row.rest) for row in table.sections[0].rows]
+    assert rows[:4] == [("ℓ∞ ≤ 0.05", f"{attack} · {d}") for d in ("ℓ2", "cosine") for attack in ("u-pgd", "adaptive")]
+    assert [row.span for row in table.sections[0].rows] == [4, 0, 0, 0] * 2
