@@ -10,12 +10,18 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
+from holdfast.errors import HoldfastError
 from holdfast.noise import hashed
 from holdfast.result import Estimate, Number, Record, Series
 
 RESAMPLES = 2000
 Values = Float[np.ndarray, "n"]
 Better = Literal["lower", "higher", "neither"]
+
+
+def decides_nothing(n: int, confidence: float) -> bool:
+    """Return whether ``n`` samples are too few for any interval free of assumptions: even if all fall on one side."""
+    return 2.0 ** (1 - n) > 1 - confidence
 
 
 def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -37,13 +43,15 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
 
 
 def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the order statistics that cover the median with ``confidence``, whatever the distribution."""
+    """Return the order statistics that cover the median with ``confidence``, whatever the distribution.
+
+    Too few samples (fewer than 6 for 95%) have none that do; they give their whole range.
+    """
     from scipy.stats import binom
 
     n = len(values)
     below = int(binom.ppf((1 - confidence) / 2, n, 0.5))
-    # P(B < rank) <= (1 - confidence) / 2 for the rank chosen; the smallest sample has no such rank and gives all of it.
-    rank = below if below > 0 else 1
+    rank = max(1, below)  # the largest with P(B < rank) <= (1 - confidence) / 2
     ordered = np.sort(values)
     return float(ordered[rank - 1]), float(ordered[n - rank])
 
@@ -70,12 +78,14 @@ def jackknife(
     """
     from scipy.special import stdtrit
 
+    if n < 2:
+        return nan, nan
     everyone = list(range(n))
     groups = min(groups, n)
     value = statistic(everyone)
     left_out = np.array([statistic([row for row in everyone if row % groups != group]) for group in range(groups)])
     error = sqrt((groups - 1) / groups * float(((left_out - left_out.mean()) ** 2).sum()))
-    half = float(stdtrit(max(1, groups - 1), (1 + confidence) / 2)) * error
+    half = float(stdtrit(groups - 1, (1 + confidence) / 2)) * error
     return value - half, value + half
 
 
@@ -90,6 +100,9 @@ def summarise(
 
     A mean of values in [0, 1] that are all equal has a bootstrap interval of length zero, which says nothing about what
     was not seen; there the Wilson interval for the share of samples with a value other than that one is added.
+
+    Raises:
+        HoldfastError: a share of values other than 0 and 1.
     """
     values = np.asarray(series.values, dtype=np.float64)
     values = values[~np.isnan(values)]
@@ -97,17 +110,26 @@ def summarise(
     reason = f"{missing} of {len(series.values)} samples undefined: {next(iter(series.reasons.values()), 'no reason')}"
     value, low, high, method = nan, nan, nan, "undefined"
     if n and statistic == "share":
+        if not np.isin(values, (0, 1)).all():
+            other = next(value for value in values.tolist() if value not in (0, 1))
+            raise HoldfastError(
+                f"a share of samples needs values 0 and 1, got {other:g}; summarise {series.quantity} as a mean"
+            )
         successes = int(values.sum())
         value, (low, high), method = successes / n, wilson(successes, n, confidence), "Wilson"
     elif n and statistic == "median":
         value, method = float(np.median(values)), "order statistics"
         low, high = median_interval(values, confidence)
+        if decides_nothing(n, confidence):
+            method = f"range of all {n}, too few for {confidence:.0%}"
     elif n:
         value, method = float(values.mean()), f"bootstrap over samples, {RESAMPLES} resamples"
         low, high = bootstrap(values, "mean", confidence)
         if values.min() == values.max() and 0 <= value <= 1:
             unseen = wilson(0, n, confidence)[1]
             low, high, method = value * (1 - unseen), value + (1 - value) * unseen, "all values equal: Wilson"
+        elif n == 1:
+            low, high, method = nan, nan, "one sample: no interval"
     return Estimate(
         quantity=quantity or series.quantity,
         conditions=series.conditions,
@@ -170,6 +192,8 @@ class Difference(Record):
 def paired(a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95) -> Difference:
     """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
 
+    So few samples that even one sign throughout would be chance (fewer than 6 for 95%) are tied as well.
+
     Raises:
         ValueError: the two run over different numbers of samples.
     """
@@ -184,7 +208,7 @@ def paired(a: Series, b: Series, statistic: str, better: Better, confidence: flo
     low, high = (float(q) for q in np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2]))
     take = np.median if statistic == "median" else np.mean
     value = float(take(left) - take(right))
-    if low <= 0 <= high or isnan(value + low + high):
+    if low <= 0 <= high or isnan(value + low + high) or decides_nothing(len(left), confidence):
         outcome: Literal["a is better", "b is better", "tied", "a is lower", "a is higher"] = "tied"
     elif better == "neither":
         outcome = "a is lower" if value < 0 else "a is higher"
