@@ -78,7 +78,7 @@ class Normalised(nn.Module):
 
     def __init__(self, module: nn.Module, mean: Sequence[float], std: Sequence[float], axes: int) -> None:
         super().__init__()
-        if min(std) <= 0:
+        if not min(std) > 0:
             raise HoldfastError(f"normalisation needs positive standard deviations, got {tuple(std)}")
         self.module = module
         shape = (-1,) + (1,) * (axes - 1)
@@ -126,6 +126,12 @@ class Encoder:
     ) -> None:
         if (mean is None) != (std is None):
             raise HoldfastError("normalisation needs both mean and std, or neither")
+        for values in (mean, std):
+            # Numbers for other channels would broadcast to inputs of a shape that nobody asked for.
+            if values is not None and len(values) != domain.shape[0]:
+                raise HoldfastError(
+                    f"normalisation needs one mean and one std per channel, {domain.shape[0]} each, got {tuple(values)}"
+                )
         if module.training and any(
             "Norm" in type(part).__name__ or "Dropout" in type(part).__name__ for part in module.modules()
         ):
@@ -200,8 +206,17 @@ class Encoder:
 def structure(module: nn.Module) -> str:
     """Return the qualified types and settings of all parts, or the code of a traced graph."""
     lines = [
-        f"{name} {type(part).__module__}.{type(part).__qualname__} {part.extra_repr()}"
+        f"{name} {type(part).__module__}.{type(part).__qualname__} {part.extra_repr()} {_numbers(part)}"
         for name, part in module.named_modules()
     ]
     lines += [str(part.code) for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
     return "\n".join(lines)
+
+
+def _numbers(part: nn.Module) -> list[tuple[str, object]]:
+    """Return the numbers that ``part`` keeps as plain attributes; hand-written modules rarely have an ``extra_repr``."""
+
+    def plain(value: object) -> bool:
+        return isinstance(value, (int, float)) or (isinstance(value, (tuple, list)) and all(map(plain, value)))
+
+    return sorted((key, value) for key, value in vars(part).items() if key != "training" and plain(value))

@@ -45,9 +45,9 @@ class TensorSource:
 
     def digest(self, row: int) -> bytes:
         values = self.pixels[row].detach().cpu().contiguous()
-        return blake2b(
-            f"{values.dtype}{tuple(values.shape)}".encode() + values.numpy().tobytes(), digest_size=16
-        ).digest()
+        # As bytes, for numpy has no bfloat16.
+        content = values.reshape(-1).view(torch.uint8).numpy().tobytes()
+        return blake2b(f"{values.dtype}{tuple(values.shape)}".encode() + content, digest_size=16).digest()
 
 
 class Images:
