@@ -64,6 +64,8 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
             key, value = required[position], part
         if key not in known:
             raise HoldfastError(f"{what} {name!r} has no setting {key!r}; {nearest(key, list(known))}")
+        if key in given:
+            raise HoldfastError(f"{what} {name!r}: setting {key!r} is given twice; keep one")
         given[key] = convert(value, str(known[key].type), f"{what} {name!r}, setting {key!r}")
     missing = [key for key in required if key not in given]
     if missing:
@@ -85,7 +87,7 @@ def convert(text: str, annotation: str, where: str) -> Any:
             return int(text)
         if "float" in kinds:
             return float(Fraction(text.replace(" ", "")))
-    except (ValueError, KeyError, ZeroDivisionError) as error:
+    except (ValueError, KeyError, ArithmeticError) as error:
         raise HoldfastError(f"{where}: expected {annotation}, got {text!r}") from error
     return text
 
@@ -98,5 +100,5 @@ def number(value: float) -> str:
         ('0.05', '8/255', '0.2')
     """
     exact = repr(value)
-    grey = round(value * 255)
+    grey = round(value * 255) if abs(value) < 1 else 0
     return f"{grey}/255" if len(exact) > 6 and grey and grey / 255 == value else exact
