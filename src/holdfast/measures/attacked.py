@@ -16,7 +16,7 @@ from holdfast.divergences import Cosine, Divergence, L2Distance
 from holdfast.encoder import Codes, Pixels
 from holdfast.evaluation import Observation, Population
 from holdfast.measures.neighbours import Clean
-from holdfast.objective import Goal, Objective, Scene
+from holdfast.objective import Goal, Scene
 from holdfast.objectives.away import Away
 from holdfast.objectives.crossing import Crossing, Misretrieval
 from holdfast.objectives.toward import Toward
@@ -65,12 +65,12 @@ def climbable(divergence: Divergence) -> Divergence:
 @final
 @dataclass(frozen=True)
 class Untargeted(Observation):
-    """Codes of images moved away from their clean codes, for each case; ``attacked`` randomly chosen images."""
+    """Codes of ``attacked`` randomly chosen images moved away from their clean codes."""
 
-    balls: tuple[Ball, ...] = BALLS
-    attacks: tuple[Attack, ...] = ATTACKS
-    divergences: tuple[Divergence, ...] = DIVERGENCES
-    attacked: int = 1000
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    attacked: int
     name = "untargeted"
     version = 1
 
@@ -78,29 +78,26 @@ class Untargeted(Observation):
         return population.choose(self.attacked)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        return {
-            f"codes{k}": population.encode(self.pixels(population, rows, case))
-            for k, case in enumerate(cases(self.balls, self.attacks, self.divergences))
-        }
+        return {"codes": population.encode(self.pixels(population, rows))}
 
-    def pixels(self, population: Population, rows: Sequence[int], case: Case) -> Pixels:
+    def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
         """Return the attacked images at ``rows``."""
-        divergence = population.fitted(climbable(case.divergence))
-        return attacked(population, rows, case, Away(divergence), population.scene(rows))
+        goal = Away(population.fitted(climbable(self.divergence)))
+        return attacked(population.scene(rows), goal, self.attack, self.ball)
 
 
 @final
 @dataclass(frozen=True)
 class Targeted(Observation):
-    """Codes of pairs of images moved towards each other, for each case: ``ahead`` x_i to x_j, ``back`` x_j to x_i.
+    """Codes of pairs of images moved towards each other: ``ahead`` from x_i to x_j, ``back`` from x_j to x_i.
 
     Each of ``pairs`` randomly chosen images is paired with one other, its partner.
     """
 
-    balls: tuple[Ball, ...] = BALLS
-    attacks: tuple[Attack, ...] = ATTACKS
-    divergences: tuple[Divergence, ...] = DIVERGENCES
-    pairs: int = 1024
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    pairs: int
     name = "targeted"
     version = 1
 
@@ -108,32 +105,31 @@ class Targeted(Observation):
         return population.choose(self.pairs)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        seen: Observed = {}
         partners = population.partners[list(rows)].tolist()
-        for k, case in enumerate(cases(self.balls, self.attacks, self.divergences)):
-            seen[f"ahead{k}"] = population.encode(self.pixels(population, rows, partners, case))
-            seen[f"back{k}"] = population.encode(self.pixels(population, partners, rows, case))
-        return seen
+        return {
+            "ahead": population.encode(self.pixels(population, rows, partners)),
+            "back": population.encode(self.pixels(population, partners, rows)),
+        }
 
-    def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int], case: Case) -> Pixels:
+    def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
         """Return the images at ``rows`` moved towards those at ``targets``."""
-        goal = Toward(population.fitted(climbable(case.divergence)))
-        return attacked(population, rows, case, goal, population.scene(rows, targets))
+        goal = Toward(population.fitted(climbable(self.divergence)))
+        return attacked(population.scene(rows, targets), goal, self.attack, self.ball)
 
 
 @final
 @dataclass(frozen=True)
 class Pairwise(Observation):
-    """Codes of images that try to cross to one random other image, and to any of their ``rivals`` nearest neighbours.
+    """Codes of images attacked on the very event that breakaway counts.
 
-    The attack is the strongest of ``attacks``, by convention the last; it climbs the event that breakaway counts.
+    ``crossing``: past one random other image; ``retrieval``: past any of their ``rivals`` nearest neighbours.
     """
 
-    balls: tuple[Ball, ...] = BALLS
-    attack: Attack = NAMED["adaptive"]
-    divergences: tuple[Divergence, ...] = DIVERGENCES
-    rivals: int = 10
-    attacked: int = 1000
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    rivals: int
+    attacked: int
     name = "pairwise"
     version = 1
 
@@ -141,24 +137,19 @@ class Pairwise(Observation):
         return population.choose(self.attacked)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        seen: Observed = {}
-        partners = population.partners[list(rows)].tolist()
-        for k, case in enumerate(cases(self.balls, [self.attack], self.divergences)):
-            divergence = population.fitted(climbable(case.divergence))
-            crossing = population.scene(rows, partners)
-            seen[f"crossing{k}"] = population.encode(attacked(population, rows, case, Crossing(divergence), crossing))
-            near = nearest(divergence, population.codes[list(rows)], population.codes, self.rivals, own=rows)
-            facing = population.scene(rows, rivals=population.codes[near])
-            seen[f"retrieval{k}"] = population.encode(
-                attacked(population, rows, case, Misretrieval(divergence), facing)
-            )
-        return seen
+        divergence = population.fitted(climbable(self.divergence))
+        pair = population.scene(rows, population.partners[list(rows)].tolist())
+        near = nearest(divergence, population.codes[list(rows)], population.codes, self.rivals, own=rows)
+        facing = population.scene(rows, rivals=population.codes[near])
+        return {
+            "crossing": population.encode(attacked(pair, Crossing(divergence), self.attack, self.ball)),
+            "retrieval": population.encode(attacked(facing, Misretrieval(divergence), self.attack, self.ball)),
+        }
 
 
-def attacked(population: Population, rows: Sequence[int], case: Case, goal: Goal, scene: Scene) -> Pixels:
-    """Return the images of ``scene`` after the case's attack on ``goal``."""
-    objective: Objective = goal(scene)
-    return case.attack(population.encoder, scene.pixels, objective, case.ball, scene.noise.fork(goal.name))
+def attacked(scene: Scene, goal: Goal, attack: Attack, ball: Ball) -> Pixels:
+    """Return the images of ``scene`` after ``attack`` on ``goal`` within ``ball``."""
+    return attack(scene.encoder, scene.pixels, goal(scene), ball, scene.noise.fork(goal.name))
 
 
 def nearest(divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()) -> Tensor:

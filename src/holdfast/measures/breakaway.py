@@ -68,16 +68,19 @@ class Breakaway(Evaluation):
     headline = ("breakaway_risk", "nearest_neighbour_accuracy")
 
     def observation(self) -> Joint:
-        return Joint((self._away(), self._pairwise()))
+        away = [Untargeted(case.ball, case.attack, case.divergence, self.attacked) for case in self._cases()]
+        pairwise = [
+            Pairwise(case.ball, case.attack, case.divergence, self.rivals, self.attacked) for case in self._strongest()
+        ]
+        return Joint((*away, *pairwise))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        def counts(case: Case, codes: str) -> tuple[Case, Tensor]:
-            return case, closer(population, rows, case, observed[codes])
-
-        away = [counts(case, f"0.codes{k}") for k, case in enumerate(self._cases())]
-        retrieved = [counts(case, f"1.retrieval{k}") for k, case in enumerate(self._strongest("retrieval"))]
-        crossings = enumerate(self._strongest("crossing"))
-        crossed = [crossed_to_partner(population, rows, case, observed[f"1.crossing{k}"]) for k, case in crossings]
+        away = [(case, closer(population, rows, case, observed[f"{k}.codes"])) for k, case in enumerate(self._cases())]
+        retrieved, crossed = [], []
+        for k, case in enumerate(self._strongest(), start=len(away)):
+            retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
+            retrieved.append((retrieval, closer(population, rows, case, observed[f"{k}.retrieval"])))
+            crossed.append(crossed_to_partner(population, rows, crossing, observed[f"{k}.crossing"]))
         others = max(1, len(population.images) - 1)
         shares = [
             series_of("breakaway_share", case, count / others, "share of others", Claim.LOWER, RISK)
@@ -99,10 +102,11 @@ class Breakaway(Evaluation):
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
-        case, observation = shown_case(self._cases()), self._away()
+        case = shown_case(self._cases())
+        observation = Untargeted(case.ball, case.attack, case.divergence, self.attacked)
 
         def attack(shown: list[int]) -> dict[str, Tensor]:
-            pixels = observation.pixels(population, shown, case)
+            pixels = observation.pixels(population, shown)
             divergence = population.fitted(case.divergence)
             moved = population.encode(pixels)
             near = nearest(divergence, moved, population.codes, 1)[:, 0].tolist()
@@ -113,14 +117,8 @@ class Breakaway(Evaluation):
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
 
-    def _strongest(self, aim: str) -> list[Case]:
-        return [replace(case, aim=aim) for case in cases(self.balls, [self.pairwise], self.divergences)]
-
-    def _away(self) -> Untargeted:
-        return Untargeted(self.balls, self.attacks, self.divergences, self.attacked)
-
-    def _pairwise(self) -> Pairwise:
-        return Pairwise(self.balls, self.pairwise, self.divergences, self.rivals, self.attacked)
+    def _strongest(self) -> list[Case]:
+        return cases(self.balls, [self.pairwise], self.divergences)
 
 
 def closer(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from holdfast.attack import Attack
 from holdfast.balls import Ball
 from holdfast.divergences import Divergence
-from holdfast.evaluation import Evaluation, Population
+from holdfast.evaluation import Evaluation, Joint, Population
 from holdfast.measures.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Untargeted, cases, shown_case
 from holdfast.measures.neighbours import share_of_pairs_within
 from holdfast.measures.pictures import extremes
@@ -48,14 +48,14 @@ class Displacement(Evaluation):
     )
     headline = ("universal_quantile",)
 
-    def observation(self) -> Untargeted:
-        return Untargeted(self.balls, self.attacks, self.divergences, self.attacked)
+    def observation(self) -> Joint:
+        return Joint(tuple(self._attack(case) for case in self._cases()))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         clean = population.codes[list(rows)]
         pairs = population.codes[population.choose(self.reference)]
         moved = [
-            population.fitted(case.divergence)(observed[f"codes{k}"].to(clean.device), clean)
+            population.fitted(case.divergence)(observed[f"{k}.codes"].to(clean.device), clean)
             for k, case in enumerate(self._cases())
         ]
         shares = [torch.full_like(move, torch.nan) for move in moved]
@@ -83,15 +83,18 @@ class Displacement(Evaluation):
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
-        case, observation = shown_case(self._cases()), self.observation()
+        case = shown_case(self._cases())
         return extremes(
             population,
             rows,
             findings,
             "universal_quantile",
             case,
-            lambda shown: {"attacked": observation.pixels(population, shown, case)},
+            lambda shown: {"attacked": self._attack(case).pixels(population, shown)},
         )
+
+    def _attack(self, case: Case) -> Untargeted:
+        return Untargeted(case.ball, case.attack, case.divergence, self.attacked)
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)

@@ -17,7 +17,7 @@ import torch
 from holdfast.attack import Attack
 from holdfast.balls import Ball
 from holdfast.divergences import Divergence
-from holdfast.evaluation import Evaluation, Population
+from holdfast.evaluation import Evaluation, Joint, Population
 from holdfast.measures.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Targeted, cases, shown_case
 from holdfast.measures.neighbours import closer_counts
 from holdfast.measures.pictures import extremes
@@ -47,8 +47,8 @@ class Impersonation(Evaluation):
     )
     headline = ("relative_quantile", "impersonation_rate")
 
-    def observation(self) -> Targeted:
-        return Targeted(self.balls, self.attacks, self.divergences, self.pairs)
+    def observation(self) -> Joint:
+        return Joint(tuple(self._attack(case) for case in self._cases()))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         partners = population.partners[list(rows)]
@@ -57,7 +57,7 @@ class Impersonation(Evaluation):
         successes: list[Series] = []
         for k, case in enumerate(self._cases()):
             divergence = population.fitted(case.divergence)
-            moved = observed[f"ahead{k}"].to(own.device)
+            moved = observed[f"{k}.ahead"].to(own.device)
             left = divergence(moved, target) / divergence(own, target)
             # 0/0 of identical codes is nan already; x/0 would read as infinitely far from a target it started at.
             left = left.masked_fill(left.isinf(), torch.nan)
@@ -80,14 +80,17 @@ class Impersonation(Evaluation):
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
-        case, observation = shown_case(self._cases()), self.observation()
+        case = shown_case(self._cases())
 
         def attack(shown: list[int]) -> dict[str, torch.Tensor]:
             targets = population.partners[shown].tolist()
-            pixels = observation.pixels(population, shown, targets, case)
+            pixels = self._attack(case).pixels(population, shown, targets)
             return {"attacked": pixels, "target": population.pixels(targets)}
 
         return extremes(population, rows, findings, "relative_quantile", case, attack)
+
+    def _attack(self, case: Case) -> Targeted:
+        return Targeted(case.ball, case.attack, case.divergence, self.pairs)
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)

@@ -19,7 +19,7 @@ from holdfast.attacks.gradient import random_start
 from holdfast.attacks.square import SquareAttack
 from holdfast.balls import Ball
 from holdfast.divergences import Divergence, L2Distance
-from holdfast.evaluation import Evaluation, Observation, Population
+from holdfast.evaluation import Evaluation, Joint, Observation, Population
 from holdfast.measures.attacked import BALLS, Case, attacked
 from holdfast.measures.population import cautions
 from holdfast.measures.series import series_of
@@ -35,13 +35,13 @@ TOLERANCE = 0.05
 @final
 @dataclass(frozen=True)
 class Probes(Observation):
-    """Displacements by gradient attack, score-only attack and noise, and the gradient itself, ball by ball."""
+    """Displacements by gradient attack, score-only attack and noise, and the slope at the noise."""
 
-    balls: tuple[Ball, ...] = BALLS
-    attack: Attack = AdaptiveAttack(restarts=3)
-    blind: Attack = SquareAttack(queries=500)
-    divergence: Divergence = L2Distance()
-    attacked: int = 100
+    ball: Ball
+    attack: Attack
+    blind: Attack
+    divergence: Divergence
+    attacked: int
     name = "probes"
     version = 1
 
@@ -51,15 +51,15 @@ class Probes(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(self.divergence)
         scene, clean = population.scene(rows), population.codes[list(rows)]
-        seen: Observed = {}
-        for k, ball in enumerate(self.balls):
-            for name, attack in (("sighted", self.attack), ("blind", self.blind)):
-                moved = attacked(population, rows, Case(ball, attack, self.divergence), Away(divergence), scene)
-                seen[f"{name}{k}"] = divergence(population.encode(moved), clean)
-            start = random_start(scene.pixels, ball, scene.noise.fork("probe"), 1.0, population.encoder.domain)
-            seen[f"noise{k}"], gradient = climb(population.encoder, start, Away(divergence)(scene))
-            seen[f"slope{k}"] = ball.dual_norm(gradient) * ball.radius
-        return seen
+        goal = Away(divergence)
+        start = random_start(scene.pixels, self.ball, scene.noise.fork("probe"), 1.0, population.encoder.domain)
+        noise, gradient = climb(population.encoder, start, goal(scene))
+        return {
+            "sighted": divergence(population.encode(attacked(scene, goal, self.attack, self.ball)), clean),
+            "blind": divergence(population.encode(attacked(scene, goal, self.blind, self.ball)), clean),
+            "noise": noise,
+            "slope": self.ball.dual_norm(gradient) * self.ball.radius,
+        }
 
 
 @final
@@ -68,7 +68,7 @@ class Masking(Evaluation):
     """Whether the encoder's gradients can be trusted to find what there is to find."""
 
     balls: tuple[Ball, ...] = BALLS
-    attack: Attack = AdaptiveAttack(restarts=3)
+    attack: Attack = AdaptiveAttack(restarts=10)
     blind: Attack = SquareAttack(queries=500)
     divergence: Divergence = L2Distance()
     attacked: int = 100
@@ -81,39 +81,41 @@ class Masking(Evaluation):
     )
     headline = ("zero_gradient_share", "score_only_wins")
 
-    def observation(self) -> Probes:
-        return Probes(self.balls, self.attack, self.blind, self.divergence, self.attacked)
+    def observation(self) -> Joint:
+        return Joint(
+            tuple(Probes(ball, self.attack, self.blind, self.divergence, self.attacked) for ball in self.balls)
+        )
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         flags: list[Series] = []
         moves: list[Series] = []
         for k, ball in enumerate(self.balls):
-            sighted, slope = observed[f"sighted{k}"], observed[f"slope{k}"]
+            sighted, slope = observed[f"{k}.sighted"], observed[f"{k}.slope"]
             case = Case(ball, self.attack, self.divergence)
             for found in ("sighted", "blind", "noise"):
                 moves.append(
                     series_of(
                         f"{found}_displacement",
                         case,
-                        observed[f"{found}{k}"],
+                        observed[f"{k}.{found}"],
                         str(self.divergence),
                         Claim.LOWER,
                         "largest displacement",
                     )
                 )
             vanished = (slope == 0) | ~slope.isfinite()
-            blind_wins = observed[f"blind{k}"] > sighted * (1 + TOLERANCE)
+            blind_wins = observed[f"{k}.blind"] > sighted * (1 + TOLERANCE)
             flags += [
                 self._flag("zero_gradient_share", case, vanished),
                 self._flag("score_only_wins", case, blind_wins),
                 # For a linear encoder the slope is at least the noise's displacement, whatever the direction.
-                self._flag("noise_beats_gradient", case, observed[f"noise{k}"] > 2 * slope),
+                self._flag("noise_beats_gradient", case, observed[f"{k}.noise"] > 2 * slope),
             ]
             narrower = [
                 j for j, other in enumerate(self.balls) if other.name == ball.name and other.radius < ball.radius
             ]
             for j in narrower:
-                fell = sighted < observed[f"sighted{j}"] * (1 - TOLERANCE)
+                fell = sighted < observed[f"{j}.sighted"] * (1 - TOLERANCE)
                 flags.append(self._flag("wider_ball_moves_less", case, fell))
         estimates = [summarise(series, "share", "lower") for series in flags]
         return Findings(

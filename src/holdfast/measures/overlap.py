@@ -17,7 +17,7 @@ import torch
 from holdfast.attack import Attack
 from holdfast.balls import Ball
 from holdfast.divergences import Divergence
-from holdfast.evaluation import Evaluation, Population
+from holdfast.evaluation import Evaluation, Joint, Population
 from holdfast.measures.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Targeted, cases, shown_case
 from holdfast.measures.pictures import extremes
 from holdfast.measures.population import cautions
@@ -46,8 +46,8 @@ class Overlap(Evaluation):
     )
     headline = ("overlap_risk", "adversarial_margin")
 
-    def observation(self) -> Targeted:
-        return Targeted(self.balls, self.attacks, self.divergences, self.pairs)
+    def observation(self) -> Joint:
+        return Joint(tuple(self._attack(case) for case in self._cases()))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         first, second = population.codes[list(rows)], population.codes[population.partners[list(rows)]]
@@ -56,7 +56,7 @@ class Overlap(Evaluation):
         margins: list[Series] = []
         for k, case in enumerate(self._cases()):
             divergence = population.fitted(case.divergence)
-            ahead, back = observed[f"ahead{k}"].to(first.device), observed[f"back{k}"].to(first.device)
+            ahead, back = observed[f"{k}.ahead"].to(first.device), observed[f"{k}.back"].to(first.device)
             clean = divergence(first, second)
             gap = divergence(back, first) - divergence(ahead, first)
             gap_back = divergence(ahead, second) - divergence(back, second)
@@ -82,17 +82,20 @@ class Overlap(Evaluation):
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
-        case, observation = shown_case(self._cases()), self.observation()
+        case = shown_case(self._cases())
 
         def attack(shown: list[int]) -> dict[str, torch.Tensor]:
             partners = population.partners[shown].tolist()
             return {
-                "attacked": observation.pixels(population, shown, partners, case),
-                "impostor": observation.pixels(population, partners, shown, case),
+                "attacked": self._attack(case).pixels(population, shown, partners),
+                "impostor": self._attack(case).pixels(population, partners, shown),
                 "other": population.pixels(partners),
             }
 
         return extremes(population, rows, findings, "adversarial_margin", case, attack)
+
+    def _attack(self, case: Case) -> Targeted:
+        return Targeted(case.ball, case.attack, case.divergence, self.pairs)
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
