@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from math import inf, nan
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -22,6 +22,11 @@ def network(seed: int = 0, stride: int = 2, features: int = 5) -> nn.Sequential:
         nn.Conv2d(3, 4, 2, stride=stride), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.Linear(4, features),
     ).eval()  # fmt: skip
+
+
+def padded(mode: Literal["zeros", "circular"]) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3, padding=1, padding_mode=mode), nn.Flatten()).eval()
 
 
 def encoder(module: nn.Module | None = None, **changes) -> Encoder:
@@ -223,6 +228,8 @@ OTHERS = {
     "range": lambda: encoder(domain=Domain((3, 4, 4), 0.0, 2.0)),
     "shape": lambda: encoder(domain=Domain((3, 6, 6))),
     "double weights": lambda: encoder(network().double()),
+    "padding": lambda: encoder(padded("zeros")),
+    "padding mode": lambda: encoder(padded("circular")),
     "plain": lambda: encoder(Plain()),
     "plain number": lambda: encoder(Plain(2.0)),
     "plain sizes": lambda: encoder(Plain(sizes=(1, 3))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,21 +10,21 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+HERE = {**os.environ, "PYTHONPATH": str(ROOT / "src")}  # this source, wherever another copy may be installed
 HEAVY = ("scipy", "sklearn", "matplotlib", "jinja2", "timm", "torchvision", "transformers", "datasets", "onnx", "ray")
 
 
 def lint(config: Path) -> subprocess.CompletedProcess[str]:
     """Run import-linter as its command does."""
     command = "import sys; from importlinter.cli import lint_imports_command; lint_imports_command()"
-    return subprocess.run(
-        [sys.executable, "-c", command, "--no-cache", "--config", str(config)], cwd=ROOT, capture_output=True, text=True
-    )
+    arguments = [sys.executable, "-c", command, "--no-cache", "--config", str(config)]
+    return subprocess.run(arguments, cwd=ROOT, env=HERE, capture_output=True, text=True)
 
 
 def loaded(statement: str) -> set[str]:
     """Return the top-level packages that a fresh process holds after ``statement``."""
     code = f"import sys\n{statement}\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], env=HERE, capture_output=True, text=True, check=True)
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 

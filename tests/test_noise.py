@@ -41,6 +41,8 @@ def test_another_seed_id_stream_or_position_gives_other_draws(kind: str):
         draw(Noise.of(0, ["a"]).fork("step", 1), kind, shape),
         draw(Noise.of(0, ["a"]).fork("step", 2), kind, shape),
         draw(Noise.of(0, ["a"]).fork("step").fork(1), kind, shape),
+        draw(Noise.of(0, ["a"]).fork(1).fork("step"), kind, shape),
+        draw(Noise.of(0, ["a"]).fork("step").fork("step"), kind, shape),
         draw(Noise.of(0, ["a"]), kind, (65,))[:, 1:],
     ]
     assert torch.equal(base, draw(Noise.of(0, ["a"]), kind, shape))
