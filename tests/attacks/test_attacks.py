@@ -199,6 +199,7 @@ def test_preset_runs_on_its_own_terms(name: str) -> None:
     ("text", "said"),
     [
         ("pgdd", "did you mean 'pgd'"),
+        ("u-pgd:steps=3", "has no settings"),
         ("pgd:step=0", "step must be positive"),
         ("pgd:keep=first", "keep must be"),
         ("pgd:stepz=3", "no setting 'stepz'"),

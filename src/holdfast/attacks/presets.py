@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
 
 import torch
 
+import holdfast.attacks
 from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack, bim, fgsm
 from holdfast.attacks.square import SquareAttack
 from holdfast.balls import L2, Ball, Linf
 from holdfast.divergences import Cosine, SoftmaxKL, Wasserstein
+from holdfast.errors import HoldfastError
 from holdfast.noise import Noise
 from holdfast.objective import Goal, Scene
 from holdfast.objectives.away import Away
@@ -24,7 +28,6 @@ from holdfast.spelling import READERS, read
 U_PGD = GradientAttack(steps=50, step=0.001, keep="last")
 """U-PGD as published: 50 steps of 0.001, last point returned. It cannot cross a ball wider than 0.05."""
 
-ATTACKS: dict[str, type[Attack]] = {kind.name: kind for kind in (GradientAttack, AdaptiveAttack, SquareAttack)}
 NAMED: dict[str, Attack] = {
     "u-fgsm": fgsm(),
     "u-bim": bim(),
@@ -38,8 +41,19 @@ def read_attack(text: str) -> Attack:
     """Return the attack that ``text`` names (``u-pgd``) or spells (``pgd:steps=40,stride=0.05``)."""
     if text in NAMED:
         return NAMED[text]
-    known: dict[str, type[Attack]] = {**dict.fromkeys(NAMED, AdaptiveAttack), **ATTACKS}
-    return read(text, known, "attack")
+    name, known = text.partition(":")[0], kinds()
+    if name in NAMED and name not in known:
+        raise HoldfastError(f"attack {name!r} has no settings; change some of what it stands for: {NAMED[name]}")
+    # The short names are there to be suggested.
+    offered: dict[str, type[Attack]] = {**dict.fromkeys(NAMED, AdaptiveAttack), **known}
+    return read(text, offered, "attack")
+
+
+def kinds() -> dict[str, type[Attack]]:
+    """Return the attacks in the modules of this package by name, so that a new one is one new file."""
+    modules = [import_module(f"holdfast.attacks.{found.name}") for found in iter_modules(holdfast.attacks.__path__)]
+    found = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
+    return {kind.name: kind for kind in found if issubclass(kind, Attack) and kind is not Attack}
 
 
 READERS["Attack"] = read_attack
