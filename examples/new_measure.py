@@ -1,0 +1,72 @@
+"""Neighbours kept: the share of an image's nearest neighbours that are still its nearest after an attack.
+
+``neighbours_kept(x) = |N_k(f(x^)) & N_k(f(x))| / k``, where ``N_k(z)`` are the ``k`` clean codes nearest to ``z``, that of
+``x`` itself left out. A search that answers with several images feels this before the nearest one changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.attack import Attack
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.balls import Ball, Linf
+from holdfast.divergences import L2Distance
+from holdfast.errors import HoldfastError
+from holdfast.evaluation import Evaluation, Population
+from holdfast.measures.attacked import Case, Untargeted, nearest
+from holdfast.measures.population import cautions
+from holdfast.measures.series import series_of
+from holdfast.result import Claim, Findings
+from holdfast.run import Observed
+from holdfast.stats import summarise
+
+
+@final
+@dataclass(frozen=True)
+class NeighboursKept(Evaluation):
+    """How much of its neighbourhood an image keeps under attack."""
+
+    ball: Ball = Linf(0.05)
+    attack: Attack = AdaptiveAttack()
+    k: int = 10
+    attacked: int = 1000
+    name = "neighbours_kept"
+    version = 1
+    title = "Neighbours kept"
+    meaning = (
+        "The share of an image's nearest neighbours that an attack on it leaves in place: 1 means an untouched "
+        "neighbourhood, 0 an entirely new one. A stronger attack may leave less."
+    )
+    headline = ("neighbours_kept",)
+
+    def observation(self) -> Untargeted:
+        return Untargeted(self.ball, self.attack, L2Distance(), self.attacked)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        if len(population.images) <= self.k:
+            raise HoldfastError(f"{self.k} neighbours need more than {len(population.images)} images; lower k")
+        case = Case(self.ball, self.attack, L2Distance())
+        clean = population.codes
+        moved = observed["codes"].to(clean.device)
+        kept = shared(
+            nearest(L2Distance(), clean[list(rows)], clean, self.k, own=rows),
+            nearest(L2Distance(), moved, clean, self.k, own=rows),
+        )
+        series = series_of("neighbours_kept", case, kept, "share", Claim.UPPER, "share kept in the worst case")
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(series,),
+            estimates=(summarise(series, "mean", "higher"),),
+            warnings=cautions(population),
+        )
+
+
+def shared(before: Tensor, after: Tensor) -> Float[Tensor, "b"]:
+    """Return the share of each row's entries of ``before``, shape (b, k), that occur in its row of ``after``."""
+    return (before[:, :, None] == after[:, None, :]).any(dim=2).double().mean(dim=1)
