@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.balls import Ball, column
@@ -85,7 +85,12 @@ def assert_inside(encoder: Encoder, pixels: Pixels, found: Pixels, ball: Ball) -
     """Assert that ``found`` lies in the domain and, up to rounding, in the ball."""
     domain = encoder.domain
     assert bool(((found >= domain.low) & (found <= domain.high)).all()), "an attack left the domain"
+    assert bool(within(pixels, found, ball).all()), f"an attack left its {ball} ball"
+
+
+def within(pixels: Pixels, found: Pixels, ball: Ball) -> Bool[Tensor, "b"]:
+    """Return which of ``found`` lie in the ball around ``pixels``, up to rounding."""
     # One rounding per pixel of x + delta and of its difference with x, at magnitude at most 1 + radius.
     eps = torch.finfo(found.dtype).eps
     slack = ball.norm(torch.full_like(pixels[:1], 2 * eps * (1 + ball.radius))) + 8 * eps * ball.radius
-    assert bool((ball.norm(found - pixels) <= ball.radius + slack).all()), f"an attack left its {ball} ball"
+    return ball.norm(found - pixels) <= ball.radius + slack

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -61,6 +61,8 @@ class Goal(ABC):
     targeted: ClassVar[bool] = False
     per_sample: ClassVar[bool] = True
     """Whether each sample's gain ignores the other samples of its batch."""
+    rivals: ClassVar[Literal["none", "nearest", "random"]] = "none"
+    """Which other images' codes ``Scene.rivals`` must hold."""
 
     def __str__(self) -> str:
         return spell(self)

@@ -11,6 +11,7 @@ from holdfast.errors import HoldfastError
 
 MEASURES = "What is measured"
 COMPUTES = "How it is computed"
+STOPPED = "everything finished is kept, and the same command continues from there"
 
 
 def command(

@@ -20,7 +20,9 @@ def command(
     if kind is not None and kind not in catalogue:
         raise HoldfastError(f"cannot list {kind!r}; {nearest(kind, list(catalogue))}")
     console = Console(highlight=False)
-    for title in [kind] if kind else catalogue:
+    # Whoever asks for attacks wants those of the literature, too.
+    titles = ["attacks", "presets"] if kind == "attacks" else [kind] if kind else list(catalogue)
+    for title in titles:
         console.print(f"[bold]{title}[/bold]")
         width = max((len(name) for name in catalogue[title]), default=0)
         for name, meaning in catalogue[title].items():

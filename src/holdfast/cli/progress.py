@@ -59,10 +59,10 @@ def remaining(seconds: float, finished: float, unfinished: float) -> str:
     """Return how long the ``unfinished`` share will take if the ``finished`` one took ``seconds``.
 
     Example:
-        >>> remaining(30.0, 0.25, 0.75), remaining(3600.0, 0.5, 0.5), remaining(1.0, 0.0, 1.0)
-        ('1 min 30 s left', '1 h 0 min left', '')
+        >>> remaining(30.0, 0.25, 0.75), remaining(3600.0, 0.5, 0.5), remaining(1.0, 0.0, 1.0), remaining(9.0, 1.0, 0.0)
+        ('1 min 30 s left', '1 h 0 min left', '', '')
     """
-    if finished <= 0 or seconds < SETTLING_SECONDS:
+    if finished <= 0 or unfinished <= 0 or seconds < SETTLING_SECONDS:
         return ""
     whole = round(seconds * unfinished / finished)
     if whole < 60:

@@ -135,6 +135,7 @@ class Queue(Goal):
 
     temperature: float = 0.2
     name = "queue"
+    rivals = "random"
 
     def __call__(self, scene: Scene) -> Objective:
         if scene.rivals is None:

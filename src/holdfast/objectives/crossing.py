@@ -40,6 +40,7 @@ class Misretrieval(Goal):
 
     divergence: Divergence = L2Distance()
     name = "misretrieval"
+    rivals = "nearest"
 
     def __call__(self, scene: Scene) -> Objective:
         if scene.rivals is None:

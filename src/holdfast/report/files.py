@@ -46,13 +46,13 @@ def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) 
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return {name: _replace(folder / name, content) for name, content in texts.items()}
+        return {name: save(folder / name, content) for name, content in texts.items()}
     except OSError as error:
         raise HoldfastError(f"the report cannot be written to {folder} ({error}); choose a folder with room") from error
 
 
-def _replace(path: Path, content: str) -> Path:
-    """Write ``content`` so that a reader sees the old file or the new one, never half of either."""
+def save(path: Path, content: str) -> Path:
+    """Write ``content`` so that a reader sees the old file or the new one, never half of either; return ``path``."""
     part = path.with_name(f".{path.name}.part")
     try:
         part.write_text(content, encoding="utf-8")

@@ -8,7 +8,7 @@ from itertools import groupby
 from math import isfinite, isnan
 
 from holdfast.report import text
-from holdfast.report.compare import Comparison, kinds, matching
+from holdfast.report.compare import Comparison, Contest, kinds, matching
 from holdfast.report.protocol import Group, difference
 from holdfast.result import Claim, Estimate
 
@@ -56,6 +56,8 @@ class Row:
     """None where the encoder was not measured."""
     span: int = 1
     """How many rows share ``first``; 0 in all but the first of them."""
+    contest: Contest | None = None
+    """Who beats whom in this row."""
 
     def firsts(self, encoders: Sequence[str]) -> tuple[str, ...]:
         """Return which of the table's ``encoders`` hold the first place, alone or tied."""
@@ -109,6 +111,8 @@ def summary(groups: Sequence[Group], comparison: Comparison) -> tuple[Table, ...
         main = {group.first.evaluation: group for group in reversed(own)}
         images = own[0].first.images
         where = f"On {text.counted(images.count, 'image')} of {images.name}"
+        if sum(group.first.images.name == images.name for group, *_ in sets.values()) > 1:
+            where += f" ({images.fingerprint[:6]})"
         tables.append(table(where, [group for group in own if group in main.values()], comparison, headline=True))
         for group in (group for group in own if group not in main.values()):
             other = difference(group.first, main[group.first.evaluation].first)
@@ -148,8 +152,10 @@ def _rows(group: Group, likes: Sequence[Estimate], encoders: Sequence[str], comp
     for ball, same in groupby(ordered, key=lambda like: like.conditions.get("ball", "")):
         block = list(same)
         for place, like in enumerate(block):
-            cells = _cells(group, like, encoders, comparison)
-            rows.append(Row(text.ball(ball), text.conditions(like.conditions, ("ball",)), cells, _span(place, block)))
+            contest = comparison.contest(group.key, like)
+            cells = _cells(group, like, encoders, contest)
+            under = text.conditions(like.conditions, ("ball",))
+            rows.append(Row(text.ball(ball), under, cells, _span(place, block), contest))
     return tuple(rows)
 
 
@@ -157,9 +163,8 @@ def _span(place: int, block: Sequence[Estimate]) -> int:
     return len(block) if place == 0 else 0
 
 
-def _cells(group: Group, like: Estimate, encoders: Sequence[str], comparison: Comparison) -> tuple[Cell | None, ...]:
+def _cells(group: Group, like: Estimate, encoders: Sequence[str], contest: Contest | None) -> tuple[Cell | None, ...]:
     held = {name: matching(result, like) for name, result in group.items()}
-    contest = comparison.contest(group.key, like)
     best = contest.best if contest and len(contest.ranks) > 1 else ()
     ends = _ends([estimate for estimate in held.values() if estimate])
     return tuple(

@@ -1,0 +1,137 @@
+"""``holdfast attack``: one attack on some images, and everything it found on disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.errors import HoldfastError, nearest
+
+if TYPE_CHECKING:
+    from holdfast.artefacts import AttackRecord
+    from holdfast.attacks.presets import Preset
+    from holdfast.objective import Goal
+
+HOW = "How it is attacked"
+COMPUTES = "How it is computed"
+
+
+def command(
+    encoder: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")],
+    images: Annotated[str, typer.Option(help="A folder, an array file or source:name.")],
+    out: Annotated[Path, typer.Option(help="New or empty folder for what the attack finds.")],
+    preset: Annotated[
+        str, typer.Option(help="An attack of the literature (holdfast list attacks).", rich_help_panel=HOW)
+    ] = "adaptive",
+    ball: Annotated[
+        str | None, typer.Option(help="Instead of the preset's, as in linf:8/255.", rich_help_panel=HOW)
+    ] = None,
+    attack: Annotated[
+        str | None, typer.Option(help="Instead of the preset's, as in pgd:steps=40.", rich_help_panel=HOW)
+    ] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="Instead of the preset's, as in away or toward.", rich_help_panel=HOW)
+    ] = None,
+    divergence: Annotated[
+        str | None, typer.Option(help="What the objective measures with, as in cosine.", rich_help_panel=HOW)
+    ] = None,
+    limit: Annotated[int, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = 64,
+    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
+    arch: Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")] = None,
+    size: Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.", rich_help_panel=COMPUTES)] = "cpu",
+    precision: Annotated[
+        str, typer.Option(help="float32, float64, bfloat16, float16.", rich_help_panel=COMPUTES)
+    ] = "float32",
+    batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 256,
+) -> int:
+    """Attack images: keep what they become, how far their codes move, and a check of both."""
+    # Loaded here, because these need torch.
+    from holdfast import data
+    from holdfast.adversarial import attack as attacked
+    from holdfast.artefacts import keep
+    from holdfast.cli.progress import Shown
+    from holdfast.encoders import Options, load
+    from holdfast.evaluation import Population
+    from holdfast.run import Run
+    from holdfast.runner import unfit
+
+    chosen = _preset(preset, ball, attack, objective, divergence)
+    run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)
+    _empty(out)
+    loaded = load(encoder, Options(arch, size, trust_remote_code))
+    population = Population(loaded, data.load(images, loaded.domain, loaded.geometry, limit=limit, seed=seed), run)
+    with Shown() as shown:
+        shown(f"{loaded.name}: {chosen.attack}", 0.0)
+        if problem := unfit(population):
+            raise HoldfastError(problem)
+        rows = range(len(population.images))
+        found = attacked(population, rows, chosen, lambda share: shown(f"{loaded.name}: {chosen.attack}", share))
+        record = keep(population, chosen, found, out, started)
+    print(f"{chosen.goal} by {chosen.attack} in {chosen.ball}: {_summary(record)}")
+    print(f"Attacked images: {out / ('sheet.png' if record.moved[0].png else 'attack.safetensors')}")
+    if not record.replay.passed:
+        shown.say(f"the saved pixels do not pass their check: {record.replay}")
+    return 0 if record.replay.passed else 1
+
+
+def _summary(record: AttackRecord) -> str:
+    moved, cosine = (median(getattr(one, name) for one in record.moved) for name in ("l2", "cosine"))
+    apart = record.clean_distance
+    beside = f" ({moved / apart:.0%} of the distance of two clean codes)" if apart > 0 else ""
+    return f"codes moved by {moved:.3g} in l2{beside} and {cosine:.3g} in cosine, at the median"
+
+
+def _preset(name: str, ball: str | None, attack: str | None, objective: str | None, divergence: str | None) -> Preset:
+    """Return the preset ``name`` with what is given instead of its own."""
+    from holdfast.attacks.presets import PRESETS, read_attack
+    from holdfast.balls import BALLS
+    from holdfast.catalog import objectives
+    from holdfast.spelling import read
+
+    if name not in PRESETS:
+        raise HoldfastError(f"unknown preset {name!r}; {nearest(name, list(PRESETS))}")
+    base = PRESETS[name]
+    goal = read(objective, objectives(), "objective") if objective else base.goal
+    if divergence:
+        goal = _measured_by(goal, divergence, objective)
+    # Which scene is attacked belongs to the goal: a goal that compares two views needs them, whatever the preset.
+    prepared = {preset.goal.name: preset.prepare for preset in PRESETS.values()}
+    changed = any((ball, attack, objective, divergence))
+    return replace(
+        base,
+        goal=goal,
+        attack=read_attack(attack) if attack else base.attack,
+        ball=read(ball, BALLS, "ball") if ball else base.ball,
+        source=f"{name} ({base.source}){', changed' if changed else ''}",
+        prepare=prepared.get(goal.name),
+    )
+
+
+def _measured_by(goal: Goal, divergence: str, objective: str | None) -> Goal:
+    """Return ``goal`` with another divergence."""
+    from holdfast.spelling import READERS
+
+    if "divergence=" in (objective or ""):
+        raise HoldfastError(f"--divergence {divergence} and --objective {objective} contradict each other; give one")
+    if not hasattr(goal, "divergence"):
+        raise HoldfastError(f"the objective {goal.name} takes no divergence; leave --divergence out")
+    return replace(goal, divergence=READERS["Divergence"](divergence))  # type: ignore[call-arg]
+
+
+def _empty(folder: Path) -> None:
+    """Make ``folder``, before anything is computed, and refuse one that holds something."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise HoldfastError(f"{folder} is not empty; choose another --out, or delete what is in it")
+    except OSError as error:
+        raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error

@@ -1,0 +1,37 @@
+"""``holdfast check``: bounds that stored results must keep, for continuous integration."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.runs import read, unfinished
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.")],
+    require: Annotated[
+        list[str],
+        typer.Option(
+            help="A bound for every encoder, as in 'breakaway_risk@8/255<=0.05'; also "
+            "'breakaway_risk@linf:8/255,attack=adaptive,divergence=l2<=0.05'. Repeatable."
+        ),
+    ],
+) -> int:
+    """Check results against bounds; the exit status is 1 if one is broken or was not measured."""
+    # Loaded here, because these need torch.
+    from holdfast.report.gate import check, parse
+
+    gates = [parse(said) for said in require]
+    results, failures = read(runs)
+    failures += unfinished(runs, results, failures)
+    answers = [answer for gate in gates for answer in check(gate, results, failures)]
+    for answer in answers:
+        print(f"{'passed' if answer.passed else 'FAILED'}  {answer.gate.text}  {answer.sentence}")
+    failed = list(dict.fromkeys(answer.gate.text for answer in answers if not answer.passed))
+    if failed:
+        print(f"holdfast: {len(failed)} of {len(gates)} gates failed: {'; '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0

@@ -1,0 +1,173 @@
+"""``holdfast compare``: stored results of one or several runs side by side, image by image."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.runs import read
+from holdfast.errors import HoldfastError, nearest
+
+if TYPE_CHECKING:
+    from rich.table import Table as Grid
+
+    from holdfast.report.compare import Comparison, Contest
+    from holdfast.report.tables import Cell, Table
+    from holdfast.result import Failure, Result
+
+FORMATS = ("table", "markdown", "csv", "latex", "json")
+
+
+def command(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.")],
+    html: Annotated[Path | None, typer.Option(help="Write the comparison as one page, too.")] = None,
+    format_: Annotated[
+        str, typer.Option("--format", help="How to print it: table, markdown, csv, latex or json.")
+    ] = "table",
+) -> int:
+    """Compare encoders, image by image, on what earlier runs have measured."""
+    if format_ not in FORMATS:
+        raise HoldfastError(f"unknown format {format_!r}; {nearest(format_, list(FORMATS))}")
+    # Loaded here, because these need torch.
+    from holdfast.report.compare import compare
+
+    results, failures = read(runs)
+    if not results:
+        raise HoldfastError(f"{', '.join(map(str, runs))}: no results to compare; repeat the run's holdfast evaluate")
+    comparison = compare(results)
+    apart = [refusal for refusal in comparison.refusals if refusal.quantity is None]
+    if apart and not comparison.contests:
+        raise HoldfastError(
+            f"nothing can be compared: {' and '.join(apart[0].encoders)} were measured by {apart[0].evaluation} under "
+            f"{apart[0].reason}; repeat one run with the settings of the other"
+        )
+    if html:
+        _page(html, results, failures, comparison)
+    _print(format_, results, failures, comparison)
+    for refusal in apart:
+        print(
+            f"not compared: {refusal.evaluation} of {' and '.join(refusal.encoders)}: {refusal.reason}", file=sys.stderr
+        )
+    for failure in failures:
+        print(f"no result: {failure.evaluation} of {failure.encoder}: {failure.reason}", file=sys.stderr)
+    return 0
+
+
+def _page(path: Path, results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> None:
+    from holdfast.report.files import save
+    from holdfast.report.page import render
+
+    content = render(results, failures, comparison)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save(path, content)
+    except OSError as error:
+        raise HoldfastError(f"cannot write {path}: {error.strerror or error}; name another file with --html") from error
+
+
+def _print(form: str, results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> None:
+    from holdfast.report.files import Report
+    from holdfast.report.printed import csv, latex, markdown
+    from holdfast.report.protocol import groups
+    from holdfast.report.tables import summary
+
+    found = groups(results)
+    tables = summary(found, comparison)
+    if form == "table":
+        _tables(tables)
+    elif form == "json":
+        report = Report(results=tuple(results), failures=tuple(failures), comparison=comparison)
+        print(report.model_dump_json(indent=1))
+    else:
+        print({"csv": csv(found, comparison), "markdown": markdown(tables), "latex": latex(tables)}[form], end="")
+
+
+def _tables(tables: Sequence[Table]) -> None:
+    from rich.console import Console
+
+    # A file or a pipe has no width to fit into.
+    console = Console(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000)
+    for table in tables:
+        console.print(f"{table.title}, {len(table.encoders)} encoders" if len(table.encoders) > 1 else table.title)
+        console.print(_grid(table))
+        for sentence in (*_meetings(table), *table.notes):
+            console.print(sentence)
+        console.print()
+
+
+def _grid(table: Table) -> Grid:
+    """Return ``table`` for a terminal: a number, its interval and its rank per encoder; of two, the difference as well."""
+    from rich import box
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    from holdfast.report.text import ARROWS
+
+    pair = table.encoders if len(table.encoders) == 2 else None
+    grid = Grid(box=box.SIMPLE_HEAD)
+    heads = [*table.encoders, *([f"{pair[0]} − {pair[1]}"] if pair else [])]
+    for head in ("", *heads):
+        grid.add_column(Text(head), overflow="fold")
+    for section in table.sections:
+        title = f"{section.title} {ARROWS[section.like.better]}".rstrip()
+        grid.add_row(Text(f"{title} ({section.like.claim})", style="bold"), *[""] * len(heads))
+        for row in section.rows:
+            under = " · ".join(filter(None, (row.first, row.rest))) or "all images"
+            cells = [_cell(cell, name, row.contest) for name, cell in zip(table.encoders, row.cells, strict=True)]
+            grid.add_row(*map(Text, [f"  {under}", *cells, *([_difference(row.contest)] if pair else [])]))
+    return grid
+
+
+def _cell(cell: Cell | None, name: str, contest: Contest | None) -> str:
+    if cell is None:
+        return "not measured"
+    # The difference says who is better of two; ranks are for three and more.
+    rank = _rank(name, contest) if contest and len(contest.ranks) > 2 else ""
+    return " ".join(filter(None, (cell.value, cell.interval, rank)))
+
+
+def _rank(name: str, contest: Contest) -> str:
+    """Return the rank of ``name``, and whether another encoder of that rank cannot be told from it."""
+    if name not in contest.ranks:
+        return ""
+    rank = contest.ranks[name]
+    peers = [{pair.a, pair.b} - {name} for pair in contest.pairs if pair.difference.outcome == "tied"]
+    tied = any(contest.ranks[other] == rank for pair in peers if len(pair) == 1 for other in pair)
+    return f"{'tied ' if tied else ''}#{rank}"
+
+
+def _difference(contest: Contest | None) -> str:
+    """Return the paired difference of the only two encoders and who is better by it."""
+    from holdfast.report.text import number
+
+    if contest is None or len(contest.pairs) != 1:
+        return "not comparable"
+    pair, apart = contest.pairs[0], contest.pairs[0].difference
+    said = apart.outcome.replace("a is", f"{pair.a} is").replace("b is", f"{pair.b} is")
+    return f"{number(apart.value)} [{number(apart.low)}, {number(apart.high)}] {said}"
+
+
+def _meetings(table: Table) -> Iterator[str]:
+    """Yield for each two encoders in how many rows which of them is better and in how many they are tied."""
+    outcomes: dict[tuple[str, str], Counter[str]] = {}
+    for contest in (row.contest for section in table.sections for row in section.rows):
+        for pair in contest.pairs if contest and contest.ranks else ():
+            outcomes.setdefault((pair.a, pair.b), Counter())[pair.difference.outcome] += 1
+    for (a, b), counted in outcomes.items():
+        rows = sum(counted.values())
+        parts = [
+            f"{said} in {counted[outcome]}"
+            for outcome, said in (
+                ("a is better", f"{a} is better"),
+                ("b is better", f"{b} is better"),
+                ("tied", "tied"),
+            )
+            if counted[outcome]
+        ]
+        if parts:
+            yield f"{a} and {b}: {', '.join(parts)} of {rows} row{'s' * (rows > 1)}"

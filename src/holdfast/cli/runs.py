@@ -1,0 +1,112 @@
+"""Stored runs as ``compare`` and ``check`` read them: all of their results, or a sentence that says what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.result import Failure, Result
+
+
+def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
+    """Return the results and failures of the runs in ``folders``.
+
+    Encoders that share a name but not their weights are called by their run as well, as in ``model.onnx (runs/may)``.
+
+    Raises:
+        HoldfastError: a folder holds no run, or results that cannot be read.
+    """
+    from holdfast.store import load
+
+    runs = {str(folder): load(folder) for folder in dict.fromkeys(folders)}
+    for folder, (results, _) in runs.items():
+        _complete(Path(folder), len(results))
+    called = _names({folder: results for folder, (results, _) in runs.items()})
+    shared = {name for name, _ in called}
+    results = [
+        result.model_copy(update={"encoder": result.encoder.model_copy(update={"name": name})})
+        if (name := called.get((result.encoder.name, result.encoder.fingerprint)))
+        else result
+        for found, _ in runs.values()
+        for result in found
+    ]
+    failures = [
+        failure.model_copy(update={"encoder": f"{failure.encoder} ({folder})"})
+        if failure.encoder in shared
+        else failure
+        for folder, (_, found) in runs.items()
+        for failure in found
+    ]
+    return results, failures
+
+
+def unfinished(folders: Sequence[Path], results: Sequence[Result], failures: Sequence[Failure]) -> list[Failure]:
+    """Return a failure for each encoder that a run was asked to measure and that left no trace: it was stopped before."""
+    from pydantic import ValidationError
+
+    from holdfast.config import Request
+    from holdfast.encoders import Options
+    from holdfast.encoders.reference import label, stamp
+    from holdfast.result import Failure
+
+    known = {result.encoder.source for result in results} | {failure.encoder for failure in failures}
+    missing = []
+    for folder in folders:
+        try:
+            asked = Request.model_validate_json((folder / "run.json").read_bytes())
+        except (OSError, ValidationError) as error:
+            raise HoldfastError(
+                f"{folder / 'run.json'} cannot be read, so nobody knows what the run should hold; "
+                "repeat its holdfast evaluate"
+            ) from error
+        options = Options(asked.arch, asked.size, asked.trust_remote_code)
+        for reference in asked.encoders:
+            names = {stamp(reference, options), label(reference.partition(":")[2])}
+            if not names & known:
+                missing.append(
+                    Failure(
+                        evaluation="evaluate",
+                        encoder=stamp(reference, options),
+                        images=asked.images or "",
+                        error="Unfinished",
+                        reason=f"the run in {folder} stopped before it; repeat its holdfast evaluate",
+                    )
+                )
+    return missing
+
+
+def _complete(folder: Path, count: int) -> None:
+    """Raise unless all results under ``folder`` are among the ``count`` that could be read."""
+    from pydantic import ValidationError
+
+    from holdfast.result import Result
+
+    files = sorted((folder / "results").glob("*.json"))
+    if len(files) == count:
+        return
+    for file in files:
+        try:
+            Result.model_validate_json(file.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise HoldfastError(
+                f"{file} cannot be read (damaged, or of another version of holdfast); delete it and repeat the run's "
+                "holdfast evaluate"
+            ) from error
+
+
+def _names(runs: dict[str, list[Result]]) -> dict[tuple[str, str], str]:
+    """Return what to call each encoder (by name and fingerprint) whose name other runs use for other weights."""
+    first: dict[str, dict[str, str]] = {}
+    for folder, results in runs.items():
+        for result in results:
+            first.setdefault(result.encoder.name, {}).setdefault(result.encoder.fingerprint, folder)
+    return {
+        (name, fingerprint): f"{name} ({folder})"
+        for name, folders in first.items()
+        if len(folders) > 1 and len(set(folders.values())) == len(folders)
+        for fingerprint, folder in folders.items()
+    }
