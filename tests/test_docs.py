@@ -1,73 +1,31 @@
-"""The documentation cannot lag: everything there is appears in it, its tables equal the code, its programs run."""
+"""The documentation cannot lag: everything there is appears in it, its tables equal the code, its links resolve."""
 
 from __future__ import annotations
 
 import re
-import runpy
 import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from dataclasses import MISSING, fields
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 import typer.main
 
 import holdfast
 from holdfast import catalog, data, encoders
-from holdfast.attacks.presets import PRESETS, read_attack
-from holdfast.balls import Linf
+from holdfast.attacks.presets import PRESETS
 from holdfast.cli import application
-from holdfast.config import build, planned, request
+from holdfast.config import request
 from holdfast.divergences import DIVERGENCES
-from holdfast.encoder import Domain
 from holdfast.evaluation import settings
-from holdfast.objective import Scene
 from holdfast.report.gate import parse
 from holdfast.run import Run
 from holdfast.spelling import number
 from holdfast.suites import SUITES
-from tests.samples import builtin, digits
-
-ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS.rglob("*.md")])
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-FENCE = re.compile(r"(<!-- not run: .+? -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    """The fenced blocks of a page that are meant to run."""
-    return [code for skipped, found, code in FENCE.findall(page.read_text()) if found == language and not skipped]
-
-
-def prose(page: Path) -> str:
-    return FENCE.sub("", page.read_text())
-
-
-def sections(page: Path) -> Iterator[tuple[str, str]]:
-    """Each heading of a page with what follows it, up to the next heading."""
-    parts = re.split(r"^#+ (.+)$", prose(page), flags=re.MULTILINE)
-    return zip(parts[1::2], parts[2::2], strict=True)
-
-
-def section(page: Path, title: str) -> str:
-    return next(body for heading, body in sections(page) if heading == title)
-
-
-def rows(body: str) -> dict[str, list[str]]:
-    """The rows of the first table in ``body`` by their first cell, without the marks of code."""
-    table = re.search(r"(^\|.*\n)+", f"{body}\n", re.MULTILINE)
-    lines = table[0].splitlines()[2:] if table else []
-    cells = [[cell.strip().replace("`", "") for cell in line.strip("|").split("|")] for line in lines]
-    return {first: rest for first, *rest in cells}
+from tests.pages import DOCS, PAGES, ROOT, blocks, every_page, prose, rows, section, sections, slug
 
 
 def said(value: Any) -> str:
@@ -211,112 +169,6 @@ def command_lines(page: Path) -> list[str]:
 
 
 @every_page
-def test_programs_in_the_documentation_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All Python blocks of a page, one after the other, as a reader would type them."""
-    monkeypatch.chdir(tmp_path)
-    space: dict[str, Any] = {"__name__": "__main__"}
-    for code in blocks(page, "python"):
-        exec(compile(code, f"a block of {page.name}", "exec", dont_inherit=True), space)
-
-
-@every_page
-def test_configurations_in_the_documentation_are_understood(page: Path, tmp_path: Path) -> None:
-    for code in blocks(page, "toml"):
-        content = tomllib.loads(code)
-        if "project" not in content:
-            (tmp_path / "run.toml").write_text(code)
-            assert planned(request({}, tmp_path / "run.toml"))
-
-
-def test_the_readme_shows_the_example_of_ten_lines() -> None:
-    (code,) = blocks(ROOT / "README.md", "python")
-    assert code == (ROOT / "examples" / "ten_lines.py").read_text()
-
-
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.name)
-def test_examples_run(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    runpy.run_path(str(script), run_name="__main__")
-
-
-# ---- one new file ----
-
-FILES = re.findall(
-    r"^`src/holdfast/(\w+)/(\w+)\.py`:\n\n```python\n(.*?)^```$",
-    (DOCS / "extending.md").read_text(),
-    re.MULTILINE | re.DOTALL,
-)
-
-
-@pytest.fixture
-def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every file of the page on extension, put where it says it belongs."""
-    for package, name, code in FILES:
-        home = import_module(f"holdfast.{package}")
-        (tmp_path / package).mkdir(exist_ok=True)
-        (tmp_path / package / f"{name}.py").write_text(code)
-        monkeypatch.setattr(home, "__path__", [*home.__path__, str(tmp_path / package)])
-    encoders.sources.cache_clear()
-    data.loaders.cache_clear()
-    yield
-    encoders.sources.cache_clear()
-    data.loaders.cache_clear()
-    for package, name, _ in FILES:
-        sys.modules.pop(f"holdfast.{package}.{name}", None)
-        vars(import_module(f"holdfast.{package}")).pop(name, None)
-
-
-def test_one_file_is_enough(dropped: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = catalog.everything()
-    assert "neighbours_kept" in found["evaluations"]
-    assert "grow" in found["objectives"]
-    assert "guess" in found["attacks"]
-    assert "linear" in found["encoders"]
-    assert "noise" in found["images"]
-    assert str(read_attack("guess:tries=3")) == "guess:tries=3"
-    np.save(tmp_path / "weights.npy", np.ones((5, 64), dtype=np.float32))
-    encoder = encoders.load(f"linear:{tmp_path}/weights.npy?shape=1x8x8")
-    images = data.load("noise:4", encoder.domain)
-    assert encoder(images.pixels([0, 1])).shape == (2, 5)
-
-
-def test_the_new_measure_runs(dropped: None) -> None:
-    asked = {"neighbours_kept": {"k": 3, "attacked": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
-    (measure,) = planned(request({"only": ["neighbours_kept"], "settings": asked}))
-    result = measure(builtin(), digits(20))
-    (kept,) = result.estimates
-    assert (kept.quantity, kept.n, kept.better) == ("neighbours_kept", 8, "higher")
-    assert 0 < kept.value < 1
-    harmless = build(catalog.evaluations()["neighbours_kept"], {**asked["neighbours_kept"], "ball": "linf:1e-6"})
-    assert harmless(builtin(), digits(20)).estimates[0].value == 1, "nothing moved, yet neighbours were lost"
-    assert measure(builtin(), digits(20)) == result
-
-
-def test_the_page_shows_the_example_of_a_measure() -> None:
-    (code,) = [code for _, name, code in FILES if name == "neighbours_kept"]
-    assert code == (ROOT / "examples" / "new_measure.py").read_text()
-
-
-def test_the_new_objective_and_attack_do_what_they_say(dropped: None) -> None:
-    grow, guess = catalog.objectives()["grow"], catalog.attacks()["guess"]
-    encoder, images = builtin(), digits(4)
-    noise = Run().noise(images.ids)
-    scene = Scene(encoder, images.pixels(range(4)), noise)
-    attacked = guess()(encoder, scene.pixels, grow()(scene), Linf(0.1), noise)
-    longer = encoder(attacked).norm(dim=1) / scene.codes.norm(dim=1)
-    assert longer.min() >= 1
-    assert longer.max() > 1.01
-
-
-# ---- links and the site ----
-
-
-def slug(heading: str) -> str:
-    """The anchor that the site gives a heading."""
-    return re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower())
-
-
-@every_page
 def test_links_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if target.startswith("https://"):
@@ -328,13 +180,6 @@ def test_links_resolve(page: Path) -> None:
             assert anchor in {slug(heading) for heading, _ in sections(linked)}, f"{target}: no such heading"
         if DOCS in page.parents:
             assert DOCS in linked.parents, f"{target} leaves the site"
-
-
-@every_page
-def test_blocks_that_do_not_run_say_why(page: Path) -> None:
-    text = page.read_text()
-    assert text.count("<!-- not run: ") == sum(bool(skipped) for skipped, _, _ in FENCE.findall(text))
-    assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(FENCE.findall(text)), "a fence is not closed"
 
 
 def test_the_module_map_is_complete() -> None:
@@ -373,14 +218,8 @@ def test_the_picture_is_small() -> None:
     assert (DOCS / "images" / "report.png").stat().st_size < 300_000
 
 
-def test_defaults_of_the_command_line_are_those_it_states() -> None:
-    """What `quick` measures is what the overview says: the built-in encoders on the built-in digits."""
-    asked = request({})
-    assert (asked.suite, asked.seed, asked.device, asked.precision, asked.batch_size) == (
-        "quick",
-        0,
-        "cpu",
-        "float32",
-        256,
-    )
-    assert data.load("builtin:digits", Domain((1, 8, 8))).pixels([0]).dtype == torch.float32
+def test_the_defaults_of_evaluate_are_those_it_states() -> None:
+    asked, stated = request({}), rows(section(DOCS / "command-line.md", "evaluate"))
+    for name in ("suite", "seed", "device", "precision", "batch_size"):
+        cell = stated[f"--{name.replace('_', '-')}"][0]
+        assert f"{getattr(asked, name)} (default)" in cell or f"(default {getattr(asked, name)})" in cell

@@ -1,0 +1,52 @@
+"""Every program and configuration that the documentation shows runs."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.config import planned, request
+from tests.pages import FENCE, ROOT, blocks, every_page
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+@every_page
+def test_programs_in_the_documentation_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All Python blocks of a page, one after the other, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
+    space: dict[str, Any] = {"__name__": "__main__"}
+    for code in blocks(page, "python"):
+        exec(compile(code, f"a block of {page.name}", "exec", dont_inherit=True), space)
+
+
+@every_page
+def test_configurations_in_the_documentation_are_understood(page: Path, tmp_path: Path) -> None:
+    for code in blocks(page, "toml"):
+        content = tomllib.loads(code)
+        if "project" not in content:
+            (tmp_path / "run.toml").write_text(code)
+            assert planned(request({}, tmp_path / "run.toml"))
+
+
+def test_the_readme_shows_the_example_of_ten_lines() -> None:
+    (code,) = blocks(ROOT / "README.md", "python")
+    assert code == (ROOT / "examples" / "ten_lines.py").read_text()
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.name)
+def test_examples_run(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(script), run_name="__main__")
+
+
+@every_page
+def test_blocks_that_do_not_run_say_why(page: Path) -> None:
+    text = page.read_text()
+    assert text.count("<!-- not run: ") == sum(bool(skipped) for skipped, _, _ in FENCE.findall(text))
+    assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(FENCE.findall(text)), "a fence is not closed"

@@ -1,0 +1,87 @@
+"""One new file is enough: those that the documentation shows are put in place, found and run."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast import catalog, data, encoders
+from holdfast.attacks.presets import read_attack
+from holdfast.balls import Linf
+from holdfast.config import build, planned, request
+from holdfast.objective import Scene
+from holdfast.run import Run
+from tests.pages import DOCS, ROOT
+from tests.samples import builtin, digits
+
+FILES = re.findall(
+    r"^`src/holdfast/(\w+)/(\w+)\.py`:\n\n```python\n(.*?)^```$",
+    (DOCS / "extending.md").read_text(),
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@pytest.fixture
+def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every file of the page on extension, put where it says it belongs."""
+    for package, name, code in FILES:
+        home = import_module(f"holdfast.{package}")
+        (tmp_path / package).mkdir(exist_ok=True)
+        (tmp_path / package / f"{name}.py").write_text(code)
+        monkeypatch.setattr(home, "__path__", [*home.__path__, str(tmp_path / package)])
+    encoders.sources.cache_clear()
+    data.loaders.cache_clear()
+    yield
+    encoders.sources.cache_clear()
+    data.loaders.cache_clear()
+    for package, name, _ in FILES:
+        sys.modules.pop(f"holdfast.{package}.{name}", None)
+        vars(import_module(f"holdfast.{package}")).pop(name, None)
+
+
+def test_one_file_is_enough(dropped: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = catalog.everything()
+    assert "neighbours_kept" in found["evaluations"]
+    assert "grow" in found["objectives"]
+    assert "guess" in found["attacks"]
+    assert "linear" in found["encoders"]
+    assert "noise" in found["images"]
+    assert str(read_attack("guess:tries=3")) == "guess:tries=3"
+    np.save(tmp_path / "weights.npy", np.ones((5, 64), dtype=np.float32))
+    encoder = encoders.load(f"linear:{tmp_path}/weights.npy?shape=1x8x8")
+    images = data.load("noise:4", encoder.domain)
+    assert encoder(images.pixels([0, 1])).shape == (2, 5)
+
+
+def test_the_new_measure_runs(dropped: None) -> None:
+    asked = {"neighbours_kept": {"k": 3, "attacked": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
+    (measure,) = planned(request({"only": ["neighbours_kept"], "settings": asked}))
+    result = measure(builtin(), digits(20))
+    (kept,) = result.estimates
+    assert (kept.quantity, kept.n, kept.better) == ("neighbours_kept", 8, "higher")
+    assert 0 < kept.value < 1
+    harmless = build(catalog.evaluations()["neighbours_kept"], {**asked["neighbours_kept"], "ball": "linf:1e-6"})
+    assert harmless(builtin(), digits(20)).estimates[0].value == 1, "nothing moved, yet neighbours were lost"
+    assert measure(builtin(), digits(20)) == result
+
+
+def test_the_page_shows_the_example_of_a_measure() -> None:
+    (code,) = [code for _, name, code in FILES if name == "neighbours_kept"]
+    assert code == (ROOT / "examples" / "new_measure.py").read_text()
+
+
+def test_the_new_objective_and_attack_do_what_they_say(dropped: None) -> None:
+    grow, guess = catalog.objectives()["grow"], catalog.attacks()["guess"]
+    encoder, images = builtin(), digits(4)
+    noise = Run().noise(images.ids)
+    scene = Scene(encoder, images.pixels(range(4)), noise)
+    attacked = guess()(encoder, scene.pixels, grow()(scene), Linf(0.1), noise)
+    longer = encoder(attacked).norm(dim=1) / scene.codes.norm(dim=1)
+    assert longer.min() >= 1
+    assert longer.max() > 1.01
