@@ -139,7 +139,9 @@ def _caveat(gate: Gate, worst: Estimate, passed: bool) -> str:
     if gate.holds(worst.low) != gate.holds(worst.high):
         parts.append("its interval contains the bound")
     if passed and worst.claim is open_end:
-        parts.append(f"as {'an' if worst.claim is Claim.UPPER else 'a'} {worst.claim} it proves nothing about stronger attacks")
+        parts.append(
+            f"as {'an' if worst.claim is Claim.UPPER else 'a'} {worst.claim} it proves nothing about stronger attacks"
+        )
     return f" ({'; '.join(parts)})" if parts else ""
 
 
