@@ -8,7 +8,7 @@ cancel and float32 miscounts. What rounding leaves undecided is decided again in
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.divergences import Divergence
@@ -42,50 +42,52 @@ def closer_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], c
     if points is None or targets is None:
         return _slow_counts(divergence, moved, own, clean)
     centre = torch.nan_to_num(targets.mean(0))
-    points, targets = points - centre, targets - centre
-    counts = torch.zeros(len(moved), dtype=torch.int64, device=moved.device)
-    rows = max(1, min(len(moved), 512))
-    for top in range(0, len(moved), rows):
-        part = slice(top, top + rows)
-        counts[part] = _tiled_counts(points[part], own[part], targets, TILE // rows)
+    points, mine = points - centre, targets[own] - centre
+    height = min(len(points), 1024)
+    counts = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+    for left in range(0, len(targets), TILE // height):
+        block = targets[left : left + TILE // height] - centre
+        half = block.square().sum(1) / 2
+        for top in range(0, len(points), height):
+            part = slice(top, top + height)
+            counts[part] += _tile_counts(points[part], mine[part], own[part] - left, block, half)
     return counts
 
 
-def _tiled_counts(points: Moved, own: Int[Tensor, "m"], targets: Clean, width: int) -> Int[Tensor, "m"]:
-    half = targets.square().sum(1) / 2
-    size = torch.linalg.vector_norm(points, dim=1)
-    mine = half[own] - (points * targets[own]).sum(1)
-    counts = torch.zeros_like(own)
-    for left in range(0, len(targets), width):
-        block = targets[left : left + width]
-        h = torch.addmm(half[left : left + width], points, block.T, alpha=-1)
-        here = own - left
-        inside = (here >= 0) & (here < len(block))
-        h[inside.nonzero()[:, 0], here[inside]] = torch.inf  # a sample is not its own rival
-        # Rounding of two products of length d and of two half squares, whatever the order of summation.
-        reach = torch.maximum(
-            torch.linalg.vector_norm(block, dim=1).max(), torch.linalg.vector_norm(targets[own], dim=1)
-        )
-        slack = 2 * (targets.shape[1] + 2) * torch.finfo(h.dtype).eps * reach * (size + reach)
-        sure = h < (mine - slack)[:, None]
-        counts += sure.sum(1)
-        unsure = (h <= (mine + slack)[:, None]) & ~sure
-        counts += _decided(points, own, targets, block, unsure)
+def _tile_counts(
+    points: Moved, mine: Moved, own: Int[Tensor, "m"], block: Float[Tensor, "k d"], half: Float[Tensor, "k"]
+) -> Int[Tensor, "m"]:
+    """Count the rows of ``block`` closer to each point than ``mine`` is, row ``own`` (if in the block) left out."""
+    h = torch.addmm(half, points, block.T, alpha=-1)
+    here = ((own >= 0) & (own < len(block))).nonzero()[:, 0]
+    h[here, own[here]] = torch.inf
+    size = torch.linalg.vector_norm(mine, dim=1)
+    level = size.square() / 2 - (points * mine).sum(1)
+    # Rounding of two products of length d and of two half squares, whatever the order of summation.
+    reach = (2 * half.max()).sqrt().maximum(size)
+    slack = (
+        2 * (block.shape[1] + 2) * torch.finfo(h.dtype).eps * reach * (torch.linalg.vector_norm(points, dim=1) + reach)
+    )
+    counts = (h < (level - slack)[:, None]).sum(1)
+    # Few rows have anyone within rounding, and only these are looked at again.
+    doubtful = ((h <= (level + slack)[:, None]).sum(1) > counts).nonzero()[:, 0]
+    if len(doubtful):
+        again, low, high = h[doubtful], (level - slack)[doubtful, None], (level + slack)[doubtful, None]
+        row, column = ((again <= high) & ~(again < low)).nonzero(as_tuple=True)
+        counts.index_add_(0, doubtful, _decided(points[doubtful], mine[doubtful], block, row, column))
     return counts
 
 
 def _decided(
-    points: Moved, own: Int[Tensor, "m"], targets: Clean, block: Float[Tensor, "k d"], unsure: Bool[Tensor, "m k"]
+    points: Moved, mine: Moved, block: Float[Tensor, "k d"], row: Int[Tensor, "u"], column: Int[Tensor, "u"]
 ) -> Int[Tensor, "m"]:
-    """Count the ``unsure`` pairs that are closer, from differences in float64."""
-    counts = torch.zeros_like(own)
-    row, column = unsure.nonzero(as_tuple=True)
-    step = max(1, 2 * TILE // targets.shape[1])
+    """Count for each point those of its undecided pairs that are closer, from differences in float64."""
+    counts = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+    step = max(1, 2 * TILE // block.shape[1])
     for start in range(0, len(row), step):
         i, j = row[start : start + step], column[start : start + step]
-        point = points[i].double()
-        theirs = (point - block[j].double()).square().sum(1)
-        ours = (point - targets[own[i]].double()).square().sum(1)
+        theirs = (points[i].double() - block[j].double()).square().sum(1)
+        ours = (points[i].double() - mine[i].double()).square().sum(1)
         counts.index_add_(0, i, (theirs < ours * (1 - 2 * TIE)).long())
     return counts
 

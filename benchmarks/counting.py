@@ -1,0 +1,52 @@
+"""Breakaway counts against their floor: the plain matrix product of the same size."""
+
+from __future__ import annotations
+
+import resource
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from benchmarks.measure import arguments, ratio
+from holdfast.divergences import Cosine, Divergence, L2Distance
+from holdfast.measures.neighbours import closer_counts, share_of_pairs_within
+
+SIZES = ((1000, 100_000, 512), (1000, 10_000, 512), (1000, 10_000, 2048))
+
+
+def products(moved: Tensor, clean: Tensor) -> None:
+    """The floor: the product in blocks of a size that favours it, results thrown away."""
+    for block in clean.split(10_000):
+        moved @ block.T
+
+
+def main() -> None:
+    """Print the share of the plain product's rate that counting reaches."""
+    given = arguments(__doc__ or "")
+    generator = torch.Generator().manual_seed(0)
+    divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    for m, n, d in SIZES:
+        clean = (torch.randn(n, d, generator=generator) + 3).to(given.device)
+        moved = clean[:m] + torch.randn(m, d, generator=generator).to(given.device)
+        own = torch.arange(m, device=given.device)
+        for divergence in divergences:
+            work = partial(closer_counts, divergence, moved, own, clean)
+            relative, ours, theirs = ratio(work, partial(products, moved, clean), given.device, given.repeats)
+            print(
+                f"{m} x {n} x {d} {divergence!s:8s} {1 / relative:.0%} of the product's rate ({ours:.2f} s, {theirs:.2f} s)"
+            )
+    clean = torch.randn(10_000, 128, generator=generator).to(given.device)
+    thresholds = torch.rand(2000, generator=generator).to(given.device) * 30
+    floor = partial(torch.matmul, clean.double(), clean.double().T)
+    relative, ours, theirs = ratio(
+        partial(share_of_pairs_within, L2Distance(), thresholds, clean), floor, given.device, max(1, given.repeats // 3)
+    )
+    print(
+        f"all pairs of 10000 x 128, 2000 thresholds: {relative:.1f} x one float64 product ({ours:.2f} s, {theirs:.2f} s)"
+    )
+    print(f"largest resident memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()
