@@ -1,4 +1,4 @@
-"""What one device computes another confirms. Run with ``--device cuda`` where there is a GPU; on the CPU it proves little."""
+"""What one device computes another confirms: run with ``--device cuda`` where there is a GPU."""
 
 from __future__ import annotations
 
