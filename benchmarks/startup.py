@@ -24,7 +24,7 @@ def main() -> None:
     everything = "import torch, holdfast; [getattr(holdfast, name) for name in holdfast.__all__]"
     torch_alone, with_us = timed(python, "-c", "import torch"), timed(python, "-c", everything)
     print(
-        f"import torch {torch_alone:.2f} s; all of holdfast's public names too {with_us:.2f} s: {with_us - torch_alone:+.2f} s"
+        f"import torch {torch_alone:.2f} s; with holdfast's public names {with_us:.2f} s: {with_us - torch_alone:+.2f} s"
     )
     for command in ("--help", "evaluate --help"):
         print(f"holdfast {command}: {timed(python, '-m', 'holdfast', *command.split()):.2f} s")
