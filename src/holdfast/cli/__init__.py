@@ -61,7 +61,9 @@ def run(arguments: list[str]) -> int:
     except typer.TyperException as error:
         if not error.format_message():  # no command was named, and the help has been shown
             return 2
-        return _say(f"{error.format_message().rstrip('.')} (holdfast --help lists what there is)", 2)
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "holdfast"
+        return _say(f"{error.format_message().rstrip('.')} ({command} --help lists what there is)", 2)
     except HoldfastError as error:
         return _say(str(error), 2, debug)
     except Exception as error:

@@ -72,7 +72,7 @@ def command(
     with Shown() as shown:
         shown(f"{loaded.name}: {chosen.attack}", 0.0)
         if problem := unfit(population):
-            raise HoldfastError(problem)
+            raise HoldfastError(f"{loaded.name} is not fit to be attacked: {problem}")
         rows = range(len(population.images))
         found = attacked(population, rows, chosen, lambda share: shown(f"{loaded.name}: {chosen.attack}", share))
         record = keep(population, chosen, found, out, started)

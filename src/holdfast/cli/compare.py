@@ -62,6 +62,8 @@ def _page(path: Path, results: Sequence[Result], failures: Sequence[Failure], co
     from holdfast.report.files import save
     from holdfast.report.page import render
 
+    if path.is_dir():
+        raise HoldfastError(f"cannot write the page to the folder {path}; name a file in it with --html")
     content = render(results, failures, comparison)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -88,16 +90,15 @@ def _print(form: str, results: Sequence[Result], failures: Sequence[Failure], co
 
 
 def _tables(tables: Sequence[Table]) -> None:
-    from rich.console import Console
+    from holdfast.cli.console import console
 
-    # A file or a pipe has no width to fit into.
-    console = Console(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000)
+    out = console()
     for table in tables:
-        console.print(f"{table.title}, {len(table.encoders)} encoders" if len(table.encoders) > 1 else table.title)
-        console.print(_grid(table))
+        out.print(f"{table.title}, {len(table.encoders)} encoders" if len(table.encoders) > 1 else table.title)
+        out.print(_grid(table))
         for sentence in (*_meetings(table), *table.notes):
-            console.print(sentence)
-        console.print()
+            out.print(sentence)
+        out.print()
 
 
 def _grid(table: Table) -> Grid:

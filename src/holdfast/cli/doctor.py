@@ -19,10 +19,11 @@ def command(
     precision: Annotated[str, typer.Option(help="float32, float64, bfloat16, float16.")] = "float32",
 ) -> int:
     """Examine an encoder: does it load the same twice, ignore the batch, pass gradients, tell images apart?"""
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from holdfast import data
+    from holdfast.cli.console import console
     from holdfast.doctor import IMAGES, examine_loading
     from holdfast.encoders import Options, load
     from holdfast.run import Run
@@ -37,6 +38,6 @@ def command(
     table = Table.grid(padding=(0, 2))
     colours = {"ok": "green", "warning": "yellow", "failed": "red"}
     for check in checks:
-        table.add_row(f"[{colours[check.status]}]{check.status}[/]", check.name, check.sentence)
-    Console(highlight=False).print(table)
+        table.add_row(Text(check.status, style=colours[check.status]), Text(check.name), Text(check.sentence))
+    console().print(table)
     return 1 if any(check.status == "failed" for check in checks) else 0

@@ -109,6 +109,9 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
     from holdfast.cli.progress import Shown
     from holdfast.config import request
+    from holdfast.report.advice import alerts
+    from holdfast.report.protocol import groups
+    from holdfast.report.text import listed
     from holdfast.session import carry_out
 
     asked = request(flags, config)
@@ -117,7 +120,12 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     for failure in outcome.failures:
         shown.say(f"no result: {failure.evaluation} of {failure.encoder}: {failure.reason}")
     if outcome.failures:
-        shown.say(f"{len(outcome.failures)} of {outcome.cells} cells have no result; run the same command to try again")
+        shown.say(
+            f"{len(outcome.failures)} of {outcome.cells} cells have no result; mend the cause and run the same command "
+            "again, which computes only what is missing"
+        )
+    for alert in alerts(groups(outcome.results)):
+        shown.say(f"warning about {listed(list(alert.encoders))}: {alert.warning}")
     print(f"Report: {outcome.report}")
     return 1 if outcome.failures else 0
 

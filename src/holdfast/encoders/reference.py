@@ -97,6 +97,11 @@ def existing(name: str) -> Path:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, or its type where it has none."""
+    """Return the first sentence on the first line of an error's text, or its type where it has none.
+
+    Example:
+        >>> first_line(ValueError("it broke. If you see this, write to us.\\nmore"))
+        'it broke'
+    """
     lines = str(error).strip().splitlines()
-    return lines[0].rstrip(" .:") if lines else type(error).__name__
+    return lines[0].partition(". ")[0].rstrip(" .:") if lines else type(error).__name__

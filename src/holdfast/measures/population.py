@@ -57,12 +57,13 @@ def rank_estimate(population: Population) -> Estimate:
 def cautions(population: Population) -> tuple[str, ...]:
     """Return the sentences a reader must see beside any number about this population."""
     said = []
-    if len(population.images) > 1 and collapsed(population.codes):
+    digests = population.images.digests
+    # Of copies of one image nobody can tell whether the encoder tells images apart.
+    if len(set(digests)) > 1 and collapsed(population.codes):
         said.append(
             "COLLAPSED: all images have the same code up to rounding. Nothing can break away from it, so every strict "
             "comparison below reads as perfect robustness; the encoder is useless, not robust."
         )
-    digests = population.images.digests
     twins = len(digests) - len(set(digests))
     if twins:
         said.append(

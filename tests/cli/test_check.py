@@ -1,0 +1,105 @@
+"""``holdfast check``: a gate opens only for a number that keeps it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import run
+from tests.cli.stored import breakaway, failure, run_of
+
+ROBUST, WEAK = "digits-robust", "digits-random"
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def both() -> str:
+    return run_of("both", [breakaway(ROBUST), breakaway(WEAK)], asked=[f"builtin:{ROBUST}", f"builtin:{WEAK}"])
+
+
+def checked(capsys, *arguments: str) -> tuple[int, list[str], list[str]]:
+    status = run(["check", *arguments])
+    captured = capsys.readouterr()
+    return status, captured.out.splitlines(), captured.err.splitlines()
+
+
+def worst(encoder: str) -> float:
+    return max(e.value for e in breakaway(encoder).estimates if e.quantity == "breakaway_risk")
+
+
+def test_a_gate_that_all_keep_passes(both, capsys):
+    status, lines, errors = checked(capsys, both, "--require", "breakaway_risk<=1")
+    assert (status, errors) == (0, [])
+    assert [line.split()[0] for line in lines] == ["passed", "passed"]
+
+
+def test_one_broken_gate_fails_and_is_named(both, capsys):
+    bound = (worst(ROBUST) + worst(WEAK)) / 2
+    assert worst(ROBUST) < bound < worst(WEAK), "vacuous fixture"
+    broken = f"breakaway_risk<={bound}"
+    status, lines, errors = checked(capsys, both, "--require", "breakaway_risk<=1", "--require", broken)
+    assert status == 1
+    assert errors == [f"holdfast: 1 of 2 gates failed: {broken}"]
+    (failed,) = [line for line in lines if line.startswith("FAILED")]
+    assert broken in failed
+    assert f"{WEAK}: breakaway_risk is" in failed
+    assert len(lines) == 4, "one line per gate and encoder"
+
+
+def test_several_runs_are_checked_together(capsys):
+    one, two = run_of("one", [breakaway(ROBUST)]), run_of("two", [breakaway(WEAK)])
+    bound = (worst(ROBUST) + worst(WEAK)) / 2
+    assert checked(capsys, one, "--require", f"breakaway_risk<={bound}")[0] == 0
+    assert checked(capsys, one, two, "--require", f"breakaway_risk<={bound}")[0] == 1
+
+
+def test_an_encoder_that_failed_keeps_the_gate_shut(both, capsys):
+    run_of(both, [], [failure("timm:vit", "out of memory")])
+    status, lines, _ = checked(capsys, both, "--require", "breakaway_risk<=1")
+    assert status == 1
+    assert any(line.startswith("FAILED") and "timm:vit" in line and "out of memory" in line for line in lines)
+
+
+def test_an_unfinished_run_keeps_the_gate_shut(capsys):
+    finished = run_of("run", [breakaway(ROBUST)], asked=[f"builtin:{ROBUST}"])
+    assert checked(capsys, finished, "--require", "breakaway_risk<=1")[0] == 0
+    unfinished = run_of("run", [], asked=[f"builtin:{ROBUST}", f"builtin:{WEAK}"])
+    status, lines, _ = checked(capsys, unfinished, "--require", "breakaway_risk<=1")
+    assert status == 1
+    assert any(f"builtin:{WEAK}: breakaway_risk was not measured" in line and "stopped" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("gate", "expected"),
+    [
+        ("breakaway_risk is small", "needs the form QUANTITY"),
+        ("breakaway_rsik<=0.5", "did you mean 'breakaway_risk'"),
+        ("breakaway_risk<=small", "expected float, got 'small'"),
+        ("breakaway_risk@8/255<=0.5", "nothing matches"),
+        ("breakaway_risk@divergance=l2<=0.5", "did you mean 'divergence'"),
+    ],
+)
+def test_a_mistyped_gate_is_a_mistake(both, gate, expected, capsys):
+    status, lines, errors = checked(capsys, both, "--require", "breakaway_risk<=1", "--require", gate)
+    assert (status, lines) == (2, [])
+    (sentence,) = errors
+    assert expected in sentence
+
+
+def test_a_check_needs_a_gate_and_a_run(both, capsys):
+    assert "Missing option '--require'" in checked(capsys, both)[2][0]
+    assert "holds no run" in checked(capsys, "nowhere", "--require", "breakaway_risk<=1")[2][0]
+
+
+@pytest.mark.parametrize("file", ["results/*.json", "run.json"])
+def test_what_cannot_be_read_opens_no_gate(both, file, capsys):
+    damaged = next(Path(both).glob(file))
+    damaged.write_text("{")
+    status, lines, errors = checked(capsys, both, "--require", "breakaway_risk<=1")
+    assert (status, lines) == (2, [])
+    assert f"{damaged} cannot be read" in errors[0]

@@ -1,0 +1,164 @@
+"""``holdfast compare``: who is better, said once and only where it may be said."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import run
+from holdfast.report.compare import compare
+from holdfast.report.files import Report
+from tests.cli.stored import breakaway, failure, renamed, run_of
+
+ROBUST, WEAK, MIDDLE = "digits-robust", "digits-random", "digits-contrastive"
+TWIN = renamed(breakaway(ROBUST), "twin", "7" * 16)
+"""An encoder of exactly the same numbers."""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def both() -> str:
+    return run_of("both", [breakaway(ROBUST), breakaway(WEAK)])
+
+
+def printed(capsys, *arguments: str, status: int = 0) -> str:
+    assert run(["compare", *arguments]) == status
+    return capsys.readouterr().out
+
+
+def rows(table: str) -> list[list[str]]:
+    """Return the cells of the rows that hold numbers."""
+    return [re.split(r"\s{2,}", line.strip()) for line in table.splitlines() if re.match(r" {4}\S", line)]
+
+
+def test_of_two_encoders_the_paired_difference_is_shown(both, capsys):
+    shown = printed(capsys, both)
+    numbers = rows(shown)
+    contests = [c for c in compare([breakaway(WEAK), breakaway(ROBUST)]).contests if c.ranks]
+    assert len(numbers) == len(contests) > 0
+    assert all(contest.pairs[0].difference.outcome == "b is better" for contest in contests), "another fixture"
+    assert f"{WEAK} − {ROBUST}" in shown
+    assert all(cells[3].endswith(f"] {ROBUST} is better") for cells in numbers)
+    assert f"{WEAK} and {ROBUST}: {ROBUST} is better in {len(numbers)} of {len(numbers)} rows" in shown
+
+
+def test_two_equal_encoders_are_tied_in_words(capsys):
+    shown = printed(capsys, run_of("run", [breakaway(ROBUST), TWIN]))
+    numbers = rows(shown)
+    assert numbers
+    assert all(cells[3] == "0 [0, 0] tied" for cells in numbers)
+    assert f"{ROBUST} and twin: tied in {len(numbers)} of {len(numbers)} rows" in shown
+
+
+def test_ranks_of_three_encoders_admit_ties(capsys):
+    shown = rows(printed(capsys, run_of("three", [breakaway(WEAK), breakaway(ROBUST), TWIN])))
+    assert shown
+    for _, weak, robust, twin in shown:
+        assert weak.endswith("] #3")
+        assert robust.endswith("] tied #1")
+        assert twin.endswith("] tied #1")
+
+
+def test_the_same_encoder_in_two_runs_counts_once(both, capsys):
+    once = printed(capsys, both)
+    again = run_of("again", [breakaway(ROBUST)])
+    assert printed(capsys, both, again, both) == once
+
+
+def test_encoders_of_two_runs_meet_in_one_table(capsys):
+    one, two = run_of("one", [breakaway(ROBUST)]), run_of("two", [breakaway(WEAK)])
+    assert f"{ROBUST} is better in" in printed(capsys, one, two)
+
+
+def test_protocols_are_not_mixed(capsys):
+    one, two = run_of("one", [breakaway(ROBUST)]), run_of("two", [breakaway(WEAK, seed=1)])
+    assert run(["compare", one, two]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (sentence,) = captured.err.splitlines()
+    assert "nothing can be compared" in sentence
+    assert "different protocol: seed 0 instead of 1" in sentence
+
+
+def test_what_cannot_be_compared_is_named_beside_what_can(both, capsys):
+    other = run_of("other", [breakaway(MIDDLE, seed=1)])
+    assert run(["compare", both, other]) == 0
+    captured = capsys.readouterr()
+    assert f"{ROBUST} is better in" in captured.out
+    lines = [line for line in captured.err.splitlines() if line.startswith("not compared: breakaway of")]
+    assert len(lines) == 2
+    assert all(MIDDLE in line and line.endswith("seed 0 instead of 1") for line in lines)
+
+
+def test_one_encoder_under_two_protocols_stands_in_two_tables(capsys):
+    one, two = run_of("one", [breakaway(ROBUST)]), run_of("two", [breakaway(ROBUST, seed=1)])
+    shown = printed(capsys, one, two)
+    assert "with seed 1 instead of 0" in shown
+    assert "better" not in shown
+
+
+def test_one_name_for_other_weights_is_told_apart_by_the_run(capsys):
+    before = run_of("before", [breakaway(WEAK, fingerprint="1" * 16)])
+    after = run_of("after", [breakaway(WEAK, fingerprint="2" * 16)], [failure(WEAK, "out of memory")])
+    assert run(["compare", before, after]) == 0
+    captured = capsys.readouterr()
+    assert f"{WEAK} (before) − {WEAK} (after)" in captured.out
+    assert f"no result: breakaway of {WEAK} (after): out of memory" in captured.err
+
+
+@pytest.mark.parametrize("form", ["markdown", "csv", "latex", "json"])
+def test_every_format_is_alone_on_standard_output(both, form, capsys):
+    shown = printed(capsys, both, "--format", form)
+    if form == "json":
+        assert [result.encoder.name for result in Report.model_validate_json(shown).results] == [WEAK, ROBUST]
+        assert json.loads(shown)["comparison"]["contests"]
+    elif form == "csv":
+        assert {row["encoder"] for row in csv.DictReader(StringIO(shown))} == {ROBUST, WEAK}
+    else:
+        assert shown.startswith({"markdown": "### On 597 images", "latex": "% Needs"}[form])
+    assert ROBUST in shown
+
+
+def test_the_page_is_one_file(both, capsys):
+    printed(capsys, both, "--html", "new/page.html")
+    page = Path("new/page.html").read_text()
+    assert ROBUST in page
+    assert WEAK in page
+    assert [path.name for path in Path("new").iterdir()] == ["page.html"]
+
+
+def test_a_damaged_result_is_named(both, capsys):
+    damaged = next(Path(both).glob("results/*.json"))
+    damaged.write_text(damaged.read_text()[:200])
+    assert run(["compare", both]) == 2
+    assert f"{damaged} cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["nowhere"], "nowhere holds no run (no run.json)"),
+        (["both", "--format", "tabel"], "unknown format 'tabel'; did you mean 'table'"),
+        (["both", "--html", "."], "cannot write the page to the folder .; name a file"),
+        (["both", "--html", "both/run.json/page.html"], "name another file with --html"),
+        (["empty"], "empty: no results to compare"),
+        ([], "Missing argument 'runs'"),
+    ],
+)
+def test_mistakes_are_one_sentence(both, arguments, expected, capsys):
+    run_of("empty", [], [failure(WEAK)])
+    assert run(["compare", *arguments]) == 2
+    captured = capsys.readouterr()
+    (sentence,) = captured.err.splitlines()
+    assert sentence.startswith("holdfast: ")
+    assert expected in sentence
+    assert captured.out == ""
