@@ -14,9 +14,14 @@ from holdfast.errors import HoldfastError
 from holdfast.noise import hashed
 from holdfast.result import Estimate, Number, Record, Series
 
-RESAMPLES = 2000
+MOST_RESAMPLES, ALL_DRAWS = 2000, 40_000_000
 Values = Float[np.ndarray, "n"]
 Better = Literal["lower", "higher", "neither"]
+
+
+def resamples(n: int) -> int:
+    """Return how many resamples of ``n`` samples are drawn: 2000, fewer (but 200) where each takes long."""
+    return max(200, min(MOST_RESAMPLES, ALL_DRAWS // n))
 
 
 def decides_nothing(n: int, confidence: float) -> bool:
@@ -63,7 +68,7 @@ def bootstrap(values: Float[np.ndarray, "n ..."], statistic: str, confidence: fl
     """
     rng = np.random.default_rng(abs(hashed("bootstrap", len(values))))
     take = np.median if statistic == "median" else np.mean
-    picks = (rng.integers(0, len(values), len(values)) for _ in range(RESAMPLES))
+    picks = (rng.integers(0, len(values), len(values)) for _ in range(resamples(len(values))))
     means = np.array([take(values[pick]) for pick in picks])
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
@@ -123,7 +128,7 @@ def summarise(
         if decides_nothing(n, confidence):
             method = f"range of all {n}, too few for {confidence:.0%}"
     elif n:
-        value, method = float(values.mean()), f"bootstrap over samples, {RESAMPLES} resamples"
+        value, method = float(values.mean()), f"bootstrap over samples, {resamples(n)} resamples"
         low, high = bootstrap(values, "mean", confidence)
         if values.min() == values.max() and 0 <= value <= 1:
             unseen = wilson(0, n, confidence)[1]
@@ -153,7 +158,7 @@ def summarise(
 def _draws(n: int) -> Int[np.ndarray, "r n"]:
     """Return how often each of ``n`` samples occurs in each resample; the draws depend on n alone."""
     rng = np.random.default_rng(abs(hashed("bootstrap", n)))
-    counts = np.empty((RESAMPLES, n), dtype=np.int32 if n > 32_000 else np.int16)
+    counts = np.empty((resamples(n), n), dtype=np.int8)  # a sample is drawn once on average, and never a hundred times
     for row in counts:
         row[:] = np.bincount(rng.integers(0, n, n), minlength=n)
     return counts
@@ -163,19 +168,20 @@ def _draws(n: int) -> Int[np.ndarray, "r n"]:
 def _resampled(values: tuple[float, ...], statistic: str) -> Float[np.ndarray, "r"]:
     """Return the mean or median of ``values`` in each resample. Kept, for each encoder meets all others."""
     counts, n = _draws(len(values)), len(values)
-    numbers = np.asarray(values)
-    if statistic != "median":
-        return counts @ numbers / n
-    order = np.argsort(numbers)
-    numbers = numbers[order]
-    middle = np.empty((2, RESAMPLES))
+    order = np.argsort(np.asarray(values))
+    numbers = np.asarray(values)[order]
+    result = np.empty(len(counts))
     step = max(1, 2**22 // n)  # rows at a time, so that memory stays bounded
-    for top in range(0, RESAMPLES, step):
-        seen = counts[top : top + step, order].cumsum(1, dtype=counts.dtype)
+    for top in range(0, len(counts), step):
+        part = counts[top : top + step, order]
+        if statistic != "median":
+            result[top : top + step] = part @ numbers / n
+            continue
+        seen = part.cumsum(1, dtype=np.int32)
         # The sample in the middle, or the two there are: the first at which enough have been seen.
-        for half, rank in enumerate(((n + 1) // 2, n // 2 + 1)):
-            middle[half, top : top + step] = numbers[(seen >= rank).argmax(1)]
-    return middle.mean(0)
+        middle = [numbers[(seen >= rank).argmax(1)] for rank in ((n + 1) // 2, n // 2 + 1)]
+        result[top : top + step] = (middle[0] + middle[1]) / 2
+    return result
 
 
 class Difference(Record):
