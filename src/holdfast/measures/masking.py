@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 from torch import Tensor
 
@@ -141,7 +141,10 @@ ALARMING = 0.05
 
 
 def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
-    """Return the answer to the question that ``quantity`` counts violations of, over all balls."""
+    """Return the answer to the question that ``quantity`` counts violations of, over all balls.
+
+    Violations refute; their absence on the images probed proves nothing.
+    """
     found = [estimate for estimate in estimates if estimate.quantity == quantity and estimate.n]
     if not found:
         return Verdict(
@@ -150,12 +153,11 @@ def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
     worst = max(found, key=lambda estimate: estimate.value)
     said = f"violated by {worst.value:.1%} of {worst.n} images in the {worst.conditions['ball']} ball"
     if worst.value == 0:
-        return Verdict(
-            question=QUESTIONS[quantity], status="proved", reason=f"no violation on the {worst.n} images probed"
-        )
-    if worst.value <= ALARMING:
-        return Verdict(question=QUESTIONS[quantity], status="unknown", reason=f"{said}: few enough for chance")
-    return Verdict(question=QUESTIONS[quantity], status="refuted", reason=said)
+        said = f"no violation on the {worst.n} images probed"
+    elif worst.value <= ALARMING:
+        said = f"{said}: few enough for chance"
+    status: Literal["refuted", "unknown"] = "refuted" if worst.value > ALARMING else "unknown"
+    return Verdict(question=QUESTIONS[quantity], status=status, reason=said)
 
 
 def alarms(estimates: Sequence[Estimate]) -> list[str]:
