@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from holdfast.adversarial import Adversarial
@@ -100,6 +100,7 @@ def keep(population: Population, preset: Preset, found: Adversarial, folder: Pat
     """
     domain = population.encoder.domain
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         _save(found, folder / PIXELS)
         pngs = _pngs(found, domain, folder)
         if pngs:
@@ -118,7 +119,8 @@ def _save(found: Adversarial, path: Path) -> None:
         "clean_codes": found.clean_codes,
         "attacked_codes": found.codes,
     }
-    save_file({name: values.contiguous() for name, values in tensors.items()}, path, {"ids": json.dumps(found.ids)})
+    whole = {name: values.contiguous() for name, values in tensors.items()}
+    path.write_bytes(save(whole, {"ids": json.dumps(found.ids)}))
 
 
 def _pngs(found: Adversarial, domain: Domain, folder: Path) -> list[str]:

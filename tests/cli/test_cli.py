@@ -170,14 +170,16 @@ def test_an_interrupt_stops_cleanly_and_the_same_command_continues():
     assert list(Path("run").glob("shards/targeted-*/*.safetensors"))
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["evaluate", "--help"], ["list", "--help"], ["doctor", "--help"]])
-def test_help_does_not_wait_for_torch(arguments):
+@pytest.mark.parametrize("command", [None, "evaluate", "compare", "check", "attack", "doctor", "list"])
+def test_help_does_not_wait_for_torch(command):
     code = (
         "import sys; from holdfast.cli import run; status = run(sys.argv[1:]);"
         "heavy = {'torch', 'numpy', 'scipy', 'sklearn', 'matplotlib', 'jinja2'} & set(sys.modules);"
         "print(heavy, file=sys.stderr); sys.exit(status or bool(heavy))"
     )
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *filter(None, [command]), "--help"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert "Usage" in done.stdout
 
@@ -209,3 +211,10 @@ def test_progress_is_plain_lines_away_from_a_terminal(capsys):
 
 def test_time_left_is_proportional():
     assert remaining(10.0, 0.1, 0.9) == "1 min 30 s left"
+
+
+def test_nothing_at_all_shows_the_help_and_no_second_sentence(capsys):
+    assert run([]) == 2
+    captured = capsys.readouterr()
+    assert "Usage: holdfast" in captured.out
+    assert captured.err == ""

@@ -1,0 +1,55 @@
+"""What ``--arch`` builds in the tests of bad input: encoders of (1, 8, 8), some of which misbehave."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.encoder import Domain
+
+
+class Net(nn.Sequential):
+    domain = Domain((1, 8, 8))
+
+
+class Detached(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.detach()
+
+
+class Training(nn.Sequential):
+    """Ignores ``eval``, as modules do that override it."""
+
+    domain = Domain((1, 8, 8))
+
+    def train(self, mode: bool = True) -> Training:
+        super().train(True)
+        return self
+
+
+def linear() -> nn.Module:
+    return Net(nn.Flatten(), nn.Linear(64, 5))
+
+
+def stepped() -> nn.Module:
+    return Net(nn.Flatten(), nn.Linear(64, 5), Detached())
+
+
+def norm() -> nn.Sequential:
+    return Net(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 5)).train()
+
+
+def training() -> nn.Module:
+    return Training(*norm())
+
+
+def matrix() -> nn.Module:
+    return Net(nn.Linear(8, 5))
+
+
+def weights(build: nn.Module, **changed: float) -> dict[str, Tensor]:
+    """Return the state of a module, with all entries of the tensors named in ``changed`` set to one value."""
+    torch.manual_seed(0)
+    state = {name: torch.randn_like(v) if v.is_floating_point() else v for name, v in build.state_dict().items()}
+    state |= {name: v.abs() + 0.5 for name, v in state.items() if name.endswith("running_var")}
+    return state | {name: torch.full_like(state[name], value) for name, value in changed.items()}

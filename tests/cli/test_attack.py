@@ -1,0 +1,151 @@
+"""``holdfast attack``: flags become an attack, and what it found is on disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.artefacts import AttackRecord, Replay
+from holdfast.attacks.presets import PRESETS
+from holdfast.cli import run
+
+ATTACK = ["attack", "builtin:digits-random", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
+SHORT = ["--attack", "pgd:steps=2"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def recorded() -> AttackRecord:
+    return AttackRecord.model_validate_json(Path("out/attack.json").read_text())
+
+
+def test_an_attack_says_what_it_did_and_where_it_is(capsys):
+    assert run([*ATTACK, *SHORT]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("away by pgd:steps=2 in linf:0.05: codes moved by ")
+    assert "% of the distance of two clean codes) and" in first
+    assert second == f"Attacked images: {Path('out/sheet.png')}"
+    assert {path.name for path in Path("out").iterdir()} == {"attack.json", "attack.safetensors", "images", "sheet.png"}
+    assert len(list(Path("out/images").iterdir())) == len(recorded().moved) == 6
+
+
+@pytest.mark.parametrize("name", ["t-pgd", "rocl", "acl-a2a"])
+def test_presets_run_on_their_own_terms(name):
+    assert run([*ATTACK, "--preset", name, "--seed", "3", "--precision", "float64"]) == 0
+    known, record = PRESETS[name], recorded()
+    assert record.settings == {
+        "objective": str(known.goal),
+        "attack": str(known.attack),
+        "ball": str(known.ball),
+        "source": f"{name} ({known.source})",
+        "seed": "3",
+        "precision": "float64",
+    }
+    assert record.replay.passed
+    assert record.batch_sizes == (None if known.goal.per_sample else (6,))
+    assert (record.moved[0].target is not None) == known.goal.targeted
+
+
+def test_each_part_of_a_preset_can_be_replaced():
+    given = ["--ball", "l2:0.5", *SHORT, "--objective", "misretrieval", "--divergence", "cosine"]
+    assert run([*ATTACK, "--preset", "u-pgd", *given]) == 0
+    said = recorded().settings
+    assert (said["ball"], said["attack"]) == ("l2:0.5", "pgd:steps=2")
+    assert said["objective"] == "misretrieval:divergence=cosine"
+    assert said["source"] == "u-pgd (Petrov and Kwiatkowska 2022), changed"
+    assert max(one.norm for one in recorded().moved) <= 0.5 * (1 + 1e-5)
+
+
+def test_an_objective_brings_the_views_it_needs():
+    assert run([*ATTACK, *SHORT, "--objective", "pair"]) == 0
+    assert len(recorded().moved) == 12
+
+
+def test_a_failed_check_is_said_and_is_the_status(monkeypatch, capsys):
+    bad = Replay(in_range=True, in_ball=True, largest_norm=0.05, code_difference=0.1, same_codes=False)
+    monkeypatch.setattr("holdfast.artefacts.replay", lambda *_: bad)
+    assert run([*ATTACK, *SHORT]) == 1
+    assert "do not pass their check" in capsys.readouterr().err
+
+
+def test_attacks_are_listed_with_their_sources(capsys):
+    assert run(["list", "attacks"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown and preset.source in shown for name, preset in PRESETS.items())
+    assert "square" in shown
+    assert "breakaway" not in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--preset", "upgd"], "unknown preset 'upgd'; did you mean 'u-pgd'"),
+        (["--attack", "pdg"], "unknown attack 'pdg'; did you mean 'pgd'"),
+        (["--attack", "pgd:step=5,steps=x"], "expected int, got 'x'"),
+        (["--objective", "awya"], "unknown objective 'awya'; did you mean 'away'"),
+        (["--divergence", "cosin"], "unknown divergence 'cosin'; did you mean 'cosine'"),
+        (["--ball", "linf"], "ball 'linf' needs radius, as in linf:8/255"),
+        (["--objective", "instance", "--divergence", "l2"], "the objective instance takes no divergence"),
+        (["--objective", "away:divergence=l1", "--divergence", "l2"], "contradict each other; give one"),
+        (["--limit", "0"], "Invalid value for '--limit'"),
+        (["--batch-size", "0"], "batch_size must be at least 1"),
+        (["--images", "nowhere"], "no file or folder 'nowhere'"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments, expected, capsys):
+    assert run([*ATTACK, *arguments]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("holdfast: ")
+    assert expected in sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--divergence", "rank"], "rank has no gradient for adaptive to climb; use --attack square"),
+        (["--limit", "1", "--preset", "t-pgd"], "there is only one image; add images"),
+        (["--limit", "1", "--preset", "moco"], "needs the codes of other images, but there is one"),
+        (["--limit", "1", "--preset", "rocl"], "needs at least 2 images in a batch"),
+    ],
+)
+def test_what_does_not_fit_together_is_said(arguments, expected, capsys):
+    assert run([*ATTACK, *arguments]) == 2
+    assert expected in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_folder_that_holds_something_is_left_alone(capsys):
+    Path("out").mkdir()
+    Path("out/mine").write_text("dear")
+    assert run([*ATTACK, *SHORT]) == 2
+    assert capsys.readouterr().err == "holdfast: out is not empty; choose another --out, or delete what is in it\n"
+    assert Path("out/mine").read_text() == "dear"
+
+
+def test_a_file_in_the_way_is_one_sentence(capsys):
+    Path("out").touch()
+    assert run([*ATTACK, *SHORT]) == 2
+    assert capsys.readouterr().err == "holdfast: cannot write to out: File exists; choose another --out\n"
+
+
+def test_an_interrupted_attack_stops_cleanly():
+    slow = [*ATTACK, "--attack", "adaptive:steps=2000,restarts=20"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *slow], stderr=subprocess.PIPE, text=True, env={**os.environ}
+    )
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("  0%")
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    error = process.communicate(timeout=60)[1].splitlines()
+    assert process.returncode == 130
+    assert error[-1] == "holdfast: stopped; what was not written yet is lost"
+    assert not any("Traceback" in line for line in error)
