@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from holdfast.adversarial import Adversarial, attack, even
+from holdfast.adversarial import Adversarial, attack, even, rivals_of
 from holdfast.artefacts import keep, replay
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.presets import PRESETS, Preset
@@ -80,10 +80,15 @@ def test_views_of_an_image_follow_each_other():
     one = found("acl-a2a", population(count=3))
     assert one.ids[:2] == (f"{DIGITS.ids[0]} view 1", f"{DIGITS.ids[0]} view 2")
     assert one.rows.tolist() == [0, 0, 1, 1, 2, 2]
-    shown = population(count=3).pixels([0])[0]
-    # A view is the image moved by a pixel at most: it keeps most of its own brightness, unlike the other images.
-    for view in one.clean[:2]:
-        assert abs(float(view.sum() - shown.sum())) < 0.35 * float(shown.sum())
+    pixels = population(count=3).pixels(range(3))
+    for view, row in zip(one.clean, one.rows.tolist(), strict=True):
+        assert [is_moved(view, image) for image in pixels] == [row == other for other in range(3)]
+
+
+def is_moved(view, image) -> bool:
+    """Return whether ``view`` is ``image`` moved by a pixel at most, edges repeated."""
+    wide = torch.nn.functional.pad(image[None], (1, 1, 1, 1), mode="replicate")[0]
+    return any(torch.equal(view, wide[:, y : y + 8, x : x + 8]) for y in range(3) for x in range(3))
 
 
 def test_untargeted_attacks_are_those_that_are_measured():
@@ -109,6 +114,21 @@ def test_rivals_are_other_images_whatever_the_batch(goal):
     assert torch.allclose(whole.gain, parts.gain, atol=1e-5)
     with pytest.raises(HoldfastError, match="needs the codes of other images, but there is one"):
         attack(population(count=1), [0], preset(goal))
+
+
+def test_random_rivals_are_others_drawn_without_repetition(monkeypatch):
+    among = population()
+    assert_others(rivals_of(among, range(11), Queue()), among, 10)
+    monkeypatch.setattr("holdfast.adversarial.RANDOM", 4)
+    assert_others(rivals_of(among, range(11), Queue()), among, 4)
+
+
+def assert_others(rivals, among: Population, count: int) -> None:
+    for row, codes in enumerate(rivals):
+        drawn = {tuple(code.tolist()) for code in codes}
+        others = {tuple(code.tolist()) for other, code in enumerate(among.codes) if other != row}
+        assert len(drawn) == count
+        assert drawn <= others
 
 
 def test_misretrieval_faces_the_nearest_of_the_others():

@@ -96,7 +96,7 @@ def attack(
 
 def _attack(population: Population, rows: Sequence[int], preset: Preset) -> Observed:
     targets = population.partners[list(rows)].tolist() if preset.goal.targeted else None
-    scene = population.scene(rows, targets, _rivals(population, rows, preset.goal))
+    scene = population.scene(rows, targets, rivals_of(population, rows, preset.goal))
     scene = preset.prepare(scene) if preset.prepare else scene
     moved = attacked(scene, preset.goal, preset.attack, preset.ball)
     codes, objective = population.encode(moved), preset.goal(scene)
@@ -128,8 +128,8 @@ def _ready(preset: Preset, population: Population) -> Goal:
     return replace(preset.goal, divergence=population.fitted(divergence))  # type: ignore[call-arg]
 
 
-def _rivals(population: Population, rows: Sequence[int], goal: Goal) -> Float[Tensor, "b k d"] | None:
-    """Return the codes of other images that the goal is set against, if it is."""
+def rivals_of(population: Population, rows: Sequence[int], goal: Goal) -> Float[Tensor, "b k d"] | None:
+    """Return the codes of the other images that ``goal`` sets those at ``rows`` against, if it does."""
     if goal.rivals == "none":
         return None
     others = len(population.images) - 1
