@@ -41,6 +41,15 @@ def test_labels_keep_their_digits():
     assert ">0.005<" in draw([line([0.001, 0.012])], "x", "", alt="x")
 
 
+@pytest.mark.parametrize("top", [1.0, 0.1, 0.012, 1e-7, 12_345.0])
+def test_the_widest_label_of_the_vertical_axis_has_room(top):
+    # Text stays text, so its end is where the drawing says and its width is that of its digits.
+    svg = draw([Line(np.array([0.0, 1.0]), np.array([0.0, top]), 0)], "x", "y", alt="x")
+    labels = re.findall(r'text-anchor: end[^>]*?x="([\d.]+)"[^>]*>([^<]+)<', svg)
+    assert labels
+    assert all(float(x) >= 0.6 * 10.5 * len(said) for x, said in labels)
+
+
 @pytest.mark.parametrize(
     ("values", "ticks"),
     [([1e-6, 1.0], [">1e-6<", ">1<"]), ([0.0, 1e-6, 1.0], [">0<", ">1e-6<", ">1<"]), ([-1.0, 1e-6, 5], [">0<"])],

@@ -20,6 +20,11 @@ COLOURS = 8
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 # Colours that no theme would use, replaced in the drawing by the page's own.
 INK, RULE = "#010203", "#010204"
+WIDTH, HEIGHT = 3.5, 2.4
+"""Of a drawing, in inches."""
+FONT = 10.5
+DIGIT = 0.64 * FONT / 72
+"""Inches that a digit is wide, in the widest of common fonts."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,11 @@ def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: boo
     style: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "holdfast",
-        "font.size": 10.5,
+        "font.size": FONT,
         "text.parse_math": False,  # a dollar sign in a label is a dollar sign
     }
     with matplotlib.rc_context(style):
-        figure = Figure(figsize=(3.5, 2.4))
+        figure = Figure(figsize=(WIDTH, HEIGHT))
         axes = figure.add_axes((0.12, 0.22, 0.83, 0.7))
         for line in lines:
             _add(axes, line)
@@ -75,8 +80,11 @@ def _dress(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str, share:
         axes.set_yticks([0, 0.5, 1], ["0", "½", "1"])
     elif y_label:
         ticks = axes.get_yticks()[1:-1]
-        axes.set_yticks(ticks, [_tick(tick) for tick in ticks])
-        axes.set_title(y_label, loc="left", fontsize=10.5, color=INK, pad=4)
+        labels = [_tick(tick) for tick in ticks]
+        axes.set_yticks(ticks, labels)
+        axes.set_title(y_label, loc="left", fontsize=FONT, color=INK, pad=4)
+        left = max(0.12, (0.1 + DIGIT * max(map(len, labels), default=0)) / WIDTH)
+        axes.set_position((left, 0.22, 0.95 - left, 0.7))
     axes.tick_params(colors=INK, length=0, pad=4)
     axes.minorticks_off()
     axes.grid(color=RULE, linewidth=0.6)
