@@ -79,7 +79,7 @@ def test_an_unfinished_run_keeps_the_gate_shut(capsys):
     [
         ("breakaway_risk is small", "needs the form QUANTITY"),
         ("breakaway_rsik<=0.5", "did you mean 'breakaway_risk'"),
-        ("breakaway_risk<=small", "expected float, got 'small'"),
+        ("breakaway_risk<=small", "got 'small'"),
         ("breakaway_risk@8/255<=0.5", "nothing matches"),
         ("breakaway_risk@divergance=l2<=0.5", "did you mean 'divergence'"),
     ],
@@ -89,6 +89,18 @@ def test_a_mistyped_gate_is_a_mistake(both, gate, expected, capsys):
     assert (status, lines) == (2, [])
     (sentence,) = errors
     assert expected in sentence
+
+
+def test_a_bound_that_no_share_meets_is_a_mistake(both, capsys):
+    status, lines, errors = checked(capsys, both, "--require", "nearest_neighbour_accuracy>=90")
+    assert (status, lines) == (2, [])
+    assert "share between 0 and 1" in errors[0]
+
+
+def test_one_encoder_can_be_gated_and_a_turned_gate_is_warned_about(both, capsys):
+    status, lines, errors = checked(capsys, both, "--require", f"breakaway_risk@encoder={ROBUST}>=0")
+    assert (status, len(lines)) == (0, 1)
+    assert errors[0].startswith("warning: gate")
 
 
 def test_a_check_needs_a_gate_and_a_run(both, capsys):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 
-from holdfast.report.advice import advice, alerts
+from holdfast.report.advice import advice
 from holdfast.report.compare import compare
 from holdfast.report.gate import check, parse
 from holdfast.report.protocol import groups
@@ -13,10 +15,10 @@ from holdfast.report.tables import summary
 from tests.report.synthetic import breakaway, everything
 
 
-def told(results, failures=()) -> str:
+def told(results, failures=(), runs=()) -> str:
     found = groups(results)
     (table, *_) = summary(found, compare(results))
-    return "\n".join(advice(table, alerts(found), failures))
+    return "\n".join(advice(table, found, failures, runs))
 
 
 def warned(result, *warnings):
@@ -51,13 +53,33 @@ def test_the_stronger_attack_is_named():
     assert "Judge by the stronger attack: adaptive takes" in said
 
 
-def test_the_suggested_gate_opens_for_the_encoder_it_was_made_from():
+def gate_of(said: str) -> str:
+    *command, gate = shlex.split(said.split("`")[1])
+    assert command[:2] == ["holdfast", "check"]
+    assert command[-1] == "--require"
+    return gate
+
+
+def test_the_suggested_gate_holds_for_the_encoder_it_was_made_from_alone():
     results = [breakaway("digits-random"), breakaway("digits-robust")]
-    gate = told(results).split("--require '")[1].split("'")[0]
-    assert {answer.encoder: answer.passed for answer in check(parse(gate), results)} == {
-        "digits-random": False,
-        "digits-robust": True,
-    }
+    gate = gate_of(told(results))
+    assert "@linf:0.1,encoder=digits-robust<=" in gate
+    (answer,) = check(parse(gate), results)
+    assert (answer.encoder, answer.passed) == ("digits-robust", True)
+    (before, _, bound) = gate.rpartition("=")
+    assert not check(parse(f"{before}={float(bound) / 2}"), results)[0].passed, "a loose bound"
+
+
+def test_the_suggested_gate_names_the_run_as_a_shell_needs_it():
+    results = [breakaway("digits-random"), breakaway("digits robust")]
+    command = shlex.split(told(results, runs=["runs/my photos"]).split("`")[1])
+    assert command[2] == "runs/my photos"
+    assert check(parse(command[-1]), results)[0].encoder in ("digits robust", "digits-random")
+    assert "holdfast check RUN " in told(results)
+
+
+def test_no_gate_is_suggested_that_cannot_be_spelled():
+    assert "gate it" not in told([breakaway("a,b"), breakaway("a<b")])
 
 
 def test_the_worst_number_of_the_leader_is_the_worst():

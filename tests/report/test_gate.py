@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.report.gate import check, parse
+from holdfast.report.gate import check, parse, warning
 from holdfast.result import Failure, Result
 from tests.report.synthetic import breakaway, everything, impersonation
 
@@ -88,15 +88,47 @@ def test_what_was_not_measured_fails():
         ("breakaway_risk@8/255<=1", "nothing matches; breakaway_risk was measured at ball=linf:0.05"),
         ("breakaway_risk@0.1,divergance=l2<=1", "did you mean 'divergence'"),
         ("breakaway_risk@l3:0.1<=1", "unknown ball 'l3'"),
-        ("breakaway_risk@big<=1", "expected float, got 'big'"),
-        ("breakaway_risk<=little", "expected float, got 'little'"),
+        ("breakaway_risk@big<=1", "got 'big'"),
+        ("breakaway_risk<=little", "got 'little'"),
         ("breakaway_risk=0.1", "needs the form"),
+        ("breakaway_risk@encoder=digits-rboust<=1", "unknown encoder 'digits-rboust'; did you mean 'digits-robust'"),
+        ("nearest_neighbour_accuracy>=90", "is a share between 0 and 1, so >=90 says nothing"),
+        ("nearest_neighbour_accuracy>=90", "for 90% write 0.9"),
+        ("breakaway_risk<=-1", "give a bound in that range"),
+        ("breakaway_risk<0", "give a bound in that range"),
+        ("breakaway_risk>1", "give a bound in that range"),
     ],
 )
 def test_mistakes_are_named(gate, said, results):
     with pytest.raises(HoldfastError, match=r"gate|ball") as error:
         check(parse(gate), results)
     assert said in str(error.value)
+
+
+def test_an_encoder_can_be_selected_by_name(results):
+    (answer,) = check(parse("breakaway_risk@0.1, encoder=digits-robust<=0.05"), results)
+    assert (answer.encoder, answer.passed) == ("digits-robust", True)
+    (answer,) = check(parse("breakaway_risk@encoder=digits-random<=0.05"), results)
+    assert (answer.encoder, answer.passed) == ("digits-random", False)
+    spaced = breakaway("net (random weights)")
+    assert len(check(parse("breakaway_risk@encoder=net (random weights)<=1"), [spaced, *results])) == 1
+
+
+def test_a_selected_encoder_that_failed_keeps_its_gate_shut(results):
+    failure = Failure(evaluation="evaluate", encoder="timm:vit", images="x", error="E", reason="it broke")
+    for name in ("timm:vit", "vit"):
+        (answer,) = check(parse(f"breakaway_risk@encoder={name}<=1"), results, [failure])
+        assert (answer.encoder, answer.passed) == ("timm:vit", False)
+    answers = check(parse("breakaway_risk@encoder=digits-robust<=1"), results, [failure])
+    assert [answer.passed for answer in answers] == [True]
+
+
+def test_a_gate_against_the_better_direction_is_warned_about(results):
+    assert "did you mean breakaway_risk <= 0.1" in warning(parse("breakaway_risk>=0.1"), results)
+    assert "did you mean nearest_neighbour_accuracy > 0.9" in warning(parse("nearest_neighbour_accuracy<0.9"), results)
+    assert warning(parse("breakaway_risk<=0.1"), results) == ""
+    assert warning(parse("nearest_neighbour_accuracy>=0.9"), results) == ""
+    assert warning(parse("effective_rank>=3"), results) == ""
 
 
 def test_no_results_are_no_pass():

@@ -16,19 +16,21 @@ def command(
     require: Annotated[
         list[str],
         typer.Option(
-            help="A bound for every encoder, as in 'breakaway_risk@8/255<=0.05'; also "
-            "'breakaway_risk@linf:8/255,attack=adaptive,divergence=l2<=0.05'. Repeatable."
+            help="A bound for every encoder, or the one named, as in 'breakaway_risk@8/255<=0.05'; also "
+            "'breakaway_risk@linf:8/255,attack=adaptive,encoder=NAME<=0.05'. Repeatable."
         ),
     ],
 ) -> int:
     """Check results against bounds; the exit status is 1 if one is broken or was not measured."""
     # Loaded here, because these need torch.
-    from holdfast.report.gate import check, parse
+    from holdfast.report.gate import check, parse, warning
 
     gates = [parse(said) for said in require]
     results, failures = read(runs)
     failures += unfinished(runs, results, failures)
     answers = [answer for gate in gates for answer in check(gate, results, failures)]
+    for said in filter(None, (warning(gate, results) for gate in gates)):
+        print(said, file=sys.stderr)
     for answer in answers:
         print(f"{'passed' if answer.passed else 'FAILED'}  {answer.gate.text}  {answer.sentence}")
     failed = list(dict.fromkeys(answer.gate.text for answer in answers if not answer.passed))

@@ -47,7 +47,7 @@ def command(
             f"{apart[0].reason}; repeat one run with the settings of the other"
         )
     if html:
-        _page(html, results, failures, comparison)
+        _page(html, runs, results, failures, comparison)
     _print(format_, results, failures, comparison)
     for refusal in apart:
         print(
@@ -58,13 +58,15 @@ def command(
     return 0
 
 
-def _page(path: Path, results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> None:
+def _page(
+    path: Path, runs: Sequence[Path], results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison
+) -> None:
     from holdfast.report.files import save
     from holdfast.report.page import render
 
     if path.is_dir():
         raise HoldfastError(f"cannot write the page to the folder {path}; name a file in it with --html")
-    content = render(results, failures, comparison)
+    content = render(results, failures, comparison, list(map(str, runs)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save(path, content)

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isfinite
+from shlex import quote
 
 from holdfast.report import text
+from holdfast.report.gate import suggested
 from holdfast.report.protocol import Group
 from holdfast.report.standings import standings
 from holdfast.report.tables import Cell, Row, Section, Table
@@ -34,9 +36,24 @@ def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
     return tuple(Alert(tuple(who), tuple(where), warning) for warning, (who, where) in found.items())
 
 
-def advice(table: Table, alerts: Sequence[Alert], failures: Sequence[Failure]) -> tuple[str, ...]:
-    """Return sentences to act on, the most useful first."""
-    said = (*_choice(table, alerts), _stronger(table), _claims(table), _rerun(failures), _gate(table))
+def advice(
+    table: Table, groups: Sequence[Group], failures: Sequence[Failure], runs: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return sentences to act on, the most useful first.
+
+    Args:
+        table: the headline numbers of ``groups``.
+        groups: every result.
+        failures: the cells without one.
+        runs: the folders they are in, if they are known.
+    """
+    said = (
+        *_choice(table, alerts(groups)),
+        _stronger(table),
+        _claims(table),
+        _rerun(failures),
+        _gate(table, groups, runs),
+    )
     return tuple(filter(None, said))
 
 
@@ -121,19 +138,15 @@ def _rerun(failures: Sequence[Failure]) -> str:
     )
 
 
-def _gate(table: Table) -> str:
+def _gate(table: Table, groups: Sequence[Group], runs: Sequence[str]) -> str:
     """Return a check that would notice if the leader became worse than its interval allows."""
+    results = [result for group in groups for result in group.results]
     for standing in standings(table):
         if standing.worst is None or standing.section.like.better != "lower":
             continue
         estimate = standing.worst[1].estimate
-        if "ball" in estimate.conditions and isfinite(estimate.high):
-            gate = f"{estimate.quantity}@{estimate.conditions['ball']}<={_up(estimate.high):g}"
-            return f"To notice when {standing.leaders[0]} gets worse, gate it: `holdfast check RUN --require '{gate}'`"
+        if "ball" in estimate.conditions and (gate := suggested(results, standing.leaders[0], estimate)):
+            folders = " ".join(map(quote, runs)) or "RUN"
+            command = f"holdfast check {folders} --require {quote(gate)}"
+            return f"To notice when {standing.leaders[0]} gets worse, gate it: `{command}`"
     return ""
-
-
-def _up(value: float) -> float:
-    """Return ``value`` rounded up to two digits."""
-    rounded = float(f"{value:.2g}")
-    return rounded if rounded >= value else float(f"{value * 1.05:.2g}")

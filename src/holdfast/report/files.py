@@ -37,7 +37,7 @@ def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) 
     tables = summary(found, comparison)
     report = Report(results=tuple(results), failures=tuple(failures), comparison=comparison)
     texts = {
-        "report.html": render(results, failures, comparison),
+        "report.html": render(results, failures, comparison, [str(folder)]),
         "report.json": report.model_dump_json(indent=1),
         "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
         "table.csv": csv(found, comparison),

@@ -1,7 +1,8 @@
 """Gates for continuous integration: ``breakaway_risk@8/255<=0.05`` must hold for every encoder, or the check fails.
 
 ``QUANTITY[@SELECTOR,...] <= NUMBER``, with ``>=``, ``<`` or ``>`` as well. A selector is a ball (``8/255`` of any norm, or
-``linf:8/255``) or a condition such as ``divergence=cosine``. The worst matching value of each encoder counts.
+``linf:8/255``), a condition such as ``divergence=cosine``, or ``encoder=NAME`` to speak of that encoder alone. The worst
+matching value of each encoder counts.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isclose, isnan
+from math import isclose, isfinite, isnan
 from operator import ge, gt, le, lt
+from typing import Literal
 
 from holdfast.balls import BALLS
 from holdfast.errors import HoldfastError, nearest
@@ -31,8 +33,15 @@ class Gate:
     quantity: str
     radius: float | None
     selectors: dict[str, str]
+    encoder: str | None
+    """The only encoder it speaks of; none: all of them."""
     operator: str
     bound: float
+
+    @property
+    def limits(self) -> Literal["above", "below"]:
+        """Return on which side the bound shuts."""
+        return "above" if self.operator in ("<=", "<") else "below"
 
     def holds(self, value: float) -> bool:
         """Return whether ``value`` keeps the bound; an undefined one does not."""
@@ -46,9 +55,13 @@ class Gate:
             and all(_selected(estimate.conditions.get(key), value) for key, value in self.selectors.items())
         )
 
+    def concerns(self, *called: str) -> bool:
+        """Return whether the gate speaks about an encoder that is ``called`` so."""
+        return self.encoder is None or self.encoder in called
+
     def worst(self, estimates: Sequence[Estimate]) -> Estimate:
         """Return the estimate that does the gate worst; an undefined one is worse than any value."""
-        sign = 1 if self.operator in ("<=", "<") else -1
+        sign = 1 if self.limits == "above" else -1
         return max(estimates, key=lambda estimate: (isnan(estimate.value), sign * estimate.value))
 
 
@@ -78,8 +91,9 @@ def parse(said: str) -> Gate:
             f"gate {said!r} needs the form QUANTITY[@BALL,...]<=NUMBER, as in breakaway_risk@8/255,divergence=l2<=0.05"
         )
     radius, selectors = None, {}
-    for part in filter(None, (found["selectors"] or "").replace(" ", "").split(",")):
-        key, equals, value = part.partition("=")
+    # Spaces within a name belong to it.
+    for part in filter(None, map(str.strip, (found["selectors"] or "").split(","))):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
         if equals and key != "ball":
             selectors[key] = value
             continue
@@ -90,7 +104,7 @@ def parse(said: str) -> Gate:
         else:
             radius = convert(ball, "float", f"radius in gate {said!r}")
     bound = convert(found["bound"].strip(), "float", f"bound in gate {said!r}")
-    return Gate(said, found["quantity"], radius, selectors, found["operator"], bound)
+    return Gate(said, found["quantity"], radius, selectors, selectors.pop("encoder", None), found["operator"], bound)
 
 
 def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = ()) -> tuple[Answer, ...]:
@@ -99,17 +113,26 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
     An encoder that was to be measured but has no matching value fails, for a gate must not open on silence.
 
     Raises:
-        HoldfastError: no encoder has the quantity, or none under these conditions.
+        HoldfastError: no encoder has the quantity, or none under these conditions; the encoder is unknown.
     """
     _known(gate, results)
     called = labels(results)
-    found: dict[str, list[Estimate]] = {name: [] for name in called.values()}
+    found: dict[str, list[Estimate]] = {}
     for result in results:
         name = called[result.encoder.name, result.encoder.fingerprint]
-        found[name] += [estimate for estimate in result.estimates if gate.matches(estimate)]
+        if gate.concerns(name, result.encoder.name, result.encoder.source):
+            matching = [estimate for estimate in result.estimates if gate.matches(estimate)]
+            found[name] = found.get(name, []) + matching
     reasons = {failure.encoder: f"{failure.evaluation} failed: {failure.reason}" for failure in failures}
     measured = {result.encoder.name for result in results} | {result.encoder.source for result in results}
-    found.update({name: [] for name in reasons if name not in measured})
+    missing = [name for name in reasons if name not in measured]
+    # An encoder that was never loaded is called by its source.
+    found.update({name: [] for name in missing if gate.concerns(name, name.partition(":")[2])})
+    if not found:
+        names = sorted({*called.values(), *missing})
+        raise HoldfastError(
+            f"gate {gate.text!r}: unknown encoder {gate.encoder!r}; {nearest(gate.encoder or '', names)}"
+        )
     return tuple(
         _answer(gate, name, gate.worst(estimates))
         if estimates
@@ -118,6 +141,51 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
         )
         for name, estimates in found.items()
     )
+
+
+def warning(gate: Gate, results: Sequence[Result]) -> str:
+    """Return a warning if ``gate`` shuts out the better values; empty if it does not."""
+    directions = {e.better for result in results for e in result.estimates if e.quantity == gate.quantity}
+    if directions != {"lower" if gate.limits == "below" else "higher"}:
+        return ""
+    turned = gate.operator.translate(str.maketrans("<>", "><"))
+    return (
+        f"warning: gate {gate.text!r} keeps better encoders out, because {directions.pop()} is better; "
+        f"did you mean {gate.quantity} {turned} {gate.bound:g}?"
+    )
+
+
+def suggested(results: Sequence[Result], encoder: str, like: Estimate) -> str:
+    """Return a gate on the quantity and ball of ``like`` that ``encoder`` keeps now; empty if there is none.
+
+    Its bound is the upper end of the worst interval, rounded up.
+    """
+    try:
+        gate = parse(f"{like.quantity}@{like.conditions['ball']},encoder={encoder}<=1")
+    except HoldfastError:
+        return ""  # a name with a comma or a comparison in it cannot be spelled in a gate
+    called = labels(results)
+    found = [
+        estimate
+        for result in results
+        if gate.concerns(called[result.encoder.name, result.encoder.fingerprint], result.encoder.name)
+        for estimate in result.estimates
+        if gate.matches(estimate)
+    ]
+    if not found or not all(isfinite(estimate.value) and isfinite(estimate.high) for estimate in found):
+        return ""
+    return gate.text.removesuffix("1") + f"{_up(max(estimate.high for estimate in found)):g}"
+
+
+def _up(value: float) -> float:
+    """Return ``value`` rounded up to two digits.
+
+    Example:
+        >>> _up(0.0101), _up(0.05)
+        (0.011, 0.05)
+    """
+    rounded = float(f"{value:.2g}")
+    return rounded if rounded >= value else float(f"{value * 1.05:.2g}")
 
 
 def _answer(gate: Gate, name: str, worst: Estimate) -> Answer:
@@ -134,7 +202,7 @@ def _answer(gate: Gate, name: str, worst: Estimate) -> Answer:
 
 def _caveat(gate: Gate, worst: Estimate, passed: bool) -> str:
     """Return what a reader should know of an answer that the bare comparison hides."""
-    open_end = Claim.LOWER if gate.operator in ("<=", "<") else Claim.UPPER
+    open_end = Claim.LOWER if gate.limits == "above" else Claim.UPPER
     parts = []
     if gate.holds(worst.low) != gate.holds(worst.high):
         parts.append("its interval contains the bound")
@@ -153,6 +221,8 @@ def _known(gate: Gate, results: Sequence[Result]) -> None:
     if not own:
         names = sorted({estimate.quantity for estimate in every})
         raise HoldfastError(f"gate {gate.text!r}: unknown quantity {gate.quantity!r}; {nearest(gate.quantity, names)}")
+    if all(text.is_share(estimate.unit) for estimate in own):
+        _possible(gate)
     keys = sorted({key for estimate in own for key in estimate.conditions})
     for key in gate.selectors:
         if key not in keys:
@@ -161,6 +231,16 @@ def _known(gate: Gate, results: Sequence[Result]) -> None:
         offered = dict.fromkeys(", ".join(f"{k}={v}" for k, v in estimate.conditions.items()) for estimate in own)
         raise HoldfastError(
             f"gate {gate.text!r}: nothing matches; {gate.quantity} was measured at {'; '.join(offered)}"
+        )
+
+
+def _possible(gate: Gate) -> None:
+    """Raise if every share answers the gate alike: such a bound is a mistake, most often a percentage."""
+    if not 0 <= gate.bound <= 1 or not (gate.holds(0.0) or gate.holds(1.0)):
+        percent = f"; for {gate.bound:g}% write {gate.bound / 100:g}" if 1 < gate.bound <= 100 else ""
+        raise HoldfastError(
+            f"gate {gate.text!r}: {gate.quantity} is a share between 0 and 1, so {gate.operator}{gate.bound:g} says "
+            f"nothing about it; give a bound in that range{percent}"
         )
 
 

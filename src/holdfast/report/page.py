@@ -51,8 +51,10 @@ class Block:
         return [(name, result.findings.pictures) for name, result in self.group.items() if result.findings.pictures]
 
 
-def render(results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> str:
-    """Return the page."""
+def render(
+    results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison, runs: Sequence[str] = ()
+) -> str:
+    """Return the page; ``runs`` are the folders of the results, which it names in commands to copy."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -79,7 +81,7 @@ def render(results: Sequence[Result], failures: Sequence[Failure], comparison: C
         encoders=_encoders(found),
         colours={name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)},
         tables=tables,
-        advice=advice(tables[0], alerts(found), failures) if tables else (),
+        advice=advice(tables[0], found, failures, runs) if tables else (),
         standings=standings(tables[0]) if tables else (),
         alerts=alerts(found),
         evaluations={name: [b for b in blocks if b.group.first.evaluation == name] for name in first},

@@ -41,6 +41,16 @@ def interval(estimate: Estimate) -> str:
     return f"[{number(estimate.low)}, {number(estimate.high)}]"
 
 
+def is_share(unit: str) -> bool:
+    """Return whether numbers of this unit are counts over counts, which lie between 0 and 1.
+
+    Example:
+        >>> is_share("share of pairs"), is_share("share of clean distance"), is_share("dimensions")
+        (True, False, False)
+    """
+    return unit.startswith("share") and "distance" not in unit
+
+
 def words(name: str) -> str:
     """Return a quantity, unit or setting in words.
 
