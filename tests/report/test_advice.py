@@ -39,6 +39,25 @@ def test_warnings_of_the_leader_alone_hold_the_advice_back():
     assert "Settle" not in told([warned(weak, "Copies."), warned(strong, "Copies.")])
 
 
+def based(result):
+    encoder = result.encoder.model_copy(update={"source": "baseline:pixels?shape=1x8x8"})
+    return result.model_copy(update={"encoder": encoder})
+
+
+def test_a_baseline_is_never_recommended_and_said_to_be_better():
+    real = [breakaway("digits-random"), breakaway("digits-contrastive")]
+    pixels = based(breakaway("digits-robust"))
+    said = told([*real, pixels])
+    assert "Of these encoders digits-contrastive holds fastest" in said
+    assert "The baseline digits-robust is better than all of them at breakaway risk (8 of 8 rows)" in said
+    assert "encoder=digits-contrastive<=" in gate_of(said)
+    (table,) = summary(groups([*real, pixels]), compare([*real, pixels]))
+    assert all(standing.leaders == ("digits-contrastive",) for standing in standings(table))
+    weak = told([breakaway("digits-robust"), based(breakaway("digits-random"))])
+    assert "The baseline" not in weak
+    assert "better than digits-random at" in told([breakaway("digits-random"), pixels])
+
+
 def test_equal_encoders_are_not_ranked_by_chance():
     first = breakaway("one")
     second = first.model_copy(update={"encoder": first.encoder.model_copy(update={"name": "two"})})

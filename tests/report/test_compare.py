@@ -128,6 +128,31 @@ def test_a_collapsed_encoder_wins_nothing():
     assert compare([*honest, blameless]).contests[0].ranks["constant"] == 1, "vacuous fixture"
 
 
+def based(result: Result) -> Result:
+    encoder = result.encoder.model_copy(update={"source": "baseline:pixels?shape=1x8x8"})
+    return result.model_copy(update={"encoder": encoder})
+
+
+def test_a_baseline_is_compared_but_neither_holds_a_rank_nor_takes_one():
+    pixels = based(measured("pixels", NOISE))
+    others = [measured("a", NOISE + 1), measured("b", NOISE + 2)]
+    comparison = compare([*others, pixels])
+    (contest,) = comparison.contests
+    assert comparison.baselines == ("pixels",)
+    assert contest.ranks == {"a": 1, "b": 2}
+    assert len(contest.pairs) == 3
+    assert contest.beats_all("pixels")
+    assert not contest.beats_all("a")
+    middle = compare([*others, based(measured("pixels", NOISE + 1.5))]).contests[0]
+    assert not middle.beats_all("pixels")
+
+
+def test_baselines_alone_are_ranked_like_encoders():
+    comparison = compare([based(measured("pixels", NOISE)), based(measured("other", NOISE + 1))])
+    assert comparison.baselines == ()
+    assert comparison.contests[0].ranks == {"pixels": 1, "other": 2}
+
+
 def test_numbers_without_a_series_are_refused_by_name():
     comparison = compare([breakaway("digits-random"), breakaway("digits-robust")])
     assert not [contest for contest in comparison.contests if contest.quantity == "effective_rank"]

@@ -130,7 +130,7 @@ def _cell(cell: Cell | None, name: str, contest: Contest | None) -> str:
     if cell is None:
         return "not measured"
     # The difference says who is better of two; ranks are for three and more.
-    rank = _rank(name, contest) if contest and len(contest.ranks) > 2 else ""
+    rank = _rank(name, contest) if contest and len(contest.pairs) > 1 and len(contest.ranks) > 1 else ""
     return " ".join(filter(None, (cell.value, cell.interval, rank)))
 
 
@@ -140,7 +140,7 @@ def _rank(name: str, contest: Contest) -> str:
         return ""
     rank = contest.ranks[name]
     peers = [{pair.a, pair.b} - {name} for pair in contest.pairs if pair.difference.outcome == "tied"]
-    tied = any(contest.ranks[other] == rank for pair in peers if len(pair) == 1 for other in pair)
+    tied = any(contest.ranks.get(other) == rank for pair in peers if len(pair) == 1 for other in pair)
     return f"{'tied ' if tied else ''}#{rank}"
 
 

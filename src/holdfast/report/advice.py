@@ -49,6 +49,7 @@ def advice(
     """
     said = (
         *_choice(table, alerts(groups)),
+        *_proportion(table),
         _stronger(table),
         _claims(table),
         _rerun(failures),
@@ -59,11 +60,11 @@ def advice(
 
 def _choice(table: Table, alerts: Sequence[Alert]) -> Iterator[str]:
     rows = [names for part in table.sections for row in part.rows if (names := row.firsts(table.encoders))]
-    told = [names for names in rows if len(names) < len(table.encoders)]  # a tie of all tells nobody apart
+    told = [names for names in rows if len(names) < len(table.ranked)]  # a tie of all tells nobody apart
     if not rows:
         return
     shares = Counter(name for names in told for name in names)
-    leaders = [name for name in table.encoders if told and shares[name] == max(shares.values())]
+    leaders = [name for name in table.ranked if told and shares[name] == max(shares.values())]
     lead = (
         f"best or tied for best in {max(shares.values(), default=0)} of the {text.counted(len(told), 'headline row')}"
     )
@@ -79,8 +80,22 @@ def _choice(table: Table, alerts: Sequence[Alert]) -> Iterator[str]:
     yield "All this is about whether codes stay put, not whether they are useful: choose among encoders that do your job."
 
 
+def _proportion(table: Table) -> Iterator[str]:
+    """Yield where a baseline is better than every encoder that is not one."""
+    for name in table.baselines:
+        places = []
+        for section in table.sections:
+            contests = [row.contest for row in section.rows if row.contest and row.contest.ranks]
+            count = sum(contest.beats_all(name) for contest in contests)
+            if count:
+                places.append(f"{section.title} ({count} of {text.counted(len(contests), 'row')})")
+        if places:
+            whom = "all of them" if len(table.ranked) > 1 else table.ranked[0]
+            yield f"The baseline {name} is better than {whom} at {text.listed(places)}."
+
+
 def _singles_out(alert: Alert, name: str, table: Table) -> bool:
-    return name in alert.encoders and not set(table.encoders) <= set(alert.encoders)
+    return name in alert.encoders and not set(table.ranked) <= set(alert.encoders)
 
 
 def _stronger(table: Table) -> str:

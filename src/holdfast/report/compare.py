@@ -2,7 +2,7 @@
 
 Encoders share their images, so the difference of two is known far better than either number: hard images are hard for
 both. Two encoders are *tied* when the interval of that difference contains zero. The rank of an encoder is one plus the
-number of encoders that are better than it by more than that.
+number of encoders that are better than it by more than that. Baselines are compared, but neither hold a rank nor take one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import combinations
 from math import isfinite, isnan
 from typing import Literal
 
-from holdfast.report.protocol import Group, difference, groups
+from holdfast.report.protocol import Group, baselines, difference, groups
 from holdfast.result import Claim, Conditions, Estimate, Record, Result, Series
 from holdfast.stats import Difference, paired
 
@@ -39,12 +39,17 @@ class Contest(Record):
     better: Literal["lower", "higher", "neither"]
     pairs: tuple[Pair, ...]
     ranks: dict[str, int]
-    """1 + how many encoders are significantly better; empty where neither direction is better."""
+    """1 + how many encoders are significantly better, without baselines; empty where neither direction is better."""
 
     @property
     def best(self) -> tuple[str, ...]:
         """Return the encoders that none beats."""
         return tuple(name for name, rank in self.ranks.items() if rank == 1)
+
+    def beats_all(self, name: str) -> bool:
+        """Return whether ``name`` is better than every encoder that has a rank."""
+        beaten = {loser for pair in self.pairs if name in (pair.a, pair.b) and (loser := _loser(pair)) != name}
+        return bool(self.ranks) and beaten >= self.ranks.keys()
 
 
 class Refusal(Record):
@@ -61,6 +66,8 @@ class Comparison(Record):
     """Every paired comparison that the results allow, and those that they do not."""
 
     encoders: tuple[str, ...]
+    baselines: tuple[str, ...] = ()
+    """Those of the encoders that only put numbers into proportion."""
     contests: tuple[Contest, ...]
     refusals: tuple[Refusal, ...]
 
@@ -75,15 +82,16 @@ def compare(results: Sequence[Result]) -> Comparison:
     contests: list[Contest] = []
     refusals: list[Refusal] = []
     found = groups(results)
+    beside = baselines(results)
     collapsed = {result.encoder.fingerprint for result in results if _collapsed(result)}
     for group in found:
         for like in kinds(group):
             held = _held(group, like, collapsed, refusals)
             if len(held) > 1:
-                contests.append(_contest(group, like, held, refusals))
+                contests.append(_contest(group, like, held, beside, refusals))
     refusals += _apart(found)
     encoders = tuple(dict.fromkeys(name for group in found for name in group.encoders))
-    return Comparison(encoders=encoders, contests=tuple(contests), refusals=tuple(refusals))
+    return Comparison(encoders=encoders, baselines=beside, contests=tuple(contests), refusals=tuple(refusals))
 
 
 def kinds(group: Group) -> list[Estimate]:
@@ -145,7 +153,11 @@ def _series(result: Result, estimate: Estimate) -> Series | None:
 
 
 def _contest(
-    group: Group, like: Estimate, held: dict[str, tuple[Estimate, Series]], refusals: list[Refusal]
+    group: Group,
+    like: Estimate,
+    held: dict[str, tuple[Estimate, Series]],
+    beside: Sequence[str],
+    refusals: list[Refusal],
 ) -> Contest:
     pairs = []
     for a, b in combinations(held, 2):
@@ -155,7 +167,7 @@ def _contest(
         else:
             reason = "infinite values" if apart.n else "no sample on which both are defined"
             refusals.append(_refusal(group, (a, b), f"the difference has no interval: {reason}", like))
-    losers = [_loser(pair) for pair in pairs]
+    losers = [_loser(pair) for pair in pairs if pair.a not in beside and pair.b not in beside]
     return Contest(
         evaluation=group.first.evaluation,
         protocol=group.key,
@@ -164,7 +176,7 @@ def _contest(
         claim=like.claim,
         better=like.better,
         pairs=tuple(pairs),
-        ranks={} if like.better == "neither" else {name: 1 + losers.count(name) for name in held},
+        ranks={} if like.better == "neither" else {name: 1 + losers.count(name) for name in held if name not in beside},
     )
 
 

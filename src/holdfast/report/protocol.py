@@ -47,6 +47,17 @@ def labels(results: Sequence[Result]) -> dict[tuple[str, str], str]:
     return {(name, mark): name if names.count(name) == 1 else f"{name} ({mark[:6]})" for name, mark in kinds}
 
 
+def baselines(results: Sequence[Result]) -> tuple[str, ...]:
+    """Return what the baselines are called, which put numbers into proportion and are not there to be chosen.
+
+    Where nothing else was measured they are encoders like others.
+    """
+    called = labels(results)
+    kinds = {called[result.encoder.name, result.encoder.fingerprint]: result.encoder.source for result in results}
+    found = tuple(name for name, source in kinds.items() if source.startswith("baseline:"))
+    return found if len(found) < len(kinds) else ()
+
+
 def groups(results: Sequence[Result]) -> tuple[Group, ...]:
     """Return the results by protocol, those with most encoders first within each evaluation.
 

@@ -16,7 +16,7 @@ class Standing:
 
     section: Section
     leaders: tuple[str, ...]
-    """The encoders that most often share the first place."""
+    """The encoders that most often share the first place; never a baseline."""
     sentence: str
     worst: tuple[Row, Cell] | None
     """The first leader's worst number."""
@@ -42,15 +42,15 @@ def standings(table: Table) -> tuple[Standing, ...]:
 def _standing(section: Section, table: Table) -> Standing:
     firsts = [names for row in section.rows if (names := row.firsts(table.encoders))]
     shares = Counter(name for names in firsts for name in names)
-    leaders = tuple(name for name in table.encoders if shares and shares[name] == max(shares.values()))
-    if len(table.encoders) == 1:
-        leaders = table.encoders
-    telling = not firsts or any(len(names) < len(table.encoders) for names in firsts)
+    leaders = tuple(name for name in table.ranked if shares and shares[name] == max(shares.values()))
+    if len(table.ranked) == 1:
+        leaders = table.ranked
+    telling = not firsts or any(len(names) < len(table.ranked) for names in firsts)
     return Standing(section, leaders, _sentence(firsts, table), _worst(section, table, leaders), telling)
 
 
 def _sentence(firsts: Sequence[tuple[str, ...]], table: Table) -> str:
-    if len(table.encoders) == 1:
+    if len(table.ranked) == 1:
         return "One encoder alone: nothing to compare."
     if not firsts:
         return "No two encoders are comparable."

@@ -84,7 +84,13 @@ class Table:
 
     title: str
     encoders: tuple[str, ...]
+    baselines: tuple[str, ...]
     sections: tuple[Section, ...]
+
+    @property
+    def ranked(self) -> tuple[str, ...]:
+        """Return the encoders that are there to be chosen among."""
+        return tuple(name for name in self.encoders if name not in self.baselines)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -124,7 +130,8 @@ def table(title: str, groups: Sequence[Group], comparison: Comparison, headline:
     """Return the table of ``groups``, which share their images and differ in evaluation: all numbers or the headline."""
     encoders = tuple(name for name in comparison.encoders if any(name in group.encoders for group in groups))
     sections = [part for group in groups for part in _sections(group, encoders, comparison, headline)]
-    return Table(title, encoders, tuple(sections))
+    beside = tuple(name for name in encoders if name in comparison.baselines)
+    return Table(title, encoders, beside, tuple(sections))
 
 
 def _sections(group: Group, encoders: Sequence[str], comparison: Comparison, headline: bool) -> list[Section]:
