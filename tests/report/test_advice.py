@@ -111,6 +111,22 @@ def test_the_worst_number_of_the_leader_is_the_worst():
     assert risk.worst[1].estimate.value == pytest.approx(worst)
 
 
+def test_an_interval_for_what_was_not_seen_does_not_set_the_scale_of_its_row():
+    weak, robust = breakaway("digits-random"), breakaway("digits-robust")
+    zeros = {"value": 0.0, "low": 0.0, "high": 0.9, "method": "all values equal: Wilson"}
+    estimates = tuple(e.model_copy(update=zeros) if e.better == "lower" else e for e in robust.estimates)
+    robust = robust.model_copy(update={"findings": robust.findings.model_copy(update={"estimates": estimates})})
+    (table,) = summary(groups([weak, robust]), compare([weak, robust]))
+    seen, unseen = table.sections[0].rows[0].cells
+    assert seen is not None
+    assert unseen is not None
+    assert seen.track is not None
+    assert seen.track[2] == 100
+    assert (unseen.track, unseen.cut, seen.cut) == ((0, 0, 100), (False, True), (False, False))
+    assert "bound for what was not seen" in unseen.note
+    assert "not seen" not in seen.note
+
+
 def test_rows_keep_attacks_on_one_divergence_together():
     results = [breakaway("a"), breakaway("b")]
     (table,) = summary(groups(results), compare(results))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -11,12 +11,14 @@ from jaxtyping import Float
 from holdfast.report import text
 from holdfast.report.protocol import Group
 from holdfast.report.svg import DASHES, Line, draw
-from holdfast.result import Conditions, Curve, Series
+from holdfast.result import Conditions, Curve, Result, Series
 
 POINTS = 160
 """Points per curve: finer than a screen shows, and the page stays small."""
 DISTRIBUTION = "Each curve gives the share of images (vertical) whose value is at most the one below it."
-CURVE = "Bands, where drawn, are the intervals recorded with the curve."
+CURVE = (
+    "Bands are intervals. An arrow: the band goes on, as a bound for what was not seen, for no image differed there."
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def plates(group: Group, colours: Sequence[str]) -> tuple[Plate, ...]:
     """Return all drawings of one evaluation; an encoder's colour is its place in ``colours``."""
     drawn = [(colours.index(name), result) for name, result in group.items()]
     series = [_distribution(part, place) for place, result in drawn for part in result.series if _telling(part)]
-    curves = [_curve(part, place) for place, result in drawn for part in result.findings.curves if part.x]
+    curves = [_curve(part, place, result) for place, result in drawn for part in result.findings.curves if part.x]
     return (*_plates(curves, group.encoders, CURVE), *_plates(series, group.encoders, DISTRIBUTION))
 
 
@@ -79,7 +81,7 @@ def _panel(title: str, quantity: str, parts: Sequence[_Part], dashes: dict[str, 
 
 
 def _dashed(line: Line, dash: str) -> Line:
-    return Line(line.x, line.y, line.colour, dash, line.stepped, line.band)
+    return replace(line, dash=dash)
 
 
 def _telling(series: Series) -> bool:
@@ -113,15 +115,19 @@ def _thin(
     return x[keep], y[keep]
 
 
-def _curve(curve: Curve, colour: int) -> _Part:
+def _curve(curve: Curve, colour: int, result: Result) -> _Part:
     x, y = np.asarray(curve.x), np.asarray(curve.y)
     band = (np.asarray(curve.low), np.asarray(curve.high)) if curve.low and curve.high else None
+    # A curve records no methods; its points are estimates of the same result.
+    open_ends = {(e.quantity, e.value, e.low, e.high) for e in result.estimates if text.unseen(e)}
+    points = zip(curve.y, curve.low, curve.high, strict=True) if band else ()
+    unseen = np.array([(curve.quantity, *point) in open_ends for point in points], dtype=bool) if band else None
     x_label, y_label = text.words(curve.x_label), text.words(curve.y_label)
     return _Part(
         title=f"{y_label[:1].upper()}{y_label[1:]} by {x_label}",
         quantity=curve.quantity,
         conditions=curve.conditions,
         labels=(x_label, y_label),
-        line=Line(x, y, colour, band=band),
+        line=Line(x, y, colour, band=band, unseen=unseen),
         share=False,
     )

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,6 +37,8 @@ class Line:
     dash: str = "solid"
     stepped: bool = False
     band: tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]] | None = None
+    unseen: Bool[np.ndarray, "p"] | None = None
+    """Where the band is a bound for what was not seen: it does not set the scale."""
 
 
 def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: bool = False) -> str:
@@ -79,6 +81,7 @@ def _dress(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str, share:
         axes.set_ylim(-0.02, 1.02)
         axes.set_yticks([0, 0.5, 1], ["0", "½", "1"])
     elif y_label:
+        _limit(axes, lines)
         ticks = axes.get_yticks()[1:-1]
         labels = [_tick(tick) for tick in ticks]
         axes.set_yticks(ticks, labels)
@@ -91,6 +94,26 @@ def _dress(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str, share:
     axes.set_axisbelow(True)
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def _limit(axes: Axes, lines: Sequence[Line]) -> None:
+    """Let what was seen set the vertical scale, and mark by an arrow where a band goes on above it."""
+    if not any(line.unseen is not None and line.unseen.any() for line in lines):
+        return
+    seen = [line.y for line in lines]
+    for line in lines:
+        keep = slice(None) if line.unseen is None else ~line.unseen
+        seen += [end[keep] for end in line.band or ()]
+    low, high = float(np.nanmin(np.concatenate(seen))), float(np.nanmax(np.concatenate(seen)))
+    if not low < high:
+        return
+    margin = 0.05 * (high - low)
+    axes.set_ylim(low - margin, high + margin)
+    for line in lines:
+        if line.band is not None and line.unseen is not None:
+            above = line.x[line.unseen & (line.band[1] > high + margin)]
+            colour = f"#fe00{line.colour % COLOURS:02x}"
+            axes.plot(above, np.full(len(above), high), color=colour, linestyle="none", marker="^", markersize=4)
 
 
 def _scale(axes: Axes, x: Float[np.ndarray, "p"]) -> None:

@@ -51,6 +51,11 @@ def is_share(unit: str) -> bool:
     return unit.startswith("share") and "distance" not in unit
 
 
+def unseen(estimate: Estimate) -> bool:
+    """Return whether no sample differed, so that the interval only bounds how many others might."""
+    return estimate.method.startswith("all values equal")
+
+
 def words(name: str) -> str:
     """Return a quantity, unit or setting in words.
 
