@@ -52,7 +52,7 @@ def encoders() -> dict[str, tuple[Encoder, int]]:
     residual = [nn.Conv2d(3, 16, 3, 1, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return {
         "CNN-A, 1 x 28 x 28": (Encoder(nn.Sequential(*cnn).eval(), "cnn", Domain((1, 28, 28))), 256),
-        "small ResNet, 3 x 32 x 32": (Encoder(nn.Sequential(*residual).eval(), "resnet", Domain((3, 32, 32))), 128),
+        "small ResNet, 3 x 32 x 32": (Encoder(nn.Sequential(*residual).eval(), "resnet", Domain((3, 32, 32))), 16),
     }
 
 

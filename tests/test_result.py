@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from holdfast.errors import HoldfastError
 from holdfast.result import (
     Claim,
     Curve,
@@ -125,9 +126,9 @@ def test_records_are_frozen():
 def test_an_estimate_is_found_by_quantity_and_conditions():
     found = result()
     assert found.estimate("risk", ball="linf:0.1") is found.estimates[0]
-    with pytest.raises(KeyError, match=r"2 estimates fit risk {}; there are: risk {'ball': 'linf:0.1'}; risk"):
+    with pytest.raises(HoldfastError, match=r"2 estimates fit risk {}; there are: risk {'ball': 'linf:0.1'}; risk"):
         found.estimate("risk")
-    with pytest.raises(KeyError, match="0 estimates fit margin"):
+    with pytest.raises(HoldfastError, match="0 estimates fit margin"):
         found.estimate("margin", ball="linf:0.1")
 
 

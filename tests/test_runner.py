@@ -101,7 +101,7 @@ def test_results_ignore_sharding_and_order(tmp_path, engine, batch_size):
 
 @pytest.mark.slow
 def test_results_ignore_the_cluster(tmp_path):
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'holdfast[cluster]'")
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install ray")
     from holdfast.engine.ray import Ray
 
     ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)

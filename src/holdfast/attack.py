@@ -43,6 +43,7 @@ class Attack(ABC):
             ball: allowed perturbations.
             noise: one random stream per image.
         """
+        ball.check(encoder.domain)
         found, gain = self.search(encoder, pixels, objective, ball, noise.fork(self.name, 0))
         for restart in range(1, self.restarts):
             other, its_gain = self.search(encoder, pixels, objective, ball, noise.fork(self.name, restart))
@@ -59,7 +60,7 @@ class Attack(ABC):
 
 def better(found: Pixels, gain: Gain, other: Pixels, its_gain: Gain) -> tuple[Pixels, Gain]:
     """Return for each sample whichever of two points gains more; a gain of nan never wins."""
-    wins = its_gain > gain
+    wins = (its_gain > gain) | (gain.isnan() & ~its_gain.isnan())
     return torch.where(column(wins, found), other, found), torch.where(wins, its_gain, gain)
 
 
@@ -84,13 +85,14 @@ def climb(encoder: Encoder, pixels: Pixels, objective: Objective) -> tuple[Gain,
 def assert_inside(encoder: Encoder, pixels: Pixels, found: Pixels, ball: Ball) -> None:
     """Assert that ``found`` lies in the domain and, up to rounding, in the ball."""
     domain = encoder.domain
-    assert bool(((found >= domain.low) & (found <= domain.high)).all()), "an attack left the domain"
+    low, high = torch.tensor([domain.low, domain.high], dtype=found.dtype).tolist()
+    assert bool(((found >= low) & (found <= high)).all()), "an attack left the domain"
     assert bool(within(pixels, found, ball).all()), f"an attack left its {ball} ball"
 
 
 def within(pixels: Pixels, found: Pixels, ball: Ball) -> Bool[Tensor, "b"]:
     """Return which of ``found`` lie in the ball around ``pixels``, up to rounding."""
-    # One rounding per pixel of x + delta and of its difference with x, at magnitude at most 1 + radius.
+    # One rounding per pixel of x + delta and of its difference with x, in proportion to their size.
     eps = torch.finfo(found.dtype).eps
-    slack = ball.norm(torch.full_like(pixels[:1], 2 * eps * (1 + ball.radius))) + 8 * eps * ball.radius
+    slack = ball.norm(2 * eps * pixels.abs().maximum(found.abs()).clamp_min(ball.radius)) + 8 * eps * ball.radius
     return ball.norm(found - pixels) <= ball.radius + slack

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from holdfast.encoder import Pixels
+from holdfast.encoder import Domain, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.noise import Noise
 from holdfast.spelling import READERS, read, spell
@@ -56,6 +56,15 @@ class Ball(ABC):
     @abstractmethod
     def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
         """Return one perturbation per stream of ``noise``, uniform in the ball."""
+
+    def check(self, domain: Domain) -> None:
+        """Raise if the ball around any point of ``domain`` holds all of it: then no encoder could be robust."""
+        widest = float(self.norm(torch.full((1, *domain.shape), domain.high - domain.low)))
+        if self.radius >= widest:
+            raise HoldfastError(
+                f"the {self} ball holds every input in [{domain.low:g}, {domain.high:g}], so no number in it means "
+                f"anything; radii are in the units of the input (8/255, not 8) and below {widest:g} here"
+            )
 
     def scaled(self, share: float) -> Ball:
         """Return the same ball with ``share`` of the radius."""

@@ -85,7 +85,9 @@ class LinfDistance(Divergence):
 
 def _unit(codes: Tensor) -> Tensor:
     """Codes on the unit sphere; a zero code has no direction and becomes nan."""
-    return codes / torch.linalg.vector_norm(codes, dim=-1, keepdim=True)
+    # Scaled by their largest entry first, so that squares neither overflow nor vanish.
+    scaled = codes / codes.detach().abs().amax(-1, keepdim=True)
+    return scaled / torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
 
 
 @final

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from math import inf
 from typing import Literal
 
@@ -16,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from holdfast.errors import HoldfastError, HoldfastWarning
+from holdfast.fingerprint import fingerprint
 
 Pixels = Float[Tensor, "b *pixels"]
 Codes = Float[Tensor, "b d"]
@@ -53,8 +53,9 @@ class Domain:
         if pixels.numel() == 0:
             return
         low, high = (float(end) for end in torch.aminmax(pixels.detach()))
-        # A NaN fails both comparisons, and aminmax propagates it.
-        if not (self.low <= low and high <= self.high and max(-low, high) < inf):
+        # The ends as this precision has them; a NaN fails both comparisons, and aminmax propagates it.
+        least, most = torch.tensor([self.low, self.high], dtype=pixels.dtype).tolist()
+        if not (least <= low and high <= most and max(-low, high) < inf):
             raise HoldfastError(
                 f"{of} must be finite and lie in [{self.low:g}, {self.high:g}], got values from {low:g} to {high:g}; "
                 "pass raw pixels (divide by 255, do not normalise: the encoder does that itself)"
@@ -124,6 +125,8 @@ class Encoder:
         source: str = "python",
         geometry: Geometry | None = None,
     ) -> None:
+        if not isinstance(module, nn.Module):
+            raise HoldfastError(f"an encoder is made of a torch.nn.Module, got {type(module).__name__}; wrap it in one")
         if (mean is None) != (std is None):
             raise HoldfastError("normalisation needs both mean and std, or neither")
         for values in (mean, std):
@@ -164,6 +167,8 @@ class Encoder:
     def forward(self, pixels: Pixels) -> Codes:
         """Return codes without looking at the values: the inner loops' entrance."""
         codes = self.module(pixels)
+        if isinstance(codes, Tensor) and codes.dtype in (torch.float16, torch.bfloat16):
+            codes = codes.float()  # squared distances overflow half precision long before its codes do
         if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != len(pixels):
             got = tuple(codes.shape) if isinstance(codes, Tensor) else type(codes).__name__
             raise HoldfastError(
@@ -174,14 +179,8 @@ class Encoder:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Return a hash of the weights, the module's structure, the domain and the geometry."""
-        digest = sha256(repr((self.domain, self.geometry, structure(self.module))).encode())
-        for key, value in sorted(self.module.state_dict().items()):
-            if isinstance(value, Tensor):
-                flat = value.detach().cpu().contiguous().reshape(-1)
-                digest.update(f"{key}{value.dtype}{tuple(value.shape)}".encode())
-                digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
-        return digest.hexdigest()[:16]
+        """Return a hash of everything the codes depend on: weights, structure, code, settings, domain and geometry."""
+        return fingerprint(self.module, self.domain, self.geometry)
 
     @cached_property
     def parameters(self) -> int:
@@ -201,22 +200,3 @@ class Encoder:
 
     def __repr__(self) -> str:
         return f"Encoder({self.name!r}, {self.domain.shape}, fingerprint={self.fingerprint!r})"
-
-
-def structure(module: nn.Module) -> str:
-    """Return the qualified types and settings of all parts, or the code of a traced graph."""
-    lines = [
-        f"{name} {type(part).__module__}.{type(part).__qualname__} {part.extra_repr()} {_numbers(part)}"
-        for name, part in module.named_modules()
-    ]
-    lines += [str(part.code) for part in module.modules() if isinstance(part, torch.fx.GraphModule)]
-    return "\n".join(lines)
-
-
-def _numbers(part: nn.Module) -> list[tuple[str, object]]:
-    """Return the numbers that ``part`` keeps as plain attributes; hand-written modules rarely have an ``extra_repr``."""
-
-    def plain(value: object) -> bool:
-        return isinstance(value, (int, float)) or (isinstance(value, (tuple, list)) and all(map(plain, value)))
-
-    return sorted((key, value) for key, value in vars(part).items() if key != "training" and plain(value))

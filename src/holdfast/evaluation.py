@@ -20,6 +20,7 @@ from holdfast.noise import hashed
 from holdfast.objective import Scene
 from holdfast.result import EncoderInfo, Findings, ImagesInfo, Picture, Result
 from holdfast.run import Observed, Run
+from holdfast.spelling import READERS
 
 
 class Population:
@@ -34,16 +35,14 @@ class Population:
     def codes(self) -> Float[Tensor, "n d"]:
         """Clean codes of all images, in their order."""
         if self._codes is not None:
-            return self._codes.to(self.run.device, self.run.dtype)
+            return self._codes.to(self.run.device)
         return self.run.batches(
             range(len(self.images)), lambda rows: {"codes": represent(self.encoder, self.images, rows, self.run)}
         )["codes"]
 
     def pixels(self, rows: Sequence[int]) -> Pixels:
         """Return the images at ``rows``, checked against the encoder's domain."""
-        pixels = self.images.pixels(rows, self.run.device, self.run.dtype)
-        self.encoder.domain.check(pixels, of=f"images {self.images.ids[rows[0]]!r} ...")
-        return pixels
+        return self.images.pixels(rows, self.run.device, self.run.dtype, self.encoder.domain)
 
     def scene(self, rows: Sequence[int], targets: Sequence[int] | None = None, rivals: Tensor | None = None) -> Scene:
         """Return the images at ``rows`` set for attack: towards ``targets``, against ``rivals`` (codes, b x k x d)."""
@@ -71,6 +70,8 @@ class Population:
 
     def choose(self, count: int) -> list[int]:
         """Return up to ``count`` randomly chosen rows, ascending; the same samples however the images are ordered."""
+        if count < 1:
+            raise HoldfastError(f"the number of samples to look at must be at least 1, got {count}")
         return sorted(self.shuffled[:count].tolist())
 
     @cached_property
@@ -90,14 +91,18 @@ class Population:
 def represent(encoder: Encoder, images: Images, rows: Sequence[int], run: Run) -> Codes:
     """Return the clean codes of the images at ``rows``, shape (b, d)."""
     with torch.no_grad():
-        pixels = images.pixels(rows, run.device, run.dtype)
-        encoder.domain.check(pixels, of=f"images {images.ids[rows[0]]!r} ...")
-        codes = encoder.forward(pixels)
+        codes = encoder.forward(images.pixels(rows, run.device, run.dtype, encoder.domain))
     bad = ~torch.isfinite(codes).all(1)
     if bad.any():
         first = images.ids[rows[int(bad.nonzero()[0])]]
         raise HoldfastError(
             f"{encoder.name} returned NaN or infinite codes for image {first!r}; check its weights and precision"
+        )
+    largest, info = float(codes.abs().max()), torch.finfo(codes.dtype)
+    if largest > info.max**0.45 or 0 < largest < info.tiny**0.45:
+        raise HoldfastError(
+            f"{encoder.name} returned codes as large as {largest:.0e}, whose squares {codes.dtype} cannot hold; "
+            "rescale the encoder's output, or use --precision float64"
         )
     return codes
 
@@ -155,6 +160,16 @@ class Evaluation(ABC):
     headline: ClassVar[tuple[str, ...]]
     """The quantities that stand for this evaluation in a summary table."""
 
+    def __post_init__(self) -> None:
+        """Read settings that are given as text, ``balls=("linf:8/255",)``."""
+        for field in fields(self):
+            kind, value = str(field.type).removeprefix("tuple[").removesuffix(", ...]"), getattr(self, field.name)
+            if kind in READERS and isinstance(value, str):
+                object.__setattr__(self, field.name, READERS[kind](value))
+            elif kind in READERS and isinstance(value, (list, tuple)):
+                parts = tuple(READERS[kind](part) if isinstance(part, str) else part for part in value)
+                object.__setattr__(self, field.name, parts)
+
     @abstractmethod
     def observation(self) -> Observation:
         """Return what must be seen of each sample."""
@@ -193,7 +208,12 @@ class Evaluation(ABC):
                 parameters=encoder.parameters,
                 features=population.codes.shape[1],
             ),
-            images=ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images)),
+            images=ImagesInfo(
+                name=images.name,
+                fingerprint=images.fingerprint,
+                count=len(images),
+                skipped=tuple(f"{name}: {reason}" for name, reason in images.skipped.items()),
+            ),
             settings={**settings(self), "seed": run.seed, "precision": run.precision},
             findings=findings.model_copy(update={"pictures": pictures}),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b, sha256
 from typing import Protocol, runtime_checkable
@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.encoder import Pixels
+from holdfast.encoder import Domain, Pixels
 from holdfast.errors import HoldfastError
 
 
@@ -93,13 +93,29 @@ class Images:
         return Images(Subset(self.source, rows), [self.ids[row] for row in rows], labels, self.name)
 
     def pixels(
-        self, rows: Sequence[int], device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+        self,
+        rows: Sequence[int],
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        domain: Domain | None = None,
     ) -> Pixels:
-        """Return the images at ``rows`` as floats on ``device``."""
+        """Return the images at ``rows`` as floats on ``device``, checked against ``domain`` if one is given."""
         read = self.source.read(rows)
+        if domain is not None and read.dtype == torch.uint8 and (domain.low, domain.high) != (0, 1):
+            raise HoldfastError(
+                f"uint8 images stand for [0, 1], but this encoder takes [{domain.low:g}, {domain.high:g}]; pass floats"
+            )
         moved = read.to(device, dtype)
         # Division, not multiplication by the reciprocal, so that 255 becomes exactly 1.
-        return moved / 255 if read.dtype == torch.uint8 else moved
+        moved = moved / 255 if read.dtype == torch.uint8 else moved
+        if domain is not None:
+            domain.check(moved, of=f"images {self.ids[rows[0]]!r} ...")
+        return moved
+
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """Files that were asked for but could not be read, and why."""
+        return getattr(self.source, "skipped", {})
 
     @cached_property
     def fingerprint(self) -> str:
@@ -120,6 +136,7 @@ class Subset:
 
     def __init__(self, source: Source, rows: Sequence[int]) -> None:
         self.source, self.rows = source, list(rows)
+        self.skipped: Mapping[str, str] = getattr(source, "skipped", {})
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
+from holdfast.errors import HoldfastError
+
 SCHEMA_VERSION = 1
 
 
@@ -142,6 +144,8 @@ class ImagesInfo(Record):
     name: str
     fingerprint: str
     count: int
+    skipped: tuple[str, ...] = ()
+    """Files that were asked for but could not be read, each with the reason."""
 
 
 class Result(Record):
@@ -175,12 +179,12 @@ class Result(Record):
         """Return the one estimate of ``quantity`` under ``conditions``.
 
         Raises:
-            KeyError: none, or more than one, fits.
+            HoldfastError: none, or more than one, fits.
         """
         found = [e for e in self.estimates if e.quantity == quantity and conditions.items() <= e.conditions.items()]
         if len(found) != 1:
             offered = sorted({f"{e.quantity} {e.conditions}" for e in self.estimates})
-            raise KeyError(f"{len(found)} estimates fit {quantity} {conditions}; there are: {'; '.join(offered)}")
+            raise HoldfastError(f"{len(found)} estimates fit {quantity} {conditions}; there are: {'; '.join(offered)}")
         return found[0]
 
 

@@ -61,17 +61,25 @@ def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, fl
     return float(ordered[rank - 1]), float(ordered[n - rank])
 
 
-def bootstrap(values: Float[np.ndarray, "n ..."], statistic: str, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the percentile interval of the mean or median over resampled images (Efron 1979).
+def bootstrap(values: Values, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the BCa interval of the mean over resampled images (Efron 1987), which follows skewed values.
 
     The draws depend on n alone, so paired series resample the same images.
     """
-    rng = np.random.default_rng(abs(hashed("bootstrap", len(values))))
-    take = np.median if statistic == "median" else np.mean
-    picks = (rng.integers(0, len(values), len(values)) for _ in range(resamples(len(values))))
-    means = np.array([take(values[pick]) for pick in picks])
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+    from scipy.special import ndtr, ndtri
+
+    draws, mean = _resampled(tuple(values.tolist()), "mean"), values.mean()
+    centred = values - mean
+    spread = float((centred**2).sum())
+    if spread == 0:
+        return float(mean), float(mean)
+    acceleration = float((centred**3).sum()) / (6 * spread**1.5)
+    # Half of the ties, so that a discrete distribution is not taken for a shifted one.
+    below = ((draws < mean).sum() + (draws == mean).sum() / 2) / len(draws)
+    shift = float(ndtri(np.clip(below, 1 / len(draws), 1 - 1 / len(draws))))
+    ends = shift + ndtri(np.array([(1 - confidence) / 2, (1 + confidence) / 2]))
+    low, high = np.quantile(draws, ndtr(shift + ends / (1 - acceleration * ends)))
+    return float(min(low, mean)), float(max(high, mean))
 
 
 def jackknife(
@@ -87,11 +95,11 @@ def jackknife(
         return nan, nan
     everyone = list(range(n))
     groups = min(groups, n)
-    value = statistic(everyone)
     left_out = np.array([statistic([row for row in everyone if row % groups != group]) for group in range(groups)])
     error = sqrt((groups - 1) / groups * float(((left_out - left_out.mean()) ** 2).sum()))
     half = float(stdtrit(groups - 1, (1 + confidence) / 2)) * error
-    return value - half, value + half
+    centre = groups * statistic(everyone) - (groups - 1) * float(left_out.mean())  # without its first-order bias
+    return centre - half, centre + half
 
 
 def summarise(
@@ -128,8 +136,8 @@ def summarise(
         if decides_nothing(n, confidence):
             method = f"range of all {n}, too few for {confidence:.0%}"
     elif n:
-        value, method = float(values.mean()), f"bootstrap over samples, {resamples(n)} resamples"
-        low, high = bootstrap(values, "mean", confidence)
+        value, method = float(values.mean()), f"BCa bootstrap over samples, {resamples(n)} resamples"
+        low, high = bootstrap(values, confidence)
         if values.min() == values.max() and 0 <= value <= 1:
             unseen = wilson(0, n, confidence)[1]
             low, high, method = value * (1 - unseen), value + (1 - value) * unseen, "all values equal: Wilson"
@@ -184,6 +192,25 @@ def _resampled(values: tuple[float, ...], statistic: str) -> Float[np.ndarray, "
     return result
 
 
+def _student(differences: Values, confidence: float) -> tuple[float, float]:
+    """Return Student's interval of a mean: resampling few samples gives intervals that are too short."""
+    from scipy.special import stdtrit
+
+    n = len(differences)
+    if n < 2:
+        return nan, nan
+    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * float(differences.std(ddof=1)) / sqrt(n)
+    return float(differences.mean()) - half, float(differences.mean()) + half
+
+
+def _mcnemar(left: Values, right: Values) -> float:
+    """Return the exact chance of so uneven a split of the samples on which two yes-or-no series differ (McNemar 1947)."""
+    from scipy.stats import binomtest
+
+    ups, downs = int((left > right).sum()), int((left < right).sum())
+    return float(binomtest(ups, ups + downs).pvalue) if ups + downs else 1.0
+
+
 class Difference(Record):
     """A paired difference ``a - b`` of the same statistic on the same samples, and what may be said of it."""
 
@@ -198,7 +225,8 @@ class Difference(Record):
 def paired(a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95) -> Difference:
     """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
 
-    So few samples that even one sign throughout would be chance (fewer than 6 for 95%) are tied as well.
+    The interval is a bootstrap's, or Student's for means of fewer than 50 samples. Series of yes and no must also pass
+    McNemar's exact test, and so few samples that even one sign throughout would be chance (fewer than 6) are tied.
 
     Raises:
         ValueError: the two run over different numbers of samples.
@@ -214,7 +242,13 @@ def paired(a: Series, b: Series, statistic: str, better: Better, confidence: flo
     low, high = (float(q) for q in np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2]))
     take = np.median if statistic == "median" else np.mean
     value = float(take(left) - take(right))
-    if low <= 0 <= high or isnan(value + low + high) or decides_nothing(len(left), confidence):
+    if statistic != "median" and len(left) < 50:
+        low, high = _student(left - right, confidence)
+    if np.isin(left, (0, 1)).all() and np.isin(right, (0, 1)).all():
+        chance = _mcnemar(left, right)
+    else:
+        chance = 2.0 ** (1 - len(left))
+    if low <= 0 <= high or isnan(value + low + high) or chance > 1 - confidence:
         outcome: Literal["a is better", "b is better", "tied", "a is lower", "a is higher"] = "tied"
     elif better == "neither":
         outcome = "a is lower" if value < 0 else "a is higher"

@@ -50,7 +50,7 @@ def test_empty_files_and_folders_are_refused(source, tmp_path):
 
 def test_name_and_source_identify_the_encoder():
     encoder = load("baseline:pixels?shape=1x8x8", Options(size=4))
-    assert encoder.name == "pixels?shape=1x8x8"
+    assert encoder.name == "pixels"
     assert encoder.source == "baseline:pixels?shape=1x8x8 --size 4"
     assert encoder.domain.shape == (1, 4, 4)
 

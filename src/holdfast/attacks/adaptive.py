@@ -55,7 +55,7 @@ class AdaptiveAttack(Attack):
         marks, last_mark = checkpoints(self.steps), 0
         for step in range(1, self.steps + 1):
             toward = direction(ball, moved, gradient, encoder, SPREAD * (1 - step / self.steps))
-            ahead = inside(pixels, moved + column(length, moved) * toward, ball, encoder)
+            ahead = inside(pixels, moved + column(length, moved).to(moved.dtype) * toward, ball, encoder)
             inertia = MOMENTUM if step > 1 else 1.0
             blend = moved + inertia * (ahead - moved) + (1 - inertia) * (moved - before)
             before, moved = moved, inside(pixels, blend, ball, encoder)

@@ -45,6 +45,8 @@ class GradientAttack(Attack):
             raise HoldfastError(
                 f"pgd: steps must be positive and start lie in [0, 1], got {self.steps} and {self.start}"
             )
+        if self.step is not None and self.stride != 0.1:
+            raise HoldfastError(f"pgd: give step or stride, not both, got step={self.step} and stride={self.stride}")
         if (self.stride if self.step is None else self.step) <= 0:
             raise HoldfastError(f"pgd: the step must be positive, got stride={self.stride}, step={self.step}")
 

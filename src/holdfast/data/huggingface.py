@@ -56,7 +56,7 @@ def _open(name: str, settings: dict[str, str]) -> Any:
         import datasets
     except ImportError as error:
         raise HoldfastError(
-            "Hugging Face datasets need the extra packages; run pip install 'holdfast[huggingface]'"
+            "Hugging Face datasets need the extra packages; run pip install datasets"
         ) from error
     path = Path(name).expanduser()
     try:

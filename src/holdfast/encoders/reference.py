@@ -39,14 +39,13 @@ def stamp(reference: str, options: Options) -> str:
 
 
 def label(name: str) -> str:
-    """Return how reports call the encoder ``name``: without its folders, with its settings.
+    """Return how reports call the encoder ``name``: without its folders and settings (its source keeps both).
 
     Example:
         >>> label("models/encoder.onnx?pool=cls")
-        'encoder.onnx?pool=cls'
+        'encoder.onnx'
     """
-    path, mark, query = name.partition("?")
-    return path.rstrip("/").rpartition("/")[2] + mark + query
+    return name.partition("?")[0].rstrip("/").rpartition("/")[2]
 
 
 def split(name: str, kind: type[T]) -> tuple[str, T]:
@@ -77,10 +76,10 @@ def require(package: str, extra: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        advice = f"install it with: pip install 'holdfast[{extra}]'"
+        advice = f"install it with: pip install {package} (in a clone of holdfast: pip install '.[{extra}]')"
         raise HoldfastError(f"{package} cannot be imported ({first_line(error)}); {advice}") from error
     except RuntimeError as error:  # torchvision compiled for another build of torch
-        advice = f"it was built for another torch than yours; install the two together: pip install 'holdfast[{extra}]'"
+        advice = f"it was built for another torch than yours; install the two together: pip install torch {package}"
         raise HoldfastError(f"{package} cannot be imported ({first_line(error)}); {advice}") from error
 
 

@@ -29,7 +29,7 @@ class Ray:
         try:
             import ray
         except ImportError as error:
-            raise HoldfastError("a cluster needs Ray: pip install 'holdfast[cluster]'") from error
+            raise HoldfastError("a cluster needs Ray: pip install ray") from error
         if not ray.is_initialized():
             try:
                 ray.init(address=self.address, log_to_driver=False, include_dashboard=False)

@@ -14,8 +14,9 @@ from holdfast.attacks.presets import NAMED, U_PGD, label
 from holdfast.balls import Ball, Linf
 from holdfast.divergences import Cosine, Divergence, L2Distance
 from holdfast.encoder import Codes, Pixels
+from holdfast.errors import HoldfastError
 from holdfast.evaluation import Observation, Population
-from holdfast.measures.neighbours import Clean
+from holdfast.measures.neighbours import Clean, Frame
 from holdfast.objective import Goal, Scene
 from holdfast.objectives.away import Away
 from holdfast.objectives.crossing import Crossing, Misretrieval
@@ -154,10 +155,13 @@ def attacked(scene: Scene, goal: Goal, attack: Attack, ball: Ball) -> Pixels:
 
 def nearest(divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()) -> Tensor:
     """Return the rows of the ``count`` clean codes nearest to each code, its ``own`` left out, shape (b, count)."""
-    points, targets = divergence.embed(codes), divergence.embed(clean)
-    if points is None or targets is None:
+    if count < 1:
+        raise HoldfastError(f"the number of rivals must be at least 1, got {count}")
+    if divergence.embed(clean[:1]) is None:
         distance = torch.stack([divergence(code.expand_as(clean), clean) for code in codes])
     else:
-        distance = torch.cdist(points, targets)
+        # Around the centre and in float64: with an offset, products in float32 find other neighbours.
+        frame = Frame.of(divergence, clean)
+        distance = torch.cdist(frame.place(codes.double()), frame.place(clean.double()))
     distance[list(range(len(own))), list(own)] = torch.inf
     return torch.nan_to_num(distance, nan=torch.inf).topk(min(count, len(clean) - 1), largest=False).indices

@@ -126,7 +126,7 @@ def closer(population: Population, rows: Sequence[int], case: Case, moved: Tenso
     divergence, clean = population.fitted(case.divergence), population.codes
     moved, own = moved.to(clean.device), torch.as_tensor(rows, device=clean.device)
     counts = closer_counts(divergence, moved, own, clean).double()
-    return counts.masked_fill(divergence(moved, clean[own]).isnan(), torch.nan)
+    return counts.masked_fill(~divergence(moved.double(), clean[own].double()).isfinite(), torch.nan)
 
 
 def kept_nearest(counts: Tensor) -> Tensor:
@@ -140,5 +140,5 @@ def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, 
     own, other = clean[list(rows)].double(), clean[population.partners[list(rows)]].double()
     moved = moved.to(clean.device).double()
     ours, theirs = divergence(moved, own), divergence(moved, other)
-    crossed = (theirs < ours).double().masked_fill((theirs - ours).isnan(), torch.nan)
+    crossed = (theirs < ours).double().masked_fill(~(theirs - ours).isfinite(), torch.nan)
     return series_of("crossed_to_a_random_image", case, crossed, "yes or no", Claim.LOWER, RISK)

@@ -55,7 +55,7 @@ class Displacement(Evaluation):
         clean = population.codes[list(rows)]
         pairs = population.codes[population.choose(self.reference)]
         moved = [
-            population.fitted(case.divergence)(observed[f"{k}.codes"].to(clean.device), clean)
+            population.fitted(case.divergence)(observed[f"{k}.codes"].to(clean.device).double(), clean.double())
             for k, case in enumerate(self._cases())
         ]
         shares = [torch.full_like(move, torch.nan) for move in moved]

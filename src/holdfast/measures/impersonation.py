@@ -58,9 +58,9 @@ class Impersonation(Evaluation):
         for k, case in enumerate(self._cases()):
             divergence = population.fitted(case.divergence)
             moved = observed[f"{k}.ahead"].to(own.device)
-            left = divergence(moved, target) / divergence(own, target)
+            left = divergence(moved.double(), target.double()) / divergence(own.double(), target.double())
             # 0/0 of identical codes is nan already; x/0 would read as infinitely far from a target it started at.
-            left = left.masked_fill(left.isinf(), torch.nan)
+            left = left.masked_fill(~left.isfinite(), torch.nan)
             rivals = closer_counts(divergence, moved, partners.to(own.device), population.codes)
             found = (rivals == 0).double().masked_fill(left.isnan(), torch.nan)
             quantiles.append(

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
+import torch
 from torch import Tensor
 
 from holdfast.attack import Attack, climb
@@ -103,20 +104,22 @@ class Masking(Evaluation):
                         "largest displacement",
                     )
                 )
+            blind, noise = observed[f"{k}.blind"], observed[f"{k}.noise"]
+            # A gradient that is not finite where the displacement is leads nowhere either.
             vanished = (slope == 0) | ~slope.isfinite()
-            blind_wins = observed[f"{k}.blind"] > sighted * (1 + TOLERANCE)
             flags += [
-                self._flag("zero_gradient_share", case, vanished),
-                self._flag("score_only_wins", case, blind_wins),
+                self._flag("zero_gradient_share", case, vanished, noise),
+                self._flag("score_only_wins", case, blind > sighted * (1 + TOLERANCE), blind + sighted),
                 # For a linear encoder the slope is at least the noise's displacement, whatever the direction.
-                self._flag("noise_beats_gradient", case, observed[f"{k}.noise"] > 2 * slope),
+                self._flag("noise_beats_gradient", case, noise > 2 * slope, noise),
             ]
             narrower = [
                 j for j, other in enumerate(self.balls) if other.name == ball.name and other.radius < ball.radius
             ]
             for j in narrower:
-                fell = sighted < observed[f"{j}.sighted"] * (1 - TOLERANCE)
-                flags.append(self._flag("wider_ball_moves_less", case, fell))
+                before = observed[f"{j}.sighted"]
+                fell = sighted < before * (1 - TOLERANCE)
+                flags.append(self._flag("wider_ball_moves_less", case, fell, sighted + before))
         estimates = [summarise(series, "share", "lower") for series in flags]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
@@ -126,8 +129,10 @@ class Masking(Evaluation):
             warnings=(*cautions(population), *alarms(estimates)),
         )
 
-    def _flag(self, quantity: str, case: Case, values: Tensor) -> Series:
-        return series_of(quantity, case, values.double(), "yes or no", Claim.ESTIMATE, "share of images")
+    def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:
+        """Return a yes or no per image, undefined where the displacements ``of`` which it speaks are."""
+        defined = values.double().masked_fill(~of.isfinite(), torch.nan)
+        return series_of(quantity, case, defined, "yes or no", Claim.ESTIMATE, "share of images")
 
 
 QUESTIONS = {

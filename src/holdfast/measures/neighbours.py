@@ -2,21 +2,29 @@
 
 Where a divergence grows with a Euclidean distance, ``|a - r_j| < |a - r_i|`` is ``h_j < h_i`` with
 ``h_j = |r_j|^2 / 2 - a . r_j``: one matrix product per tile. Codes are centred first, for with an offset the products
-cancel and float32 miscounts. What rounding leaves undecided is decided again in float64, so counts are exact.
+cancel and float32 miscounts, and scaled, so that squares neither overflow nor vanish. What rounding leaves undecided is
+decided again from the codes themselves in float64, so counts are exact. A code without a place in the embedding (zero
+under cosine) is nobody's neighbour.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.divergences import Divergence
+from holdfast.encoder import Codes
 
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
 
-TIE = 1e-12
+CANCELS = 1e-3
+"""Share of two squared norms below which their distance is computed from the difference."""
+TIE = 1e-10
 """Relative difference in float64 up to which two divergences count as equal: stepwise ones tie but for rounding."""
 
 Moved = Float[Tensor, "m d"]
@@ -38,58 +46,94 @@ def closer_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], c
         >>> closer_counts(L2Distance(), torch.tensor([[1.6]]), torch.tensor([0]), clean)
         tensor([2])
     """
-    points, targets = divergence.embed(moved), divergence.embed(clean)
-    if points is None or targets is None:
+    if divergence.embed(clean[:1]) is None:
         return _slow_counts(divergence, moved, own, clean)
-    centre = torch.nan_to_num(targets.mean(0))
-    points, mine = points - centre, targets[own] - centre
+    frame = Frame.of(divergence, clean)
+    points, mine = frame.place(moved), frame.place(clean[own])
     height = min(len(points), 1024)
     counts = torch.zeros(len(points), dtype=torch.int64, device=points.device)
-    for left in range(0, len(targets), TILE // height):
-        block = targets[left : left + TILE // height] - centre
-        half = block.square().sum(1) / 2
+    for left in range(0, len(clean), TILE // height):
+        block = clean[left : left + TILE // height]
+        placed = frame.place(block)
         for top in range(0, len(points), height):
             part = slice(top, top + height)
-            counts[part] += _tile_counts(points[part], mine[part], own[part] - left, block, half)
+            tile = Tile(points[part], mine[part], own[part] - left, placed)
+            counts[part] += tile.sure.sum(1) + tile.settle(divergence, moved[part], clean[own[part]], block)
     return counts
 
 
-def _tile_counts(
-    points: Moved, mine: Moved, own: Int[Tensor, "m"], block: Float[Tensor, "k d"], half: Float[Tensor, "k"]
-) -> Int[Tensor, "m"]:
-    """Count the rows of ``block`` closer to each point than ``mine`` is, row ``own`` (if in the block) left out."""
-    h = torch.addmm(half, points, block.T, alpha=-1)
-    here = ((own >= 0) & (own < len(block))).nonzero()[:, 0]
-    h[here, own[here]] = torch.inf
-    size = torch.linalg.vector_norm(mine, dim=1)
-    level = size.square() / 2 - (points * mine).sum(1)
-    # Rounding of two products of length d and of two half squares, whatever the order of summation.
-    reach = (2 * half.max()).sqrt().maximum(size)
-    slack = (
-        2 * (block.shape[1] + 2) * torch.finfo(h.dtype).eps * reach * (torch.linalg.vector_norm(points, dim=1) + reach)
-    )
-    counts = (h < (level - slack)[:, None]).sum(1)
-    # Few rows have anyone within rounding, and only these are looked at again.
-    doubtful = ((h <= (level + slack)[:, None]).sum(1) > counts).nonzero()[:, 0]
-    if len(doubtful):
-        again, low, high = h[doubtful], (level - slack)[doubtful, None], (level + slack)[doubtful, None]
-        row, column = ((again <= high) & ~(again < low)).nonzero(as_tuple=True)
-        counts.index_add_(0, doubtful, _decided(points[doubtful], mine[doubtful], block, row, column))
-    return counts
+@dataclass(frozen=True)
+class Frame:
+    """Where codes are compared: embedded, around their centre, in units that neither overflow nor vanish."""
+
+    divergence: Divergence
+    centre: Float[Tensor, "d"]
+    unit: float
+
+    @classmethod
+    def of(cls, divergence: Divergence, clean: Clean) -> Frame:
+        """Return the frame that a sample of the population suggests; any centre near it serves."""
+        sample = embedded(divergence, clean[:: max(1, len(clean) // 4096)]).double()
+        sample = sample[sample.isfinite().all(1)]
+        if not len(sample):
+            return cls(divergence, torch.zeros(sample.shape[1], dtype=torch.float64, device=clean.device), 1.0)
+        centre = sample.mean(0)
+        spread = float((sample - centre).abs().max())
+        return cls(divergence, centre, 2.0 ** -round(log2(spread)) if spread > 0 else 1.0)
+
+    def place(self, codes: Codes) -> Codes:
+        """Return the points of ``codes`` in this frame, in the codes' precision."""
+        points = embedded(self.divergence, codes)
+        return ((points - self.centre.to(points.dtype)) * self.unit).to(codes.dtype)
 
 
-def _decided(
-    points: Moved, mine: Moved, block: Float[Tensor, "k d"], row: Int[Tensor, "u"], column: Int[Tensor, "u"]
-) -> Int[Tensor, "m"]:
-    """Count for each point those of its undecided pairs that are closer, from differences in float64."""
-    counts = torch.zeros(len(points), dtype=torch.int64, device=points.device)
-    step = max(1, 2 * TILE // block.shape[1])
-    for start in range(0, len(row), step):
-        i, j = row[start : start + step], column[start : start + step]
-        theirs = (points[i].double() - block[j].double()).square().sum(1)
-        ours = (points[i].double() - mine[i].double()).square().sum(1)
-        counts.index_add_(0, i, (theirs < ours * (1 - 2 * TIE)).long())
-    return counts
+def embedded(divergence: Divergence, codes: Codes) -> Codes:
+    """Return the embedding of ``codes``, in float64 unless it is the codes themselves."""
+    points = divergence.embed(codes)
+    assert points is not None
+    if points is codes:
+        return codes
+    precise = divergence.embed(codes.double())
+    assert precise is not None
+    return precise
+
+
+class Tile:
+    """Some moved points against some clean ones: who is closer than the own code, surely or perhaps."""
+
+    def __init__(self, points: Codes, mine: Codes, own: Int[Tensor, "b"], block: Float[Tensor, "k d"]) -> None:
+        present = block.isfinite().all(1)
+        block = torch.where(present[:, None], block, 0)  # a code without a place is nobody's neighbour
+        half = block.square().sum(1) / 2
+        self.h = torch.addmm(half.masked_fill(~present, torch.inf), points, block.T, alpha=-1)
+        here = ((own >= 0) & (own < len(block))).nonzero()[:, 0]
+        self.h[here, own[here]] = torch.inf
+        size = torch.linalg.vector_norm(mine, dim=1)
+        level = size.square() / 2 - (points * mine).sum(1)
+        # Rounding of the places, of two products of length d and of two half squares, in whatever order they are summed.
+        reach = (2 * half.max()).sqrt().maximum(size)
+        slack = 2 * (block.shape[1] + 8) * torch.finfo(self.h.dtype).eps * reach
+        slack = slack * (torch.linalg.vector_norm(points, dim=1) + reach)
+        self.low, self.high = (level - slack)[:, None], (level + slack)[:, None]
+        self.sure = self.h < self.low
+
+    def settle(
+        self, divergence: Divergence, moved: Codes, mine: Codes, block: Float[Tensor, "k d"]
+    ) -> Int[Tensor, "b"]:
+        """Return how many of the others are closer after all, from differences of the codes themselves in float64."""
+        counts = torch.zeros(len(moved), dtype=torch.int64, device=moved.device)
+        # Few rows have anyone within rounding, and only these are looked at again.
+        doubtful = ((self.h <= self.high).sum(1) > self.sure.sum(1)).nonzero()[:, 0]
+        if not len(doubtful):
+            return counts
+        row, column = ((self.h[doubtful] <= self.high[doubtful]) & ~self.sure[doubtful]).nonzero(as_tuple=True)
+        row, step = doubtful[row], max(1, 2 * TILE // block.shape[1])
+        for start in range(0, len(row), step):
+            i, j = row[start : start + step], column[start : start + step]
+            point, ours, theirs = (embedded(divergence, codes.double()) for codes in (moved[i], mine[i], block[j]))
+            closer = (point - theirs).square().sum(1) < (point - ours).square().sum(1) * (1 - 2 * TIE)
+            counts.index_add_(0, i, closer.long())
+        return counts
 
 
 def _slow_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean) -> Int[Tensor, "m"]:
@@ -106,30 +150,49 @@ def share_of_pairs_within(divergence: Divergence, thresholds: Float[Tensor, "t"]
 
     Exact over all pairs, in float64, in blocks; nan for a threshold that is nan.
     """
-    n, points = len(clean), divergence.embed(clean.double())
+    points = divergence.embed(clean.double())
+    if points is not None:
+        points = points[points.isfinite().all(1)]  # a code without a place makes no pair
+        points = points - points.mean(0)
     ordered, back = torch.sort(torch.nan_to_num(thresholds.double(), nan=torch.inf))
     below = torch.zeros(len(ordered) + 1, dtype=torch.int64, device=clean.device)
-    width = max(1, TILE // n)
+    n, pairs = len(clean) if points is None else len(points), 0
+    width = max(1, TILE // max(n, 1))
     for top in range(0, n, width):
-        block = _block(divergence, clean.double(), points, slice(top, top + width))
-        rows = torch.arange(len(block), device=clean.device)
-        block[rows, rows + (0 if points is not None else top)] = torch.inf  # a sample is no pair with itself
-        # Each divergence falls into the bin of the first threshold that is not smaller than it.
-        bins = torch.searchsorted(ordered, block * (1 - TIE))
-        below += torch.bincount(bins.flatten(), minlength=len(below))
-        if points is not None:  # the block begins at its own diagonal; beyond its square each pair stands for two
-            below += torch.bincount(bins[:, len(block) :].flatten(), minlength=len(below))
-    share = below.cumsum(0)[:-1].double() / (n * (n - 1))
+        block = _asked(divergence, clean.double(), top, width) if points is None else _triangle(points, top, width)
+        if points is not None:
+            block = divergence.of_distance(block)
+        bins = torch.searchsorted(ordered, block * (1 - TIE))  # the first threshold that is not smaller
+        bins[block.isnan()] = len(ordered) + 1
+        # A triangle's block begins at its own diagonal; beyond its square each pair stands for both of its orders.
+        for part in (bins, bins[:, len(block) :]) if points is not None else (bins,):
+            counted = torch.bincount(part.flatten(), minlength=len(ordered) + 2)[: len(ordered) + 1]
+            below += counted
+            pairs += int(counted.sum())
+    share = below.cumsum(0)[:-1].double() / (pairs or torch.nan)
     result = torch.empty_like(share)
     result[back] = share
     return result.masked_fill(thresholds.isnan(), torch.nan)
 
 
-def _block(divergence: Divergence, clean: Clean, points: Clean | None, rows: slice) -> Float[Tensor, "b k"]:
-    """Divergences of some rows to all, or, where they are symmetric distances of ``points``, to the rows from there on."""
-    if points is None:
-        return torch.stack([divergence(code.expand_as(clean), clean) for code in clean[rows]])
-    points = points[rows.start :] - torch.nan_to_num(points.mean(0))
-    part = points[: rows.stop - rows.start]
-    square = part.square().sum(1)[:, None] + points.square().sum(1) - 2 * part @ points.T
-    return divergence.of_distance(square.clamp_min(0).sqrt())
+def _asked(divergence: Divergence, clean: Clean, top: int, width: int) -> Float[Tensor, "b n"]:
+    """Divergences of some rows to all, nan to themselves."""
+    block = torch.stack([divergence(code.expand_as(clean), clean) for code in clean[top : top + width]])
+    rows = torch.arange(len(block), device=clean.device)
+    block[rows, rows + top] = torch.nan
+    return block
+
+
+def _triangle(points: Clean, top: int, width: int) -> Float[Tensor, "b k"]:
+    """Euclidean distances of some points to those from there on, nan to themselves."""
+    part, rest = points[top : top + width], points[top:]
+    norms = part.square().sum(1)[:, None] + rest.square().sum(1)
+    square = norms - 2 * part @ rest.T
+    # Where the difference cancels, it is taken before squaring.
+    i, j = (square < CANCELS * norms).nonzero(as_tuple=True)
+    for start in range(0, len(i), TILE // points.shape[1] + 1):
+        pick = slice(start, start + TILE // points.shape[1] + 1)
+        square[i[pick], j[pick]] = (part[i[pick]] - rest[j[pick]]).square().sum(1)
+    rows = torch.arange(len(part), device=points.device)
+    square[rows, rows] = torch.nan
+    return square.sqrt()

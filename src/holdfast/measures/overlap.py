@@ -50,18 +50,19 @@ class Overlap(Evaluation):
         return Joint(tuple(self._attack(case) for case in self._cases()))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        first, second = population.codes[list(rows)], population.codes[population.partners[list(rows)]]
+        first = population.codes[list(rows)].double()
+        second = population.codes[population.partners[list(rows)]].double()
         overlaps: list[Series] = []
         reverse: list[Series] = []
         margins: list[Series] = []
         for k, case in enumerate(self._cases()):
             divergence = population.fitted(case.divergence)
-            ahead, back = observed[f"{k}.ahead"].to(first.device), observed[f"{k}.back"].to(first.device)
+            ahead, back = observed[f"{k}.ahead"].to(first), observed[f"{k}.back"].to(first)
             clean = divergence(first, second)
             gap = divergence(back, first) - divergence(ahead, first)
             gap_back = divergence(ahead, second) - divergence(back, second)
             # Images with the same code have no neighbourhoods to tell apart.
-            undefined = gap.isnan() | gap_back.isnan() | ~(clean > 0)
+            undefined = ~(gap.isfinite() & gap_back.isfinite() & (clean > 0))
             of = "overlap under the best attacks"
             for found, where, name in ((gap, overlaps, "overlaps"), (gap_back, reverse, "overlaps_in_reverse")):
                 yes = (found < 0).double().masked_fill(undefined, torch.nan)

@@ -39,12 +39,14 @@ def collapsed(codes: Float[Tensor, "n d"]) -> bool:
 def rank_estimate(population: Population) -> Estimate:
     """Return the effective rank of the clean codes with its interval."""
     codes = population.codes
-    low, high = jackknife(lambda rows: effective_rank(codes[rows]), len(codes)) if len(codes) > 2 else (nan, nan)
+    value, low, high = effective_rank(codes), nan, nan
+    if len(codes) >= 10:
+        low, high = jackknife(lambda rows: effective_rank(codes[rows]), len(codes))
     return Estimate(
         quantity="effective_rank",
-        value=effective_rank(codes),
-        low=low,
-        high=high,
+        value=value,
+        low=min(low, value),  # few samples span too few dimensions: the interval allows for it, the value does not
+        high=max(high, value),
         n=len(codes),
         method="delete-a-group jackknife, 10 groups",
         unit="dimensions",
