@@ -7,11 +7,14 @@ import shlex
 import pytest
 
 from holdfast.report.advice import advice
+from holdfast.report.alerts import alerts
 from holdfast.report.compare import compare
 from holdfast.report.gate import check, parse
 from holdfast.report.protocol import groups
 from holdfast.report.standings import standings
 from holdfast.report.tables import summary
+from holdfast.report.text import number
+from holdfast.result import Failure
 from tests.report.synthetic import breakaway, everything
 
 
@@ -125,6 +128,80 @@ def test_an_interval_for_what_was_not_seen_does_not_set_the_scale_of_its_row():
     assert (unseen.track, unseen.cut, seen.cut) == ((0, 0, 100), (False, True), (False, False))
     assert "bound for what was not seen" in unseen.note
     assert "not seen" not in seen.note
+
+
+def of(result, **conditions):
+    """Return ``result`` with other values at the estimates of breakaway risk under ``conditions``."""
+    changed = conditions.pop("to")
+    estimates = tuple(
+        e.model_copy(update=changed)
+        if e.quantity == "breakaway_risk" and conditions.items() <= e.conditions.items()
+        else e
+        for e in result.estimates
+    )
+    return result.model_copy(update={"findings": result.findings.model_copy(update={"estimates": estimates})})
+
+
+def test_the_winner_is_told_its_own_worst_number():
+    weak, robust = breakaway("digits-random"), breakaway("digits-robust")
+    bad = of(robust, ball="linf:0.1", attack="adaptive", divergence="l2", to={"value": 0.91, "low": 0.9, "high": 0.92})
+    said = told([weak, bad])
+    assert "at its worst, breakaway risk is 0.910 [0.900, 0.920] (ℓ∞ ≤ 0.1 · adaptive · ℓ2), where 0 would be" in said
+    accuracy = min(e.value for e in weak.estimates if e.better == "higher")
+    assert f"nearest neighbour accuracy is {number(accuracy)} [" in told([weak])
+    assert "where 1 would be perfect" in told([weak])
+
+
+def test_attacks_with_other_goals_are_not_called_stronger():
+    def named(result, **names):
+        estimates = tuple(
+            e.model_copy(update={"conditions": {**e.conditions, "attack": names[e.conditions["attack"][0]]}})
+            if "attack" in e.conditions
+            else e
+            for e in result.estimates
+        )
+        return result.model_copy(update={"findings": result.findings.model_copy(update={"estimates": estimates})})
+
+    one = breakaway("digits-random")
+    assert "Judge by the stronger attack" in told([one]), "vacuous fixture"
+    assert "Judge by" not in told([named(one, u="u-pgd", a="adaptive at retrieval")])
+    assert "Judge by" in told([named(one, u="u-pgd at retrieval", a="adaptive at retrieval")])
+
+
+def test_shares_are_told_apart_by_their_difference():
+    case = {"ball": "linf:0.05", "divergence": "l2"}
+    one = of(breakaway("digits-robust"), attack="u-pgd", **case, to={"value": 0.0, "low": 0.0, "high": 1e-9})
+    one = of(one, attack="adaptive", **case, to={"value": 0.9, "low": 0.89, "high": 0.91})
+    assert "breakaway risk of digits-robust from 0 (under u-pgd) to 0.900, a difference of 0.900" in told([one])
+    level = of(breakaway("digits-robust"), to={"value": 0.1, "low": 0.05, "high": 0.2})
+    level = level.model_copy(update={"headline": ("breakaway_risk",)})
+    assert "Judge by" not in told([level])
+
+
+def test_few_samples_are_said_and_make_no_gate():
+    few, enough = breakaway("digits-robust", 49), breakaway("digits-robust", 50)
+    (alert,) = alerts(groups([few]))
+    assert alert.warning.startswith("Only 49 samples could be looked at")
+    assert "gate it" not in told([few])
+    assert alerts(groups([enough])) == ()
+    assert "gate it" in told([enough])
+
+
+def test_unread_images_are_counted_and_named():
+    one = breakaway("digits-robust")
+    skipped = tuple(f"{k}.png: truncated" for k in range(5))
+    (alert,) = alerts(groups([one.model_copy(update={"images": one.images.model_copy(update={"skipped": skipped})})]))
+    assert alert.warning.startswith("5 of 602 images could not be read and were skipped: 0.png: truncated; 1.png")
+    assert alert.warning.endswith("and 2 more.")
+
+
+def test_a_spent_budget_is_no_failure_to_mend():
+    failed = Failure(evaluation="overlap", encoder="a", images="x", error="HoldfastError", reason="it broke")
+    spent = failed.model_copy(update={"error": "BudgetSpentError"})
+    one = breakaway("digits-robust")
+    assert "1 cell: stopped by --budget; run the same command again to continue." in told([one], [spent])
+    assert "mend" not in told([one], [spent])
+    assert "1 cell could not be computed; mend" in told([one], [spent, failed])
 
 
 def test_rows_keep_attacks_on_one_divergence_together():

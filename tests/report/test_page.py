@@ -117,6 +117,18 @@ def test_warnings_come_before_the_numbers(whole):
     assert whole.index("Gradients may be masked") < whole.index('id="summary"')
 
 
+def test_unread_images_and_a_spent_budget_are_told_with_what_to_do():
+    one = breakaway("a")
+    one = one.model_copy(update={"images": one.images.model_copy(update={"skipped": ("broken.png: truncated",)})})
+    spent = Failure(evaluation="overlap", encoder="a", images="x", error="BudgetSpentError", reason="not run")
+    words = Page(render([one], [spent], compare([one]))).words
+    first, facts = words.split("What to do with this")
+    assert "1 of 598 images could not be read" in first
+    assert "1 cell: stopped by --budget; run the same command again" in first
+    assert "broken.png: truncated" in facts.split("What was measured")[1]
+    assert "mend" not in words
+
+
 def test_tables_and_pictures_are_accessible(whole):
     elements = Page(whole).elements
     assert all(attributes.get("scope") for tag, attributes in elements if tag == "th")

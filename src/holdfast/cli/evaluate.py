@@ -109,7 +109,8 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
     from holdfast.cli.progress import Shown
     from holdfast.config import request
-    from holdfast.report.advice import alerts
+    from holdfast.report.alerts import STOPPED as SPENT
+    from holdfast.report.alerts import alerts, split
     from holdfast.report.protocol import groups
     from holdfast.report.text import listed
     from holdfast.session import carry_out
@@ -117,11 +118,14 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     asked = request(flags, config)
     with Shown() as shown:
         outcome = carry_out(asked, shown)
-    for failure in outcome.failures:
+    spent, failed = split(outcome.failures)
+    for failure in failed:
         shown.say(f"no result: {failure.evaluation} of {failure.encoder}: {failure.reason}")
-    if outcome.failures:
+    if spent:
+        shown.say(f"{len(spent)} of {outcome.cells} cells have no result yet: {SPENT}")
+    if failed:
         shown.say(
-            f"{len(outcome.failures)} of {outcome.cells} cells have no result; mend the cause and run the same command "
+            f"{len(failed)} of {outcome.cells} cells have no result; mend the cause and run the same command "
             "again, which computes only what is missing"
         )
     for alert in alerts(groups(outcome.results)):

@@ -4,36 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import isfinite
 from shlex import quote
 
 from holdfast.report import text
+from holdfast.report.alerts import FEW, STOPPED, Alert, alerts, split
 from holdfast.report.gate import suggested
 from holdfast.report.protocol import Group
 from holdfast.report.standings import standings
 from holdfast.report.tables import Cell, Row, Section, Table
 from holdfast.result import Claim, Failure
 
-
-@dataclass(frozen=True)
-class Alert:
-    """A warning, with the encoders it concerns and the evaluations that raised it."""
-
-    encoders: tuple[str, ...]
-    evaluations: tuple[str, ...]
-    warning: str
-
-
-def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
-    """Return every warning once."""
-    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for group in groups:
-        for name, result in group.items():
-            for warning in result.findings.warnings:
-                encoders, evaluations = found.setdefault(warning, ({}, {}))
-                encoders[name] = evaluations[result.title] = None
-    return tuple(Alert(tuple(who), tuple(where), warning) for warning, (who, where) in found.items())
+HARM = {("lower", Claim.LOWER), ("higher", Claim.UPPER)}
+"""Numbers that show harm done; a certificate that reaches not far shows none."""
+SHOWN = 3
+"""Of so many leaders the advice gives the worst number."""
 
 
 def advice(
@@ -62,6 +47,7 @@ def _choice(table: Table, alerts: Sequence[Alert]) -> Iterator[str]:
     rows = [names for part in table.sections for row in part.rows if (names := row.firsts(table.encoders))]
     told = [names for names in rows if len(names) < len(table.ranked)]  # a tie of all tells nobody apart
     if not rows:
+        yield from _enough(table, table.ranked if len(table.ranked) == 1 else ())
         return
     shares = Counter(name for names in told for name in names)
     leaders = [name for name in table.ranked if told and shares[name] == max(shares.values())]
@@ -74,6 +60,7 @@ def _choice(table: Table, alerts: Sequence[Alert]) -> Iterator[str]:
         yield f"Of these encoders {leaders[0]} holds fastest: it is {lead} that tell encoders apart."
     else:
         yield f"No single encoder stands out: {text.listed(leaders)} are each {lead} that tell encoders apart."
+    yield from _enough(table, leaders)
     doubted = [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]
     if doubted:
         yield f"Settle the warnings about {text.listed(doubted)} above before you rely on that."
@@ -98,42 +85,80 @@ def _singles_out(alert: Alert, name: str, table: Table) -> bool:
     return name in alert.encoders and not set(table.ranked) <= set(alert.encoders)
 
 
+def _enough(table: Table, leaders: Sequence[str]) -> Iterator[str]:
+    """Yield for each leader its own worst headline number: being best is not being good."""
+    for name in leaders[:SHOWN]:
+        place = table.encoders.index(name)
+        cells = [
+            (_harm(cell), section, row, cell)
+            for section in table.sections
+            if (section.like.better, section.like.claim) in HARM and text.is_share(section.like.unit)
+            for row in section.rows
+            if (cell := row.cells[place]) and cell.defined
+        ]
+        if cells:
+            _, section, row, cell = max(reversed(cells), key=lambda item: item[0])
+            where = " · ".join(filter(None, (row.first, row.rest)))
+            perfect = 0 if section.like.better == "lower" else 1
+            yield (
+                f"Whether {name} is good enough is for you to say: at its worst, {section.title} is {cell.value} "
+                f"{cell.interval}{f' ({where})' if where else ''}, where {perfect} would be perfect."
+            )
+
+
+def _harm(cell: Cell) -> float:
+    """Return how far a share is from the best there can be."""
+    return cell.estimate.value if cell.estimate.better == "lower" else 1 - cell.estimate.value
+
+
 def _stronger(table: Table) -> str:
-    """Return how much the choice of attack changed a number at most, counting only intervals that do not touch."""
+    """Return how much the choice of attack changed a number at most, counting only intervals that do not touch.
+
+    Shares differ by points, for a factor over a tiny share says little; other numbers by a factor.
+    """
     found = [
-        (high.estimate.value / low.estimate.value, section, name, high, low)
+        (_gap(section, low, high), section, name, high, low)
         for section in table.sections
         for row in _by_attack(section)
-        for name, low, high in _apart(row, table.encoders)
+        for name, low, high in _apart(row, table)
+        if text.is_share(section.like.unit) or low.estimate.value > 0
     ]
     if not found:
         return ""
-    ratio, section, name, high, low = max(found, key=lambda item: item[0])
+    shares = [item for item in found if text.is_share(item[1].like.unit)]
+    gap, section, name, high, low = max(shares or found, key=lambda item: item[0])
     worse, milder = (high, low) if section.like.better == "lower" else (low, high)
+    much = f"a difference of {text.number(gap)}" if shares else f"a factor of {text.number(gap)}"
     return (
         f"Judge by the stronger attack: {worse.estimate.conditions['attack']} takes {section.title} of {name} from "
-        f"{milder.value} (under {milder.estimate.conditions['attack']}) to {worse.value}, a factor of {text.number(ratio)}."
+        f"{milder.value} (under {milder.estimate.conditions['attack']}) to {worse.value}, {much}."
     )
 
 
+def _gap(section: Section, low: Cell, high: Cell) -> float:
+    a, b = low.estimate.value, high.estimate.value
+    return b - a if text.is_share(section.like.unit) or a <= 0 else b / a
+
+
 def _by_attack(section: Section) -> list[list[Row]]:
-    """Return the rows of ``section`` that differ in the attack alone, together."""
+    """Return the rows of ``section`` that differ in the attack alone, not in its goal, together."""
     found: dict[tuple[tuple[str, str], ...], list[Row]] = {}
     for row in section.rows:
         cell = next((cell for cell in row.cells if cell), None)
         if cell and "attack" in cell.estimate.conditions and section.like.better != "neither":
             rest = tuple((key, value) for key, value in cell.estimate.conditions.items() if key != "attack")
-            found.setdefault(rest, []).append(row)
+            goal = cell.estimate.conditions["attack"].partition(" at ")[2]
+            found.setdefault((*rest, ("goal", goal)), []).append(row)
     return [rows for rows in found.values() if len(rows) > 1]
 
 
-def _apart(rows: Sequence[Row], encoders: Sequence[str]) -> Iterator[tuple[str, Cell, Cell]]:
-    """Yield each encoder's lowest and highest number over ``rows`` if both are positive and their intervals apart."""
-    for place, name in enumerate(encoders):
+def _apart(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, Cell, Cell]]:
+    """Yield each encoder's lowest and highest number over ``rows`` if their intervals are apart."""
+    for place, name in enumerate(table.encoders):
         cells = [cell for row in rows if (cell := row.cells[place]) and isfinite(cell.estimate.value)]
         if len(cells) > 1:
             low, high = (end(cells, key=lambda cell: cell.estimate.value) for end in (min, max))
-            if low.estimate.value > 0 and low.estimate.high < high.estimate.low:
+            if low.estimate.high < high.estimate.low:
                 yield name, low, high
 
 
@@ -145,10 +170,12 @@ def _claims(table: Table) -> str:
 
 
 def _rerun(failures: Sequence[Failure]) -> str:
-    if not failures:
-        return ""
-    return (
-        f"{text.counted(len(failures), 'cell')} could not be computed; "
+    spent, failed = split(failures)
+    said = f"{text.counted(len(spent), 'cell')}: {STOPPED}." if spent else ""
+    if not failed:
+        return said
+    return f"{said} " * bool(said) + (
+        f"{text.counted(len(failed), 'cell')} could not be computed; "
         "mend the causes listed below and repeat the command, which computes only what is missing."
     )
 
@@ -160,7 +187,11 @@ def _gate(table: Table, groups: Sequence[Group], runs: Sequence[str]) -> str:
         if standing.worst is None or standing.section.like.better != "lower":
             continue
         estimate = standing.worst[1].estimate
-        if "ball" in estimate.conditions and (gate := suggested(results, standing.leaders[0], estimate)):
+        if (
+            "ball" in estimate.conditions
+            and estimate.n >= FEW
+            and (gate := suggested(results, standing.leaders[0], estimate))
+        ):
             folders = " ".join(map(quote, runs)) or "RUN"
             command = f"holdfast check {folders} --require {quote(gate)}"
             return f"To notice when {standing.leaders[0]} gets worse, gate it: `{command}`"

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.report import text
-from holdfast.report.advice import advice, alerts
+from holdfast.report.advice import advice
+from holdfast.report.alerts import STOPPED, alerts, split
 from holdfast.report.compare import Comparison, Refusal
 from holdfast.report.plots import Plate, plates
 from holdfast.report.protocol import Group, difference, groups, plain
@@ -87,6 +88,9 @@ def render(
         evaluations={name: [b for b in blocks if b.group.first.evaluation == name] for name in first},
         refusals=[refusal for refusal in comparison.refusals if refusal.quantity is None],
         failures=failures,
+        spent=split(failures)[0],
+        failed=split(failures)[1],
+        stopped=STOPPED,
     )
 
 
@@ -151,6 +155,7 @@ def _facts(results: Sequence[Result]) -> dict[str, str]:
     images = dict.fromkeys((r.images.name, r.images.count, r.images.fingerprint) for r in results)
     facts = {
         "Images": "; ".join(f"{name}, {text.counted(n, 'image')}, fingerprint {mark}" for name, n, mark in images),
+        "Skipped images": "; ".join(filter(None, dict.fromkeys(map(_skipped, results)))),
         "Evaluations": ", ".join(dict.fromkeys(result.title for result in results)),
         "Seed": _distinct(str(result.settings.get("seed", "")) for result in results),
         "Precision": _distinct(str(result.settings.get("precision", "")) for result in results),
@@ -159,6 +164,11 @@ def _facts(results: Sequence[Result]) -> dict[str, str]:
     for title, key in recorded.items():
         facts[title] = _distinct(result.provenance.get(key, "") for result in results)
     return {title: value for title, value in facts.items() if value}
+
+
+def _skipped(result: Result) -> str:
+    skipped = result.images.skipped
+    return f"{len(skipped):,} of {result.images.name}: {'; '.join(skipped)}" if skipped else ""
 
 
 def _distinct(values: Iterable[str]) -> str:

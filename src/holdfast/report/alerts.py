@@ -1,0 +1,59 @@
+"""What a reader must know before the numbers: warnings of evaluations, too few samples, unread images, missing cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.report import text
+from holdfast.report.protocol import Group
+from holdfast.result import Failure, Result
+
+FEW = 50
+"""Fewer samples than this decide little, and no gate is made from them."""
+NAMED = 3
+"""So many unread images are named in a warning; the facts at the end of the page name all."""
+STOPPED = "stopped by --budget; run the same command again to continue"
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A warning, with the encoders it concerns and the evaluations that raised it."""
+
+    encoders: tuple[str, ...]
+    evaluations: tuple[str, ...]
+    warning: str
+
+
+def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
+    """Return every warning once."""
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for group in groups:
+        for name, result in group.items():
+            for warning in (*result.findings.warnings, *_own(result)):
+                encoders, evaluations = found.setdefault(warning, ({}, {}))
+                encoders[name] = evaluations[result.title] = None
+    return tuple(Alert(tuple(who), tuple(where), warning) for warning, (who, where) in found.items())
+
+
+def _own(result: Result) -> Iterator[str]:
+    count = len(result.findings.ids)
+    if 0 < count < FEW:
+        yield (
+            f"Only {text.counted(count, 'sample')} could be looked at, which decide little: intervals are wide and rare "
+            f"harm stays unseen. Give {FEW} or more before you act on the numbers."
+        )
+    skipped = result.images.skipped
+    if skipped:
+        total = result.images.count + len(skipped)
+        rest = f" and {len(skipped) - NAMED:,} more" if len(skipped) > NAMED else ""
+        yield (
+            f"{len(skipped):,} of {text.counted(total, 'image')} could not be read and were skipped: "
+            f"{'; '.join(skipped[:NAMED])}{rest}."
+        )
+
+
+def split(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:
+    """Return the cells that wait because the time was up, and those that failed."""
+    spent = [failure for failure in failures if failure.error == "BudgetSpentError"]
+    return spent, [failure for failure in failures if failure not in spent]
