@@ -95,8 +95,21 @@ def test_what_cannot_be_compared_is_named_beside_what_can(both, capsys):
     captured = capsys.readouterr()
     assert f"{ROBUST} is better in" in captured.out
     lines = [line for line in captured.err.splitlines() if line.startswith("not compared: breakaway of")]
-    assert len(lines) == 2
-    assert all(MIDDLE in line and line.endswith("seed 0 instead of 1") for line in lines)
+    (line,) = lines
+    assert all(name in line for name in (ROBUST, WEAK, MIDDLE))
+    assert "seed 0 instead of 1; repeat one run with" in line
+
+
+def test_unrelated_runs_differ_in_one_line_whatever_they_measured(both, capsys):
+    second = {"evaluation": "overlap"}
+    run_of(both, [breakaway(name).model_copy(update=second) for name in (ROBUST, WEAK)])
+    three = [breakaway(name, seed=1) for name in (ROBUST + "-2", WEAK + "-2", MIDDLE)]
+    other = run_of("other", [*three, *(result.model_copy(update=second) for result in three)])
+    assert run(["compare", both, other]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("not compared")]
+    (line,) = lines
+    assert line.startswith("not compared: breakaway and overlap of ")
+    assert "seed 0 instead of 1" in line
 
 
 def test_one_encoder_under_two_protocols_stands_in_two_tables(capsys):

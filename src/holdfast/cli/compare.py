@@ -34,25 +34,20 @@ def command(
     if format_ not in FORMATS:
         raise HoldfastError(f"unknown format {format_!r}; {nearest(format_, list(FORMATS))}")
     # Loaded here, because these need torch.
-    from holdfast.report.compare import compare
+    from holdfast.report.compare import compare, unmet
 
     results, failures = read(runs)
     if not results:
         raise HoldfastError(f"{', '.join(map(str, runs))}: no results to compare; repeat the run's holdfast evaluate")
     comparison = compare(results)
-    apart = [refusal for refusal in comparison.refusals if refusal.quantity is None]
+    apart = unmet(comparison.refusals)
     if apart and not comparison.contests:
-        raise HoldfastError(
-            f"nothing can be compared: {' and '.join(apart[0].encoders)} were measured by {apart[0].evaluation} under "
-            f"{apart[0].reason}; repeat one run with the settings of the other"
-        )
+        raise HoldfastError(f"nothing can be compared: {apart[0]}")
     if html:
         _page(html, runs, results, failures, comparison)
     _print(format_, results, failures, comparison)
-    for refusal in apart:
-        print(
-            f"not compared: {refusal.evaluation} of {' and '.join(refusal.encoders)}: {refusal.reason}", file=sys.stderr
-        )
+    for sentence in apart:
+        print(f"not compared: {sentence}", file=sys.stderr)
     for failure in failures:
         print(f"no result: {failure.evaluation} of {failure.encoder}: {failure.reason}", file=sys.stderr)
     return 0

@@ -13,6 +13,7 @@ from math import isfinite, isnan
 from typing import Literal
 
 from holdfast.report.protocol import Group, baselines, difference, groups
+from holdfast.report.text import listed
 from holdfast.result import Claim, Conditions, Estimate, Record, Result, Series
 from holdfast.stats import Difference, paired
 
@@ -89,7 +90,7 @@ def compare(results: Sequence[Result]) -> Comparison:
             held = _held(group, like, collapsed, refusals)
             if len(held) > 1:
                 contests.append(_contest(group, like, held, beside, refusals))
-    refusals += _apart(found)
+    refusals += _apart(found, results)
     encoders = tuple(dict.fromkeys(name for group in found for name in group.encoders))
     return Comparison(encoders=encoders, baselines=beside, contests=tuple(contests), refusals=tuple(refusals))
 
@@ -184,10 +185,28 @@ def _loser(pair: Pair) -> str | None:
     return {"a is better": pair.b, "b is better": pair.a}.get(pair.difference.outcome)
 
 
-def _apart(found: Sequence[Group]) -> Iterator[Refusal]:
+def unmet(refusals: Sequence[Refusal]) -> tuple[str, ...]:
+    """Return one sentence for each way in which protocols differ: who is kept apart, on what, and what to do."""
+    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for refusal in (refusal for refusal in refusals if refusal.quantity is None):
+        encoders, evaluations = found.setdefault(refusal.reason, ({}, {}))
+        encoders.update(dict.fromkeys(refusal.encoders))
+        evaluations[refusal.evaluation] = None
+    return tuple(
+        f"{listed(list(evaluations))} of {listed(list(encoders))}: {reason}; repeat one run with the images and settings "
+        "of the other"
+        for reason, (encoders, evaluations) in found.items()
+    )
+
+
+def _apart(found: Sequence[Group], results: Sequence[Result]) -> Iterator[Refusal]:
     """Yield the pairs of encoders that share an evaluation but no protocol of it."""
+    # Always the earlier run first, so that one difference reads the same for every evaluation.
+    place = {id(result): position for position, result in enumerate(results)}
     for evaluation in dict.fromkeys(group.first.evaluation for group in found):
-        own = [group for group in found if group.first.evaluation == evaluation]
+        own = sorted(
+            (group for group in found if group.first.evaluation == evaluation), key=lambda group: place[id(group.first)]
+        )
         met = {pair for group in own for pair in combinations(sorted(group.encoders), 2)}
         for left, right in combinations(own, 2):
             for a, b in ((a, b) for a in left.encoders for b in right.encoders):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.report import text
 from holdfast.report.advice import advice
 from holdfast.report.alerts import STOPPED, alerts, split
-from holdfast.report.compare import Comparison, Refusal
+from holdfast.report.compare import Comparison, Refusal, unmet
 from holdfast.report.plots import Plate, plates
 from holdfast.report.protocol import Group, difference, groups, plain
 from holdfast.report.standings import standings
@@ -86,7 +86,7 @@ def render(
         standings=standings(tables[0]) if tables else (),
         alerts=alerts(found),
         evaluations={name: [b for b in blocks if b.group.first.evaluation == name] for name in first},
-        refusals=[refusal for refusal in comparison.refusals if refusal.quantity is None],
+        refusals=unmet(comparison.refusals),
         failures=failures,
         spent=split(failures)[0],
         failed=split(failures)[1],
