@@ -68,6 +68,8 @@ def bootstrap(values: Values, confidence: float = 0.95) -> tuple[float, float]:
     """
     from scipy.special import ndtr, ndtri
 
+    if not np.isfinite(values).all():
+        return nan, nan
     draws, mean = _resampled(tuple(values.tolist()), "mean"), values.mean()
     centred = values - mean
     spread = float((centred**2).sum())
