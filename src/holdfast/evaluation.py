@@ -123,6 +123,14 @@ class Observation(ABC):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         """Return what is seen of ``rows``: tensors whose first axis runs over them. Independent of other rows."""
 
+    def ids(self, population: Population) -> tuple[str, ...]:
+        """Return what each row there can be is called: the image's id, unless something else than images is looked at."""
+        return population.images.ids
+
+    def inputs(self, population: Population) -> int:
+        """Return how many inputs one row makes the encoder look at, so that shards last about equally long."""
+        return 1
+
 
 @final
 @dataclass(frozen=True)

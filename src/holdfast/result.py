@@ -103,6 +103,10 @@ class Curve(Record):
     y: tuple[Number, ...]
     low: tuple[Number, ...] = ()
     high: tuple[Number, ...] = ()
+    reference: tuple[Number, ...] = ()
+    """What the best encoder possible would reach at each ``x``, where that is known."""
+    shaded: bool = False
+    """Whether the area under the curve means something: the share of the area under the reference."""
 
 
 class Picture(Record):

@@ -88,6 +88,8 @@ def convert(text: str, annotation: str, where: str) -> Any:
         if "float" in kinds:
             return float(Fraction(text.replace(" ", "")))
     except (ValueError, KeyError, ArithmeticError) as error:
+        if "str" in kinds:
+            return text
         form = " such as 0.05 or 8/255" if "float" in kinds else ""
         raise HoldfastError(f"{where}: expected {annotation}{form}, got {text!r}") from error
     return text

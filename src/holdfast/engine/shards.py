@@ -54,16 +54,16 @@ def observe(
     observation: Observation, population: Population, rows: Sequence[int], store: Store, engine: Engine, told: Told
 ) -> Observed:
     """Return what is seen of ``rows``, in their order, computing the shards that ``store`` does not hold."""
-    images, run = population.images, population.run
-    key, wanted = key_of(observation, population.encoder, images, run), [images.ids[row] for row in rows]
+    ids, run = observation.ids(population), population.run
+    key, wanted = key_of(observation, population.encoder, population.images, run), [ids[row] for row in rows]
     held, observed = store.observed(key, wanted)
     told(len(held), len(rows))
     if len(held) < len(rows):
-        shards = _missing(rows, {*held}, population)
+        shards = _missing(rows, {*held}, observation, population)
         done = len(held)
         with closing(engine.map(Look(observation, population), shards)) as finished:
             for shard, seen in finished:
-                store.keep(key, [images.ids[row] for row in shard], seen)
+                store.keep(key, [ids[row] for row in shard], seen)
                 done += len(shard)
                 told(done, len(rows))
         held, observed = store.observed(key, wanted)
@@ -72,18 +72,18 @@ def observe(
     return {name: values.to(run.device) for name, values in observed.items()}
 
 
-def _missing(rows: Sequence[int], held: set[str], population: Population) -> list[list[int]]:
+def _missing(rows: Sequence[int], held: set[str], observation: Observation, population: Population) -> list[list[int]]:
     """Return the rows not ``held``, cut into shards.
 
     Cutting comes first, so that an interrupted run goes on with the very shards of an unbroken one.
     """
-    size, ids = _size(population), population.images.ids
+    size, ids = max(1, _size(population) // observation.inputs(population)), observation.ids(population)
     cut = (rows[start : start + size] for start in range(0, len(rows), size))
     shards = ([row for row in shard if ids[row] not in held] for shard in cut)
     return [shard for shard in shards if shard]
 
 
 def _size(population: Population) -> int:
-    """Return how many rows make a shard: a batch, or less where large inputs would make it last for hours."""
+    """Return how many inputs make a shard: a batch, or less where large inputs would make it last for hours."""
     run, values = population.run, prod(population.encoder.domain.shape)
     return max(1, min(run.batch_size, CPU_VALUES // values)) if run.device == "cpu" else run.batch_size
