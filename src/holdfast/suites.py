@@ -27,6 +27,7 @@ SUITES = {
             "impersonation": {"pairs": 300},
             "overlap": {"pairs": 300},
             "masking": {"attacked": 50},
+            "synbench": {"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
         },
     ),
     "standard": Suite(
@@ -40,6 +41,7 @@ SUITES = {
             "impersonation": {"pairs": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
             "overlap": {"pairs": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
             "masking": {"attacked": 1000},
+            "synbench": {"samples": "auto"},
         },
     ),
 }

@@ -19,6 +19,8 @@ DISTRIBUTION = "Each curve gives the share of images (vertical) whose value is a
 CURVE = (
     "Bands are intervals. An arrow: the band goes on, as a bound for what was not seen, for no image differed there."
 )
+REFERENCE = "The uncoloured line is the reference: what the data themselves allow."
+SHADED = f"{REFERENCE} An encoder's score is its shaded area, as a share of the area under that line."
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class _Part:
     labels: tuple[str, str]
     line: Line
     share: bool
+    reference: Line | None = None
+    caption: str = DISTRIBUTION
 
 
 def plates(group: Group, colours: Sequence[str]) -> tuple[Plate, ...]:
@@ -57,10 +61,10 @@ def plates(group: Group, colours: Sequence[str]) -> tuple[Plate, ...]:
     drawn = [(colours.index(name), result) for name, result in group.items()]
     series = [_distribution(part, place) for place, result in drawn for part in result.series if _telling(part)]
     curves = [_curve(part, place, result) for place, result in drawn for part in result.findings.curves if part.x]
-    return (*_plates(curves, group.encoders, CURVE), *_plates(series, group.encoders, DISTRIBUTION))
+    return (*_plates(curves, group.encoders), *_plates(series, group.encoders))
 
 
-def _plates(parts: Sequence[_Part], encoders: Sequence[str], caption: str) -> list[Plate]:
+def _plates(parts: Sequence[_Part], encoders: Sequence[str]) -> list[Plate]:
     made = []
     for quantity in dict.fromkeys(part.quantity for part in parts):
         own = [part for part in parts if part.quantity == quantity]
@@ -69,13 +73,15 @@ def _plates(parts: Sequence[_Part], encoders: Sequence[str], caption: str) -> li
         titles = dict.fromkeys(text.conditions(part.conditions, ("attack",)) for part in own)
         panels = [_panel(title, quantity, own, dashes, encoders) for title in titles]
         shown = tuple(dashes.items())[::-1] if len(dashes) > 1 else ()
-        made.append(Plate(own[0].title, caption, tuple(panels), shown))
+        made.append(Plate(own[0].title, own[0].caption, tuple(panels), shown))
     return made
 
 
 def _panel(title: str, quantity: str, parts: Sequence[_Part], dashes: dict[str, str], encoders: Sequence[str]) -> Panel:
     own = [part for part in parts if text.conditions(part.conditions, ("attack",)) == title]
     lines = [_dashed(part.line, dashes[part.conditions.get("attack", "")]) for part in own]
+    references = [part.reference for part in own if part.reference]
+    lines += {(*line.x, *line.y): line for line in references}.values()
     alt = f"{text.words(quantity)} of {text.listed(list(encoders))}{f' for {title}' if title else ''}"
     return Panel(title, draw(lines, *own[0].labels, alt=alt, share=own[0].share))
 
@@ -122,6 +128,8 @@ def _curve(curve: Curve, colour: int, result: Result) -> _Part:
     open_ends = {(e.quantity, e.value, e.low, e.high) for e in result.estimates if text.unseen(e)}
     points = zip(curve.y, curve.low, curve.high, strict=True) if band else ()
     unseen = np.array([(curve.quantity, *point) in open_ends for point in points], dtype=bool) if band else None
+    if curve.shaded:
+        band = (np.zeros_like(y), y)
     x_label, y_label = text.words(curve.x_label), text.words(curve.y_label)
     return _Part(
         title=f"{y_label[:1].upper()}{y_label[1:]} by {x_label}",
@@ -130,4 +138,6 @@ def _curve(curve: Curve, colour: int, result: Result) -> _Part:
         labels=(x_label, y_label),
         line=Line(x, y, colour, band=band, unseen=unseen),
         share=False,
+        reference=Line(x, np.asarray(curve.reference), None) if curve.reference else None,
+        caption=SHADED if curve.shaded else REFERENCE if curve.reference else CURVE,
     )

@@ -33,7 +33,8 @@ class Line:
 
     x: Float[np.ndarray, "p"]
     y: Float[np.ndarray, "p"]
-    colour: int
+    colour: int | None
+    """The encoder's, or None for a line that belongs to none: it is drawn in ink."""
     dash: str = "solid"
     stepped: bool = False
     band: tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]] | None = None
@@ -63,8 +64,12 @@ def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: boo
     return _inline(buffer.getvalue(), alt)
 
 
+def _colour(line: Line) -> str:
+    return INK if line.colour is None else f"#fe00{line.colour % COLOURS:02x}"
+
+
 def _add(axes: Axes, line: Line) -> None:
-    colour = f"#fe00{line.colour % COLOURS:02x}"
+    colour = _colour(line)
     step = "steps-post" if line.stepped else "default"
     dots = "o" if len(line.x) < 16 and not line.stepped else ""  # where was measured, if the line only joins points
     axes.plot(
@@ -112,8 +117,7 @@ def _limit(axes: Axes, lines: Sequence[Line]) -> None:
     for line in lines:
         if line.band is not None and line.unseen is not None:
             above = line.x[line.unseen & (line.band[1] > high + margin)]
-            colour = f"#fe00{line.colour % COLOURS:02x}"
-            axes.plot(above, np.full(len(above), high), color=colour, linestyle="none", marker="^", markersize=4)
+            axes.plot(above, np.full(len(above), high), color=_colour(line), linestyle="none", marker="^", markersize=4)
 
 
 def _scale(axes: Axes, x: Float[np.ndarray, "p"]) -> None:

@@ -13,29 +13,29 @@ from holdfast.run import Observed
 from holdfast.synthetic.reference import expected_bound, reference
 from holdfast.synthetic.score import expected_above
 
-THRESHOLDS = 101
+POINTS = 101
 TELLING = 0.55
 """Accuracies below which the bound, of the few inputs that are right by luck, is mostly noise."""
 
 
-def curves(seen: Observed, scales: Sequence[float], budgets: Sequence[float]) -> tuple[Curve, ...]:
+def curves(seen: Observed, scales: Sequence[float], budgets: Sequence[float], threshold: float) -> tuple[Curve, ...]:
     """Return what each budget's rules reach, beside what the mixture itself allows.
 
-    That is the expected bound above each accuracy, whose shaded area makes the score; the accuracy at each scale; and the
-    bound at each accuracy.
+    That is the expected bound above each accuracy from ``threshold`` on, where the share of the area under the reference
+    is the score; the accuracy at each scale; and the bound at each accuracy.
     """
     accuracy = seen["right"][:, -1]
     bound = seen["bound"][:, -1] / accuracy.clamp_min(1e-9)
-    parts = [_of_budget(accuracy[:, k], bound[:, k], scales, budget) for k, budget in enumerate(budgets)]
+    parts = [_of_budget(accuracy[:, k], bound[:, k], scales, budget, threshold) for k, budget in enumerate(budgets)]
     return tuple(curve for kind in zip(*parts, strict=True) for curve in kind if curve.x)
 
 
 def _of_budget(
-    accuracy: Float[Tensor, "n"], bound: Float[Tensor, "n"], scales: Sequence[float], budget: float
+    accuracy: Float[Tensor, "n"], bound: Float[Tensor, "n"], scales: Sequence[float], budget: float, threshold: float
 ) -> Iterator[Curve]:
     best, most = reference(scales)
     conditions = {"budget": f"{budget:g}"}
-    demanded = torch.linspace(0.5, 1, THRESHOLDS, dtype=torch.float64)
+    demanded = torch.linspace(threshold, 1, POINTS, dtype=torch.float64)
     yield Curve(
         quantity="expected_bound",
         conditions=conditions,

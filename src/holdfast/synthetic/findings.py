@@ -74,6 +74,7 @@ def estimates(found: Findable) -> tuple[Estimate, ...]:
     """Return the scores and suggested budgets, as published and extrapolated to unlimited samples, and what biases them."""
     whole, extrapolated = found.scores(WHOLE), found.scores(EXTRAPOLATED)
     return (
+        *_means(found, whole),
         *_scores(found, whole, "", "with so many samples"),
         *_scores(found, extrapolated, "_extrapolated", "with unlimited samples"),
         *_suggestions(found, whole, ""),
@@ -97,23 +98,41 @@ def _scores(found: Findable, scores: Scores, kind: str, of: str) -> Iterator[Est
     ceiling = found.ceiling()
     for e, budget in enumerate(found.budgets):
         for t, threshold in enumerate(found.thresholds):
-            value, error = float(scores.value[t, e]), float(scores.error[t, e])
-            how = f"standard error {error:.2g} from the influence of each sample"
-            if error == 0:
-                how = "no scale was above the threshold; upper end from the Wilson limits of the accuracies"
-            yield Estimate(
-                quantity=f"synbench_score{kind}",
-                conditions={"budget": f"{budget:g}", "threshold": f"{threshold:g}"},
-                value=value,
-                low=max(0.0, value - Z * error),
-                high=value + Z * error if error else max(value, float(ceiling[t, e])),
-                n=found.n,
-                method=f"{how}; {found.n} samples per set, {found.crowding:.2g} features per sample",
-                unit="share of the reference area",
-                claim=Claim.ESTIMATE,
-                of=f"separability kept {of}",
-                better="higher",
-            )
+            conditions = {"budget": f"{budget:g}", "threshold": f"{threshold:g}"}
+            numbers = (float(part[t, e]) for part in (scores.value, scores.error, ceiling))
+            yield _score(found, f"synbench_score{kind}", conditions, of, *numbers)
+
+
+def _means(found: Findable, scores: Scores) -> Iterator[Estimate]:
+    """Yield each budget's mean over the thresholds: few numbers for a summary."""
+    between = f"{min(found.thresholds):g} to {max(found.thresholds):g}"
+    ceiling = found.ceiling()
+    for e, budget in enumerate(found.budgets):
+        # The mean of the standard errors bounds that of the mean, however the thresholds' scores depend on each other.
+        numbers = (float(part[:, e].mean()) for part in (scores.value, scores.error, ceiling))
+        of = f"with so many samples, on average over thresholds {between}"
+        yield _score(found, "mean_synbench_score", {"budget": f"{budget:g}"}, of, *numbers)
+
+
+def _score(
+    found: Findable, quantity: str, conditions: Conditions, of: str, value: float, error: float, ceiling: float
+) -> Estimate:
+    how = f"standard error {error:.2g} from the influence of each sample"
+    if error == 0:
+        how = "no scale was above the threshold; upper end from the Wilson limits of the accuracies"
+    return Estimate(
+        quantity=quantity,
+        conditions=conditions,
+        value=value,
+        low=max(0.0, value - Z * error),
+        high=value + Z * error if error else max(value, ceiling),
+        n=found.n,
+        method=f"{how}; {found.n} samples per set, {found.crowding:.2g} features per sample",
+        unit="share of the reference area",
+        claim=Claim.ESTIMATE,
+        of=f"separability kept {of}",
+        better="higher",
+    )
 
 
 def _suggestions(found: Findable, scores: Scores, kind: str) -> Iterator[Estimate]:

@@ -49,7 +49,7 @@ class SynBench(Evaluation):
         "It depends strongly on the direction in which the classes differ and on the grid of scales, which the settings "
         "record, and it does not see robustness to attacks."
     )
-    headline = ("synbench_score",)
+    headline = ("mean_synbench_score",)
 
     def __post_init__(self) -> None:
         if len(set(self.scales)) < 2 or min(self.scales) <= 0:
@@ -82,6 +82,6 @@ class SynBench(Evaluation):
         return Findings(
             ids=tuple(probe.ids(population)[row] for row in rows),
             estimates=estimates(found),
-            curves=curves(seen, self.scales, self.budgets),
+            curves=curves(seen, self.scales, self.budgets, min(self.thresholds)),
             warnings=cautions(found, self.encodings if found.n < probe.wanted(d) else None),
         )
