@@ -64,7 +64,7 @@ def worked(reference: Path) -> dict:
 
 def test_l2_worked_example(worked: dict) -> None:
     m, lam, axes = in_modes(exact(worked["mu"]), exact(worked["Sigma"]))
-    z, w = secular(m, lam, [case["eps"] for case in worked["l2_relative_eps"]])
+    z, w = secular(m, lam, [float(case["eps"]) for case in worked["l2_relative_eps"]])
     for k, case in enumerate(worked["l2_relative_eps"]):
         assert (axes @ z[k]).tolist() == pytest.approx(case["z"], abs=1e-12)
         assert (axes @ w[k]).tolist() == pytest.approx(case["w"], abs=1e-12)

@@ -138,8 +138,9 @@ def _score(
 def _suggestions(found: Findable, scores: Scores, kind: str) -> Iterator[Estimate]:
     """Yield for each threshold the budget for robust linear probing with the highest score, and those it ties with."""
     for t, threshold in enumerate(found.thresholds):
-        alike = [found.budgets[k] for k in tied(scores.value[t], scores.covariance[t], Z)]
-        value, reason = found.budgets[int(scores.value[t].argmax())], None
+        best, *others = tied(scores.value[t], scores.covariance[t], Z)
+        value, reason = found.budgets[best], None
+        alike = sorted([value, *(found.budgets[k] for k in others)])
         if not bool((scores.value[t] > 0).any()):
             value, alike, reason = nan, [nan], "every budget scores 0, so none is suggested"
         elif len(alike) > 1:

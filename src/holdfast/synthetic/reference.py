@@ -21,7 +21,7 @@ SCALES = tuple(k / 10 for k in range(1, 50))
 """The published grid: accuracies from 0.54 to 1. The score depends on where it ends."""
 
 
-def expected_bound(accuracy: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+def expected_bound(accuracy: Float[Tensor, "n *e"]) -> Float[Tensor, "n *e"]:
     """Return ``h(a)``; its limit 1 at ``a = 1``, and nan where ``a`` is no better than a coin.
 
     Example:

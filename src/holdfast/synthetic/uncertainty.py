@@ -59,13 +59,14 @@ def score_covariance(
 
 
 def tied(scores: Float[Tensor, "e"], covariance: Float[Tensor, "e e"], z: float) -> list[int]:
-    """Return the budgets whose score may be the highest: less than ``z`` standard errors of the difference below it.
+    """Return the place of the highest score, then those of scores less than ``z`` standard errors of the difference below.
 
     Example:
         >>> tied(torch.tensor([0.50, 0.52, 0.40]), torch.eye(3) * 1e-4, z=1.96)
-        [0, 1]
+        [1, 0]
     """
-    best = int(scores.argmax())
+    values = [round(value, 9) for value in scores.tolist()]  # rounding errors are no difference
+    best = values.index(max(values))
     spread = covariance.diag() + covariance[best, best] - 2 * covariance[best]
-    gap = scores[best] - scores
-    return [k for k in range(len(scores)) if k == best or float(gap[k]) <= z * sqrt(max(float(spread[k]), 0.0))]
+    reach = [z * sqrt(max(variance, 0.0)) for variance in spread.tolist()]
+    return [best, *(k for k, value in enumerate(values) if k != best and values[best] - value <= reach[k])]
