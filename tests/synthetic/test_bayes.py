@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,11 +59,11 @@ def exact(values: list) -> Tensor:
 
 
 @pytest.fixture
-def worked(reference: Path) -> dict:
+def worked(reference: Path) -> dict[str, Any]:
     return json.loads((reference / "synbench" / "unit_anchors.json").read_text())
 
 
-def test_l2_worked_example(worked: dict) -> None:
+def test_l2_worked_example(worked: dict[str, Any]) -> None:
     m, lam, axes = in_modes(exact(worked["mu"]), exact(worked["Sigma"]))
     z, w = secular(m, lam, [float(case["eps"]) for case in worked["l2_relative_eps"]])
     for k, case in enumerate(worked["l2_relative_eps"]):
@@ -73,7 +74,7 @@ def test_l2_worked_example(worked: dict) -> None:
         assert expected_bound(accuracy(w, m, lam))[k].item() == pytest.approx(case["exp_bound"], abs=1e-12)
 
 
-def test_linf_worked_example(worked: dict) -> None:
+def test_linf_worked_example(worked: dict[str, Any]) -> None:
     m, covariance = exact(worked["mu"]), exact(worked["Sigma"])
     z, w = homotopy(m, covariance, [case["eps_abs"] for case in worked["linf_absolute_eps"]])
     for k, case in enumerate(worked["linf_absolute_eps"]):
