@@ -35,9 +35,14 @@ def kept(weight: Tensor, along: Tensor) -> Tensor:
     return w @ m / (w.square() @ lam).sqrt()
 
 
-def population_score(share: Tensor, mode: str = "exact", thresholds: tuple[float, ...] = THRESHOLDS) -> Tensor:
-    a = torch.special.ndtr(torch.tensor(SCALES, dtype=torch.float64)[:, None] * share)
-    return score(a, torch.where(a > 0.5, expected_bound(a), 0.0), SCALES, thresholds, mode)
+def population_score(
+    share: Tensor,
+    mode: str = "exact",
+    thresholds: tuple[float, ...] = THRESHOLDS,
+    scales: tuple[float, ...] = SCALES,
+) -> Tensor:
+    a = torch.special.ndtr(torch.tensor(scales, dtype=torch.float64)[:, None] * share)
+    return score(a, torch.where(a > 0.5, expected_bound(a), 0.0), scales, thresholds, mode)
 
 
 def test_reference_bounds() -> None:
@@ -164,9 +169,7 @@ def test_published_scores_from_their_curves(reference: Path, name: str) -> None:
 
 def test_score_depends_on_the_largest_scale() -> None:
     share = torch.tensor([0.5]).double()
-    short = SCALES[:25]
-    a = torch.special.ndtr(torch.tensor(short, dtype=torch.float64)[:, None] * share)
-    assert score(a, expected_bound(a), short, [0.7]).item() < population_score(share)[0].item() - 0.1
+    assert population_score(share, scales=SCALES[:25])[0].item() < population_score(share)[0].item() - 0.1
 
 
 def test_share_of_separability_is_geometry() -> None:

@@ -21,6 +21,7 @@ from holdfast.run import Run
 from holdfast.runner import evaluate
 from holdfast.store import Store
 from holdfast.synthetic.probe import Probe
+from holdfast.synthetic.reference import SCALES
 from holdfast.synthetic.synbench import SynBench
 from holdfast.synthetic.uncertainty import tied
 from tests import samples
@@ -122,9 +123,11 @@ def test_numbers_cover_the_population_of_a_linear_map() -> None:
 def test_intervals_cover(size: int, features: int) -> None:
     """95% intervals hold the expectation of the score, and extrapolated ones the population's, in about 95% of runs."""
     weight = torch.eye(size**2).double() if features == size**2 else torch.randn(features, size**2).double()
-    truth = population_score(kept(weight, torch.full((size**2,), 1 / size, dtype=torch.float64))).T.flatten()
+    share = kept(weight, torch.full((size**2,), 1 / size, dtype=torch.float64))
+    truth = population_score(share, scales=SCALES[1::2]).T.flatten()
     made = encoder(lambda x: x @ weight.T.to(x), (1, size, size))
-    runs = [measured(SynBench(samples=512), made, Run(seed=seed)) for seed in range(60)]
+    evaluation = SynBench(samples=512, scales=SCALES[1::2])
+    runs = [measured(evaluation, made, Run(seed=seed)) for seed in range(60)]
     for quantity, of in (("synbench_score", None), ("synbench_score_extrapolated", truth)):
         found = torch.tensor([[(e.low, e.value, e.high) for e in scores(run, quantity)] for run in runs])
         aim = found[:, :, 1].mean(0) if of is None else of
