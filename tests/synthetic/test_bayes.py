@@ -36,15 +36,16 @@ def pair(d: int, seed: int = 0, condition: float = 30.0) -> tuple[Tensor, Tensor
 def solved(m: Tensor, covariance: Tensor, norm: str, radius: float) -> Tensor:
     """The minimiser of (m - z)' Lam^-1 (m - z) over the ball, by sequential quadratic programming."""
     inverse, mean = np.linalg.inv(covariance.numpy()), m.numpy()
-    ball = {"type": "ineq", "fun": lambda z: radius**2 - z @ z, "jac": lambda z: -2 * z}
+    start = mean * radius / np.linalg.norm(mean) if norm == "l2" else np.clip(mean, -radius, radius) / 2
+    ball: Any = {"type": "ineq", "fun": lambda z: radius**2 - z @ z, "jac": lambda z: -2 * z}
+    within: Any = {"constraints": [ball]} if norm == "l2" else {"bounds": [(-radius, radius)] * len(mean)}
     found = minimize(
         lambda z: (mean - z) @ inverse @ (mean - z),
-        mean * radius / np.linalg.norm(mean) if norm == "l2" else np.clip(mean, -radius, radius) / 2,
+        start,
         jac=lambda z: -2 * inverse @ (mean - z),
-        constraints=[ball] if norm == "l2" else [],
-        bounds=None if norm == "l2" else [(-radius, radius)] * len(mean),
         method="SLSQP",
         options={"maxiter": 1000, "ftol": 1e-15},
+        **within,
     )
     return torch.from_numpy(found.x)
 
@@ -54,7 +55,7 @@ def in_modes(m: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return axes.T @ m, lam, axes
 
 
-def exact(values: list) -> Tensor:
+def exact(values: Any) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 

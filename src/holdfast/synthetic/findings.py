@@ -185,8 +185,9 @@ def cautions(found: Findable, limit: int | None) -> tuple[str, ...]:
         )
     elif found.crowding > CROWDED:
         said.append(
-            f"{d} features for {n} train samples per scale ({found.crowding:.2g} per sample): the scores are too low, by "
-            "roughly what the extrapolated scores lie above them; raise synbench.samples, or set it to auto."
+            f"{d} features for {n} train samples per scale ({found.crowding:.2g} per sample): the scores are too low, the "
+            "extrapolated ones nearer but outside their intervals, and the suggested budgets unreliable; raise "
+            "synbench.samples, or set it to auto."
         )
     if limit is not None:
         error = float(found.scores(WHOLE).error.max())
