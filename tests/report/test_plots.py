@@ -11,7 +11,7 @@ import pytest
 from holdfast.report.plots import POINTS, plates
 from holdfast.report.protocol import groups
 from holdfast.report.svg import Line, draw
-from holdfast.result import Claim, Findings
+from holdfast.result import Claim, Curve, Findings
 from tests.report.synthetic import breakaway, result, series
 
 CASE = {"ball": "linf:0.05", "attack": "u-pgd", "divergence": "l2"}
@@ -106,3 +106,23 @@ def test_attacks_share_a_panel_and_differ_in_dash():
     assert len(curve.panels) == 1
     assert len(spread.panels) == 4
     assert dict(spread.dashes) == {"u-pgd": "dashed", "adaptive": "solid"}
+
+
+def curved(*encoders: str, **settings):
+    curve = Curve(quantity="height", x_label="x", y_label="height", x=(0.0, 1.0), y=(1.0, 0.5), **settings)
+    return groups([result("made-up", name, Findings(ids=("x",), curves=(curve,)), ()) for name in encoders])[0]
+
+
+def test_what_the_data_allow_is_drawn_once_in_ink():
+    (plain,), (plate,) = (plates(curved("a", "b", **own), ["a", "b"]) for own in ({}, {"reference": (2.0, 1.0)}))
+    drawn = "stroke: currentColor; stroke-width: 1.4"
+    assert plate.panels[0].svg.count(drawn) == 1 + plain.panels[0].svg.count(drawn)
+    assert "reference" in plate.caption
+    assert "reference" not in plain.caption
+
+
+def test_areas_with_a_meaning_are_shaded():
+    (plain,), (plate,) = (plates(curved("a", reference=(2.0, 1.0), shaded=own), ["a"]) for own in (False, True))
+    assert "fill: var(--e0); fill-opacity" in plate.panels[0].svg
+    assert "fill: var(--e0); fill-opacity" not in plain.panels[0].svg
+    assert "shaded area" in plate.caption

@@ -39,7 +39,8 @@ def solved(m: Tensor, covariance: Tensor, norm: str, radius: float) -> Tensor:
     start = mean * radius / np.linalg.norm(mean) if norm == "l2" else np.clip(mean, -radius, radius) / 2
     ball: Any = {"type": "ineq", "fun": lambda z: radius**2 - z @ z, "jac": lambda z: -2 * z}
     within: Any = {"constraints": [ball]} if norm == "l2" else {"bounds": [(-radius, radius)] * len(mean)}
-    found = minimize(
+    solve: Any = minimize  # whose stubs know no analytic derivative of a lambda
+    found = solve(
         lambda z: (mean - z) @ inverse @ (mean - z),
         start,
         jac=lambda z: -2 * inverse @ (mean - z),
