@@ -121,11 +121,15 @@ def test_shaded_areas_make_the_score() -> None:
 
 
 def test_inputs_that_are_no_images_have_their_own_unit() -> None:
-    plain = measured(SMALL, encoder(shape=(16,)), Run(precision="float64"))
-    table = measured(SMALL, encoder(shape=(16,), low=-50.0, high=150.0), Run(precision="float64"))
-    unbounded = measured(SMALL, encoder(shape=(16,), low=-torch.inf, high=torch.inf), Run(precision="float64"))
-    for other in (table, unbounded):
+    def bent(origin: float, width: float, **domain: float) -> Result:
+        """The same curve over each domain, so that the place and the width of the inputs matter."""
+        made = encoder(lambda x: torch.tanh((x - origin) / width), (16,), **domain)
+        return measured(SMALL, made, Run(precision="float64"))
+
+    plain = bent(0, 1)
+    for other in (bent(-50, 200, low=-50.0, high=150.0), bent(-0.5, 1, low=-torch.inf, high=torch.inf)):
         assert [e.value for e in scores(other)] == pytest.approx([e.value for e in scores(plain)], abs=1e-9)
+    assert scores(bent(-50, 200))[0].value != pytest.approx(scores(plain)[0].value, abs=1e-3), "vacuous: nothing bends"
 
 
 def test_gaussians_are_not_clipped_and_images_still_are_checked() -> None:

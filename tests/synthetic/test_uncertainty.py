@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import sqrt
 
 import pytest
 import torch
 
 from holdfast.run import Run
-from holdfast.synthetic.reference import SCALES
+from holdfast.synthetic.reference import SCALES, reference
+from holdfast.synthetic.score import area
 from holdfast.synthetic.synbench import SynBench
-from holdfast.synthetic.uncertainty import tied
+from holdfast.synthetic.uncertainty import WHOLE, score_covariance, tied
 from tests.synthetic.test_score import BUDGETS, THRESHOLDS, kept, population_score
 from tests.synthetic.test_synbench import SMALL, encoder, measured, scores
 
@@ -71,3 +73,22 @@ def test_ties_respect_how_scores_move_together() -> None:
     values, apart = torch.tensor([0.50, 0.52]), torch.eye(2) * 1e-4
     assert tied(values, apart, 1.96) == [1, 0]
     assert tied(values, apart + 0.99e-4 * (1 - torch.eye(2)), 1.96) == [1]
+
+
+def test_train_sets_that_disagree_widen_the_interval() -> None:
+    """Half the difference of the halves' areas is one standard error, beside that of the test samples."""
+    scales, n = (1.0, 2.0), 10**12  # so many test samples that they are certain
+    right = torch.full((2, 3, 1), 0.9, dtype=torch.float64)
+    bound = right * torch.tensor([1.1, 1.3, 1.2], dtype=torch.float64)[:, None]
+    means = torch.cat([right, bound], 2).flatten(1)
+    seen = {"right": right, "bound": bound, "products": means[:, :, None] * means[:, None, :] + torch.eye(6).double()}
+    (((error,),),) = score_covariance(seen, scales, (0.7,), n, WHOLE).sqrt().tolist()
+    gap = (1.3 - 1.1) / 2 * (0.9 - 0.7) * sqrt(2) / 2  # two independent scales, averaged
+    assert error == pytest.approx(gap / area(*reference(scales), (0.7,)).item(), rel=1e-6)
+
+
+def test_a_score_of_zero_is_not_certain() -> None:
+    few = replace(SMALL, samples=64, thresholds=(0.66,))
+    (score, *_) = scores(measured(few, encoder(lambda x: x - x.mean(1, keepdim=True))))
+    assert (score.low, score.value) == (0, 0)
+    assert score.high > 0
