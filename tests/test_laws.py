@@ -67,7 +67,7 @@ def test_results_ignore_order(evaluation: Evaluation) -> None:
     forward = evaluation(builtin(), images, Run(precision="float64"))
     flipped = evaluation(builtin(), images[list(range(COUNT))[::-1]], Run(precision="float64"))
     assert same(forward, flipped)
-    if set(forward.findings.ids) <= set(images.ids):  # else it looked at no image
+    if forward.findings.ids:  # else it looked at no image
         assert forward.findings.ids != flipped.findings.ids, "vacuous: nothing was reversed"
 
 

@@ -180,3 +180,12 @@ def test_an_empty_finding_is_laid_out():
 def test_an_encoder_without_an_evaluation_leaves_a_dash():
     results = [breakaway("a"), breakaway("b"), impersonation("a")]
     assert "not measured under this protocol" in render(results, [], compare(results))
+
+
+def test_evaluations_of_their_own_inputs_are_not_short_of_samples():
+    made = result("made-up", "a", Findings(ids=()), ())
+    page = render([made], [], compare([made]))
+    assert "looked at inputs of its own making and asked" in page
+    assert "could be looked at" not in page
+    both = [made, result("other", "a", Findings(ids=("x",) * 70), ())]
+    assert "looked at 70 samples" in render(both, [], compare(both))

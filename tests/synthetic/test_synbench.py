@@ -60,6 +60,7 @@ def test_identity_keeps_everything() -> None:
         assert estimate.low - 0.005 <= 1 <= estimate.high + 0.005
     assert result.estimate("mean_synbench_score", budget="0").value == pytest.approx(1, abs=0.02)
     assert result.findings.warnings == ()
+    assert result.findings.ids == ()
 
 
 @pytest.mark.parametrize("direction", ["ones", "smooth", "signs"])

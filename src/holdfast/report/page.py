@@ -123,8 +123,10 @@ def _headline(results: Sequence[Result], comparison: Comparison) -> str:
 def _lead(results: Sequence[Result]) -> str:
     if not results:
         return "Every cell of this run failed; the reasons are below."
-    counts = sorted({len(result.findings.ids) for result in results})
-    looked = f"{counts[0]:,} to {counts[-1]:,} samples" if len(counts) > 1 else text.counted(counts[0], "sample")
+    counts = sorted({len(result.findings.ids) for result in results} - {0})
+    looked = "inputs of its own making"
+    if counts:
+        looked = f"{counts[0]:,} to {counts[-1]:,} samples" if len(counts) > 1 else text.counted(counts[0], "sample")
     return (
         f"Each evaluation looked at {looked} and asked how much a representation changes when its image barely does. "
         f"No label was used. {_when(results)}"
