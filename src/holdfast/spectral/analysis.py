@@ -9,7 +9,7 @@ Cheng et al. 2021, https://proceedings.mlr.press/v139/cheng21a.html.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -119,10 +119,11 @@ def spade(
         True
     """
     x, y = checked(inputs, outputs)
-    return scored(draw(x, y, k, manifold or KNN(), repair, seed), certify, seed)
+    found = scored(draw(x, y, k, manifold or KNN(), repair, seed), seed)
+    return proved(found) if certify else found
 
 
-def scored(drawing: Drawing, certify: bool = False, seed: int = 0) -> Spade:
+def scored(drawing: Drawing, seed: int = 0) -> Spade:
     """Return the spectral scores of two graphs."""
     split = drawing.split
     if split is not None:
@@ -130,13 +131,12 @@ def scored(drawing: Drawing, certify: bool = False, seed: int = 0) -> Spade:
     inputs, outputs = drawing.inputs, drawing.outputs
     found = spectrum(inputs, outputs, TOP, SCORES, seed)
     edges = {r: edge_scores(inputs, found, r) for r in RANKS}
-    proof = certified(inputs, outputs, float(found.values[0])) if certify and inputs.n <= FACTORED else None
     return Spade(
         drawing=drawing,
         score=float(found.values[0]),
         split=None,
         spectrum=found,
-        certificate=proof,
+        certificate=None,
         riemannian=riemannian(found.values),
         riemannian_all=riemannian(all_values(inputs, outputs)) if inputs.n <= DENSE else None,
         edge_scores=edges,
@@ -145,6 +145,13 @@ def scored(drawing: Drawing, certify: bool = False, seed: int = 0) -> Spade:
         stretch=_stretch(inputs, outputs, edges[TOP], seed),
         cut=sweep(inputs, outputs, found.vectors[:, 0]),
     )
+
+
+def proved(found: Spade) -> Spade:
+    """Return the scores with a proved upper bound, if there is a score and its matrices can be factorised."""
+    if found.split or found.inputs.n > FACTORED:
+        return found
+    return replace(found, certificate=certified(found.inputs, found.drawing.outputs, found.score))
 
 
 def _infinite(drawing: Drawing, split: Split, seed: int) -> Spade:

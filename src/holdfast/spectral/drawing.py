@@ -54,6 +54,12 @@ class Drawing:
         graphs = self.inputs.within(nodes), self.outputs.within(nodes)
         return replace(self, inputs=graphs[0], outputs=graphs[1], rows=self.rows[nodes], place=place)
 
+    def renamed(self, order: Int[np.ndarray, "n"]) -> Drawing:
+        """Return the drawing of samples that were taken in ``order``, in terms of the samples as they were before."""
+        place = np.empty_like(self.place)
+        place[order] = self.place
+        return replace(self, rows=order[self.rows], place=place)
+
 
 def checked(inputs: object, outputs: object) -> tuple[Points, Points]:
     """Return both arrays as points.

@@ -12,9 +12,11 @@ from jaxtyping import Bool, Float, Int
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array as Sparse
+    from scipy.sparse import csr_array
+
+    Sparse = csr_array[np.float64, tuple[int, int]]
 else:
-    Sparse = Any
+    Sparse = Any  # scipy is loaded when a graph is first used, not with the library
 
 Edges = Int[np.ndarray, "m 2"]
 

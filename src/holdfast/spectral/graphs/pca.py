@@ -28,12 +28,12 @@ class PCA(Manifold):
             raise HoldfastError(f"pca: components must be at least 1, got {self.components}")
 
     def view(self, points_: Points) -> Points:
-        from sklearn.decomposition import PCA as Decomposition
+        from sklearn import decomposition
 
         if self.components >= min(len(points_), points_.features):
             return points_  # all of them: distances stay the same
         values = points_.tile(slice(None), torch.float64).cpu().numpy()
-        reduced = Decomposition(self.components, svd_solver="auto", random_state=0).fit_transform(values)
+        reduced = decomposition.PCA(self.components, svd_solver="auto", random_state=0).fit_transform(values)
         return points(np.ascontiguousarray(reduced), "principal components")
 
     def connect(self, near: Neighbours) -> Graph:
