@@ -52,6 +52,6 @@ def cautions(found: Spade) -> tuple[str, ...]:
         )
     if min(drawing.recall) < 1:
         said.append(
-            f"Nearest neighbours are approximate (recall {min(drawing.recall):.5f}), which moves the SPADE score by percents."
+            f"Neighbours are approximate (recall {min(drawing.recall):.5f}), which moves the SPADE score by percents."
         )
     return tuple(said)

@@ -38,15 +38,13 @@ def embedding_pictures(found: Spade, labels: Sequence[int] | None = None) -> tup
     return tuple(made)
 
 
-def _picture(
-    places: Float[np.ndarray, "m 2"], colours: np.ndarray, palette: str, label: str, caption: str
-) -> Picture:
+def _picture(places: Float[np.ndarray, "m 2"], colours: np.ndarray, palette: str, label: str, caption: str) -> Picture:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.2, 3.2), dpi=100, layout="constrained")
     axes = figure.add_subplot()
     shown = np.argsort(colours, kind="stable")[-MOST:]  # the highest scores on top, and never left out
-    drawn = axes.scatter(*places[shown].T, c=colours[shown], s=5, cmap=palette, linewidths=0)
+    drawn = axes.scatter(places[shown, 0], places[shown, 1], c=colours[shown], s=5, cmap=palette, linewidths=0)
     figure.colorbar(drawn, ax=axes, label="log10 of the score" if label == "by node score" else "label")
     axes.set_xlabel("first eigenvector")
     axes.set_ylabel("second eigenvector")

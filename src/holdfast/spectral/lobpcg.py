@@ -32,7 +32,7 @@ def lobpcg(
     inner, wide = (10, 1) if r == 1 else (5, min(r + GUARDS, int(bound.free.sum())))
     start = np.random.default_rng(seed).standard_normal((energy.shape[0], wide))
     # One step of the power method: random vectors are mostly small eigenvalues.
-    basis = bound.centred(bound.descend(energy @ start, inner))
+    basis = bound.centred(bound.descend(np.asarray(energy @ start), inner))
     a, b = energy @ basis, bound.matrix @ basis
     lead = wide
     for step in range(1, STEPS + 1):

@@ -24,7 +24,8 @@ from holdfast.spectral.analysis import TOP, Spade, proved, scored
 from holdfast.spectral.drawing import checked, draw
 from holdfast.spectral.embedding import embedding_pictures
 from holdfast.spectral.findings import assembled
-from holdfast.spectral.graphs import KNN, Manifold
+from holdfast.spectral.graphs.base import Manifold
+from holdfast.spectral.graphs.knn import KNN
 from holdfast.spectral.layers import Layers
 from holdfast.spectral.points import Points, points
 from holdfast.spectral.population import Asked, Scored, scores_of
@@ -171,5 +172,7 @@ def _collapsed(ids: Sequence[str]) -> Findings:
         for name in Spectral.headline
     ]
     return Findings(
-        ids=tuple(ids), estimates=tuple(estimates), warnings=(f"COLLAPSED: {reason}; the encoder is useless, not robust.",)
+        ids=tuple(ids),
+        estimates=tuple(estimates),
+        warnings=(f"COLLAPSED: {reason}; the encoder is useless, not robust.",),
     )

@@ -85,9 +85,7 @@ class Subsets:
         return f"delete-d jackknife over {count} random subsets of {self.size} samples{lost}"
 
 
-def subsets(
-    x: Points, y: Points, k: int, manifold: Manifold, count: int, seed: int, repair: str = "none"
-) -> Subsets:
+def subsets(x: Points, y: Points, k: int, manifold: Manifold, count: int, seed: int, repair: str = "none") -> Subsets:
     """Return the numbers of ``count`` random subsets of half the samples, at most ``LARGEST``; none if that is too few."""
     n = len(x)
     size = min(n // 2, LARGEST)

@@ -9,5 +9,7 @@ from holdfast.spectral.graphs.pca import PCA
 from holdfast.spectral.graphs.sparsified import Sparsified
 from holdfast.spelling import READERS, read
 
+__all__ = ["CKNN", "KNN", "MANIFOLDS", "PCA", "Manifold", "Sparsified"]
+
 MANIFOLDS: dict[str, type[Manifold]] = {kind.name: kind for kind in (KNN, PCA, CKNN, Sparsified)}
 READERS["Manifold"] = lambda text: read(text, MANIFOLDS, "graph")
