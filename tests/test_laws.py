@@ -27,6 +27,12 @@ SMALL: dict[str, Any] = {
     "pairwise": AdaptiveAttack(restarts=1, steps=3),
     "blind": SquareAttack(queries=5),
     "rivals": 3,
+    "k": 3,
+    "batches": 8,
+    "draws": 2,
+    "random": 5,
+    "guided": 2,
+    "subsets": 2,
 }
 
 

@@ -27,6 +27,8 @@ SUITES = {
             "impersonation": {"pairs": 300},
             "overlap": {"pairs": 300},
             "masking": {"attacked": 50},
+            "spade": {"samples": 2000},
+            "clever": {"draws": 8, "rivals": 1, "random": 20, "samples": 2000},
         },
     ),
     "standard": Suite(
@@ -40,6 +42,8 @@ SUITES = {
             "impersonation": {"pairs": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
             "overlap": {"pairs": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
             "masking": {"attacked": 1000},
+            "spade": {"samples": 50_000, "subsets": 16},
+            "clever": {"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
         },
     ),
 }
