@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
 from holdfast.errors import HoldfastError
 
@@ -98,10 +98,15 @@ class Graph:
         return values[self.edges[:, 0]] - values[self.edges[:, 1]]
 
     def node_means(self, values: Float[np.ndarray, "m"]) -> Float[np.ndarray, "n"]:
-        """Return for each node the mean of ``values`` over its edges; nan for a node without any."""
-        ends = [np.bincount(side, weights=values, minlength=self.n) for side in self.edges.T]
+        """Return for each node the mean of ``values`` over its edges: inf if one is, nan for a node without edges."""
         with np.errstate(invalid="ignore"):
-            return (ends[0] + ends[1]) / self.neighbours
+            means = self._sums(values) / self.neighbours
+        means[self._sums(np.isinf(values)) > 0] = np.inf  # beside an unknown one the sum is unknown, the mean is not
+        return means
+
+    def _sums(self, values: Shaped[np.ndarray, "m"]) -> Float[np.ndarray, "n"]:
+        first, second = (np.bincount(side, values, self.n).astype(np.float64) for side in self.edges.T)
+        return first + second
 
 
 def union(index: Int[np.ndarray, "n k"]) -> Graph:

@@ -57,7 +57,9 @@ def _ritz(basis: Columns, a: Columns, b: Columns, wide: int) -> tuple[Float[np.n
     """Return the largest Ritz values in the span of ``basis`` and the mixtures of its columns that attain them."""
     from scipy.linalg import eigh
 
-    scale = 1 / np.sqrt(np.maximum(np.einsum("ij,ij->j", basis, b), np.finfo(float).tiny))
+    squares = np.einsum("ij,ij->j", basis, b)
+    scale = np.zeros_like(squares)  # of a column that is zero, too
+    scale[squares > 0] = 1 / np.sqrt(squares[squares > 0])
     gram = _symmetric(basis.T @ b) * scale * scale[:, None]
     sizes, turn = eigh(gram)
     safe = sizes > DROPPED

@@ -15,8 +15,8 @@ from holdfast.errors import HoldfastError
 
 BLOCK = 1 << 24
 """Values looked at together: 128 MB in float64."""
-CONSTANT = 1e-6
-"""Spread of the points, relative to their size, below which they count as one point."""
+ROUNDING = 8
+"""Roundings of the largest value, up to which a spread of the points is none: 1e-6 of it in float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +82,16 @@ def points(array: object, name: str = "points") -> Points:
     centre, spread, size = _extent(values)
     # Rounded to a power of two, so that scaling rounds nothing.
     scale = 2.0 ** -frexp(spread)[1] if spread > 0 else 1.0
-    return Points(values, centre, scale, bool(spread <= CONSTANT * size))
+    return Points(values, centre, scale, bool(spread <= ROUNDING * _rounding(values.dtype) * size))
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
     """Return the type in which to subtract: float32, or float64 for what float32 does not hold."""
     return torch.float32 if dtype in (torch.float32, torch.float16, torch.bfloat16, torch.uint8) else torch.float64
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
 
 
 def _slices(count: int, width: int) -> list[slice]:

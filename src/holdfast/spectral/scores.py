@@ -70,4 +70,4 @@ def _crossings(graph: Graph, place: Int[np.ndarray, "n"]) -> Float[np.ndarray, "
     """Return for each threshold after the t-th sample the weight of the edges across it."""
     ends = np.sort(place[graph.edges], axis=1)
     steps = np.bincount(ends[:, 0], graph.weights, graph.n) - np.bincount(ends[:, 1], graph.weights, graph.n)
-    return np.cumsum(steps)[:-1]
+    return np.cumsum(steps.astype(np.float64))[:-1]  # of no edges at all, bincount counts in whole numbers
