@@ -16,7 +16,10 @@ from tests.spectral.graphs import folded
     ("spoil", "said"),
     [
         (lambda x, y: (x, y[:-1]), r"inputs and outputs must have one row per sample, got 60 and 59 rows"),
-        (lambda x, y: (x, np.where(np.arange(60)[:, None] == 7, np.nan, y)), r"outputs must be finite, but row 7 \(1 of"),
+        (
+            lambda x, y: (x, np.where(np.arange(60)[:, None] == 7, np.nan, y)),
+            r"outputs must be finite, but row 7 \(1 of",
+        ),
         (lambda x, y: (np.where(x > 1, np.inf, x), y), r"inputs must be finite"),
         (lambda x, y: (np.full((60, 1), np.inf, np.float16), y), r"float16 ends at 65504"),
         (lambda x, y: (x, np.ones((60, 3))), r"outputs are constant: all 60 rows are equal"),

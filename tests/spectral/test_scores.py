@@ -27,7 +27,9 @@ def test_resistances_stretch_less_and_cuts_shrink_less_than_the_score(seed):
     everyone = np.argwhere(np.triu(np.ones((40, 40)), 1))
     gamma = resistances(outputs, everyone) / resistances(inputs, everyone)
     assert gamma.max() <= found.score * (1 + 1e-9)
-    assert found.stretch == pytest.approx((resistances(outputs, inputs.edges) / resistances(inputs, inputs.edges)).max())
+    assert found.stretch == pytest.approx(
+        (resistances(outputs, inputs.edges) / resistances(inputs, inputs.edges)).max()
+    )
     assert found.cut is not None
     assert found.cut.distortion * found.score >= 1 - 1e-9
 

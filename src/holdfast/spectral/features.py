@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ def measure(
     asked: Spectral,
     seed: int = 0,
     names: tuple[str, str] = ("inputs", "outputs"),
-    labels: Sequence[int] | None = None,
+    labels: object = None,
 ) -> tuple[Result, Spade]:
     """Return the result record of a map given by its ``inputs`` and ``outputs``, and the scores behind it.
 
@@ -63,8 +62,8 @@ def measure(
     drawing = draw(x, y, asked.k, asked.graph, asked.repair, seed)
     found = scored(drawing, seed)
     found = proved(found) if asked.certify else found
-    if labels is not None:
-        known = np.asarray(labels)
+    known = None if labels is None else np.asarray(labels)
+    if known is not None:
         if known.shape != (len(x),):
             raise HoldfastError(f"labels must be one integer per sample, shape ({len(x)},), got shape {known.shape}")
         kind, groups = "label", {str(value): np.flatnonzero(known == value).tolist() for value in np.unique(known)}
@@ -80,7 +79,7 @@ def measure(
         {},
         kind,
     )
-    pictures = embedding_pictures(found, labels)
+    pictures = embedding_pictures(found, None if known is None else known.tolist())
     result = Result(
         evaluation=asked.name,
         version=asked.version,
