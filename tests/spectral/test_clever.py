@@ -42,7 +42,7 @@ def test_the_score_of_a_linear_map_is_its_exact_distance(ball):
     unit = normalize(population.codes, dim=1)
     other = population.partners[rows]
     w = unit[rows] - unit[other]
-    expected = (w * population.codes[rows]).sum(1) / ball.dual_norm((w @ encoder.module[1].weight)[:, None, None])
+    expected = (w * population.codes[rows]).sum(1) / ball.dual_norm((w @ a)[:, None, None])
     targeted = next(s for s in found.series if s.conditions["margin"] == "targeted")
     assert targeted.values == pytest.approx(expected.clamp(max=9.0).tolist(), rel=1e-6)
     untargeted = next(s for s in found.series if s.conditions["margin"] == "untargeted")

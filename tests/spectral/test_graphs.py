@@ -156,7 +156,9 @@ def test_no_k_may_be_large_enough():
 
 def test_the_largest_piece_repairs():
     found = spade(*two_moons(), repair="largest")
-    size = spade(*two_moons()).split.sizes[0]
+    split_ = spade(*two_moons()).split
+    assert split_ is not None
+    size = split_.sizes[0]
     assert np.isfinite(found.score)
     assert found.inputs.n == size
     scores = found.node_scores()

@@ -49,7 +49,7 @@ def test_a_repair_must_exist():
         spade(*folded(60), repair="ridge")
 
 
-def same(left: object, right: object) -> bool:
+def same(left: tuple[object, object], right: tuple[object, object]) -> bool:
     return spade(*left).score == pytest.approx(spade(*right).score, rel=1e-9)
 
 

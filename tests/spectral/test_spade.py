@@ -144,7 +144,7 @@ def test_layers_are_scored_on_the_same_samples():
     found = Spectral(k=5, subsets=0, layers=("1", "3"))(made, digits(80), RUN)
     scores = {e.conditions.get("outputs"): e.value for e in found.estimates if e.quantity == "spade_score"}
     pixels = digits(80).pixels(range(80), dtype=torch.float64)
-    middle = made.to("cpu", torch.float64).module[1](pixels.flatten(1))
+    middle = made.to("cpu", torch.float64).module.get_submodule("1")(pixels.flatten(1))
     assert scores["1"] == pytest.approx(spade(pixels, middle, k=5).score, rel=1e-6)
     assert scores["3"] == pytest.approx(scores[None], rel=1e-9)
     curve = next(c for c in found.findings.curves if c.quantity == "layer_scores")
