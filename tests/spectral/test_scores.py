@@ -160,3 +160,24 @@ def test_certificates_are_proved_on_request():
     assert spade(x, y).certificate is None
     found = spade(x, y, certify=True)
     assert found.certificate == pytest.approx(found.score * (1 + 1e-6))
+
+
+def test_large_graphs_are_numbered_for_locality(monkeypatch):
+    """Another order of the nodes changes no number of any sample or pair."""
+    x, y = folded(300)
+    plain = spade(x, y)
+    monkeypatch.setattr("holdfast.spectral.drawing.FACTORED", 100)
+    local = spade(x, y)
+    assert not np.array_equal(local.drawing.rows, plain.drawing.rows)
+    assert local.score == pytest.approx(plain.score, rel=1e-9)
+    assert local.node_scores() == pytest.approx(plain.node_scores(), rel=1e-6, abs=1e-12)
+
+    def by_pair(found: analysis.Spade) -> dict[tuple[int, int], float]:
+        return {(min(p, q), max(p, q)): hop for (p, q), hop in zip(found.pairs().tolist(), found.hops, strict=True)}
+
+    assert by_pair(local) == by_pair(plain)
+
+    def width(found: analysis.Spade) -> float:
+        return float(np.abs(np.diff(found.drawing.outputs.edges, axis=1)).mean())
+
+    assert width(local) < width(plain) / 2

@@ -99,7 +99,12 @@ def test_without_labels_inputs_are_clustered():
 def test_pictures_show_the_embedding_images_and_worst_pairs(result):
     captions = [picture.caption for picture in result.findings.pictures]
     assert [picture.labels for picture in result.findings.pictures[:2]] == [("by node score",), ("by label",)]
-    assert sum("node score" in caption for caption in captions) == 6
+    most, least = result.findings.pictures[2:4]
+    assert (most.caption, least.caption) == ("Least robust, by node score.", "Most robust, by node score.")
+    scores = next(s.values for s in result.series if s.conditions.get("vectors") == "10")
+    order = np.argsort(scores)
+    assert [label.split(":")[0] for label in most.labels] == [result.findings.ids[k] for k in order[::-1][:4]]
+    assert [label.split(":")[0] for label in least.labels] == [result.findings.ids[k] for k in order[:4]]
     assert sum("steps apart in representation" in caption for caption in captions) == 3
     drawn = Image.open(BytesIO(b64decode(result.findings.pictures[0].pngs[0])))
     assert drawn.size[0] > 300

@@ -125,7 +125,7 @@ def _series(given: Conditions, values: Float[np.ndarray, "b"], ball: Ball) -> Se
         quantity="clever_score",
         conditions=given,
         values=tuple(values.tolist()),
-        unit=f"{ball.name} radius",
+        unit="radius",
         claim=Claim.ESTIMATE,
         of="smallest change that turns the margin",
         reasons=dict.fromkeys(np.flatnonzero(np.isnan(values)).tolist(), SAME),

@@ -12,7 +12,9 @@ from holdfast.spectral.components import REPAIRS, Split, bridged, largest, split
 from holdfast.spectral.graph import Graph
 from holdfast.spectral.graphs.approximate import neighbours
 from holdfast.spectral.graphs.base import Manifold
+from holdfast.spectral.graphs.exact import Neighbours
 from holdfast.spectral.points import Points, distinct, points
+from holdfast.spectral.solve import FACTORED
 
 SAMPLES_PER_NEIGHBOUR = 3
 """Below so many samples per neighbour the graphs are nearly complete and say nothing of a manifold."""
@@ -27,7 +29,7 @@ class Drawing:
     inputs: Graph
     outputs: Graph
     rows: Int[np.ndarray, "m"]
-    """The sample that each node is."""
+    """The sample that each node is; ascending, but for large graphs (see ``local``)."""
     place: Int[np.ndarray, "n"]
     """The node of each sample, its first copy's for a duplicate; -1 for a sample left out by a repair."""
     k: int
@@ -53,6 +55,24 @@ class Drawing:
         place = np.where(self.place >= 0, number[self.place], -1)
         graphs = self.inputs.within(nodes), self.outputs.within(nodes)
         return replace(self, inputs=graphs[0], outputs=graphs[1], rows=self.rows[nodes], place=place)
+
+    def local(self) -> Drawing:
+        """Return the same drawing with nodes numbered so that neighbours are near each other in memory.
+
+        Reverse Cuthill-McKee; products with several vectors are three times as fast on large graphs.
+        """
+        from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+        order = reverse_cuthill_mckee(self.outputs.adjacency, symmetric_mode=True).astype(np.int64)
+        number = np.empty_like(order)
+        number[order] = np.arange(len(order))
+        return replace(
+            self,
+            inputs=self.inputs.renumbered(number),
+            outputs=self.outputs.renumbered(number),
+            rows=self.rows[order],
+            place=np.where(self.place >= 0, number[self.place], -1),
+        )
 
     def renamed(self, order: Int[np.ndarray, "n"]) -> Drawing:
         """Return the drawing of samples that were taken in ``order``, in terms of the samples as they were before."""
@@ -98,45 +118,69 @@ def draw(x: Points, y: Points, k: int, manifold: Manifold, repair: str = "none",
     if repair not in REPAIRS:
         raise HoldfastError(f"unknown repair {repair!r}; {nearest(repair, list(REPAIRS))}")
     kept, place = distinct(x)
-    duplicates = len(x) - len(kept)
-    if k < 1 or len(kept) < SAMPLES_PER_NEIGHBOUR * k or len(kept) <= k + 1:
-        need = max(SAMPLES_PER_NEIGHBOUR * k, k + 2)
-        copies = f" after {duplicates} duplicates were removed" if duplicates else ""
-        raise HoldfastError(
-            f"k = {k} neighbours need k >= 1 and at least {need} samples (3 k), got {len(kept)}{copies}; "
-            "add samples or lower k"
-        )
-    if duplicates:
+    _enough(k, len(kept), len(x) - len(kept))
+    if len(kept) < len(x):
         x, y = x.subset(kept), y.subset(kept)
     shown = manifold.view(x), manifold.view(y)
     most = min(WIDEST * k, len(kept) // SAMPLES_PER_NEIGHBOUR) if repair == "increase_k" else k
     near = neighbours(shown[0], most, seed), neighbours(shown[1], most, seed)
+    sketch = _Sketch(near, manifold, shown[1], kept, place)
+    drawing = sketch.drawn(k)
+    if drawing.split is not None:
+        drawing = sketch.repaired(drawing, repair)
+    return drawing.local() if len(kept) > FACTORED else drawing
 
-    def drawn(count: int) -> Drawing:
-        first = near[0].first(count), near[1].first(count)
-        return Drawing(
-            manifold.connect(first[0]),
-            manifold.connect(first[1]),
-            kept,
-            place,
-            count,
-            duplicates,
-            int((first[1].distance[:, -1] == 0).sum()),
-            (near[0].recall, near[1].recall),
+
+def _enough(k: int, samples: int, duplicates: int) -> None:
+    need = max(SAMPLES_PER_NEIGHBOUR * k, k + 2)
+    if k < 1 or samples < need:
+        copies = f" after {duplicates} duplicates were removed" if duplicates else ""
+        raise HoldfastError(
+            f"k = {k} neighbours need k >= 1 and at least {need} samples (3 k), got {samples}{copies}; "
+            "add samples or lower k"
         )
 
-    first = drawn(k)
-    if repair == "none" or first.split is None:
-        return first
-    if repair == "largest":
-        left = first.restricted(largest(first.outputs))
-        return replace(left, repaired=f"only the largest output component: {left.inputs.n} of {len(kept)} samples")
-    if repair == "mst":
-        whole = bridged(first.outputs, shown[1])
-        added = len(whole.edges) - len(first.outputs.edges)
-        return replace(first, outputs=whole, repaired=f"{added} edges of the outputs' minimum spanning tree added")
-    for count in range(k + 1, most + 1):
-        wider = drawn(count)
-        if wider.split is None:
-            return replace(wider, repaired=f"k increased from {k} to {count} in both graphs")
-    return replace(first, repaired=f"increasing k to {most} did not help")
+
+@dataclass(frozen=True, eq=False)
+class _Sketch:
+    """Neighbours of inputs and outputs, from which graphs of any smaller k are drawn."""
+
+    near: tuple[Neighbours, Neighbours]
+    manifold: Manifold
+    y: Points
+    kept: Int[np.ndarray, "m"]
+    place: Int[np.ndarray, "n"]
+
+    def drawn(self, k: int) -> Drawing:
+        """Return the drawing with the nearest ``k`` of each."""
+        x, y = (near.first(k) for near in self.near)
+        return Drawing(
+            inputs=self.manifold.connect(x),
+            outputs=self.manifold.connect(y),
+            rows=self.kept,
+            place=self.place,
+            k=k,
+            duplicates=len(self.place) - len(self.kept),
+            ties=int((y.distance[:, -1] == 0).sum()),
+            recall=(x.recall, y.recall),
+        )
+
+    def repaired(self, first: Drawing, repair: str) -> Drawing:
+        """Return what ``repair`` makes of a drawing whose score is infinite."""
+        if repair == "largest":
+            left = first.restricted(largest(first.outputs))
+            count = f"{left.inputs.n} of {first.inputs.n} samples"
+            return replace(left, repaired=f"only the largest output component: {count}")
+        if repair == "mst":
+            whole = bridged(first.outputs, self.y)
+            added = len(whole.edges) - len(first.outputs.edges)
+            return replace(first, outputs=whole, repaired=f"{added} edges of the outputs' minimum spanning tree added")
+        return self._wider(first) if repair == "increase_k" else first
+
+    def _wider(self, first: Drawing) -> Drawing:
+        most = self.near[0].index.shape[1]
+        for k in range(first.k + 1, most + 1):
+            wider = self.drawn(k)
+            if wider.split is None:
+                return replace(wider, repaired=f"k increased from {first.k} to {k} in both graphs")
+        return replace(first, repaired=f"increasing k to {most} did not help")

@@ -30,7 +30,7 @@ def embedding_pictures(found: Spade, labels: Sequence[int] | None = None) -> tup
         return ()
     scores = found.node_scores(TOP)[found.drawing.rows]
     floor = max(float(np.nanmax(scores)), 1e-12) * 1e-6
-    caption = "Spectral embedding: samples far apart are near in input and far in representation."
+    caption = "Spectral embedding: along these axes the representation pulls input neighbours apart most."
     made = [_picture(places, np.log10(np.maximum(np.nan_to_num(scores), floor)), "viridis", "by node score", caption)]
     if labels is not None:
         own = np.asarray(labels)[found.drawing.rows]

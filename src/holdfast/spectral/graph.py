@@ -93,6 +93,10 @@ class Graph:
         kept = nodes[self.edges].all(axis=1)
         return Graph(int(nodes.sum()), number[self.edges[kept]], self.weights[kept])
 
+    def renumbered(self, number: Int[np.ndarray, "n"]) -> Graph:
+        """Return the same graph where node i is called ``number[i]``."""
+        return Graph.of(self.n, number[self.edges], self.weights)
+
     def differences(self, values: Float[np.ndarray, "n r"]) -> Float[np.ndarray, "m r"]:
         """Return ``values(p) - values(q)`` along each edge."""
         return values[self.edges[:, 0]] - values[self.edges[:, 1]]

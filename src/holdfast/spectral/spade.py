@@ -35,6 +35,7 @@ CLUSTERS = 10
 SKETCH = 32
 """Dimensions of the random projection in which inputs are clustered."""
 PAIRS = 3
+SHOWN = 4
 
 
 @final
@@ -127,13 +128,16 @@ def clusters(x: Points, seed: int) -> list[tuple[int, np.ndarray]]:
 
 
 def _images(population: Population, rows: Sequence[int], found: Spade) -> tuple[Picture, ...]:
-    """Return the images around which the encoder stretches most, then least."""
+    """Return the images around which the encoder stretches most, and least."""
     scores = found.node_scores(TOP)
+    places = ends(scores.tolist(), SHOWN)
     made = []
-    for place in ends(scores.tolist()):
-        image = population.pixels([rows[place]])[0]
-        name = population.images.ids[rows[place]]
-        made.append(row(f"{name}: node score {scores[place]:.3g}", {"image": image}, population.encoder.domain))
+    for what, shown in (("Least robust", places[:SHOWN]), ("Most robust", places[SHOWN:][::-1])):
+        images = {
+            f"{population.images.ids[rows[place]]}: {scores[place]:.3g}": population.pixels([rows[place]])[0]
+            for place in shown
+        }
+        made.append(row(f"{what}, by node score.", images, population.encoder.domain))
     return tuple(picture for picture in made if picture is not None)
 
 
