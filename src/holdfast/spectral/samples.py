@@ -70,7 +70,7 @@ def group_means(found: Spade, given: Conditions, groups: Mapping[str, Sequence[i
     for name, rows in sorted(groups.items(), key=lambda item: -len(item[1]))[:GROUPS]:
         values = scores[list(rows)]
         values = values[np.isfinite(values)]
-        ends = bootstrap(values, "mean") if len(values) > 1 else (nan, nan)
+        ends = bootstrap(values) if len(values) > 1 else (nan, nan)
         if np.isnan(ends[0]):
             continue
         made.append(
@@ -81,7 +81,7 @@ def group_means(found: Spade, given: Conditions, groups: Mapping[str, Sequence[i
                 low=min(ends[0], float(values.mean())),
                 high=max(ends[1], float(values.mean())),
                 n=len(values),
-                method="bootstrap over samples",
+                method="BCa bootstrap over samples",
                 unit="squared stretch",
                 claim=Claim.ESTIMATE,
                 of=f"mean stretch around the samples of the {kind}",
