@@ -55,9 +55,7 @@ def _open(name: str, settings: dict[str, str]) -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise HoldfastError(
-            "Hugging Face datasets need the extra packages; run pip install datasets"
-        ) from error
+        raise HoldfastError("Hugging Face datasets need the extra packages; run pip install datasets") from error
     path = Path(name).expanduser()
     try:
         if saved(path):

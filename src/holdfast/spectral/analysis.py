@@ -20,7 +20,7 @@ from holdfast.spectral.eigen import DENSE, SCORES, Spectrum, all_values, certifi
 from holdfast.spectral.graph import Edges, Graph
 from holdfast.spectral.graphs.base import Manifold
 from holdfast.spectral.graphs.knn import KNN
-from holdfast.spectral.hops import affordable, hops
+from holdfast.spectral.hops import edge_hops
 from holdfast.spectral.resistance import between, forms, resistances, sketch_rows
 from holdfast.spectral.scores import Cut, edge_scores, riemannian, sweep
 from holdfast.spectral.solve import FACTORED, Laplacian
@@ -141,7 +141,7 @@ def scored(drawing: Drawing, seed: int = 0) -> Spade:
         riemannian_all=riemannian(all_values(inputs, outputs)) if inputs.n <= DENSE else None,
         edge_scores=edges,
         edge_scores_all=_closed_form(inputs, outputs, seed),
-        hops=_hops(inputs, outputs, seed),
+        hops=edge_hops(inputs, outputs, seed),
         stretch=_stretch(inputs, outputs, edges[TOP], seed),
         cut=sweep(inputs, outputs, found.vectors[:, 0]),
     )
@@ -168,7 +168,7 @@ def _infinite(drawing: Drawing, split: Split, seed: int) -> Spade:
         riemannian_all=np.inf,
         edge_scores=dict.fromkeys(RANKS, separated),
         edge_scores_all=separated,
-        hops=_hops(drawing.inputs, drawing.outputs, seed),
+        hops=edge_hops(drawing.inputs, drawing.outputs, seed),
         stretch=np.inf,
         cut=None,
     )
@@ -191,15 +191,3 @@ def _stretch(inputs: Graph, outputs: Graph, scores: Float[np.ndarray, "m"], seed
     count = CANDIDATES if inputs.n <= FACTORED else CANDIDATES // 4
     best = edges[np.argsort(-scores, kind="stable")[:count]]
     return float((between(outputs, best) / between(inputs, best)).max())
-
-
-def _hops(inputs: Graph, outputs: Graph, seed: int) -> Float[np.ndarray, "m"]:
-    """Return the hop distance of every input edge, or of a random sample of them where all would take minutes."""
-    sources = affordable(outputs)
-    if sources >= inputs.n:
-        return hops(outputs, inputs.edges)
-    share = min(len(inputs.edges), sources)
-    chosen = np.random.default_rng(seed).choice(len(inputs.edges), share, replace=False)
-    found = np.full(len(inputs.edges), np.nan)
-    found[chosen] = hops(outputs, inputs.edges[chosen])
-    return found
