@@ -29,6 +29,12 @@ SMALL: dict[str, Any] = {
     "rivals": 3,
     "scales": (0.5, 1.5, 2.5, 3.5),
     "encodings": 800,
+    "k": 3,
+    "batches": 8,
+    "draws": 2,
+    "random": 5,
+    "guided": 2,
+    "subsets": 2,
 }
 
 

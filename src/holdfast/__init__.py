@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.images import Images as Images
     from holdfast.result import Result as Result
     from holdfast.run import Run as Run
+    from holdfast.spectral.analysis import spade as spade
 
 _HOMES = {
     "Ball": "balls",
@@ -33,6 +34,7 @@ _HOMES = {
     "Linf": "balls",
     "Result": "result",
     "Run": "run",
+    "spade": "spectral.analysis",
 }
 __all__ = [*_HOMES, "__version__"]
 

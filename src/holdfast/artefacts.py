@@ -30,7 +30,8 @@ from holdfast.divergences import Cosine, L2Distance
 from holdfast.encoder import Codes, Domain, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.evaluation import Population
-from holdfast.measures.pictures import change, ends, png, row
+from holdfast.measures.pictures import change
+from holdfast.pictures import ends, png, row
 from holdfast.provenance import provenance
 from holdfast.report.sheet import draw
 from holdfast.result import SCHEMA_VERSION, EncoderInfo, ImagesInfo, Number, Picture, Record

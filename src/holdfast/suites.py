@@ -28,6 +28,8 @@ SUITES = {
             "overlap": {"pairs": 300},
             "masking": {"attacked": 50},
             "synbench": {"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
+            "spade": {"samples": 2000},
+            "clever": {"draws": 8, "rivals": 1, "random": 20, "samples": 2000},
         },
     ),
     "standard": Suite(
@@ -42,6 +44,8 @@ SUITES = {
             "overlap": {"pairs": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
             "masking": {"attacked": 1000},
             "synbench": {"samples": "auto"},
+            "spade": {"samples": 50_000, "subsets": 16},
+            "clever": {"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
         },
     ),
 }

@@ -1,0 +1,68 @@
+"""``holdfast spade``: spectral scores of a map given by its inputs and outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from holdfast.result import Result
+
+
+def command(
+    inputs: Annotated[Path, typer.Option(help="A .npy or .npz file with one row per sample.")],
+    outputs: Annotated[Path, typer.Option(help="The representations of the same samples, in the same order.")],
+    labels: Annotated[Path | None, typer.Option(help="One integer per sample, for scores by label.")] = None,
+    k: Annotated[int, typer.Option("--k", help="Neighbours of each sample in both graphs.")] = 10,
+    graph: Annotated[str, typer.Option(help="knn, pca:components=50, cknn or sparsified.")] = "knn",
+    repair: Annotated[
+        str, typer.Option(help="What to do about an infinite score: none, increase_k, largest or mst.")
+    ] = "none",
+    subsets: Annotated[int, typer.Option(help="Random subsets that the intervals come from; 0: none.", min=0)] = 8,
+    certify: Annotated[bool, typer.Option(help="Prove an upper bound of the score by a factorisation.")] = True,
+    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for the report and for scores.npz.")] = None,
+) -> int:
+    """Score how a map stretches neighbourhoods, from arrays of its inputs and outputs alone."""
+    # Loaded here, because these need torch.
+    from holdfast.config import build
+    from holdfast.report import write
+    from holdfast.spectral.features import measure, read, save
+    from holdfast.spectral.spade import Spectral
+
+    asked = build(Spectral, {"k": k, "graph": graph, "repair": repair, "subsets": subsets, "certify": certify})
+    assert isinstance(asked, Spectral)
+    known = None if labels is None else read(labels)
+    result, found = measure(read(inputs), read(outputs), asked, seed, (inputs.name, outputs.name), known)
+    _show(result)
+    if out:
+        save(found, out / "scores.npz")
+        print(f"Report: {write([result], [], out)['report.html']}")
+    return 0
+
+
+def _show(result: Result) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from holdfast.cli.console import console
+    from holdfast.report.text import condition, interval, number, words
+
+    screen = console()
+    grid = Table(box=box.SIMPLE_HEAD)
+    for head in ("", "value", "interval", "method"):
+        grid.add_column(head, overflow="fold")
+    for estimate in result.estimates:
+        given = " · ".join(condition(key, value) for key, value in estimate.conditions.items())
+        cells = (f"{words(estimate.quantity)} ({given})", number(estimate.value), interval(estimate), estimate.method)
+        grid.add_row(*map(Text, cells))
+    screen.print(grid)
+    for verdict in result.findings.verdicts:
+        screen.print(Text(f"{verdict.question} {verdict.status}: {verdict.reason}"))
+        for key, value in verdict.witness.items():
+            screen.print(Text(f"  {key}: {value}"))
+    for warning in result.findings.warnings:
+        screen.print(Text(f"warning: {warning}"))

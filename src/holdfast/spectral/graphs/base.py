@@ -1,0 +1,30 @@
+"""How a neighbourhood graph is drawn from points: which distances count, and which near points are joined."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from holdfast.spectral.graph import Graph
+from holdfast.spectral.graphs.exact import Neighbours
+from holdfast.spectral.points import Points
+from holdfast.spelling import spell
+
+
+@dataclass(frozen=True)
+class Manifold(ABC):
+    """A graph that stands for the manifold near which the points lie."""
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        return spell(self)
+
+    def view(self, points: Points) -> Points:
+        """Return the points between which distances are taken: the same ones by default."""
+        return points
+
+    @abstractmethod
+    def connect(self, near: Neighbours) -> Graph:
+        """Return the graph of points with these nearest neighbours."""

@@ -1,0 +1,140 @@
+"""How much a spectral score means: the same numbers on random subsets, and for maps that have learned nothing.
+
+``lambda_max`` varies by 11 to 51% between random subsets and drifts with n, and degenerate maps have small ones (a random
+projection 2 to 3), so the number alone says little. Subsets are drawn without replacement: a bootstrap's repeated
+samples are duplicates, which change the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from holdfast.noise import Noise
+from holdfast.spectral.analysis import TOP
+from holdfast.spectral.drawing import SAMPLES_PER_NEIGHBOUR, Drawing, draw
+from holdfast.spectral.eigen import DENSE, SCORES, all_values, spectrum
+from holdfast.spectral.graphs.base import Manifold
+from holdfast.spectral.hops import edge_hops
+from holdfast.spectral.points import BLOCK, Points, points
+from holdfast.spectral.scores import riemannian
+
+LARGEST = 5000
+"""Largest subset: a few of them must not cost more than the whole."""
+CHUNK = 4096
+"""Features projected together."""
+Numbers = dict[str, float]
+
+
+def numbers(drawing: Drawing, seed: int = 0) -> Numbers:
+    """Return the population's numbers that cost little: eigenvalues and hops."""
+    inputs, outputs = drawing.inputs, drawing.outputs
+    if drawing.split is not None:
+        values = np.array([np.inf])
+        found = {"spade_score": np.inf, "riemannian_distance": np.inf, "eigenvalue_gap": np.inf}
+    else:
+        values = spectrum(inputs, outputs, TOP, SCORES, seed).values
+        found = {
+            "spade_score": float(values[0]),
+            "riemannian_distance": riemannian(values),
+            "eigenvalue_gap": float(values[0] / values[1]),
+        }
+    if inputs.n <= DENSE // 2:  # half of what the whole may have: as large as its subsets
+        whole = np.inf if drawing.split else riemannian(all_values(inputs, outputs))
+        found["riemannian_distance_all"] = whole
+    return {**found, "edge_hop_distortion": float(np.nanmean(edge_hops(inputs, outputs, seed)))}
+
+
+@dataclass(frozen=True)
+class Subsets:
+    """Numbers on ``size`` of ``n`` samples, subset by subset."""
+
+    n: int
+    size: int
+    found: dict[str, Float[np.ndarray, "s"]]
+
+    def interval(self, name: str, value: float, confidence: float = 0.95) -> tuple[float, float]:
+        """Return the delete-d jackknife interval around the whole's ``value`` (Shao and Wu 1989).
+
+        The variance over subsets times ``size / (n - size)``. The numbers cannot be negative; a subset without a finite
+        number leaves no upper end.
+        """
+        from scipy.special import stdtrit
+
+        values = self.found.get(name, np.empty(0))
+        if len(values) < 2 or not np.isfinite(values).all() or not np.isfinite(value):
+            return 0.0, np.inf
+        error = values.std(ddof=1) * sqrt(self.size / (self.n - self.size))
+        half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
+        return max(0.0, value - half), value + half
+
+    @property
+    def method(self) -> str:
+        """Return how the intervals came about."""
+        count = len(next(iter(self.found.values()), ()))
+        if not count:
+            return "no interval: too few samples for subsets"
+        split = int((~np.isfinite(self.found["spade_score"])).sum())
+        lost = f", {split} of them split: no interval" if split else ""
+        return f"delete-d jackknife over {count} random subsets of {self.size} samples{lost}"
+
+
+def subsets(x: Points, y: Points, k: int, manifold: Manifold, count: int, seed: int, repair: str = "none") -> Subsets:
+    """Return the numbers of ``count`` random subsets of half the samples, at most ``LARGEST``; none if that is too few."""
+    n = len(x)
+    size = min(n // 2, LARGEST)
+    found: dict[str, list[float]] = {}
+    # A margin for duplicates, which are removed from each subset.
+    for rows in _choices(n, size, count if size > SAMPLES_PER_NEIGHBOUR * k * 1.2 else 0, seed):
+        drawing = draw(x.subset(rows), y.subset(rows), k, manifold, repair, seed)
+        for name, value in numbers(drawing, seed).items():
+            found.setdefault(name, []).append(value)
+    return Subsets(n, size, {name: np.array(values) for name, values in found.items()})
+
+
+def _choices(n: int, size: int, count: int, seed: int) -> Iterator[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield np.sort(rng.choice(n, size, replace=False))
+
+
+def projection(x: Points, features: int, seed: int) -> Points:
+    """Return a random projection of the inputs to ``features`` dimensions, a map that has learned nothing."""
+    streams = Noise.of(seed, [f"feature {j}" for j in range(features)]).fork("projection")
+    total = torch.zeros(len(x), features, dtype=torch.float64)
+    for start in range(0, x.features, CHUNK):
+        width = min(CHUNK, x.features - start)
+        matrix = streams.fork(start).normal((width,)).T
+        step = max(1, BLOCK // x.features)
+        for top in range(0, len(x), step):
+            rows = slice(top, top + step)
+            total[rows] += x.tile(rows).cpu()[:, start : start + width] @ matrix
+    return points(total, "random projection")
+
+
+def noise(x: Points, features: int, seed: int) -> Points:
+    """Return ``features`` dimensions of noise per sample, a map that forgets its input."""
+    streams = Noise.of(seed, [str(row) for row in range(len(x))]).fork("noise outputs")
+    return points(streams.normal((features,)), "noise")
+
+
+BASELINES: dict[str, Callable[[Points, int, int], Points]] = {"random projection": projection, "noise": noise}
+DRAWS = 3
+"""Draws of each baseline; the range of their numbers is printed."""
+
+
+def baselines(x: Points, features: int, first: Drawing, manifold: Manifold, seed: int) -> dict[str, list[Numbers]]:
+    """Return the numbers of maps that have learned nothing, at the n, k and inputs of the drawing ``first``."""
+    x = x.subset(first.rows)
+    return {
+        name: [
+            numbers(draw(x, make(x, features, seed + part), first.k, manifold, "none", seed), seed)
+            for part in range(DRAWS)
+        ]
+        for name, make in BASELINES.items()
+    }

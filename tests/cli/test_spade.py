@@ -1,0 +1,69 @@
+"""``holdfast spade``: arrays in, numbers and a report out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from holdfast.cli import run
+from holdfast.result import Result
+from holdfast.spectral.analysis import spade
+from tests.spectral.graphs import folded
+
+
+@pytest.fixture
+def arrays(tmp_path: Path) -> Path:
+    x, y = folded(120)
+    np.save(tmp_path / "x.npy", x.reshape(120, 1, 2))
+    np.savez(tmp_path / "y.npz", y)
+    np.save(tmp_path / "labels.npy", np.arange(120) % 2)
+    return tmp_path
+
+
+def command(folder: Path, *more: str) -> int:
+    return run(["spade", "--inputs", str(folder / "x.npy"), "--outputs", str(folder / "y.npz"), *more])
+
+
+def test_numbers_are_printed_and_kept(arrays, capsys):
+    out = arrays / "out"
+    assert command(arrays, "--k", "5", "--subsets", "2", "--out", str(out)) == 0
+    printed = capsys.readouterr().out
+    found = spade(*folded(120), k=5)
+    assert f"{found.score:#.3g}" in printed
+    assert "proved" in printed
+    assert f"Report: {out / 'report.html'}" in printed
+    kept = np.load(out / "scores.npz")
+    assert kept["eigenvalues"] == pytest.approx(found.eigenvalues)
+    assert np.array_equal(kept["pairs"], found.pairs())
+    assert kept["node_score_10"] == pytest.approx(found.node_scores(10))
+    assert kept["edge_score_all"] == pytest.approx(found.edge_scores_all)
+    assert Result.__name__ in (out / "schema.json").read_text()
+    assert "Spectral stretch" in (out / "report.html").read_text()
+
+
+def test_labels_give_scores_by_label(arrays, capsys):
+    assert command(arrays, "--labels", str(arrays / "labels.npy"), "--subsets", "0") == 0
+    assert "label score" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--k", "50"), "k = 50 neighbours need"),
+        (("--graph", "knm"), "unknown graph 'knm'; did you mean 'knn'"),
+        (("--repair", "ridge"), "unknown repair 'ridge'"),
+        (("--labels", "x.npy"), "labels must be one integer per sample"),
+        (("--labels", "none.npy"), "cannot read an array from"),
+        (("--labels", "pickle.npy"), "cannot read an array from"),
+        (("--labels", "two.npz"), "holds 2 arrays (a, b); save the one"),
+        (("--out", "x.npy"), "cannot write"),
+    ],
+)
+def test_mistakes_are_named_in_one_sentence(arrays, capsys, monkeypatch, more, said):
+    np.save(arrays / "pickle.npy", np.array([{"a": 1}], dtype=object))
+    np.savez(arrays / "two.npz", a=np.zeros(120), b=np.zeros(120))
+    monkeypatch.chdir(arrays)
+    assert command(arrays, "--subsets", "0", *more) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,152 @@
+"""CLEVER on functions whose answer is known, and its distribution's end where that is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import weibull_max
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from holdfast.balls import L1, L2, Linf
+from holdfast.encoder import Domain, Encoder
+from holdfast.errors import HoldfastError
+from holdfast.evaluation import Population
+from holdfast.images import Images
+from holdfast.run import Run
+from holdfast.spectral.clever import Clever
+from holdfast.spectral.weibull import right_end
+from tests.samples import builtin, digits, linear
+
+RUN = Run(precision="float64")
+CHEAP: dict[str, Any] = {"batches": 4, "draws": 3, "random": 5, "guided": 0}
+
+
+def images(count: int = 40, size: int = 5) -> Images:
+    pixels = torch.rand(count, 1, 1, size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return Images(pixels)
+
+
+@pytest.mark.parametrize("ball", [L1(9.0), L2(9.0), Linf(9.0)], ids=lambda ball: ball.name)
+def test_the_score_of_a_linear_map_is_its_exact_distance(ball):
+    """``w . A x`` reaches zero after exactly ``g(x) / |A' w|_q``."""
+    a = torch.randn(4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    encoder, shown = linear(a, (1, 1, 5)).to("cpu", torch.float64), images()
+    encoder.module.double()
+    found = Clever(balls=(ball,), rivals=2, **CHEAP)(encoder, shown, RUN)
+    population = Population(encoder, shown, RUN)
+    rows = population.choose(5)
+    unit = normalize(population.codes, dim=1)
+    other = population.partners[rows]
+    w = unit[rows] - unit[other]
+    expected = (w * population.codes[rows]).sum(1) / ball.dual_norm((w @ a)[:, None, None])
+    targeted = next(s for s in found.series if s.conditions["margin"] == "targeted")
+    assert targeted.values == pytest.approx(expected.clamp(max=9.0).tolist(), rel=1e-6)
+    untargeted = next(s for s in found.series if s.conditions["margin"] == "untargeted")
+    assert len(untargeted.values) == 5
+    assert np.mean(untargeted.values) <= np.mean(targeted.values)
+
+
+def test_a_shorter_radius_caps_the_score():
+    found = Clever(balls=(L2(1e-3),), **CHEAP)(builtin(), digits(40))
+    assert all(value == 1e-3 for value in found.series[0].values)
+
+
+def test_logits_are_measured_against_the_runner_up():
+    class Logits(nn.Module):
+        """Three classes whose logits are the pixels."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1)
+
+    encoder = Encoder(Logits().eval(), "logits", Domain((1, 1, 3)))
+    shown = images(40, 3)
+    found = Clever(balls=(Linf(9.0), L2(9.0)), rivals=1, logits=True, **CHEAP)(encoder, shown, RUN)
+    rows = Population(encoder, shown, RUN).choose(5)
+    top = shown.pixels(rows, dtype=torch.float64).flatten(1).sort(1, descending=True).values
+    gap = top[:, 0] - top[:, 1]
+    series = {(s.conditions["ball"], s.conditions["margin"]): s.values for s in found.series}
+    assert series["linf:9.0", "untargeted"] == pytest.approx((gap / 2).tolist())
+    assert series["l2:9.0", "untargeted"] == pytest.approx((gap / np.sqrt(2)).tolist())
+    choices = torch.stack([gap, top[:, 0] - top[:, 2]], 1) / 2
+    assert all(
+        any(value == pytest.approx(choice) for choice in row)
+        for value, row in zip(series["linf:9.0", "targeted"], choices.tolist(), strict=True)
+    )
+
+
+def test_one_logit_is_no_classifier():
+    encoder = linear(torch.ones(1, 5), (1, 1, 5))
+    with pytest.raises(HoldfastError, match="at least 2 logits"):
+        Clever(logits=True, **CHEAP)(encoder, Images(images().pixels(range(40))))
+
+
+def test_random_and_guided_images_are_both_printed():
+    found = Clever(balls=(L2(5.0),), batches=4, draws=2, random=12, guided=3, rivals=1, k=4)(builtin(), digits(60), RUN)
+    groups = {e.conditions["samples"]: e for e in found.estimates if e.conditions.get("margin") == "targeted"}
+    assert set(groups) == {"12 random", "10 random", "3 by SPADE"}
+    assert {name: e.n for name, e in groups.items()} == {"12 random": 12, "10 random": 10, "3 by SPADE": 3}
+    assert groups["12 random"].series == "clever_score"
+    assert groups["3 by SPADE"].series is None
+    assert len(found.findings.ids) == 12
+
+
+def test_guided_images_have_the_largest_node_scores():
+    from holdfast.spectral.population import scores_of
+    from holdfast.spectral.spade import Spectral
+
+    population = Population(builtin(), digits(60), RUN)
+    evaluation = Clever(guided=5, k=4)
+    worst = evaluation.observation().worst(population)
+    scores = Spectral(k=4, subsets=0)(builtin(), digits(60), RUN).series
+    node = next(s.values for s in scores if s.conditions.get("vectors") == "10")
+    assert worst == np.argsort(-np.array(node), kind="stable")[:5].tolist()
+    assert scores_of(population, evaluation_asked(evaluation)).rows == list(range(60))
+
+
+def evaluation_asked(evaluation: Clever):
+    from holdfast.spectral.population import Asked
+
+    return Asked(evaluation.k, evaluation.graph, "none", evaluation.samples)
+
+
+def test_copies_have_no_margin():
+    pixels = digits(40).pixels(range(40))
+    pixels[1:] = pixels[0]
+    found = Clever(balls=(L2(5.0),), **CHEAP)(builtin(), Images(pixels))
+    assert all(value != value for s in found.series for value in s.values)
+    assert set(found.series[0].reasons) == set(range(5))
+
+
+def test_an_encoder_without_gradients_is_refused():
+    class Blind(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.detach().flatten(1)
+
+    with pytest.raises(HoldfastError, match="passes no gradient"):
+        Clever(**CHEAP)(Encoder(Blind().eval(), "blind", Domain((1, 8, 8))), digits(40))
+
+
+@pytest.mark.parametrize("shape", [1.5, 3.0])
+def test_the_end_of_a_reverse_weibull_is_found(shape):
+    rng = np.random.default_rng(0)
+    errors = []
+    for count in (60, 2000):
+        ends = [right_end(weibull_max.rvs(shape, loc=7, scale=2, size=count, random_state=rng)) for _ in range(15)]
+        errors.append(abs(np.median([end.location for end in ends]) - 7))
+        assert np.mean([end.accepted for end in ends]) > 0.8
+    assert errors[1] < 0.1
+    assert errors[1] <= errors[0] + 0.05
+
+
+def test_an_end_is_never_below_the_largest_maximum():
+    rng = np.random.default_rng(1)
+    for values in (rng.exponential(size=30), rng.uniform(size=30), np.repeat([1.0, 2.0], 15), np.zeros(10)):
+        assert right_end(values).location >= values.max()
+
+
+def test_two_values_are_no_weibull():
+    assert not right_end(np.repeat([1.0, 2.0], 100)).accepted
