@@ -115,7 +115,7 @@ def _limit(axes: Axes, lines: Sequence[Line]) -> None:
     margin = 0.05 * (high - low)
     axes.set_ylim(low - margin, high + margin)
     for line in lines:
-        if line.band is not None and line.unseen is not None:
+        if line.band is not None and line.unseen is not None and line.colour is not None:
             above = line.x[line.unseen & (line.band[1] > high + margin)]
             axes.plot(above, np.full(len(above), high), color=_colour(line), linestyle="none", marker="^", markersize=4)
 
