@@ -1,0 +1,196 @@
+"""CROWN: linear bounds carried backward from a node to the input (Zhang et al. 2018, https://arxiv.org/abs/1811.00866).
+
+A lower bound of ``coef . z`` becomes one by the values of earlier nodes: affine operations hand the coefficients on by
+their transpose; a nonlinear one replaces its output by its lower plane where the coefficient is positive and by its
+upper plane where it is negative. At the input the region's minimum of the linear function is the bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from holdfast.balls import Linf
+from holdfast.bounds.affine import Convolution, Diagonal
+from holdfast.bounds.forms import Form, chosen, identity
+from holdfast.bounds.graph import Graph
+from holdfast.bounds.interval import step
+from holdfast.bounds.region import Region
+from holdfast.bounds.relaxations import Box, Planes, Rule
+
+MEMORY = 2**27
+"""Bytes that the coefficients of one node may take at a time; more rows are bounded in turns."""
+
+
+@dataclass
+class Relaxed:
+    """What is known of a graph over a region: the box of every node, the planes of every nonlinear one."""
+
+    graph: Graph
+    region: Region
+    boxes: list[Box] = field(default_factory=list)
+    planes: dict[int, Planes] = field(default_factory=dict)
+    mixed: bool = False
+    """Whether intervals improved on CROWN where it matters."""
+
+
+def minimise(
+    relaxed: Relaxed, target: int, form: Form, slopes: Mapping[int, Tensor] | None = None
+) -> Float[Tensor, "b ..."]:
+    """Return lower bounds, (b, s) or (b, y, x, m), of the forms over the node ``target``.
+
+    ``slopes`` replaces lower slopes of ReLUs, by node: one for each entry, or one for each coefficient.
+    """
+    pending, total = {target: form}, torch.zeros((), dtype=form.coef.dtype, device=form.coef.device)
+    for node in reversed(relaxed.graph.nodes[: target + 1]):
+        if node.index not in pending:
+            continue
+        form, operation = pending.pop(node.index), node.operation
+        if operation is None:
+            return total + relaxed.region.minimise(form)
+        if isinstance(operation, Rule):
+            planes = relaxed.planes[node.index]
+            if slopes is not None and node.index in slopes:
+                planes = planes.sloped(slopes[node.index])
+            parts, constant = through(form, planes)
+            total = total + constant
+        else:
+            parts = operation.transpose(form)
+            total = total if operation.offset is None else total + form.dot(operation.offset)
+        for source, part in zip(node.inputs, parts, strict=True):
+            pending[source] = pending[source].plus(part) if source in pending else part
+    raise AssertionError("a graph begins with its input")
+
+
+def through(form: Form, planes: Planes) -> tuple[Sequence[Form], Tensor]:
+    """Return the forms over the inputs of a nonlinear operation that bound ``form`` over its output, and a constant."""
+    positive = form.coef.clamp_min(0)
+    negative = form.coef - positive
+    parts = [
+        Form(positive * form.lay(lower) + negative * form.lay(upper), form.shape, form.place)
+        for lower, upper in zip(planes.lower, planes.upper, strict=True)
+    ]
+    constant = torch.zeros((), dtype=form.coef.dtype, device=form.coef.device)
+    for part, values in ((positive, planes.floor), (negative, planes.ceiling)):
+        if values is not None:
+            constant = constant + Form(part, form.shape, form.place).dot(values)
+    return parts, constant
+
+
+def relax(graph: Graph, region: Region, joint: bool = True) -> Relaxed:
+    """Return boxes and planes of all nodes, by CROWN where a tighter box changes a relaxation.
+
+    ``joint`` intersects with interval bounds (each can be the tighter); without it the boxes are CROWN's own.
+    """
+    relaxed = Relaxed(graph, region)
+    wanted = {i for node in graph.nodes if isinstance(node.operation, Rule) for i in node.inputs}
+    exact = exact_nodes(graph, region)
+    for node in graph.nodes:
+        box = step(node, relaxed.boxes, region)
+        relaxed.boxes.append(box)
+        if node.index in wanted and node.index not in exact:
+            relaxed.boxes[-1] = tightened(relaxed, node.index, curved(graph, node.index, box), joint)
+        if isinstance(node.operation, Rule):
+            relaxed.planes[node.index] = node.operation.relax(*(relaxed.boxes[i] for i in node.inputs))
+    return relaxed
+
+
+def exact_nodes(graph: Graph, region: Region) -> set[int]:
+    """Return the nodes whose interval bounds nothing can improve: in a box, one affine map of separate entries."""
+    separate = {0}
+    exact = {0} if region.ball is Linf else set()
+    for node in graph.nodes[1:]:
+        if not isinstance(node.operation, Rule) and len(node.inputs) == 1 and node.inputs[0] in separate:
+            if isinstance(node.operation, Diagonal):
+                separate.add(node.index)
+            if region.ball is Linf:
+                exact.add(node.index)
+    return exact
+
+
+def curved(graph: Graph, target: int, box: Box) -> Bool[Tensor, "b ..."]:
+    """Return where a tighter box of the node would change what is made of it."""
+    users = [n.operation for n in graph.nodes if isinstance(n.operation, Rule) and target in n.inputs]
+    return torch.stack([rule.curved(box) for rule in users]).any(0)
+
+
+def tightened(relaxed: Relaxed, target: int, where: Bool[Tensor, "b ..."], joint: bool = True) -> Box:
+    """Return the box of a node, by CROWN ``where`` it matters (everywhere, unless ``joint``)."""
+    box = relaxed.boxes[target]
+    if joint and not where.any():
+        return box
+    if windowed(relaxed.graph, target):
+        found = _by_windows(relaxed, target)
+    else:
+        found = _by_rows(relaxed, target, where if joint else torch.ones_like(where))
+    if not joint:
+        return found
+    # CROWN may fail where intervals do not (overflow): what it cannot say changes nothing.
+    lower = torch.maximum(box.lower, found.lower.nan_to_num(nan=-torch.inf))
+    upper = torch.minimum(box.upper, found.upper.nan_to_num(nan=torch.inf))
+    relaxed.mixed |= bool((((lower > found.lower) | (upper < found.upper)) & where).any())
+    return Box(lower, upper)
+
+
+def windowed(graph: Graph, target: int) -> bool:
+    """Whether a node is a map of which each entry sees a window of the one before."""
+    node = graph.nodes[target]
+    while isinstance(node.operation, Diagonal) and len(node.shape) == 4:
+        node = graph.nodes[node.inputs[0]]
+    return isinstance(node.operation, Convolution) and max(node.shape[2:]) > 1
+
+
+def _by_windows(relaxed: Relaxed, target: int) -> Box:
+    graph, b = relaxed.graph, len(relaxed.region.centre)
+    form = identity(graph.nodes[target].shape, graph.dtype, graph.device)
+    least = torch.cat(
+        [
+            minimise(relaxed, target, Form(part, form.shape, form.place))
+            for part in form.coef.split(per_turn(graph, target, b * form.coef[0, :, :, 0, 0].numel()), 3)
+        ],
+        -1,
+    )
+    lower, upper = least.permute(0, 3, 1, 2).expand(b, -1, -1, -1).unsqueeze(1).chunk(2, 2)
+    return Box(lower, -upper)
+
+
+def _by_rows(relaxed: Relaxed, target: int, where: Bool[Tensor, "b ..."]) -> Box:
+    graph = relaxed.graph
+    shape, flat = graph.nodes[target].shape, where.flatten(1)
+    count = int(flat.sum(1).max())
+    # The entries that matter come first; samples with fewer fill up with others, whose bounds are as sound.
+    rows = flat.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]
+    lower, upper = (end.flatten(1).clone() for end in relaxed.boxes[target])
+    for part in rows.split(per_turn(graph, target, 2 * len(rows)), 1):
+        units = unit_rows(part, flat.shape[1], graph.dtype)
+        least = minimise(relaxed, target, chosen(torch.cat([units, -units], 1), shape))
+        low, high = least.chunk(2, 1)
+        lower, upper = lower.scatter(1, part, low), upper.scatter(1, part, -high)
+    return Box(lower.unflatten(1, shape), upper.unflatten(1, shape))
+
+
+def per_turn(graph: Graph, target: int, multiple: int) -> int:
+    """Return how many rows may be bounded at once, each ``multiple`` times over."""
+    largest = max(torch.Size(node.shape).numel() for node in graph.nodes[: target + 1])
+    size = torch.finfo(graph.dtype).bits // 8
+    return max(1, MEMORY // (largest * size * multiple))
+
+
+def unit_rows(rows: Int[Tensor, "b s"], n: int, dtype: torch.dtype) -> Float[Tensor, "b s n"]:
+    """Return the rows of the identity matrix that ``rows`` names."""
+    return torch.zeros((*rows.shape, n), dtype=dtype, device=rows.device).scatter_(2, rows[..., None], 1.0)
+
+
+def output_bounds(
+    relaxed: Relaxed, rows: Float[Tensor, "b s d"], slopes: Mapping[int, Tensor] | None = None
+) -> Float[Tensor, "b s"]:
+    """Return lower bounds of ``rows . code``."""
+    output = relaxed.graph.nodes[-1]
+    if slopes is not None:
+        return minimise(relaxed, output.index, chosen(rows, output.shape), slopes)
+    turns = rows.split(per_turn(relaxed.graph, output.index, len(rows)), 1)
+    return torch.cat([minimise(relaxed, output.index, chosen(part, output.shape)) for part in turns], 1)

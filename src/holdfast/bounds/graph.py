@@ -1,0 +1,126 @@
+"""A network as a flat list of operations of three kinds: affine maps, functions of single entries, products.
+
+Whatever a module computes is rewritten into these, so that bounds need one rule for each and none for each layer.
+Shapes are those at batch one, that axis included; batches ride on one more axis in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.bounds.affine import Affine, Diagonal, General
+from holdfast.bounds.curves import CURVES
+from holdfast.bounds.forms import Shape
+from holdfast.bounds.relaxations import Rule, product_rule, relu_rule
+
+RULES: dict[str, Rule] = {
+    "relu": relu_rule(),
+    "product": product_rule(),
+    **{name: curve.rule() for name, curve in CURVES.items()},
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation on earlier nodes; the first node, the input, has none."""
+
+    index: int
+    name: str
+    shape: Shape
+    inputs: tuple[int, ...] = ()
+    operation: Affine | Rule | None = None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A network: nodes in order of computation, the input first and the output last."""
+
+    nodes: tuple[Node, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def __call__(self, pixels: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
+        """Return what the network computes of (b, *pixels), without the axis of batch one."""
+        values: list[Tensor] = []
+        for node in self.nodes:
+            inputs = [values[i] for i in node.inputs]
+            if isinstance(node.operation, Rule):
+                values.append(node.operation.function(*inputs))
+            else:
+                values.append(node.operation.forward(*inputs) if node.operation else pixels[:, None])
+        return values[-1][:, 0]
+
+
+@dataclass(frozen=True)
+class Var:
+    """A tensor that depends on the input, while a graph is built."""
+
+    index: int
+    shape: Shape
+
+
+class Builder:
+    """Appends operations to a graph; every method returns the result as a ``Var``."""
+
+    def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype, self.device = dtype, device
+        self.nodes = [Node(0, "input", shape)]
+        self.naming = "input"
+        """The traced operation that is being rewritten: nodes are named after it."""
+
+    def _append(self, shape: Shape, inputs: tuple[Var, ...], operation: Affine | Rule) -> Var:
+        node = Node(len(self.nodes), self.naming, shape, tuple(var.index for var in inputs), operation)
+        self.nodes.append(node)
+        return Var(node.index, shape)
+
+    def affine(self, function: Callable[..., Tensor], *inputs: Var, absolute: Callable[..., Tensor]) -> Var:
+        """Append ``function``, affine in its inputs; ``absolute`` is the same with absolute coefficients, no constant."""
+        shapes = [var.shape for var in inputs]
+        general = General(function, absolute, shapes, self.dtype, self.device)
+        return self._append(tuple(function(*self._zeros(shapes)).shape), inputs, general)
+
+    def monotone(self, function: Callable[..., Tensor], *inputs: Var) -> Var:
+        """Append ``function``, affine in its inputs with no negative coefficient: views, sums, means."""
+        offset = function(*self._zeros([var.shape for var in inputs]))
+        return self.affine(function, *inputs, absolute=lambda *radii: function(*radii) - offset)
+
+    def combine(self, factors: list[Tensor | float], *inputs: Var, offset: Tensor | None = None) -> Var:
+        """Append ``sum_i factors_i * inputs_i + offset``, entry by entry, with broadcasting."""
+        sizes = [tensor.shape for tensor in (*factors, *inputs, offset) if isinstance(tensor, Tensor | Var)]
+        shape = tuple(torch.broadcast_shapes(*sizes))
+        wide = tuple(self.expand(var, shape) for var in inputs)
+        full = [factor.expand(shape) if isinstance(factor, Tensor) else factor for factor in factors]
+        return self._append(shape, wide, Diagonal(tuple(full), None if offset is None else offset.expand(shape)))
+
+    def expand(self, var: Var, shape: Shape) -> Var:
+        """Append the broadcast of ``var`` to ``shape``, if it has another."""
+        return var if var.shape == shape else self.monotone(lambda x: x.expand(shape), var)
+
+    def local(self, operation: Affine, var: Var, shape: Shape) -> Var:
+        """Append an affine operation made elsewhere."""
+        return self._append(shape, (var,), operation)
+
+    def nonlinear(self, rule: str, *inputs: Var) -> Var:
+        """Append one of ``RULES``, entry by entry, with broadcasting."""
+        shape = tuple(torch.broadcast_shapes(*(var.shape for var in inputs)))
+        return self._append(shape, tuple(self.expand(var, shape) for var in inputs), RULES[rule])
+
+    def graph(self, output: Var) -> Graph:
+        """Return the graph that computes ``output``, without what it does not need."""
+        needed = {output.index}
+        for node in reversed(self.nodes):
+            if node.index in needed:
+                needed.update(node.inputs)
+        order = sorted(needed | {0})
+        place = {index: position for position, index in enumerate(order)}
+        nodes = [self.nodes[index] for index in order]
+        kept = [Node(place[n.index], n.name, n.shape, tuple(place[i] for i in n.inputs), n.operation) for n in nodes]
+        return Graph(tuple(kept), self.dtype, self.device)
+
+    def _zeros(self, shapes: list[Shape]) -> list[Tensor]:
+        return [torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes]

@@ -1,0 +1,92 @@
+"""The inputs a bound holds for: a ball around each image, cut by the range of the encoder's domain.
+
+A linear function's minimum over ``{x: norm(x - centre) <= eps, low <= x <= high}`` is exact for linf, where the set is
+a box, and by Lagrangian duality for l2 and l1: every multiplier gives a lower bound, the best one the minimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.balls import L1, L2, Ball, Linf, column
+from holdfast.bounds.forms import Form, contract
+from holdfast.bounds.relaxations import Box
+from holdfast.encoder import Domain, Pixels
+from holdfast.errors import HoldfastError
+
+HALVINGS = 50
+
+
+@dataclass(frozen=True)
+class Region:
+    """A ball of kind ``ball`` and radius ``eps`` around each ``centre``, inside the box ``low``, ``high``."""
+
+    centre: Float[Tensor, "b ..."]
+    low: Float[Tensor, "b ..."]
+    high: Float[Tensor, "b ..."]
+    eps: Float[Tensor, "b"]
+    ball: type[Ball]
+
+    @property
+    def box(self) -> Box:
+        return Box(self.low, self.high)
+
+    def minimise(self, form: Form) -> Tensor:
+        """Return a lower bound of each form over the region, (b, s) or (b, y, x, m); exact but for l2's bisection."""
+        if self.ball is Linf:
+            # Infinite ends of the range never survive: the ball's own box is finite.
+            return form.dot((self.low + self.high) / 2) - contract(
+                form.coef.abs(), form.lay((self.high - self.low) / 2), form.axes
+            )
+        down, up = (form.lay(end - self.centre).expand_as(form.coef) for end in (self.low, self.high))
+        coef = form.coef.flatten(-form.axes)
+        room = torch.where(coef > 0, -down.flatten(-form.axes), up.flatten(-form.axes))
+        eps = self.eps.reshape(-1, *(1,) * (coef.ndim - 2))
+        return form.dot(self.centre) - GAINS[self.ball](coef.abs(), room, eps)
+
+
+def region(pixels: Pixels, ball: type[Ball], eps: Float[Tensor, "b"], domain: Domain) -> Region:
+    """Return the region around ``pixels`` (b, *domain.shape), with the leading axis of batch one that graphs have."""
+    if ball not in (Linf, *GAINS):
+        raise HoldfastError(f"bounds know the balls linf, l2 and l1, got {ball.name}")
+    centre = pixels[:, None]
+    reach = column(eps, centre)
+    return Region(centre, domain.clip(centre - reach), domain.clip(centre + reach), eps, ball)
+
+
+def l2_gain(slope: Tensor, room: Tensor, eps: Tensor) -> Tensor:
+    """Return the largest ``slope . d`` for ``0 <= d <= room`` and ``|d| <= eps``, or a little more.
+
+    For every multiplier ``t >= 0`` the gain is at most ``max_d slope . d - t/2 (|d|^2 - eps^2)``, attained at
+    ``d = min(slope / t, room)``; bisection finds the ``t`` at which that ``d`` has norm ``eps``.
+    """
+
+    def point(t: Tensor) -> Tensor:
+        return torch.minimum(slope / t[..., None], room)
+
+    tiny = torch.finfo(slope.dtype).tiny
+    high = slope.norm(dim=-1) / eps + tiny  # there the unclipped step has norm eps, and the clipped one less
+    low = high * 1e-9
+    with torch.no_grad():
+        for _ in range(HALVINGS):
+            middle = (low * high).sqrt()
+            long = point(middle).norm(dim=-1) > eps
+            low, high = torch.where(long, middle, low), torch.where(long, high, middle)
+    best = point(high)
+    return (slope * best).sum(-1) - high / 2 * ((best * best).sum(-1) - eps**2)
+
+
+def l1_gain(slope: Tensor, room: Tensor, eps: Tensor) -> Tensor:
+    """Return the largest ``slope . d`` for ``0 <= d <= room`` and ``sum d <= eps``: steepest coordinates first."""
+    ordered, order = slope.sort(dim=-1, descending=True)
+    room = room.gather(-1, order)
+    before = room.cumsum(-1) - room
+    return (ordered * torch.minimum(room, (eps[..., None] - before).clamp_min(0))).sum(-1)
+
+
+GAINS: dict[type[Ball], Callable[[Tensor, Tensor, Tensor], Tensor]] = {L2: l2_gain, L1: l1_gain}

@@ -1,0 +1,95 @@
+"""Relaxations as data: for each nonlinear operation its interval, and planes below and above it.
+
+Over a box of inputs each operation satisfies ``sum_i lower_i x_i + floor <= f(x) <= sum_i upper_i x_i + ceiling``,
+entry by entry. Sources: Zhang et al. 2018 (CROWN), https://arxiv.org/abs/1811.00866; products, McCormick 1976.
+A box that is not finite gives planes that are not finite, never planes that hold by accident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Values = Float[Tensor, "b ..."]
+
+
+class Box(NamedTuple):
+    """Bounds on a node's values."""
+
+    lower: Values
+    upper: Values
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Linear bounds on an operation's output: one slope for each input, and constants (None: zero)."""
+
+    lower: tuple[Values, ...]
+    upper: tuple[Values, ...]
+    floor: Values | None
+    ceiling: Values | None
+    free: Values | None = None
+    """Where any lower slope in [0, 1] through the origin is as sound (unstable ReLUs), as a mask."""
+
+    def sloped(self, slopes: Values) -> Planes:
+        """Return the planes with lower ``slopes`` where they are free."""
+        assert self.free is not None
+        return replace(self, lower=(torch.where(self.free, slopes, self.lower[0]),))
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What bound propagation knows about an operation."""
+
+    function: Callable[..., Tensor]
+    interval: Callable[..., Box]
+    relax: Callable[..., Planes]
+    curved: Callable[[Box], Tensor]
+    """Where better bounds on an input would change the planes."""
+
+
+def relu_planes(box: Box) -> Planes:
+    """The chord above; below, the line of slope 1 or 0 that leaves the smaller triangle."""
+    low, high = box
+    active, dead = low >= 0, high <= 0
+    # A NaN is neither active nor dead, and its chord is NaN: what is unknown stays so.
+    chord = torch.where(active, 1.0, torch.where(dead, 0.0, high / (high - low)))
+    ceiling = torch.where(active | dead, 0.0, -chord * low)
+    below = torch.where(active | dead | chord.isnan(), chord, (high > -low).to(low.dtype))
+    return Planes((below,), (chord,), None, ceiling, free=~(active | dead | chord.isnan()))
+
+
+def product_box(x: Box, y: Box) -> Box:
+    corners = torch.stack([a * b for a in x for b in y])
+    return Box(corners.amin(0), corners.amax(0))
+
+
+def product_planes(x: Box, y: Box) -> Planes:
+    """The means of McCormick's two planes below and of his two above."""
+    middle = [(box.lower + box.upper) / 2 for box in (x, y)]
+    below = -(x.lower * y.lower + x.upper * y.upper) / 2
+    above = -(x.upper * y.lower + x.lower * y.upper) / 2
+    return Planes((middle[1], middle[0]), (middle[1], middle[0]), below, above)
+
+
+def relu_rule() -> Rule:
+    return Rule(
+        function=torch.relu,
+        interval=lambda box: Box(box.lower.clamp_min(0), box.upper.clamp_min(0)),
+        relax=relu_planes,
+        curved=lambda box: ~((box.lower >= 0) | (box.upper <= 0)),
+    )
+
+
+def product_rule() -> Rule:
+    return Rule(
+        function=torch.mul,
+        interval=product_box,
+        relax=product_planes,
+        curved=lambda box: box.lower < box.upper,
+    )
