@@ -88,7 +88,9 @@ class Diagonal(Affine):
         return total if self.offset is None else total + self.offset
 
     def magnitude(self, *radii: Value) -> Value:
-        return self._sum([abs(factor) for factor in self.factors], radii)
+        return self._sum(
+            [factor.abs() if isinstance(factor, Tensor) else abs(factor) for factor in self.factors], radii
+        )
 
     @staticmethod
     def _sum(factors: Sequence[Tensor | float], inputs: Sequence[Tensor]) -> Tensor:
@@ -160,11 +162,31 @@ class Convolution(Affine):
         return Form(self._transposed(flat, self.padding, extra).unflatten(0, form.coef.shape[:3]), self.shape)
 
     def _windows(self, form: Form, place: Place) -> Form:
-        coef = self._transposed(form.coef.flatten(0, 3), (0, 0), (0, 0)).unflatten(0, form.coef.shape[:4])
+        coef = self._scattered(form.trimmed().coef)
         offset = [o * s - p for o, s, p in zip(place.offset, self.stride, self.padding, strict=True)]
         stride = [a * b for a, b in zip(place.stride, self.stride, strict=True)]
-        moved = Form(coef, self.shape, Place((offset[0], offset[1]), (stride[0], stride[1])))
-        if moved.wide:
-            return moved.dense()
-        inside = torch.ones((1, *self.shape[:1], 1, *self.shape[2:]), dtype=coef.dtype, device=coef.device)
-        return moved.times(inside)
+        ends = [o + s * (n - 1) + k for o, s, n, k in zip(offset, stride, place.count, coef.shape[1:3], strict=True)]
+        ragged = min(offset) < 0 or any(end > size for end, size in zip(ends, self.shape[2:], strict=True))
+        moved = Form(coef, self.shape, Place((offset[0], offset[1]), (stride[0], stride[1]), place.count), ragged)
+        return moved.dense() if moved.wide else moved
+
+    def _scattered(self, coef: Float[Tensor, "out h w ..."]) -> Float[Tensor, "c height width ..."]:
+        """Return the transpose without padding: one product with the kernel, and a sum over its entries."""
+        kernel, (h, w) = self.weight.shape[2:], coef.shape[1:3]
+        grouped = self.weight.unflatten(0, (self.groups, -1)).flatten(2)
+        parts = grouped.mT @ coef.unflatten(0, (self.groups, -1)).flatten(2)
+        c = self.groups * self.weight.shape[1]
+        parts = parts.reshape(c, *kernel, *coef.shape[1:])
+        if h == w == 1 and self.dilation == (1, 1):
+            return parts.reshape(c, *kernel, *coef.shape[3:])
+        sizes = [
+            (n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip((h, w), self.stride, self.dilation, kernel, strict=True)
+        ]
+        whole = coef.new_zeros(c, *sizes, *coef.shape[3:])
+        for i in range(kernel[0]):
+            for j in range(kernel[1]):
+                top, left = i * self.dilation[0], j * self.dilation[1]
+                rows = slice(top, top + (h - 1) * self.stride[0] + 1, self.stride[0])
+                columns = slice(left, left + (w - 1) * self.stride[1] + 1, self.stride[1])
+                whole[:, rows, columns] += parts[:, i, j]
+        return whole

@@ -41,7 +41,7 @@ class Relaxed:
 def minimise(
     relaxed: Relaxed, target: int, form: Form, slopes: Mapping[int, Tensor] | None = None
 ) -> Float[Tensor, "b ..."]:
-    """Return lower bounds, (b, s) or (b, y, x, m), of the forms over the node ``target``.
+    """Return lower bounds, (b, s) or (m, b, y, x) for windows, of the forms over the node ``target``.
 
     ``slopes`` replaces lower slopes of ReLUs, by node: one for each entry, or one for each coefficient.
     """
@@ -71,13 +71,13 @@ def through(form: Form, planes: Planes) -> tuple[Sequence[Form], Tensor]:
     positive = form.coef.clamp_min(0)
     negative = form.coef - positive
     parts = [
-        Form(positive * form.lay(lower) + negative * form.lay(upper), form.shape, form.place)
+        form.like(torch.addcmul(positive * form.lay(lower), negative, form.lay(upper)))
         for lower, upper in zip(planes.lower, planes.upper, strict=True)
     ]
     constant = torch.zeros((), dtype=form.coef.dtype, device=form.coef.device)
     for part, values in ((positive, planes.floor), (negative, planes.ceiling)):
         if values is not None:
-            constant = constant + Form(part, form.shape, form.place).dot(values)
+            constant = constant + form.like(part).dot(values)
     return parts, constant
 
 
@@ -146,15 +146,11 @@ def windowed(graph: Graph, target: int) -> bool:
 
 def _by_windows(relaxed: Relaxed, target: int) -> Box:
     graph, b = relaxed.graph, len(relaxed.region.centre)
-    form = identity(graph.nodes[target].shape, graph.dtype, graph.device)
-    least = torch.cat(
-        [
-            minimise(relaxed, target, Form(part, form.shape, form.place))
-            for part in form.coef.split(per_turn(graph, target, b * form.coef[0, :, :, 0, 0].numel()), 3)
-        ],
-        -1,
-    )
-    lower, upper = least.permute(0, 3, 1, 2).expand(b, -1, -1, -1).unsqueeze(1).chunk(2, 2)
+    shape = graph.nodes[target].shape
+    form = identity(shape, graph.dtype, graph.device)
+    turns = form.coef.split(per_turn(graph, target, b * shape[2] * shape[3]), 3)
+    least = torch.cat([minimise(relaxed, target, form.like(part)) for part in turns])
+    lower, upper = least.movedim(0, 1).unsqueeze(1).expand(b, -1, -1, -1, -1).chunk(2, 2)
     return Box(lower, -upper)
 
 

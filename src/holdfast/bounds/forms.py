@@ -16,33 +16,35 @@ from torch import Tensor
 from torch.nn import functional
 
 Shape = tuple[int, ...]
-Coefficients = Float[Tensor, "b ..."]
+Coefficients = Float[Tensor, "..."]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where windows lie: the window of position (y, x) has its corner at ``offset + stride * (y, x)``, maybe outside."""
+    """Where windows lie: that of position (y, x) < ``count`` has its corner at ``offset + stride * (y, x)``."""
 
     offset: tuple[int, int]
     stride: tuple[int, int]
+    count: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Form:
     """Coefficients over a node of ``shape``.
 
-    Whole (``place`` is None): ``coef`` is (b, s, *shape). Windows: (b, y, x, m, c, h, w) over a node of shape
-    (1, c, height, width), ``m`` forms at each position; coefficients outside the node are zero.
+    Whole (``place`` is None): ``coef`` is (b, s, *shape). Windows: (c, h, w, m, b, y, x) over a node of shape
+    (1, c, height, width), ``m`` forms at each position; axes b, y and x of size 1 stand for what all have in common.
+    Windows may reach over the node's edge; there the coefficients mean nothing, and are not zero if ``ragged``.
     """
 
     coef: Coefficients
     shape: Shape
     place: Place | None = None
+    ragged: bool = False
 
-    @property
-    def axes(self) -> int:
-        """How many trailing axes of ``coef`` run over the node."""
-        return len(self.shape) if self.place is None else 3
+    def like(self, coef: Coefficients) -> Form:
+        """Return other coefficients in the same places, zero beyond the edge."""
+        return Form(coef, self.shape, self.place)
 
     def lay(self, values: Float[Tensor, "..."]) -> Tensor:
         """Return the node's ``values``, (*shape) or (b, *shape), where the coefficients are, to multiply them.
@@ -52,36 +54,54 @@ class Form:
         if values.ndim == self.coef.ndim:
             return values
         values = values if values.ndim > len(self.shape) else values[None]
+        return values[:, None] if self.place is None else gather(values[:, 0], self.place, self.coef.shape[1:3])
+
+    def last(self, values: Tensor) -> Float[Tensor, "... k"]:
+        """Return what lies like the coefficients with the node's axes flattened, and at the end."""
+        return values.flatten(2) if self.place is None else values.flatten(0, 2).movedim(0, -1)
+
+    def dot(self, values: Float[Tensor, "..."]) -> Tensor:
+        """Return the forms' values, (b, s) or (m, b, y, x) for windows, at the node's ``values``."""
+        laid = self.lay(values)
         if self.place is None:
-            return values[:, None]
-        return gather(values[:, 0], self.place, self.coef.shape[1:3], self.coef.shape[5:]).unsqueeze(3)
+            if laid.shape[1] > 1:
+                return (self.coef * laid).flatten(2).sum(2)
+            return (self.coef.flatten(2) @ laid.flatten(2).mT).squeeze(2)
+        if self.coef.shape[4:] == (1, 1, 1) and laid.shape[3] == 1:
+            product = self.coef.flatten(0, 2).flatten(1).T @ laid.flatten(0, 2).flatten(1)
+            return product.unflatten(1, laid.shape[4:])
+        return (self.coef * laid).flatten(0, 2).sum(0)
 
     def times(self, factor: Float[Tensor, "..."] | float) -> Form:
         """Return the form of ``z`` where this one is of ``factor * z``, entry by entry."""
         if isinstance(factor, Tensor):
-            return Form(self.coef * self.lay(factor), self.shape, self.place)
-        return self if factor == 1 else Form(self.coef * factor, self.shape, self.place)
+            return self.like(self.coef * self.lay(factor))
+        return self if factor == 1 else Form(self.coef * factor, self.shape, self.place, self.ragged)
 
-    def dot(self, values: Float[Tensor, "..."]) -> Tensor:
-        """Return the forms' values (b, s), or (b, y, x, m) for windows, at the node's ``values``."""
-        return contract(self.coef, self.lay(values), self.axes)
+    def trimmed(self) -> Form:
+        """Return the form with zeros beyond the node's edge."""
+        return (
+            self.times(torch.ones(self.shape, dtype=self.coef.dtype, device=self.coef.device)) if self.ragged else self
+        )
 
     def dense(self) -> Form:
-        """Return the same forms as whole rows, (b, y * x * m, *shape)."""
+        """Return the same forms as whole rows, (b, m * y * x, *shape)."""
         if self.place is None:
             return self
-        b, y, x, m, c, h, w = self.coef.shape
-        (top, left), (down, right), (height, width) = self.place.offset, self.place.stride, self.shape[2:]
-        whole = self.coef.new_zeros(b, y, x, m, c, height, width)
+        (top, left), (down, right), (y, x) = self.place.offset, self.place.stride, self.place.count
+        (c, h, w, m, b), (height, width) = self.coef.shape[:5], self.shape[2:]
+        coef = self.coef.expand(-1, -1, -1, -1, -1, y, x).permute(4, 3, 5, 6, 0, 1, 2)
+        whole = coef.new_zeros(b, m, y, x, c, height, width)
         for i in range(y):
             for j in range(x):
-                rows = slice(max(0, top + i * down), max(0, min(height, top + i * down + h)))
-                columns = slice(max(0, left + j * right), max(0, min(width, left + j * right + w)))
-                part = self.coef[:, i, j, :, :, rows.start - top - i * down :, columns.start - left - j * right :]
-                whole[:, i, j, :, :, rows, columns] = part[
+                above, before = top + i * down, left + j * right
+                rows = slice(max(0, above), max(0, min(height, above + h)))
+                columns = slice(max(0, before), max(0, min(width, before + w)))
+                part = coef[:, :, i, j, :, rows.start - above :, columns.start - before :]
+                whole[:, :, i, j, :, rows, columns] = part[
                     ..., : rows.stop - rows.start, : columns.stop - columns.start
                 ]
-        return Form(whole.reshape(b, y * x * m, 1, c, height, width), self.shape)
+        return Form(whole.reshape(b, m * y * x, 1, c, height, width), self.shape)
 
     def plus(self, other: Form) -> Form:
         """Return the sum of two forms over the same node."""
@@ -90,30 +110,22 @@ class Form:
         if self.place is None or other.place is None or self.place.stride != other.place.stride:
             return self.dense().plus(other.dense())
         first, second = aligned(self, other), aligned(other, self)
-        return Form(first.coef + second.coef, self.shape, first.place)
+        return Form(first.coef + second.coef, self.shape, first.place, self.ragged or other.ragged)
 
     @property
     def wide(self) -> bool:
         """Whether windows have grown as large as the node, so that whole rows are cheaper."""
-        return self.place is not None and prod(self.coef.shape[5:]) >= prod(self.shape[2:])
+        return self.place is not None and prod(self.coef.shape[1:3]) >= prod(self.shape[2:])
 
 
-def contract(coef: Tensor, values: Tensor, axes: int) -> Tensor:
-    """Return the sum of ``coef * values`` over the last ``axes`` axes."""
-    if coef.ndim == axes + 2 and values.shape[1] == 1:  # whole rows against one vector each: a matrix product
-        return (coef.flatten(2) @ values.flatten(2).mT).squeeze(2)
-    return (coef * values).flatten(-axes).sum(-1)
-
-
-def gather(
-    values: Float[Tensor, "b c height width"], place: Place, count: Shape, size: Shape
-) -> Float[Tensor, "b y x c h w"]:
-    """Return a view of the windows of ``values``, zero outside."""
-    ends = [o + s * (n - 1) + k for o, s, n, k in zip(place.offset, place.stride, count, size, strict=True)]
+def gather(values: Float[Tensor, "b c height width"], place: Place, size: Shape) -> Float[Tensor, "c h w 1 b y x"]:
+    """Return the windows of ``values``, zero outside."""
+    ends = [o + s * (n - 1) + k for o, s, n, k in zip(place.offset, place.stride, place.count, size, strict=True)]
     (top, left), (height, width) = place.offset, values.shape[2:]
     padded = functional.pad(values, (-left, ends[1] - width, -top, ends[0] - height))  # negative padding cuts
     windows = padded.unfold(2, size[0], place.stride[0]).unfold(3, size[1], place.stride[1])
-    return windows.permute(0, 2, 3, 1, 4, 5)
+    # Copied, so that what multiplies it runs over long rows in memory.
+    return windows.permute(1, 4, 5, 0, 2, 3).contiguous().unsqueeze(3)
 
 
 def aligned(form: Form, other: Form) -> Form:
@@ -124,9 +136,10 @@ def aligned(form: Form, other: Form) -> Form:
     pads: list[int] = []
     for axis in (1, 0):
         mine, theirs = form.place.offset[axis], other.place.offset[axis]
-        end = max(mine + form.coef.shape[5 + axis], theirs + other.coef.shape[5 + axis])
-        pads += [mine - near[axis], end - mine - form.coef.shape[5 + axis]]
-    return Form(functional.pad(form.coef, pads), form.shape, Place((near[0], near[1]), form.place.stride))
+        end = max(mine + form.coef.shape[1 + axis], theirs + other.coef.shape[1 + axis])
+        pads += [mine - near[axis], end - mine - form.coef.shape[1 + axis]]
+    coef = functional.pad(form.coef, [0] * 8 + pads)
+    return Form(coef, form.shape, Place((near[0], near[1]), form.place.stride, form.place.count), form.ragged)
 
 
 def identity(shape: Shape, dtype: torch.dtype, device: torch.device) -> Form:
@@ -136,8 +149,8 @@ def identity(shape: Shape, dtype: torch.dtype, device: torch.device) -> Form:
     """
     c, height, width = shape[1:]
     eye = torch.eye(c, dtype=dtype, device=device)
-    coef = torch.cat([eye, -eye]).reshape(1, 1, 1, 2 * c, c, 1, 1).expand(1, height, width, -1, -1, -1, -1)
-    return Form(coef, shape, Place((0, 0), (1, 1)))
+    coef = torch.cat([eye, -eye], 1).reshape(c, 1, 1, 2 * c, 1, 1, 1)
+    return Form(coef, shape, Place((0, 0), (1, 1), (height, width)))
 
 
 def chosen(rows: Float[Tensor, "b s n"], shape: Shape) -> Form:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.balls import L1, L2, Ball, Linf, column
-from holdfast.bounds.forms import Form, contract
+from holdfast.bounds.forms import Form
 from holdfast.bounds.relaxations import Box
 from holdfast.encoder import Domain, Pixels
 from holdfast.errors import HoldfastError
@@ -40,13 +40,11 @@ class Region:
         """Return a lower bound of each form over the region, (b, s) or (b, y, x, m); exact but for l2's bisection."""
         if self.ball is Linf:
             # Infinite ends of the range never survive: the ball's own box is finite.
-            return form.dot((self.low + self.high) / 2) - contract(
-                form.coef.abs(), form.lay((self.high - self.low) / 2), form.axes
-            )
-        down, up = (form.lay(end - self.centre).expand_as(form.coef) for end in (self.low, self.high))
-        coef = form.coef.flatten(-form.axes)
-        room = torch.where(coef > 0, -down.flatten(-form.axes), up.flatten(-form.axes))
-        eps = self.eps.reshape(-1, *(1,) * (coef.ndim - 2))
+            return form.dot((self.low + self.high) / 2) - form.like(form.coef.abs()).dot((self.high - self.low) / 2)
+        down, up = (form.lay(end - self.centre) for end in (self.low, self.high))
+        room = form.last(torch.where(form.coef > 0, -down, up))
+        coef = form.last(form.coef).expand_as(room)
+        eps = self.eps.reshape((-1, 1) if form.place is None else (-1, 1, 1))
         return form.dot(self.centre) - GAINS[self.ball](coef.abs(), room, eps)
 
 
