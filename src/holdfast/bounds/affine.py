@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -172,21 +172,45 @@ class Convolution(Affine):
 
     def _scattered(self, coef: Float[Tensor, "out h w ..."]) -> Float[Tensor, "c height width ..."]:
         """Return the transpose without padding: one product with the kernel, and a sum over its entries."""
-        kernel, (h, w) = self.weight.shape[2:], coef.shape[1:3]
+        kernel, c = self.weight.shape[2:], self.groups * self.weight.shape[1]
         grouped = self.weight.unflatten(0, (self.groups, -1)).flatten(2)
-        parts = grouped.mT @ coef.unflatten(0, (self.groups, -1)).flatten(2)
-        c = self.groups * self.weight.shape[1]
-        parts = parts.reshape(c, *kernel, *coef.shape[1:])
-        if h == w == 1 and self.dilation == (1, 1):
-            return parts.reshape(c, *kernel, *coef.shape[3:])
-        sizes = [
-            (n - 1) * s + d * (k - 1) + 1 for n, s, d, k in zip((h, w), self.stride, self.dilation, kernel, strict=True)
-        ]
-        whole = coef.new_zeros(c, *sizes, *coef.shape[3:])
-        for i in range(kernel[0]):
-            for j in range(kernel[1]):
-                top, left = i * self.dilation[0], j * self.dilation[1]
-                rows = slice(top, top + (h - 1) * self.stride[0] + 1, self.stride[0])
-                columns = slice(left, left + (w - 1) * self.stride[1] + 1, self.stride[1])
-                whole[:, rows, columns] += parts[:, i, j]
+        parts = (grouped.mT @ coef.unflatten(0, (self.groups, -1)).flatten(2)).reshape(c, *kernel, *coef.shape[1:])
+        return Overlapped.apply(parts, self.stride, self.dilation)
+
+
+class Overlapped(torch.autograd.Function):
+    """Sum of shifted parts, (c, kh, kw, h, w, ...) to (c, height, width, ...): entry (i, j) of the kernel goes to
+    ``dilation * (i, j) + stride * (y, x)``. Written out because differentiating assignments copies all at each.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, parts: Tensor, stride: tuple[int, int], dilation: tuple[int, int]) -> Tensor:
+        ctx.settings = parts.shape[1:5], stride, dilation
+        height, width = (
+            (n - 1) * s + d * (k - 1) + 1
+            for k, n, s, d in zip(parts.shape[1:3], parts.shape[3:5], stride, dilation, strict=True)
+        )
+        whole = parts.new_zeros(parts.shape[0], height, width, *parts.shape[5:])
+        for i, j, rows, columns in _shifts(*ctx.settings):
+            whole[:, rows, columns] += parts[:, i, j]
         return whole
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (whole,), (kh, kw, h, w) = grads, ctx.settings[0]
+        parts = whole.new_empty(whole.shape[0], kh, kw, h, w, *whole.shape[3:])
+        for i, j, rows, columns in _shifts(*ctx.settings):
+            parts[:, i, j] = whole[:, rows, columns]
+        return parts, None, None
+
+
+def _shifts(
+    sizes: Sequence[int], stride: tuple[int, int], dilation: tuple[int, int]
+) -> Iterator[tuple[int, int, slice, slice]]:
+    """Return each entry of the kernel and where its part goes."""
+    kh, kw, h, w = sizes
+    for i in range(kh):
+        for j in range(kw):
+            top, left = i * dilation[0], j * dilation[1]
+            rows = slice(top, top + (h - 1) * stride[0] + 1, stride[0])
+            yield i, j, rows, slice(left, left + (w - 1) * stride[1] + 1, stride[1])

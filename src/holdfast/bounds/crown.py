@@ -7,7 +7,7 @@ upper plane where it is negative. At the input the region's minimum of the linea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -22,7 +22,7 @@ from holdfast.bounds.interval import step
 from holdfast.bounds.region import Region
 from holdfast.bounds.relaxations import Box, Planes, Rule
 
-MEMORY = 2**27
+MEMORY = 2**26
 """Bytes that the coefficients of one node may take at a time; more rows are bounded in turns."""
 
 
@@ -38,12 +38,24 @@ class Relaxed:
     """Whether intervals improved on CROWN where it matters."""
 
 
+class Slopes:
+    """Choices left to whoever bounds: here, none. What is chosen for ReLUs is as sound, whatever it is."""
+
+    def choose(self, node: int, form: Form, planes: Planes) -> Planes:
+        """Return the planes to use at a nonlinear node for the coefficients ``form`` over its output."""
+        return planes
+
+    def constrain(self, node: int, parts: Sequence[Form]) -> Sequence[Form]:
+        """Return the forms over its inputs with multiples of known inequalities taken off."""
+        return parts
+
+
 def minimise(
-    relaxed: Relaxed, target: int, form: Form, slopes: Mapping[int, Tensor] | None = None
+    relaxed: Relaxed, target: int, form: Form, slopes: Slopes | None = None
 ) -> Float[Tensor, "b ..."]:
     """Return lower bounds, (b, s) or (m, b, y, x) for windows, of the forms over the node ``target``.
 
-    ``slopes`` replaces lower slopes of ReLUs, by node: one for each entry, or one for each coefficient.
+    ``slopes`` chooses the lower slopes of ReLUs, and may add multiplied constraints on their inputs.
     """
     pending, total = {target: form}, torch.zeros((), dtype=form.coef.dtype, device=form.coef.device)
     for node in reversed(relaxed.graph.nodes[: target + 1]):
@@ -54,9 +66,8 @@ def minimise(
             return total + relaxed.region.minimise(form)
         if isinstance(operation, Rule):
             planes = relaxed.planes[node.index]
-            if slopes is not None and node.index in slopes:
-                planes = planes.sloped(slopes[node.index])
-            parts, constant = through(form, planes)
+            parts, constant = through(form, planes if slopes is None else slopes.choose(node.index, form, planes))
+            parts = parts if slopes is None else slopes.constrain(node.index, parts)
             total = total + constant
         else:
             parts = operation.transpose(form)
@@ -81,7 +92,11 @@ def through(form: Form, planes: Planes) -> tuple[Sequence[Form], Tensor]:
     return parts, constant
 
 
-def relax(graph: Graph, region: Region, joint: bool = True) -> Relaxed:
+Bounder = Callable[[Relaxed, int, Form], Tensor]
+"""How forms over a node are bounded: ``minimise``, or that with optimised slopes."""
+
+
+def relax(graph: Graph, region: Region, joint: bool = True, bounder: Bounder = minimise) -> Relaxed:
     """Return boxes and planes of all nodes, by CROWN where a tighter box changes a relaxation.
 
     ``joint`` intersects with interval bounds (each can be the tighter); without it the boxes are CROWN's own.
@@ -93,7 +108,8 @@ def relax(graph: Graph, region: Region, joint: bool = True) -> Relaxed:
         box = step(node, relaxed.boxes, region)
         relaxed.boxes.append(box)
         if node.index in wanted and node.index not in exact:
-            relaxed.boxes[-1] = tightened(relaxed, node.index, curved(graph, node.index, box), joint)
+            where = curved(graph, node.index, box)
+            relaxed.boxes[-1] = tightened(relaxed, node.index, where, joint, bounder)
         if isinstance(node.operation, Rule):
             relaxed.planes[node.index] = node.operation.relax(*(relaxed.boxes[i] for i in node.inputs))
     return relaxed
@@ -118,15 +134,17 @@ def curved(graph: Graph, target: int, box: Box) -> Bool[Tensor, "b ..."]:
     return torch.stack([rule.curved(box) for rule in users]).any(0)
 
 
-def tightened(relaxed: Relaxed, target: int, where: Bool[Tensor, "b ..."], joint: bool = True) -> Box:
+def tightened(
+    relaxed: Relaxed, target: int, where: Bool[Tensor, "b ..."], joint: bool = True, bounder: Bounder = minimise
+) -> Box:
     """Return the box of a node, by CROWN ``where`` it matters (everywhere, unless ``joint``)."""
     box = relaxed.boxes[target]
     if joint and not where.any():
         return box
     if windowed(relaxed.graph, target):
-        found = _by_windows(relaxed, target)
+        found = _by_windows(relaxed, target, bounder)
     else:
-        found = _by_rows(relaxed, target, where if joint else torch.ones_like(where))
+        found = _by_rows(relaxed, target, where if joint else torch.ones_like(where), bounder)
     if not joint:
         return found
     # CROWN may fail where intervals do not (overflow): what it cannot say changes nothing.
@@ -144,17 +162,17 @@ def windowed(graph: Graph, target: int) -> bool:
     return isinstance(node.operation, Convolution) and max(node.shape[2:]) > 1
 
 
-def _by_windows(relaxed: Relaxed, target: int) -> Box:
+def _by_windows(relaxed: Relaxed, target: int, bounder: Bounder) -> Box:
     graph, b = relaxed.graph, len(relaxed.region.centre)
     shape = graph.nodes[target].shape
     form = identity(shape, graph.dtype, graph.device)
     turns = form.coef.split(per_turn(graph, target, b * shape[2] * shape[3]), 3)
-    least = torch.cat([minimise(relaxed, target, form.like(part)) for part in turns])
+    least = torch.cat([bounder(relaxed, target, form.like(part)) for part in turns])
     lower, upper = least.movedim(0, 1).unsqueeze(1).expand(b, -1, -1, -1, -1).chunk(2, 2)
     return Box(lower, -upper)
 
 
-def _by_rows(relaxed: Relaxed, target: int, where: Bool[Tensor, "b ..."]) -> Box:
+def _by_rows(relaxed: Relaxed, target: int, where: Bool[Tensor, "b ..."], bounder: Bounder) -> Box:
     graph = relaxed.graph
     shape, flat = graph.nodes[target].shape, where.flatten(1)
     count = int(flat.sum(1).max())
@@ -163,7 +181,7 @@ def _by_rows(relaxed: Relaxed, target: int, where: Bool[Tensor, "b ..."]) -> Box
     lower, upper = (end.flatten(1).clone() for end in relaxed.boxes[target])
     for part in rows.split(per_turn(graph, target, 2 * len(rows)), 1):
         units = unit_rows(part, flat.shape[1], graph.dtype)
-        least = minimise(relaxed, target, chosen(torch.cat([units, -units], 1), shape))
+        least = bounder(relaxed, target, chosen(torch.cat([units, -units], 1), shape))
         low, high = least.chunk(2, 1)
         lower, upper = lower.scatter(1, part, low), upper.scatter(1, part, -high)
     return Box(lower.unflatten(1, shape), upper.unflatten(1, shape))
@@ -181,12 +199,8 @@ def unit_rows(rows: Int[Tensor, "b s"], n: int, dtype: torch.dtype) -> Float[Ten
     return torch.zeros((*rows.shape, n), dtype=dtype, device=rows.device).scatter_(2, rows[..., None], 1.0)
 
 
-def output_bounds(
-    relaxed: Relaxed, rows: Float[Tensor, "b s d"], slopes: Mapping[int, Tensor] | None = None
-) -> Float[Tensor, "b s"]:
+def output_bounds(relaxed: Relaxed, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
     """Return lower bounds of ``rows . code``."""
     output = relaxed.graph.nodes[-1]
-    if slopes is not None:
-        return minimise(relaxed, output.index, chosen(rows, output.shape), slopes)
     turns = rows.split(per_turn(relaxed.graph, output.index, len(rows)), 1)
     return torch.cat([minimise(relaxed, output.index, chosen(part, output.shape)) for part in turns], 1)

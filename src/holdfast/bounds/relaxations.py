@@ -8,7 +8,7 @@ A box that is not finite gives planes that are not finite, never planes that hol
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -35,11 +35,6 @@ class Planes:
     ceiling: Values | None
     free: Values | None = None
     """Where any lower slope in [0, 1] through the origin is as sound (unstable ReLUs), as a mask."""
-
-    def sloped(self, slopes: Values) -> Planes:
-        """Return the planes with lower ``slopes`` where they are free."""
-        assert self.free is not None
-        return replace(self, lower=(torch.where(self.free, slopes, self.lower[0]),))
 
 
 @dataclass(frozen=True)
