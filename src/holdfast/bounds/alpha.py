@@ -51,7 +51,7 @@ def ascend(relaxed: Relaxed, target: int, form: Form, steps: int, rate: float) -
         if not free.slopes:
             return best
         optimiser = torch.optim.Adam(free.slopes.values(), lr=rate)
-        schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.9)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.95)
         for _ in range(steps):
             optimiser.zero_grad()
             (-bound.sum()).backward()
@@ -70,8 +70,8 @@ def ascend(relaxed: Relaxed, target: int, form: Form, steps: int, rate: float) -
 class Alpha(Method):
     """CROWN with optimised slopes: for the boxes of inner layers (``inner`` steps), then for each row."""
 
-    steps: int = 20
-    inner: int = 10
+    steps: int = 30
+    inner: int = 20
     rate: float = 0.25
     name = "alpha"
 
