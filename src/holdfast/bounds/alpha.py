@@ -7,6 +7,7 @@ serve all rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import final
@@ -23,6 +24,8 @@ from holdfast.bounds.method import Method
 from holdfast.bounds.region import Region
 from holdfast.bounds.relaxations import Planes
 
+DECAY = 0.95  # of the step, at each step
+
 
 @dataclass
 class Free(Slopes):
@@ -35,23 +38,50 @@ class Free(Slopes):
             return planes
         if node not in self.slopes:
             start = form.lay(planes.lower[0])
-            start = start.expand(torch.broadcast_shapes(form.coef.shape, start.shape))
-            self.slopes[node] = start.clone().requires_grad_()
-        kept = form.lay(planes.free.to(form.coef.dtype)) > 0
-        lower = torch.where(kept, self.slopes[node], form.lay(planes.lower[0]))
-        return replace(planes, lower=(lower,))
+            self.slopes[node] = start.expand(torch.broadcast_shapes(form.coef.shape, start.shape)).clone()
+            self.slopes[node].requires_grad_()
+        free = form.lay(planes.free.to(form.coef.dtype)) > 0
+        return replace(planes, lower=(torch.where(free, self.slopes[node], form.lay(planes.lower[0])),))
 
 
 def ascend(relaxed: Relaxed, target: int, form: Form, steps: int, rate: float) -> Tensor:
     """Return the best lower bounds of the forms over ``target`` that ``steps`` of Adam find."""
-    free = Free()
+    return climb(relaxed, target, form, steps, rate, Free())
+
+
+def ascend_rows(
+    relaxed: Relaxed, rows: Float[Tensor, "b s d"], steps: int, rate: float
+) -> tuple[Float[Tensor, "b s"], dict[int, Float[Tensor, "b s ..."]]]:
+    """Return the best lower bounds of ``rows . code``, and for each ReLU node the slopes that gave them."""
+    output, free, best = relaxed.graph.nodes[-1], Free(), {}
+    form = chosen(rows, output.shape)
+
+    def keep(better: Tensor) -> None:
+        for node, slopes in free.slopes.items():
+            mask = better.reshape(*better.shape, *(1,) * (slopes.ndim - 2))
+            best[node] = torch.where(mask, slopes.detach(), best.get(node, slopes.detach()))
+
+    return climb(relaxed, output.index, form, steps, rate, free, keep), best
+
+
+def climb(
+    relaxed: Relaxed,
+    target: int,
+    form: Form,
+    steps: int,
+    rate: float,
+    free: Free,
+    keep: Callable[[Tensor], None] = lambda better: None,
+) -> Tensor:
+    """Return the best bounds found from ``free``, calling ``keep`` with a mask of those that each step improved."""
     with torch.enable_grad():
-        best = bound = minimise(relaxed, target, form, free)
-        best = best.detach()
-        if not free.slopes:
+        bound = minimise(relaxed, target, form, free)
+        best = bound.detach()
+        keep(torch.ones_like(best, dtype=torch.bool))
+        if not free.slopes or not steps:
             return best
         optimiser = torch.optim.Adam(free.slopes.values(), lr=rate)
-        schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, 0.95)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, DECAY)
         for _ in range(steps):
             optimiser.zero_grad()
             (-bound.sum()).backward()
@@ -61,6 +91,7 @@ def ascend(relaxed: Relaxed, target: int, form: Form, steps: int, rate: float) -
                 for slope in free.slopes.values():
                     slope.clamp_(0, 1)
             bound = minimise(relaxed, target, form, free)
+            keep(bound.detach() > best)
             best = torch.fmax(best, bound.detach())
     return best
 
@@ -77,8 +108,6 @@ class Alpha(Method):
 
     @torch.no_grad()
     def __call__(self, graph: Graph, region: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        bounder = partial(ascend, steps=self.inner, rate=self.rate)
-        relaxed = relax(graph, region, bounder=bounder)
-        output = graph.nodes[-1]
-        found = ascend(relaxed, output.index, chosen(rows, output.shape), self.steps, self.rate)
+        relaxed = relax(graph, region, bounder=partial(ascend, steps=self.inner, rate=self.rate))
+        found, _ = ascend_rows(relaxed, rows, self.steps, self.rate)
         return torch.fmax(found, interval.bounds(graph, relaxed.boxes, rows))

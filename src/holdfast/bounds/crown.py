@@ -50,9 +50,7 @@ class Slopes:
         return parts
 
 
-def minimise(
-    relaxed: Relaxed, target: int, form: Form, slopes: Slopes | None = None
-) -> Float[Tensor, "b ..."]:
+def minimise(relaxed: Relaxed, target: int, form: Form, slopes: Slopes | None = None) -> Float[Tensor, "b ..."]:
     """Return lower bounds, (b, s) or (m, b, y, x) for windows, of the forms over the node ``target``.
 
     ``slopes`` chooses the lower slopes of ReLUs, and may add multiplied constraints on their inputs.

@@ -32,6 +32,11 @@ class Region:
     eps: Float[Tensor, "b"]
     ball: type[Ball]
 
+    def pick(self, image: int) -> Region:
+        """Return the region of one image."""
+        one = slice(image, image + 1)
+        return Region(self.centre[one], self.low[one], self.high[one], self.eps[one], self.ball)
+
     @property
     def box(self) -> Box:
         return Box(self.low, self.high)
