@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.balls import Ball
+from holdfast.bounds.alpha import Alpha
+from holdfast.bounds.branch import Branch
+from holdfast.bounds.exact import Exact
+from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Crown, Interval, Method
+from holdfast.bounds.radius import radii
 from holdfast.bounds.region import region
 from holdfast.bounds.trace import trace
 from holdfast.encoder import Encoder, Pixels
 from holdfast.errors import HoldfastError
+from holdfast.spelling import READERS, read
 
-__all__ = ["Crown", "Interval", "Method", "lower_bound"]
+__all__ = ["METHODS", "Alpha", "Branch", "Crown", "Exact", "Interval", "Method", "certified_radius", "lower_bound"]
+
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Interval, Crown, Alpha, Branch, Exact)}
+READERS["Method"] = lambda text: read(text, METHODS, "method")
 
 
 def lower_bound(
@@ -45,6 +54,46 @@ def lower_bound(
         >>> bool(lower_bound(encoder, x, code, Linf(0.01)) < clean)
         True
     """
+    x, graph = _ready(encoder, pixels, rows)
+    eps = torch.full((len(x),), ball.radius, dtype=rows.dtype, device=rows.device)
+    return _known((method or Crown())(graph, region(x, type(ball), eps, encoder.domain), rows))
+
+
+def certified_radius(
+    encoder: Encoder,
+    pixels: Pixels,
+    rows: Float[Tensor, "b s d"],
+    ball: Ball,
+    method: Method | None = None,
+    tolerance: float = 1e-4,
+) -> Float[Tensor, "b s"]:
+    """Return for each image and row ``w`` the largest radius found at which ``w . f(x)`` is proved positive.
+
+    It is 0 where the row is not positive at the image itself. All rows of an image share the work; a radius without a
+    proof was seen at most ``tolerance`` above each result. Arguments are those of ``lower_bound``; ``ball`` is the
+    largest of interest.
+
+    Example:
+        >>> from holdfast.balls import Linf
+        >>> from holdfast.encoders import load
+        >>> encoder = load("builtin:digits-robust")
+        >>> x = torch.full((1, 1, 8, 8), 0.5)
+        >>> radius = certified_radius(encoder, x, encoder(x)[:, None].double(), Linf(0.5))
+        >>> bool(lower_bound(encoder, x, encoder(x)[:, None].double(), Linf(radius.item())) > 0)
+        True
+    """
+    x, graph = _ready(encoder, pixels, rows)
+
+    def bound(images: Int[Tensor, "a"], eps: Float[Tensor, "a"]) -> Float[Tensor, "a s"]:
+        around = region(x[images], type(ball), eps, encoder.domain)
+        return _known((method or Crown())(graph, around, rows[images]))
+
+    clean = (rows @ graph(x)[..., None]).squeeze(2)
+    return radii(bound, clean, ball.radius, tolerance)
+
+
+def _ready(encoder: Encoder, pixels: Pixels, rows: Float[Tensor, "b s d"]) -> tuple[Pixels, Graph]:
+    """Return the images in the rows' precision and the encoder's graph, after checking that they fit."""
     encoder.domain.check(pixels)
     if rows.ndim != 3 or len(rows) != len(pixels):
         raise HoldfastError(f"rows must have shape ({len(pixels)}, s, d), got {tuple(rows.shape)}")
@@ -52,7 +101,9 @@ def lower_bound(
     d = graph.nodes[-1].shape[-1]
     if rows.shape[2] != d:
         raise HoldfastError(f"rows must have {d} columns, one for each feature of {encoder.name}, got {rows.shape[2]}")
-    x = pixels.to(rows)
-    eps = torch.full((len(x),), ball.radius, dtype=rows.dtype, device=rows.device)
-    found = (method or Crown())(graph, region(x, type(ball), eps, encoder.domain), rows)
-    return torch.where(found.isfinite(), found, -torch.inf)
+    return pixels.to(rows), graph
+
+
+def _known(bounds: Float[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+    """Return ``bounds`` with minus infinity, which claims nothing, for whatever is not finite."""
+    return torch.where(bounds.isfinite(), bounds, -torch.inf)

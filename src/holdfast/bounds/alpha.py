@@ -53,7 +53,8 @@ def ascend_rows(
     relaxed: Relaxed, rows: Float[Tensor, "b s d"], steps: int, rate: float
 ) -> tuple[Float[Tensor, "b s"], dict[int, Float[Tensor, "b s ..."]]]:
     """Return the best lower bounds of ``rows . code``, and for each ReLU node the slopes that gave them."""
-    output, free, best = relaxed.graph.nodes[-1], Free(), {}
+    output, free = relaxed.graph.nodes[-1], Free()
+    best: dict[int, Tensor] = {}
     form = chosen(rows, output.shape)
 
     def keep(better: Tensor) -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import torch
@@ -99,7 +99,9 @@ def _softmax(builder: Builder, x: Var, dim: int, dtype: Any = None) -> Var:
     mine = builder.monotone(lambda v: v.unsqueeze(axis + 1), x)
     theirs = builder.monotone(lambda v: v.unsqueeze(axis), x)
     ratios = builder.nonlinear("exp", builder.combine([1.0, -1.0], theirs, mine))
-    return builder.nonlinear("reciprocal", builder.monotone(lambda v: v.sum(axis + 1), ratios))
+    # The sum has a term exp(x_i - x_i) = 1, which its interval does not know.
+    total = at_least(builder, builder.monotone(lambda v: v.sum(axis + 1), ratios), 1.0)
+    return builder.nonlinear("reciprocal", total)
 
 
 def products(builder: Builder, x: Var, y: Var) -> Var:
@@ -137,7 +139,9 @@ def _normalised(builder: Builder, x: Var, axes: tuple[int, ...], eps: float) -> 
     variance = builder.monotone(lambda v: v.mean(axes, keepdim=True) + eps, builder.nonlinear("square", centred))
     # A variance is never below eps, which the relaxed squares alone would not say.
     scale = builder.nonlinear("rsqrt", at_least(builder, variance, eps))
-    return builder.nonlinear("product", centred, scale)
+    # Nor is any of n centred values above sqrt(n) of their deviation.
+    most = sqrt(prod(x.shape[axis] for axis in axes))
+    return _clamp(builder, builder.nonlinear("product", centred, scale), -most, most)
 
 
 def _centred_magnitude(radius: Tensor, axes: tuple[int, ...]) -> Tensor:

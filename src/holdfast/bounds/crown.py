@@ -50,8 +50,8 @@ class Slopes:
         return parts
 
 
-def minimise(relaxed: Relaxed, target: int, form: Form, slopes: Slopes | None = None) -> Float[Tensor, "b ..."]:
-    """Return lower bounds, (b, s) or (m, b, y, x) for windows, of the forms over the node ``target``.
+def minimise(relaxed: Relaxed, target: int, form: Form, slopes: Slopes | None = None) -> Float[Tensor, "b s"]:
+    """Return lower bounds of the forms over the node ``target``.
 
     ``slopes`` chooses the lower slopes of ReLUs, and may add multiplied constraints on their inputs.
     """
@@ -105,11 +105,11 @@ def relax(graph: Graph, region: Region, joint: bool = True, bounder: Bounder = m
     for node in graph.nodes:
         box = step(node, relaxed.boxes, region)
         relaxed.boxes.append(box)
+        if isinstance(node.operation, Rule):
+            relaxed.planes[node.index] = node.operation.relax(*(relaxed.boxes[i] for i in node.inputs))
         if node.index in wanted and node.index not in exact:
             where = curved(graph, node.index, box)
             relaxed.boxes[-1] = tightened(relaxed, node.index, where, joint, bounder)
-        if isinstance(node.operation, Rule):
-            relaxed.planes[node.index] = node.operation.relax(*(relaxed.boxes[i] for i in node.inputs))
     return relaxed
 
 
@@ -165,8 +165,8 @@ def _by_windows(relaxed: Relaxed, target: int, bounder: Bounder) -> Box:
     shape = graph.nodes[target].shape
     form = identity(shape, graph.dtype, graph.device)
     turns = form.coef.split(per_turn(graph, target, b * shape[2] * shape[3]), 3)
-    least = torch.cat([bounder(relaxed, target, form.like(part)) for part in turns])
-    lower, upper = least.movedim(0, 1).unsqueeze(1).expand(b, -1, -1, -1, -1).chunk(2, 2)
+    least = torch.cat([bounder(relaxed, target, form.like(part)) for part in turns], 1)
+    lower, upper = least.unflatten(1, (1, -1, *shape[2:])).expand(b, -1, -1, -1, -1).chunk(2, 2)
     return Box(lower, -upper)
 
 

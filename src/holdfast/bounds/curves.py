@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import inf, pi, sqrt
 
@@ -114,11 +115,25 @@ def _silu_slope(x: Tensor) -> Tensor:
     return s * (1 + x * (1 - s))
 
 
+def _gelu_tanh_slope(x: Tensor) -> Tensor:
+    a, b = sqrt(2 / pi), 0.044715
+    t = torch.tanh(a * (x + b * x**3))
+    return (1 + t) / 2 + x / 2 * (1 - t * t) * a * (1 + 3 * b * x * x)
+
+
 CURVES = {
     "sigmoid": Curve(torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x), (0.0,)),
     "tanh": Curve(torch.tanh, lambda x: 1 - torch.tanh(x) ** 2, (0.0,)),
-    "gelu": Curve(functional.gelu, lambda x: _normal_share(x) + x * _normal(x), (-sqrt(2), sqrt(2)), (-0.7517915241,)),
-    "silu": Curve(functional.silu, _silu_slope, (-2.3993572805, 2.3993572805), (-1.2784645428,)),
+    "gelu": Curve(
+        functional.gelu, lambda x: _normal_share(x) + x * _normal(x), (-sqrt(2), sqrt(2)), (-0.7517915246935646,)
+    ),
+    "gelu_tanh": Curve(
+        partial(functional.gelu, approximate="tanh"),
+        _gelu_tanh_slope,
+        (-1.418504008790828, 1.418504008790828),
+        (-0.7524614220710163,),
+    ),
+    "silu": Curve(functional.silu, _silu_slope, (-2.399357280515468, 2.399357280515468), (-1.278464542761074,)),
     "exp": Curve(torch.exp, torch.exp),
     "square": Curve(torch.square, lambda x: 2 * x, turns=(0.0,)),
     "sqrt": Curve(torch.sqrt, lambda x: 0.5 / torch.sqrt(x), domain=0.0),

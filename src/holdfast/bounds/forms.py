@@ -60,8 +60,8 @@ class Form:
         """Return what lies like the coefficients with the node's axes flattened, and at the end."""
         return values.flatten(2) if self.place is None else values.flatten(0, 2).movedim(0, -1)
 
-    def dot(self, values: Float[Tensor, "..."]) -> Tensor:
-        """Return the forms' values, (b, s) or (m, b, y, x) for windows, at the node's ``values``."""
+    def dot(self, values: Float[Tensor, "..."]) -> Float[Tensor, "b s"]:
+        """Return the forms' values at the node's ``values``."""
         laid = self.lay(values)
         if self.place is None:
             if laid.shape[1] > 1:
@@ -69,8 +69,14 @@ class Form:
             return (self.coef.flatten(2) @ laid.flatten(2).mT).squeeze(2)
         if self.coef.shape[4:] == (1, 1, 1) and laid.shape[3] == 1:
             product = self.coef.flatten(0, 2).flatten(1).T @ laid.flatten(0, 2).flatten(1)
-            return product.unflatten(1, laid.shape[4:])
-        return (self.coef * laid).flatten(0, 2).sum(0)
+            return self.listed(product.unflatten(1, laid.shape[4:]))
+        return self.listed((self.coef * laid).flatten(0, 2).sum(0))
+
+    def listed(self, results: Tensor) -> Float[Tensor, "b s"]:
+        """Return one result for each form, (b, s) or (m, b, y, x), in the order of whole rows: s = m * y * x."""
+        if self.place is None:
+            return results
+        return results.expand(-1, -1, *self.place.count).movedim(0, 1).flatten(1)
 
     def times(self, factor: Float[Tensor, "..."] | float) -> Form:
         """Return the form of ``z`` where this one is of ``factor * z``, entry by entry."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Bound = Callable[[Int[Tensor, "a"], Float[Tensor, "a"]], Float[Tensor, "a s"]]
@@ -37,7 +37,7 @@ class Search:
         high = torch.where(~(self.values > 0) & (eps > low[..., None]), eps, torch.inf).amin(2)
         return low, high
 
-    def open(self) -> Float[Tensor, "b s"]:
+    def open(self) -> Bool[Tensor, "b s"]:
         """Return which rows are still to be settled, as a mask."""
         low, high = self.bracket()
         return (low >= 0) & (low < self.most) & (high - low > self.tolerance)

@@ -41,8 +41,8 @@ class Region:
     def box(self) -> Box:
         return Box(self.low, self.high)
 
-    def minimise(self, form: Form) -> Tensor:
-        """Return a lower bound of each form over the region, (b, s) or (b, y, x, m); exact but for l2's bisection."""
+    def minimise(self, form: Form) -> Float[Tensor, "b s"]:
+        """Return a lower bound of each form over the region; exact but for l2's bisection."""
         if self.ball is Linf:
             # Infinite ends of the range never survive: the ball's own box is finite.
             return form.dot((self.low + self.high) / 2) - form.like(form.coef.abs()).dot((self.high - self.low) / 2)
@@ -50,7 +50,7 @@ class Region:
         room = form.last(torch.where(form.coef > 0, -down, up))
         coef = form.last(form.coef).expand_as(room)
         eps = self.eps.reshape((-1, 1) if form.place is None else (-1, 1, 1))
-        return form.dot(self.centre) - GAINS[self.ball](coef.abs(), room, eps)
+        return form.dot(self.centre) - form.listed(GAINS[self.ball](coef.abs(), room, eps))
 
 
 def region(pixels: Pixels, ball: type[Ball], eps: Float[Tensor, "b"], domain: Domain) -> Region:
@@ -72,12 +72,14 @@ def l2_gain(slope: Tensor, room: Tensor, eps: Tensor) -> Tensor:
     def point(t: Tensor) -> Tensor:
         return torch.minimum(slope / t[..., None], room)
 
-    tiny = torch.finfo(slope.dtype).tiny
-    high = slope.norm(dim=-1) / eps + tiny  # there the unclipped step has norm eps, and the clipped one less
+    least = torch.finfo(slope.dtype).tiny ** 0.5  # a slope of zero has no direction
+    high = (slope.norm(dim=-1) / eps).clamp_min(
+        least
+    )  # there the unclipped step has norm eps, and the clipped one less
     low = high * 1e-9
     with torch.no_grad():
         for _ in range(HALVINGS):
-            middle = (low * high).sqrt()
+            middle = low.sqrt() * high.sqrt()  # apart, for their product may underflow
             long = point(middle).norm(dim=-1) > eps
             low, high = torch.where(long, middle, low), torch.where(long, high, middle)
     best = point(high)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 Values = Float[Tensor, "b ..."]
@@ -33,7 +33,7 @@ class Planes:
     upper: tuple[Values, ...]
     floor: Values | None
     ceiling: Values | None
-    free: Values | None = None
+    free: Bool[Tensor, "b ..."] | None = None
     """Where any lower slope in [0, 1] through the origin is as sound (unstable ReLUs), as a mask."""
 
 

@@ -1,0 +1,144 @@
+"""Laws over every operation: the graph computes what the module does, and no point of a ball lies below a bound."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.balls import L1, L2, Ball, Linf
+from holdfast.bounds import Alpha, Crown, Interval, Method, lower_bound
+from holdfast.bounds.trace import trace
+from holdfast.encoder import Domain, Encoder
+from holdfast.errors import HoldfastError
+from tests.bounds.checks import lowest, points
+from tests.bounds.networks import OPERATIONS, SHAPE, Apply, build
+
+every = pytest.mark.parametrize("name", OPERATIONS)
+BALLS = [Linf(0.01), Linf(0.1), L2(0.3), L1(0.8)]
+METHODS: list[Method] = [Interval(), Crown(), Crown(joint=False), Alpha(steps=3, inner=2)]
+
+
+def scene(name: str) -> tuple[Encoder, torch.Tensor, torch.Tensor]:
+    encoder = build(name)
+    x = torch.rand(2, *SHAPE, dtype=torch.float64).round(decimals=1)  # some pixels at the ends of the range
+    rows = torch.randn(2, 3, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
+    return encoder, x, rows
+
+
+@every
+def test_the_graph_computes_what_the_module_does(name: str) -> None:
+    encoder, x, _ = scene(name)
+    assert torch.allclose(trace(encoder)(x), encoder.forward(x), rtol=1e-12, atol=1e-12)
+
+
+@every
+@pytest.mark.parametrize("ball", BALLS, ids=str)
+def test_no_point_of_the_ball_lies_below_a_bound(name: str, ball: Ball) -> None:
+    encoder, x, rows = scene(name)
+    least = torch.stack([lowest(encoder, x[i : i + 1], rows[i], ball, 350) for i in range(2)])
+    for method in METHODS:
+        bound = lower_bound(encoder, x, rows, ball, method)
+        assert bound.isfinite().all() or name in UNBOUNDED, method
+        assert (bound <= least + 1e-9).all(), (method, (bound - least).max())
+
+
+UNBOUNDED = {"unit length"}
+"""Networks that divide by what may be zero in the larger balls: nothing is known of them there."""
+
+
+@pytest.mark.slow
+@every
+@pytest.mark.parametrize("seed", range(3))
+def test_no_point_of_many_lies_below_a_bound(name: str, seed: int) -> None:
+    torch.manual_seed(seed)
+    encoder, x = build(name, seed), torch.rand(1, *SHAPE, dtype=torch.float64)
+    rows = torch.randn(1, 4, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
+    for ball in (Linf(0.003), Linf(0.03), Linf(0.3), L2(0.1), L2(1.0), L1(0.2), L1(3.0)):
+        least = lowest(encoder, x, rows[0], ball, 5000)
+        for method in METHODS:
+            assert (lower_bound(encoder, x, rows, ball, method)[0] <= least + 1e-9).all()
+
+
+@every
+def test_bounds_meet_the_value_in_a_tiny_ball(name: str) -> None:
+    encoder, x, rows = scene(name)
+    clean = torch.einsum("bsd,bd->bs", rows, encoder.forward(x))
+    for ball in (Linf(1e-7), L2(1e-7), L1(1e-7)):
+        assert torch.allclose(lower_bound(encoder, x, rows, ball), clean, atol=2e-3, rtol=1e-3)
+
+
+@every
+def test_each_method_is_as_tight_as_the_one_before(name: str) -> None:
+    encoder, x, rows = scene(name)
+    interval, plain, joint, alpha = (
+        lower_bound(encoder, x, rows, Linf(0.02), method)
+        for method in (Interval(), Crown(joint=False), Crown(), Alpha(steps=5, inner=0))
+    )
+    assert (joint >= torch.maximum(interval, plain) - 1e-9).all()
+    assert (alpha >= joint - 1e-9).all() or not torch.equal(alpha, alpha)
+
+
+@every
+def test_single_precision_agrees_with_double(name: str) -> None:
+    encoder, x, rows = scene(name)
+    double = lower_bound(encoder, x, rows, Linf(0.02))
+    single = lower_bound(encoder, x, rows.float(), Linf(0.02))
+    assert torch.allclose(single.double(), double, rtol=2e-3, atol=2e-3)
+
+
+@every
+def test_images_are_bounded_alone_as_among_others(name: str) -> None:
+    encoder, x, rows = scene(name)
+    together = lower_bound(encoder, x, rows, Linf(0.05))
+    alone = torch.cat([lower_bound(encoder, x[i : i + 1], rows[i : i + 1], Linf(0.05)) for i in range(2)])
+    assert torch.allclose(together, alone, rtol=1e-9, atol=1e-9)
+
+
+def test_points_reach_the_ball_and_stay_in_it() -> None:
+    encoder, x, _ = scene("conv")
+    found = points(encoder, x[:1], Linf(0.1), 100)
+    assert float((found - x[:1]).abs().max()) == pytest.approx(0.1)
+    assert 0 <= float(found.min()) <= float(found.max()) <= 1
+
+
+REFUSED = {
+    "sin": lambda x: torch.sin(x),
+    "cumsum": lambda x: x.cumsum(1),
+    "round": lambda x: x.round(),
+    "amax": lambda x: x.amax(1, keepdim=True),
+    "sort": lambda x: x.sort(1).values,
+    "elu": lambda x: nn.functional.elu(x),
+    "argmax": lambda x: x.argmax(1, keepdim=True).to(x.dtype),
+    "log": lambda x: torch.log(x + 1),
+    "where": lambda x: torch.where(x > 0, x, -x),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_an_operation_that_is_not_listed_is_refused_by_name(name: str) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(72, 4), Apply(REFUSED[name]))
+    refused = "gt" if name == "where" else name
+    with pytest.raises(HoldfastError, match=rf"operation '{refused}'.*cannot be bounded; supported: .*relu"):
+        trace(Encoder(module, "strange", Domain(SHAPE)))
+
+
+SETTINGS_REFUSED = {
+    "exponent 3": lambda x: x**3,
+    "order 1": lambda x: x / x.norm(p=1, dim=1, keepdim=True),
+    "ceil_mode": lambda x: nn.functional.max_pool2d(x.reshape(-1, 1, 2, 2), 2, 1, ceil_mode=True).flatten(1),
+    "weights that depend": lambda x: nn.functional.linear(x, x.reshape(4, 1) * x.reshape(1, 4)),
+}
+
+
+@pytest.mark.parametrize("said", SETTINGS_REFUSED)
+def test_a_setting_that_cannot_be_bounded_is_refused(said: str) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(72, 4), Apply(SETTINGS_REFUSED[said]))
+    with pytest.raises(HoldfastError, match=said):
+        trace(Encoder(module, "strange", Domain(SHAPE)))
+
+
+def test_a_module_that_branches_on_values_is_refused_in_one_sentence() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(72, 4), Apply(lambda x: x if x.sum() > 0 else -x))
+    with pytest.raises(HoldfastError, match="cannot be traced"):
+        trace(Encoder(module, "branching", Domain(SHAPE)))
