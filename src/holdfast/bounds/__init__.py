@@ -13,8 +13,8 @@ from holdfast.bounds.exact import Exact
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Crown, Interval, Method
 from holdfast.bounds.radius import radii
-from holdfast.bounds.region import region
-from holdfast.bounds.trace import trace
+from holdfast.bounds.regions import region
+from holdfast.bounds.tracing import trace
 from holdfast.encoder import Encoder, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.spelling import READERS, read

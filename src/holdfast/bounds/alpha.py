@@ -21,7 +21,7 @@ from holdfast.bounds.crown import Relaxed, Slopes, minimise, relax
 from holdfast.bounds.forms import Form, chosen
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Method
-from holdfast.bounds.region import Region
+from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Planes
 
 DECAY = 0.95  # of the step, at each step

@@ -8,6 +8,7 @@ with the lowest bounds first; the least bound over all parts bounds the row.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import final
@@ -21,7 +22,7 @@ from holdfast.bounds.crown import Relaxed, Slopes, minimise, relax
 from holdfast.bounds.forms import Form, chosen
 from holdfast.bounds.graph import RULES, Graph
 from holdfast.bounds.method import Method
-from holdfast.bounds.region import Region
+from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, Planes
 
 
@@ -29,7 +30,7 @@ from holdfast.bounds.relaxations import Box, Planes
 class Parts:
     """Parts of a row's region: for each ReLU node the ``signs`` of its split inputs (0: not split) and multipliers."""
 
-    signs: dict[int, Float[Tensor, "p ..."]]
+    signs: dict[int, Int[Tensor, "p ..."]]
     betas: dict[int, Float[Tensor, "p ..."]]
     bounds: Float[Tensor, "p"]
 
@@ -69,9 +70,9 @@ class Halves(Slopes):
         self.seen[node] = form.coef.detach()
         return replace(planes, lower=(torch.where(planes.free[:, None], self.slopes[node], planes.lower[0][:, None]),))
 
-    def constrain(self, node: int, parts: tuple[Form, ...] | list[Form]) -> list[Form]:  # type: ignore[override]
+    def constrain(self, node: int, parts: Sequence[Form]) -> Sequence[Form]:
         if node not in self.betas:
-            return list(parts)
+            return parts
         (form,) = parts
         # sign * z >= 0 on this part, so a multiple of it may be taken from what is minimised.
         return [form.like(form.coef - self.betas[node] * self.signs[node])]
@@ -142,7 +143,7 @@ class Problem:
         bound = minimise(relaxed, self.relaxed.graph.nodes[-1].index, form, halves)[:, 0].detach()
         return torch.fmax(best, bound)
 
-    def candidates(self, parts: Parts, halves: Halves, count: int) -> Float[Tensor, "p k"]:
+    def candidates(self, parts: Parts, halves: Halves, count: int) -> Int[Tensor, "p k"]:
         """Return the ReLUs of each part whose relaxation costs most, as positions among all; -1 where none is left.
 
         The cost is the height of the triangle at its tip, times the coefficient that meets it.
@@ -156,7 +157,8 @@ class Problem:
             gap = torch.maximum(slope * -low, (1 - slope) * high)
             cost = torch.where(coef < 0, -coef * planes.ceiling, coef * gap)
             scores.append(torch.where(planes.free, cost, -1.0).flatten(1))
-        best = torch.cat(scores, 1).topk(count, 1)
+        every = torch.cat(scores, 1)
+        best = every.topk(min(count, every.shape[1]), 1)
         return torch.where(best.values >= 0, best.indices, -1)
 
     def source(self, node: int) -> int:
@@ -230,6 +232,8 @@ class Branch(Method):
 
     def explore(self, problem: Problem, start: Float[Tensor, ""], end: float) -> Float[Tensor, ""]:
         """Return the least bound over the parts that were reached by ``end``."""
+        if not problem.slopes:  # no ReLU is unstable, so there is nothing to split
+            return start
         open_parts, closed = problem.root(start), torch.full_like(start, torch.inf)
         made = 1
         while len(open_parts) and made < self.parts and time.monotonic() < end:

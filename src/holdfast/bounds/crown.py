@@ -19,7 +19,7 @@ from holdfast.bounds.affine import Convolution, Diagonal
 from holdfast.bounds.forms import Form, chosen, identity
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.interval import step
-from holdfast.bounds.region import Region
+from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, Planes, Rule
 
 MEMORY = 2**26

@@ -19,7 +19,7 @@ from holdfast.bounds.affine import Affine
 from holdfast.bounds.crown import relax
 from holdfast.bounds.graph import RULES, Graph, Node
 from holdfast.bounds.method import Method
-from holdfast.bounds.region import Region
+from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box
 from holdfast.errors import HoldfastError
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from holdfast.bounds.affine import Affine
 from holdfast.bounds.forms import Form, chosen
 from holdfast.bounds.graph import Graph, Node
-from holdfast.bounds.region import Region
+from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, Rule
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from holdfast.bounds import interval
 from holdfast.bounds.crown import output_bounds, relax
 from holdfast.bounds.graph import Graph
-from holdfast.bounds.region import Region
+from holdfast.bounds.regions import Region
 from holdfast.spelling import spell
 
 

@@ -40,7 +40,7 @@ class Search:
     def open(self) -> Bool[Tensor, "b s"]:
         """Return which rows are still to be settled, as a mask."""
         low, high = self.bracket()
-        return (low >= 0) & (low < self.most) & (high - low > self.tolerance)
+        return (self.values[..., 0] > 0) & (low < self.most) & (high - low > self.tolerance)
 
     def proposals(self) -> Float[Tensor, "b s"]:
         """Return for each row the radius that should tell most about it."""
@@ -88,7 +88,7 @@ def radii(bound: Bound, clean: Float[Tensor, "b s"], most: float, tolerance: flo
         todo = search.open()
         active = todo.any(1).nonzero()[:, 0]
         if not len(active):
-            return search.bracket()[0].clamp_min(0)
+            return torch.where(clean > 0, search.bracket()[0], 0.0)
         wanted = torch.where(todo, search.proposals(), torch.nan)[active]
         eps = wanted.nanmedian(1).values
         column = torch.full_like(clean, torch.nan)

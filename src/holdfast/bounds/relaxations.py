@@ -27,13 +27,16 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class Planes:
-    """Linear bounds on an operation's output: one slope for each input, and constants (None: zero)."""
+    """Linear bounds on an operation's output: one slope for each input, and constants (None: zero).
 
-    lower: tuple[Values, ...]
-    upper: tuple[Values, ...]
-    floor: Values | None
-    ceiling: Values | None
-    free: Bool[Tensor, "b ..."] | None = None
+    Slopes may have one entry for each value of the node, or for each coefficient of the form they are met by.
+    """
+
+    lower: tuple[Float[Tensor, "..."], ...]
+    upper: tuple[Float[Tensor, "..."], ...]
+    floor: Float[Tensor, "..."] | None
+    ceiling: Float[Tensor, "..."] | None
+    free: Bool[Tensor, "..."] | None = None
     """Where any lower slope in [0, 1] through the origin is as sound (unstable ReLUs), as a mask."""
 
 

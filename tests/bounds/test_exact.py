@@ -1,0 +1,79 @@
+"""Networks so small that the minimum is known: it lies between every bound and every attack."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.balls import L2, Linf
+from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, certified_radius, lower_bound
+from holdfast.encoder import Domain, Encoder
+from holdfast.errors import HoldfastError
+from tests.bounds.checks import lowest
+from tests.samples import builtin, digits
+
+SHAPE = (1, 2, 2)
+
+
+def tiny(seed: int) -> Encoder:
+    torch.manual_seed(seed)
+    layers = (nn.Conv2d(1, 3, 2, 1, 1), nn.ReLU(), nn.Flatten(), nn.Linear(27, 5), nn.ReLU(), nn.Linear(5, 2))
+    return Encoder(nn.Sequential(*layers).eval(), "tiny", Domain(SHAPE)).to("cpu", torch.float64)
+
+
+def scene(seed: int) -> tuple[Encoder, Tensor, Tensor, Linf]:
+    encoder = tiny(seed)
+    return encoder, torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64), Linf(0.4)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_program_finds_the_minimum(seed: int) -> None:
+    encoder, x, rows, ball = scene(seed)
+    exact = lower_bound(encoder, x, rows, ball, Exact())
+    least = lowest(encoder, x, rows[0], ball, 20_000)
+    assert (exact[0] <= least + 1e-6).all()
+    assert torch.allclose(exact[0], least, atol=5e-3)  # four pixels are searched well
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_method_stays_below_the_minimum_and_above_the_one_before(seed: int) -> None:
+    encoder, x, rows, ball = scene(seed)
+    methods = (Interval(), Crown(), Alpha(), Branch(target=torch.inf), Exact())
+    bounds = torch.stack([lower_bound(encoder, x, rows, ball, method)[0] for method in methods])
+    assert (bounds.diff(dim=0) >= -1e-6).all(), bounds
+    assert (bounds[3] - bounds[4]).abs().max() < 0.02 * (bounds[2] - bounds[4]).abs().max() + 1e-6
+
+
+def test_pool_and_residual_networks_are_solved_too() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(1, 2, 2, 1, 1), nn.MaxPool2d(2, 1), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(8, 2)
+    )
+    encoder = Encoder(module.eval(), "pooled", Domain(SHAPE)).to("cpu", torch.float64)
+    x, rows = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64)
+    least = lowest(encoder, x, rows[0], Linf(0.3), 20_000)
+    assert torch.allclose(lower_bound(encoder, x, rows, Linf(0.3), Exact())[0], least, atol=5e-3)
+
+
+def test_what_cannot_be_solved_exactly_is_refused() -> None:
+    encoder, x, rows, _ = scene(0)
+    with pytest.raises(HoldfastError, match="linf"):
+        lower_bound(encoder, x, rows, L2(0.1), Exact())
+    smooth = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Sigmoid()), "smooth", Domain(SHAPE))
+    with pytest.raises(HoldfastError, match="sigmoid"):
+        lower_bound(smooth, x, rows, Linf(0.1), Exact())
+
+
+def test_digits_are_certified_up_to_where_they_are_refuted() -> None:
+    encoder, x = builtin("digits-robust"), digits(3).pixels([0, 1])
+    codes = torch.nn.functional.normalize(encoder(x).double(), dim=1)
+    rows = (codes[0] - codes[1])[None, None]
+    crown, exact = (
+        certified_radius(encoder, x[:1], rows, Linf(0.5), method, tolerance)
+        for method, tolerance in ((Crown(), 1e-3), (Exact(), 0.01))
+    )
+    assert exact > crown
+    double = encoder.to("cpu", torch.float64)
+    assert lowest(double, x[:1].double(), rows[0], Linf(exact.item() * 1.05 + 0.01), 100) < 0
+    assert lowest(double, x[:1].double(), rows[0], Linf(exact.item()), 100) > 0

@@ -1,0 +1,212 @@
+"""The parts of bound propagation, each against slow and obvious code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast.balls import L1, L2, Ball, Linf
+from holdfast.bounds import METHODS, Alpha, Crown, certified_radius, lower_bound
+from holdfast.bounds.affine import Convolution
+from holdfast.bounds.forms import Form, identity
+from holdfast.bounds.graph import RULES
+from holdfast.bounds.radius import radii
+from holdfast.bounds.regions import region
+from holdfast.bounds.relaxations import Box
+from holdfast.encoder import Domain, Encoder
+from holdfast.errors import HoldfastError
+from holdfast.spelling import READERS
+from tests.bounds.networks import build
+
+CURVES = sorted(set(RULES) - {"product"})
+POSITIVE = {"sqrt", "reciprocal", "rsqrt"}
+
+
+@pytest.mark.parametrize("name", CURVES)
+@given(ends=st.tuples(st.floats(-6, 6), st.floats(1e-6, 8)))
+def test_planes_and_intervals_enclose_a_curve(name: str, ends: tuple[float, float]) -> None:
+    low, high = ends[0], ends[0] + ends[1]
+    if name in POSITIVE:
+        low, high = abs(low) + 1e-3, abs(low) + 1e-3 + ends[1]
+    rule, box = RULES[name], Box(*(torch.tensor([[end]], dtype=torch.float64) for end in (low, high)))
+    x = torch.linspace(low, high, 2001, dtype=torch.float64)[:, None]
+    y, planes, interval = rule.function(x), rule.relax(box), rule.interval(box)
+    below = planes.lower[0] * x + (0 if planes.floor is None else planes.floor)
+    above = planes.upper[0] * x + (0 if planes.ceiling is None else planes.ceiling)
+    slack = 1e-12 * (1 + y.abs().max())
+    assert (below <= y + slack).all()
+    assert (above >= y - slack).all()
+    assert interval.lower <= y.min() + slack
+    assert interval.upper >= y.max() - slack
+    # And not by much: each line touches the curve, and the interval is the curve's range.
+    assert (y - below).min() <= 1e-3 * (1 + y.abs().max())
+    assert (above - y).min() <= 1e-3 * (1 + y.abs().max())
+    assert interval.upper - interval.lower <= 1.001 * (y.max() - y.min()) + 1e-9
+
+
+@given(st.lists(st.floats(-3, 3), min_size=4, max_size=4))
+def test_planes_enclose_a_product(ends: list[float]) -> None:
+    x, y = (Box(*(torch.tensor([[e]], dtype=torch.float64) for e in sorted(pair))) for pair in (ends[:2], ends[2:]))
+    planes = RULES["product"].relax(x, y)
+    assert planes.floor is not None
+    assert planes.ceiling is not None
+    for a in torch.linspace(0, 1, 9):
+        for b in torch.linspace(0, 1, 9):
+            u, v = x.lower + a * (x.upper - x.lower), y.lower + b * (y.upper - y.lower)
+            assert planes.lower[0] * u + planes.lower[1] * v + planes.floor <= u * v + 1e-12
+            assert planes.upper[0] * u + planes.upper[1] * v + planes.ceiling >= u * v - 1e-12
+
+
+@pytest.mark.parametrize("name", sorted(RULES))
+def test_what_is_not_finite_stays_unknown(name: str) -> None:
+    bad = Box(*(torch.tensor([[end]], dtype=torch.float64) for end in (torch.nan, 1.0)))
+    boxes = (bad, bad) if name == "product" else (bad,)
+    planes = RULES[name].relax(*boxes)
+    assert not all(torch.isfinite(slope).all() for slope in (*planes.lower, *planes.upper))
+
+
+CONVOLUTIONS = [
+    ((2, 6, 7), (3, 2, 3, 3), (1, 1), (1, 1), (1, 1), 1),
+    ((2, 7, 6), (4, 2, 4, 3), (2, 2), (1, 0), (1, 1), 1),
+    ((4, 9, 8), (4, 2, 2, 3), (2, 1), (2, 1), (1, 2), 2),
+    ((1, 5, 5), (2, 1, 1, 1), (2, 2), (0, 0), (1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_windows_are_whole_rows_in_less_space(case: tuple[Any, ...]) -> None:
+    shape, kernel, stride, padding, dilation, groups = case
+    weight = torch.randn(kernel, dtype=torch.float64)
+    first = Convolution(
+        weight, torch.randn(kernel[0], dtype=torch.float64), (1, *shape), stride, padding, dilation, groups
+    )
+    x = torch.randn(2, 1, *shape, dtype=torch.float64)
+    out = first.forward(x)
+    form = identity(tuple(out.shape[1:]), torch.float64, torch.device("cpu"))
+    (moved,), (whole,) = first.transpose(form), first.transpose(form.dense())
+    assert torch.allclose(moved.dense().coef, whole.coef)
+    values = moved.dot(x) + form.dot(first.offset[None]) if first.offset is not None else moved.dot(x)
+    assert torch.allclose(values[:, : out[0].numel()], out.flatten(1))
+    assert torch.allclose(values[:, out[0].numel() :], -out.flatten(1))
+    assert (first.magnitude(x.abs()) >= (first.forward(x) - first.forward(0 * x)).abs() - 1e-12).all()
+
+
+def test_sums_of_windows_are_sums_of_rows() -> None:
+    shape = (1, 2, 6, 6)
+    forms: list[Form] = []
+    for size, padding in ((3, 1), (1, 0), (5, 2)):
+        conv = Convolution(torch.randn(2, 2, size, size), None, shape, (1, 1), (padding, padding), (1, 1), 1)
+        forms += conv.transpose(identity(shape, torch.float32, torch.device("cpu")))
+    for a in forms:
+        for b in forms:
+            assert torch.allclose(a.plus(b).dense().coef, a.dense().coef + b.dense().coef, atol=1e-6)
+
+
+@pytest.mark.parametrize("ball", [Linf, L2, L1])
+def test_the_minimum_over_a_clipped_ball_is_that_of_a_search(ball: type[Ball]) -> None:
+    torch.manual_seed(1)
+    x = torch.tensor([[0.0, 0.05, 0.5]], dtype=torch.float64)
+    coef = torch.randn(1, 20, 3, dtype=torch.float64)
+    for eps in (0.02, 0.2, 0.7, 3.0):
+        around = region(x, ball, torch.tensor([eps], dtype=torch.float64), Domain((3,)))
+        found = around.minimise(Form(coef[:, :, None], (1, 3)))[0]
+        grid = torch.cartesian_prod(*(torch.linspace(-eps, eps, 61, dtype=torch.float64) for _ in range(3)))
+        ok = (ball(eps).norm(grid) <= eps * (1 + 1e-12)) & ((x + grid) >= 0).all(1) & ((x + grid) <= 1).all(1)
+        least = ((x + grid[ok]) @ coef[0].T).amin(0)
+        assert (found <= least + 1e-12).all()
+        assert (least - found <= 0.11 * eps * coef[0].abs().sum(1)).all()
+
+
+def test_the_minimum_over_an_unclipped_l2_ball_is_the_dual_norm() -> None:
+    coef = torch.randn(1, 5, 40, dtype=torch.float64)
+    around = region(
+        torch.zeros(1, 40, dtype=torch.float64), L2, torch.tensor([0.3], dtype=torch.float64), Domain((40,), -9.0, 9.0)
+    )
+    assert torch.allclose(around.minimise(Form(coef[:, :, None], (1, 40))), -0.3 * coef.norm(dim=2))
+
+
+def test_radii_of_known_functions() -> None:
+    roots = torch.tensor([[0.3, 0.0123, 0.61, 0.9, 0.2], [0.05, 0.0499, 0.4, 2.0, 0.1]], dtype=torch.float64)
+    clean = torch.ones_like(roots)
+    clean[0, 4] = -1.0
+    asked: list[Tensor] = []
+
+    def bound(images: Tensor, eps: Tensor) -> Tensor:
+        asked.append(eps)
+        ratio = eps[:, None] / roots[images]
+        return (1 - ratio**1.5) * clean[images]
+
+    found = radii(bound, clean, 1.0, 1e-4)
+    expected = torch.where(clean > 0, roots.clamp_max(1.0), 0.0)
+    assert (found <= expected + 1e-12).all()
+    assert (found >= expected - 1e-4).all()
+    assert len(asked) < 25
+
+
+def test_a_radius_is_one_that_was_certified_though_the_bound_is_not_monotone() -> None:
+    seen: dict[float, float] = {}
+
+    def bound(images: Tensor, eps: Tensor) -> Tensor:
+        value = torch.cos(40 * eps) + 0.5 - eps  # positive on several stretches
+        seen.update({eps.item(): value.item()})
+        return value[:, None]
+
+    found = radii(bound, torch.ones(1, 1, dtype=torch.float64), 1.0, 1e-3).item()
+    assert seen[found] > 0
+    assert any(found < eps <= found + 1e-3 and value <= 0 for eps, value in seen.items())
+
+
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_an_unknown_bound_is_never_a_radius(value: float) -> None:
+    def bound(images: Tensor, eps: Tensor) -> Tensor:
+        return torch.where(eps < 0.1, 1 - eps, value)[:, None]
+
+    found = radii(bound, torch.ones(1, 1, dtype=torch.float64), 1.0, 1e-3)
+    assert 0.099 <= found.item() < 0.1
+
+
+def test_overflow_and_nan_are_unknown() -> None:
+    encoder = build("linear")
+    x, rows = torch.rand(1, 2, 6, 6, dtype=torch.float64), torch.randn(1, 2, 3, dtype=torch.float64)
+    for factor in (1e200, torch.nan):
+        broken = build("linear")
+        for weight in broken.module.parameters():
+            weight.mul_(factor)
+        for method in (Crown(), Alpha(steps=2, inner=2)):
+            assert (lower_bound(broken, x, rows, Linf(0.1), method) == -torch.inf).all()
+    assert lower_bound(encoder, x, rows, Linf(0.1)).isfinite().all()
+
+
+def test_methods_survive_a_round_trip_through_text() -> None:
+    for kind in METHODS.values():
+        assert READERS["Method"](str(kind())) == kind()
+    assert READERS["Method"]("alpha:steps=5,inner=2") == Alpha(steps=5, inner=2)
+
+
+def test_misfit_rows_and_images_are_refused() -> None:
+    encoder, x = build("linear"), torch.rand(2, 2, 6, 6)
+    for call in (lower_bound, certified_radius):
+        with pytest.raises(HoldfastError, match="3 columns"):
+            call(encoder, x, torch.zeros(2, 1, 4), Linf(0.1))
+        with pytest.raises(HoldfastError, match="finite and lie in"):
+            call(encoder, x + 1, torch.zeros(2, 1, 3), Linf(0.1))
+
+
+def test_a_graph_is_traced_once_for_each_encoder() -> None:
+    from holdfast.bounds.tracing import trace
+
+    encoder = build("linear")
+    assert trace(encoder) is trace(encoder)
+    assert trace(encoder) is not trace(encoder, torch.float32)
+    other = Encoder(encoder.module, "other", encoder.domain)
+    assert trace(other) is not trace(encoder)
+    assert (
+        functional.mse_loss(trace(other)(torch.ones(1, 2, 6, 6).double()), encoder(torch.ones(1, 2, 6, 6).double()))
+        == 0
+    )
