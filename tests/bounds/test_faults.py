@@ -80,8 +80,8 @@ def scenes() -> list[tuple[str, Tensor, Tensor, list[Tensor]]]:
     """Each network with two images, rows, and the least values that searches find in each ball."""
     found = []
     for name, encoder in networks().items():
-        x = torch.rand(2, *SHAPE, dtype=torch.float64).round()  # pixels at the ends, so that clipping matters
-        x[0] = 0.3
+        x = torch.rand(2, *SHAPE, dtype=torch.float64)
+        x[1] = x[1].round()  # pixels at the ends, so that clipping matters
         rows = torch.randn(2, 3, 2, dtype=torch.float64)
         leasts = [torch.stack([lowest(encoder, x[i : i + 1], rows[i], ball, 400) for i in range(2)]) for ball in BALLS]
         found.append((name, x, rows, leasts))
@@ -94,7 +94,7 @@ def violations() -> Iterator[str]:
     for name, x, rows, leasts in scenes():
         encoder = networks()[name]
         for ball, least in zip(BALLS, leasts, strict=True):
-            searched = name == "small"
+            searched = name == "small" and ball == BALLS[0]
             for method in METHODS + (SEARCHES if searched else ()):
                 bound = lower_bound(encoder, x, rows, ball, method)
                 if (bound > least + 1e-7).any():
@@ -119,9 +119,9 @@ def _no_ceiling(planes: Planes, box: Box) -> Planes:
     return replace(planes, ceiling=None)
 
 
-def _steep_below(planes: Planes, box: Box) -> Planes:
+def _falling_below(planes: Planes, box: Box) -> Planes:
     assert planes.free is not None
-    return replace(planes, lower=(torch.where(planes.free, 1.5, planes.lower[0]),))
+    return replace(planes, lower=(torch.where(planes.free, -0.3, planes.lower[0]),))
 
 
 def _swapped_sides(form: Form, planes: Planes) -> tuple[Sequence[Form], Tensor]:
@@ -226,7 +226,7 @@ def _short_gain(patch: pytest.MonkeyPatch) -> None:
 FAULTS: dict[str, Fault] = {
     "a chord too flat": lambda patch: rule("relu", patch, _wrong_chord),
     "a chord without its constant": lambda patch: rule("relu", patch, _no_ceiling),
-    "a lower slope above one": lambda patch: rule("relu", patch, _steep_below),
+    "a lower slope below zero": lambda patch: rule("relu", patch, _falling_below),
     "planes of the wrong side": lambda patch: patch.setattr(crown, "through", _swapped_sides),
     "a smooth ceiling too low": lambda patch: rule("tanh", patch, lambda p, box: replace(p, ceiling=p.ceiling - 0.01)),
     "a smooth floor too high": lambda patch: rule("gelu", patch, lambda p, box: replace(p, floor=p.floor + 0.01)),

@@ -23,8 +23,8 @@ from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box
 from holdfast.errors import HoldfastError
 
-Matrix = Float[np.ndarray, "m v"]
-Vector = Float[np.ndarray, "m"]
+Matrix = Float[np.ndarray, "_ _"]
+Vector = Float[np.ndarray, "_"]
 
 
 @final
