@@ -137,10 +137,10 @@ def test_radii_of_known_functions() -> None:
     clean[0, 4] = -1.0
     asked: list[Tensor] = []
 
-    def bound(images: Tensor, eps: Tensor) -> Tensor:
+    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
         asked.append(eps)
-        ratio = eps[:, None] / roots[images]
-        return (1 - ratio**1.5) * clean[images]
+        ratio = eps[:, None] / roots[images[:, None], rows]
+        return (1 - ratio**1.5) * clean[images[:, None], rows]
 
     found = radii(bound, clean, 1.0, 1e-4)
     expected = torch.where(clean > 0, roots.clamp_max(1.0), 0.0)
@@ -152,7 +152,7 @@ def test_radii_of_known_functions() -> None:
 def test_a_radius_is_one_that_was_certified_though_the_bound_is_not_monotone() -> None:
     seen: dict[float, float] = {}
 
-    def bound(images: Tensor, eps: Tensor) -> Tensor:
+    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
         value = torch.cos(40 * eps) + 0.5 - eps  # positive on several stretches
         seen.update({eps.item(): value.item()})
         return value[:, None]
@@ -164,7 +164,7 @@ def test_a_radius_is_one_that_was_certified_though_the_bound_is_not_monotone() -
 
 @pytest.mark.parametrize("value", [torch.nan, -torch.inf])
 def test_an_unknown_bound_is_never_a_radius(value: float) -> None:
-    def bound(images: Tensor, eps: Tensor) -> Tensor:
+    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
         return torch.where(eps < 0.1, 1 - eps, value)[:, None]
 
     found = radii(bound, torch.ones(1, 1, dtype=torch.float64), 1.0, 1e-3)

@@ -74,8 +74,8 @@ def test_plain_bounds_are_those_of_the_authors_in_single_precision(reference: Pa
 def test_radii_to_the_tolerance_of_the_bisection(reference: Path, name: str, clip: str) -> None:
     case = Case(reference, name, clip, count=6)
 
-    def bound(images: Tensor, eps: Tensor) -> Tensor:
-        return Crown()(case.graph, case.region(eps, images), case.rows[images])
+    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
+        return Crown()(case.graph, case.region(eps, images), case.rows[images[:, None], rows])
 
     clean = torch.einsum("bsd,bd->bs", case.rows, case.graph(case.x))
     found = radii(bound, clean, 1.0, 1e-4).numpy()

@@ -84,9 +84,9 @@ def certified_radius(
     """
     x, graph = _ready(encoder, pixels, rows)
 
-    def bound(images: Int[Tensor, "a"], eps: Float[Tensor, "a"]) -> Float[Tensor, "a s"]:
+    def bound(images: Int[Tensor, "a"], eps: Float[Tensor, "a"], chosen: Int[Tensor, "a k"]) -> Float[Tensor, "a k"]:
         around = region(x[images], type(ball), eps, encoder.domain)
-        return _known((method or Crown())(graph, around, rows[images]))
+        return _known((method or Crown())(graph, around, rows[images[:, None], chosen]))
 
     clean = (rows @ graph(x)[..., None]).squeeze(2)
     return radii(bound, clean, ball.radius, tolerance)
