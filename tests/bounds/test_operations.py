@@ -39,12 +39,9 @@ def test_no_point_of_the_ball_lies_below_a_bound(name: str, ball: Ball) -> None:
     least = torch.stack([lowest(encoder, x[i : i + 1], rows[i], ball, 120) for i in range(2)])
     for method in METHODS:
         bound = lower_bound(encoder, x, rows, ball, method)
-        assert bound.isfinite().all() or name in UNBOUNDED, method
+        # Without intervals CROWN does not know that a variance is positive, and says nothing of what is divided by it.
+        assert bound.isfinite().all() or method == Crown(joint=False), method
         assert (bound <= least + 1e-9).all(), (method, (bound - least).max())
-
-
-UNBOUNDED = {"unit length"}
-"""Networks that divide by what may be zero in the larger balls: nothing is known of them there."""
 
 
 @pytest.mark.slow

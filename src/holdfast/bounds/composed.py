@@ -15,6 +15,8 @@ from torch import Tensor
 from holdfast.bounds.graph import Builder, Var
 from holdfast.errors import HoldfastError
 
+Number = float | int
+
 
 def _curve(name: str) -> Callable[..., Var]:
     def build(builder: Builder, x: Var) -> Var:
@@ -27,7 +29,7 @@ def _gelu(builder: Builder, x: Var, approximate: str = "none") -> Var:
     return builder.nonlinear("gelu" if approximate == "none" else "gelu_tanh", x)
 
 
-def _leaky_relu(builder: Builder, x: Var, slope: float = 0.01) -> Var:
+def _leaky_relu(builder: Builder, x: Var, slope: Number = 0.01) -> Var:
     return builder.combine([1 - slope, slope], builder.nonlinear("relu", x), x)
 
 
@@ -117,10 +119,10 @@ def _attention(
     key: Var,
     value: Var,
     mask: Tensor | None = None,
-    dropout: float = 0.0,
+    dropout: Number = 0.0,
     causal: bool = False,
     *,
-    scale: float | None = None,
+    scale: Number | None = None,
 ) -> Var:
     """``softmax(scale * query key^T + mask) value``."""
     if dropout or causal or (mask is not None and not mask.is_floating_point()):
@@ -131,7 +133,7 @@ def _attention(
     return products(builder, _softmax(builder, scores, -1), value)
 
 
-def _normalised(builder: Builder, x: Var, axes: tuple[int, ...], eps: float) -> Var:
+def _normalised(builder: Builder, x: Var, axes: tuple[int, ...], eps: Number) -> Var:
     """``(x - mean) / sqrt(variance + eps)`` over ``axes``."""
     centred = builder.affine(
         lambda v: v - v.mean(axes, keepdim=True), x, absolute=lambda r: _centred_magnitude(r, axes)
@@ -156,7 +158,7 @@ def _layer_norm(
     shape: list[int],
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     cudnn: bool = False,
 ) -> Var:
     normal = _normalised(builder, x, tuple(range(-len(shape), 0)), eps)
@@ -169,7 +171,7 @@ def _group_norm(
     groups: int,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
-    eps: float = 1e-5,
+    eps: Number = 1e-5,
     cudnn: bool = False,
 ) -> Var:
     grouped = builder.monotone(lambda v: v.unflatten(1, (groups, -1)).flatten(2), x)
@@ -182,7 +184,7 @@ def _group_norm(
     )
 
 
-def _vector_norm(builder: Builder, x: Var, order: float = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Var:
+def _vector_norm(builder: Builder, x: Var, order: Number = 2, dim: Any = None, keepdim: bool = False, **_: Any) -> Var:
     if order != 2:
         raise HoldfastError(f"a vector norm of order {order} cannot be bounded; use 2")
     squares = builder.nonlinear("square", x)

@@ -34,8 +34,8 @@ class Relaxed:
     region: Region
     boxes: list[Box] = field(default_factory=list)
     planes: dict[int, Planes] = field(default_factory=dict)
-    mixed: bool = False
-    """Whether intervals improved on CROWN where it matters."""
+    mixed: Bool[Tensor, "b"] | bool = False
+    """In which images intervals improved on CROWN where it matters."""
 
 
 class Slopes:
@@ -145,10 +145,12 @@ def tightened(
         found = _by_rows(relaxed, target, where if joint else torch.ones_like(where), bounder)
     if not joint:
         return found
-    # CROWN may fail where intervals do not (overflow): what it cannot say changes nothing.
-    lower = torch.maximum(box.lower, found.lower.nan_to_num(nan=-torch.inf))
-    upper = torch.minimum(box.upper, found.upper.nan_to_num(nan=torch.inf))
-    relaxed.mixed |= bool((((lower > found.lower) | (upper < found.upper)) & where).any())
+    # CROWN may fail where intervals do not (overflow): what it cannot say changes nothing. Nor does what was not asked
+    # for, so that an image's bounds do not depend on what other images of its batch need.
+    lower = torch.where(where, torch.maximum(box.lower, found.lower.nan_to_num(nan=-torch.inf)), box.lower)
+    upper = torch.where(where, torch.minimum(box.upper, found.upper.nan_to_num(nan=torch.inf)), box.upper)
+    gained = ~((lower == found.lower) & (upper == found.upper)) & where
+    relaxed.mixed = relaxed.mixed | gained.flatten(1).any(1)
     return Box(lower, upper)
 
 

@@ -56,6 +56,8 @@ class Crown(Method):
         found = output_bounds(relaxed, rows)
         if not self.joint:
             return found
-        if relaxed.mixed:  # tighter boxes choose other slopes, which are not better for every row
-            found = torch.fmax(found, output_bounds(relax(graph, region, joint=False), rows))
+        mixed = torch.as_tensor(relaxed.mixed, device=rows.device).expand(len(rows))
+        if mixed.any():  # tighter boxes choose other slopes, which are not better for every row
+            plain = output_bounds(relax(graph, region, joint=False), rows)
+            found = torch.where(mixed[:, None], torch.fmax(found, plain), found)
         return torch.fmax(found, interval.bounds(graph, relaxed.boxes, rows))

@@ -19,6 +19,7 @@ from holdfast.bounds.graph import Builder, Var
 from holdfast.errors import HoldfastError
 
 Operation = Callable[..., Any]
+Number = float | int
 
 
 def _monotone(function: Callable[..., Tensor]) -> Operation:
@@ -47,7 +48,7 @@ def _same(builder: Builder, x: Var, *args: Any, **kwargs: Any) -> Var:
     return x
 
 
-def _dropout(builder: Builder, x: Var, p: float, train: bool) -> Var:
+def _dropout(builder: Builder, x: Var, p: Number, train: bool) -> Var:
     if train:
         raise HoldfastError("dropout in training mode is random and cannot be bounded; call eval() on the module")
     return x
@@ -63,11 +64,11 @@ def _cat(builder: Builder, tensors: list[Var | Tensor], dim: int = 0, stack: boo
     return builder.monotone(function, *(part for part in tensors if isinstance(part, Var)))
 
 
-def _constant(builder: Builder, value: Tensor | float) -> Tensor:
+def _constant(builder: Builder, value: Tensor | Number) -> Tensor:
     return torch.as_tensor(value, dtype=builder.dtype, device=builder.device)
 
 
-def _add(builder: Builder, x: Any, y: Any, alpha: float = 1) -> Var:
+def _add(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
     if isinstance(x, Var) and isinstance(y, Var):
         return builder.combine([1.0, float(alpha)], x, y)
     if isinstance(x, Var):
@@ -75,11 +76,11 @@ def _add(builder: Builder, x: Any, y: Any, alpha: float = 1) -> Var:
     return builder.combine([float(alpha)], y, offset=_constant(builder, x))
 
 
-def _sub(builder: Builder, x: Any, y: Any, alpha: float = 1) -> Var:
+def _sub(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
     return _add(builder, x, y, alpha=-alpha)
 
 
-def _rsub(builder: Builder, x: Any, y: Any, alpha: float = 1) -> Var:
+def _rsub(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
     return _add(builder, y, x, alpha=-alpha)
 
 
@@ -163,8 +164,8 @@ def _batch_norm(
     bias: Tensor | None,
     mean: Tensor | None,
     variance: Tensor | None,
-    momentum: float,
-    eps: float,
+    momentum: Number,
+    eps: Number,
 ) -> list[Var]:
     """Normalisation by stored statistics: one factor and one constant per channel."""
     if mean is None or variance is None:
