@@ -63,10 +63,13 @@ def test_joint_bounds_are_never_below_plain_ones(reference: Path, name: str) -> 
 @named
 def test_plain_bounds_are_those_of_the_authors_in_single_precision(reference: Path, name: str) -> None:
     theirs = dict(np.load(reference / "verification" / f"official_f32__{name}.npz"))
-    case = Case(reference, name, "clip")
+    case, compared = Case(reference, name, "clip"), 0
     for k, eps in enumerate(theirs["eps"].tolist()):
+        ran = ~np.isnan(theirs["crown_clip"][k])
         ours = case.bounds(FILES["crown"], eps).numpy()
-        assert np.allclose(ours, theirs["crown_clip"][k], rtol=1e-4, atol=1e-3)
+        assert np.allclose(ours[ran], theirs["crown_clip"][k][ran], rtol=1e-4, atol=1e-3)
+        compared += ran.sum()
+    assert compared >= 15
 
 
 @named
