@@ -139,12 +139,7 @@ def rivals_of(population: Population, rows: Sequence[int], goal: Goal) -> Float[
         divergence = getattr(goal, "divergence", L2Distance())
         found = nearest(divergence, population.codes[list(rows)], population.codes, NEAREST, own=rows)
     else:
-        # The images that follow in the random order: neither batch nor order of the images changes them.
-        order = population.shuffled
-        place = torch.empty_like(order)
-        place[order] = torch.arange(len(order))
-        after = place[list(rows)][:, None] + 1 + torch.arange(min(RANDOM, others))
-        found = order[after % len(order)]
+        found = population.others(rows, RANDOM)
     return population.codes[found]
 
 

@@ -40,6 +40,27 @@ class Population:
             range(len(self.images)), lambda rows: {"codes": represent(self.encoder, self.images, rows, self.run)}
         )["codes"]
 
+    @property
+    def encoder_info(self) -> EncoderInfo:
+        """Return what a record says of the encoder."""
+        return EncoderInfo(
+            name=self.encoder.name,
+            source=self.encoder.source,
+            fingerprint=self.encoder.fingerprint,
+            parameters=self.encoder.parameters,
+            features=self.codes.shape[1],
+        )
+
+    @property
+    def images_info(self) -> ImagesInfo:
+        """Return what a record says of the images."""
+        return ImagesInfo(
+            name=self.images.name,
+            fingerprint=self.images.fingerprint,
+            count=len(self.images),
+            skipped=tuple(f"{name}: {reason}" for name, reason in self.images.skipped.items()),
+        )
+
     def pixels(self, rows: Sequence[int]) -> Pixels:
         """Return the images at ``rows``, checked against the encoder's domain."""
         return self.images.pixels(rows, self.run.device, self.run.dtype, self.encoder.domain)
@@ -81,11 +102,23 @@ class Population:
         Raises:
             HoldfastError: there is only one image.
         """
+        return self.others(range(len(self.images)), 1)[:, 0]
+
+    def others(self, rows: Sequence[int], count: int) -> Int[Tensor, "b k"]:
+        """Return for each of ``rows`` up to ``count`` other images chosen at random: those after it in ``shuffled``.
+
+        Raises:
+            HoldfastError: there is only one image.
+        """
         if len(self.images) < 2:
             raise HoldfastError("pairs of images are needed, but there is only one image; add images")
-        partners = torch.empty(len(self.images), dtype=torch.int64)
-        partners[self.shuffled] = self.shuffled.roll(-1)
-        return partners
+        steps = 1 + torch.arange(min(count, len(self.images) - 1))
+        return self.shuffled[(self._places[list(rows)][:, None] + steps) % len(self.images)]
+
+    @cached_property
+    def _places(self) -> Int[Tensor, "n"]:
+        """Where each row stands in ``shuffled``."""
+        return self.shuffled.argsort()
 
 
 def represent(encoder: Encoder, images: Images, rows: Sequence[int], run: Run) -> Codes:
@@ -202,27 +235,15 @@ class Evaluation(ABC):
         """Return the findings, their pictures and everything that identifies them."""
         findings = self.conclude(population, rows, observed)
         pictures = self.illustrate(population, rows, findings)
-        encoder, images, run = population.encoder, population.images, population.run
         return Result(
             evaluation=self.name,
             version=self.version,
             title=self.title,
             meaning=self.meaning,
             headline=self.headline,
-            encoder=EncoderInfo(
-                name=encoder.name,
-                source=encoder.source,
-                fingerprint=encoder.fingerprint,
-                parameters=encoder.parameters,
-                features=population.codes.shape[1],
-            ),
-            images=ImagesInfo(
-                name=images.name,
-                fingerprint=images.fingerprint,
-                count=len(images),
-                skipped=tuple(f"{name}: {reason}" for name, reason in images.skipped.items()),
-            ),
-            settings={**settings(self), "seed": run.seed, "precision": run.precision},
+            encoder=population.encoder_info,
+            images=population.images_info,
+            settings={**settings(self), "seed": population.run.seed, "precision": population.run.precision},
             findings=findings.model_copy(update={"pictures": pictures}),
         )
 

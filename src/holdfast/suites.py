@@ -30,6 +30,8 @@ SUITES = {
             "synbench": {"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
             "spade": {"samples": 2000},
             "clever": {"draws": 8, "rivals": 1, "random": 20, "samples": 2000},
+            "certified-radius": {"anchors": 50, "negatives": 3, "attack": "adaptive:restarts=1"},
+            "instance-accuracy": {"anchors": 50, "negatives": 3},
         },
     ),
     "standard": Suite(
@@ -46,6 +48,8 @@ SUITES = {
             "synbench": {"samples": "auto"},
             "spade": {"samples": 50_000, "subsets": 16},
             "clever": {"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
+            "certified-radius": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "instance-accuracy": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
         },
     ),
 }

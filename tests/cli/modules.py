@@ -53,3 +53,13 @@ def weights(build: nn.Module, **changed: float) -> dict[str, Tensor]:
     state = {name: torch.randn_like(v) if v.is_floating_point() else v for name, v in build.state_dict().items()}
     state |= {name: v.abs() + 0.5 for name, v in state.items() if name.endswith("running_var")}
     return state | {name: torch.full_like(state[name], value) for name, value in changed.items()}
+
+
+class Sorted(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sort(dim=1).values
+
+
+def sorted_pixels() -> nn.Module:
+    """Uses an operation that has no bounds."""
+    return Net(nn.Flatten(), Sorted(), nn.Linear(64, 5))

@@ -163,4 +163,6 @@ def test_adaptive_attack_is_as_strong_as_an_independent_one(reference: Path, mni
     assert own.median().item() >= 0.99 * float(np.median(oracle["breakaway_M10_40_apgd_own"]))
     clean = encoder.forward(mnist.float() / 255).detach()
     risk = closer_counts(L2Distance(), encoder.forward(found).detach(), rows, clean).double().mean().item() / 9999
-    assert risk == pytest.approx(0.0756, rel=0.05)
+    # A stronger attack may exceed the figure of the other program, never fall behind it; its images stay in the ball.
+    assert risk >= 0.95 * 0.0756
+    assert (found - pixels).abs().max() <= 0.1 + 1e-6

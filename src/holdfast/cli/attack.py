@@ -66,7 +66,7 @@ def command(
 
     chosen = _preset(preset, ball, attack, objective, divergence)
     run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)
-    _empty(out)
+    empty(out)
     loaded = load(encoder, Options(arch, size, trust_remote_code))
     population = Population(loaded, data.load(images, loaded.domain, loaded.geometry, limit=limit, seed=seed), run)
     with Shown() as shown:
@@ -127,7 +127,7 @@ def _measured_by(goal: Goal, divergence: str, objective: str | None) -> Goal:
     return replace(goal, divergence=READERS["Divergence"](divergence))  # type: ignore[call-arg]
 
 
-def _empty(folder: Path) -> None:
+def empty(folder: Path) -> None:
     """Make ``folder``, before anything is computed, and refuse one that holds something."""
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,100 @@
+"""``holdfast certify``: a proof for every image, or a witness against it, or the reason for neither."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.balls import Ball
+
+HOW = "What is certified"
+COMPUTES = "How it is computed"
+STOPPED = "the witnesses found so far are kept, but no list of certificates"
+
+
+def command(
+    encoder: Annotated[str, typer.Argument(help="source:name, as in builtin:digits-robust.")],
+    images: Annotated[str, typer.Option(help="A folder, an array file or source:name.")],
+    out: Annotated[Path, typer.Option(help="New or empty folder for certificates and witnesses.")],
+    eps: Annotated[str | None, typer.Option(help="Radius of a linf ball, as in 8/255.", rich_help_panel=HOW)] = None,
+    ball: Annotated[str | None, typer.Option(help="Any ball, as in l2:0.5.", rich_help_panel=HOW)] = None,
+    negatives: Annotated[
+        int, typer.Option(help="How many of the other images each must stay apart from.", min=1, rich_help_panel=HOW)
+    ] = 9,
+    method: Annotated[
+        str, typer.Option(help="interval, crown, alpha, branch or exact, with settings.", rich_help_panel=HOW)
+    ] = "crown",
+    attack: Annotated[
+        str, typer.Option(help="What tries to refute, as in adaptive:steps=100.", rich_help_panel=HOW)
+    ] = "adaptive",
+    limit: Annotated[int, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = 64,
+    neurons: Annotated[int, typer.Option(help="Refuse encoders with more nonlinear entries.", min=1)] = 50_000,
+    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
+    arch: Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")] = None,
+    size: Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="cpu or cuda; bounds need float64.", rich_help_panel=COMPUTES)] = "cpu",
+    precision: Annotated[
+        str, typer.Option(help="In which witnesses are replayed: float32, float64 ...", rich_help_panel=COMPUTES)
+    ] = "float32",
+    batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 8,
+) -> int:
+    """Certify that no change of an image makes it more similar to other images, or show one that does."""
+    # Loaded here, because these need torch.
+    from holdfast import data
+    from holdfast.attacks.presets import read_attack
+    from holdfast.certificates import certify
+    from holdfast.cli.attack import empty
+    from holdfast.cli.progress import Shown
+    from holdfast.contrastive import read_method
+    from holdfast.contrastive.accuracy import InstanceAccuracy
+    from holdfast.encoders import Options, load
+    from holdfast.evaluation import Population
+    from holdfast.run import Run
+    from holdfast.runner import unfit
+
+    asked = InstanceAccuracy(
+        balls=(chosen := _ball(eps, ball),),
+        anchors=limit,
+        negatives=negatives,
+        method=read_method(method),
+        attack=read_attack(attack),
+        neurons=neurons,
+    )
+    run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)
+    empty(out)
+    loaded = load(encoder, Options(arch, size, trust_remote_code))
+    population = Population(loaded, data.load(images, loaded.domain, loaded.geometry, limit=limit, seed=seed), run)
+    with Shown() as shown:
+        if problem := unfit(population):
+            raise HoldfastError(f"{loaded.name} is not fit to be certified: {problem}")
+        record = certify(
+            population, asked.told(chosen), out, started, lambda share: shown(f"{loaded.name}: certificates", share)
+        )
+    for found in record.certificates:
+        where = f" ({found.witness})" if found.witness else f" ({found.reason})" if found.status == "UNKNOWN" else ""
+        print(f"{found.id}: {found.status}{where}")
+    counts = ", ".join(f"{record.counted(status)} {status}" for status in ("CERTIFIED", "FALSIFIED", "UNKNOWN"))
+    print(f"{counts} in {chosen} by {method}; contradictions: {record.contradictions}")
+    print(f"Certificates: {out / 'certify.json'}")
+    if record.contradictions:
+        shown.say("attacks succeed inside certified balls: trust no certificate of this encoder, and report this")
+    return 1 if record.contradictions else 0
+
+
+def _ball(eps: str | None, ball: str | None) -> Ball:
+    """Return the ball that either flag names."""
+    from holdfast.balls import BALLS, Linf
+    from holdfast.spelling import convert, read
+
+    if (eps is None) == (ball is None):
+        raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
+    return Linf(convert(eps, "float", "eps")) if eps is not None else read(str(ball), BALLS, "ball")

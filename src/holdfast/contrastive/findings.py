@@ -1,0 +1,119 @@
+"""What certificates and attacks on pairs have in common when they are reported."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.contrastive.around import Found, Hunter
+from holdfast.contrastive.pairs import UNDEFINED
+from holdfast.evaluation import Population
+from holdfast.result import Claim, Conditions, Estimate, Series, Verdict
+from holdfast.stats import summarise
+
+QUESTION = "Does every certificate withstand attack?"
+
+
+def over_negatives(
+    quantity: str, conditions: Conditions, values: Float[Tensor, "b k"], unit: str, claim: Claim, of: str
+) -> Series:
+    """Return the mean over each anchor's negatives as a series; undefined pairs are left out of it."""
+    means = values.double().nanmean(1).tolist()
+    return Series(
+        quantity=quantity,
+        conditions=conditions,
+        values=tuple(means),
+        unit=unit,
+        claim=claim,
+        of=of,
+        reasons={position: UNDEFINED for position, value in enumerate(means) if value != value},
+    )
+
+
+def contradictions(refuted: Bool[Tensor, "b k"], certificates: int, conditions: Conditions) -> Estimate:
+    """Return how many of the ``certificates`` an attack refutes: anything but 0 is a defect of the bounds."""
+    count = float(refuted.sum())
+    return Estimate(
+        quantity="contradictions",
+        conditions=conditions,
+        value=count,
+        low=count,
+        high=count,
+        n=certificates,
+        method="counted; no interval",
+        unit="certificates",
+        claim=Claim.LOWER,
+        of="certificates that do not hold",
+        better="lower",
+    )
+
+
+def verdict(found: Sequence[Estimate], proof: dict[str, str]) -> Verdict:
+    """Return what attacks on certificates say of them: they can refute, never prove."""
+    count, all_ = sum(int(estimate.value) for estimate in found), sum(estimate.n for estimate in found)
+    advice = "attacks can refute a certificate, never prove one"
+    if count:
+        advice = "trust none of them, and report this as a defect"
+    return Verdict(
+        question=QUESTION,
+        status="refuted" if count else "unknown",
+        reason=f"contradictions: {count} of {all_} certificates; {advice}",
+        witness=proof,
+    )
+
+
+def alarm(found: Sequence[Estimate]) -> tuple[str, ...]:
+    """Return the sentence that must stand beside every number if attacks refute certificates."""
+    count = sum(int(estimate.value) for estimate in found)
+    if not count:
+        return ()
+    return (
+        f"CONTRADICTION: attacks succeed inside {count} certified balls, so the bounds do not hold for this encoder; "
+        "trust no certificate of it, and report the witness in its verdict as a defect.",
+    )
+
+
+def witness(
+    population: Population, hunter: Hunter, found: Found, certified: Bool[Tensor, "k"], radius: float | Tensor
+) -> dict[str, str]:
+    """Return the worst point ``found`` of a ``certified`` pair, replayed on the module in the run's own precision.
+
+    All pairs belong to one anchor; ``radius`` is that of each certificate, or of all.
+    """
+    worst = int(found.values.masked_fill(~certified, torch.inf).argmin())
+    point = found.points[worst : worst + 1]
+    code = population.encode(point.to(population.run.dtype))[0]
+    replayed = (hunter.pairs.rows[0, worst] * code).sum()
+    return {
+        "image": hunter.pairs.ids[0][0],
+        "negative": hunter.pairs.ids[0][1 + worst],
+        "certified_radius": f"{float(torch.as_tensor(radius).expand(len(certified))[worst]):.6g}",
+        "distance": f"{float(hunter.sizes(found.points)[worst]):.6g}",
+        "value_in_float64": f"{float(found.values[worst]):.3g}",
+        f"value_in_{population.run.precision}": f"{float(replayed):.3g}",
+        "pixels_float64_base64": b64encode(point.cpu().numpy().astype("<f8").tobytes()).decode(),
+    }
+
+
+def label_share(population: Population, rows: Sequence[int], count: int) -> tuple[Estimate, ...]:
+    """Return how many negatives carry their anchor's own label, if labels are known: being taken for those is no harm."""
+    labels = population.images.labels
+    if labels is None:
+        return ()
+    labels = torch.as_tensor(labels)
+    same = labels[population.others(rows, count)] == labels[list(rows)][:, None]
+    of, unit = "negatives of the same label", "share of negatives"
+    series = over_negatives("same_label_negatives", {}, same.double(), unit, Claim.ESTIMATE, of)
+    # A property of the images, equal for all encoders: no series, so that no distribution is drawn of it.
+    return (summarise(series, "mean", "neither").model_copy(update={"series": None, "statistic": "other"}),)
+
+
+def share_beyond(radii: Float[Tensor, "b k"], grid: Sequence[float]) -> tuple[float, ...]:
+    """Return the share of defined pairs whose radius is above each point of ``grid``."""
+    known = np.sort(radii[~radii.isnan()].double().cpu().numpy())
+    return tuple((1 - np.searchsorted(known, grid, side="right") / max(1, len(known))).tolist())

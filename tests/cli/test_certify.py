@@ -1,0 +1,92 @@
+"""``holdfast certify``: a status for every image, witnesses that replay, and one sentence for what cannot be bounded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from holdfast import contrastive
+from holdfast.certificates import CertificateRecord
+from holdfast.cli import run
+from holdfast.encoders import load
+from tests.cli.modules import sorted_pixels, weights
+from tests.contrastive.known import Boast
+
+CERTIFY = ["certify", "builtin:digits-contrastive", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
+QUICK = ["--attack", "adaptive:steps=10,restarts=1", "--negatives", "3"]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def recorded() -> CertificateRecord:
+    return CertificateRecord.model_validate_json(Path("out/certify.json").read_text())
+
+
+def test_small_changes_are_certified(capsys):
+    assert run([*CERTIFY, *QUICK, "--eps", "0.02"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum(line.endswith(": CERTIFIED") for line in lines) == 6
+    assert lines[-2] == "6 CERTIFIED, 0 FALSIFIED, 0 UNKNOWN in linf:0.02 by crown; contradictions: 0"
+    assert not list(Path("out/witnesses").iterdir())
+    assert all(found.bound > 0 and found.witness is None for found in recorded().certificates)
+
+
+def test_witnesses_refute_by_themselves(capsys):
+    assert run([*CERTIFY, *QUICK, "--ball", "linf:0.2", "--precision", "float64"]) == 0
+    said, record = capsys.readouterr().out, recorded()
+    falsified = [found for found in record.certificates if found.status == "FALSIFIED"]
+    assert falsified
+    encoder = load("builtin:digits-contrastive").to("cpu", torch.float64)
+    for found in falsified:
+        assert f"{found.id}: FALSIFIED ({found.witness})" in said
+        pixels = load_file(Path("out") / str(found.witness))
+        assert (pixels["witness"] - pixels["clean"]).abs().max() <= 0.2 + 1e-12
+        clean, moved, other = (encoder(pixels[name][None]) for name in ("clean", "witness", "other"))
+        assert torch.cosine_similarity(moved, other) > torch.cosine_similarity(moved, clean)
+        assert found.replayed == pytest.approx(found.attacked, rel=1e-6)
+        assert Path("out", str(found.witness)).with_suffix(".png").is_file()
+
+
+def test_what_is_neither_says_why(capsys):
+    assert run([*CERTIFY, *QUICK, "--eps", "0.1", "--method", "interval"]) == 0
+    unknown = [found for found in recorded().certificates if found.status == "UNKNOWN"]
+    assert unknown
+    assert "negatives apart and no attack confuses them" in unknown[0].reason
+    assert f"{unknown[0].id}: UNKNOWN ({unknown[0].reason})" in capsys.readouterr().out
+
+
+def test_contradictions_are_loud(capsys, monkeypatch):
+    monkeypatch.setitem(contrastive.METHODS, "boast", Boast)
+    assert run([*CERTIFY, *QUICK, "--eps", "0.4", "--method", "boast"]) == 1
+    captured = capsys.readouterr()
+    assert "contradictions: 18" in captured.out
+    assert "trust no certificate" in captured.err
+    assert recorded().contradictions == 18
+
+
+def test_an_operation_without_bounds_is_named(capsys):
+    torch.save(weights(sorted_pixels()), "sorted.pt")
+    given = ["checkpoint:sorted.pt", "--arch", "tests.cli.modules:sorted_pixels"]
+    assert run(["certify", *given, *CERTIFY[2:], "--eps", "0.1"]) == 2
+    (sentence,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert "'sort'" in sentence
+    assert "cannot be bounded" in sentence
+
+
+@pytest.mark.parametrize("given", [[], ["--eps", "0.1", "--ball", "l2:1"]])
+def test_the_ball_is_given_once(capsys, given):
+    assert run([*CERTIFY, *given]) == 2
+    assert "--eps 8/255 or as --ball l2:0.5" in capsys.readouterr().err
+
+
+def test_a_folder_in_use_is_refused(capsys):
+    Path("out").mkdir()
+    Path("out/mine").touch()
+    assert run([*CERTIFY, "--eps", "0.1"]) == 2
+    assert "not empty" in capsys.readouterr().err
