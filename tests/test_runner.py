@@ -227,9 +227,6 @@ def numbers(result: Result) -> list[float]:
     return [value for series in result.series for value in series.values] or [e.value for e in result.estimates]
 
 
-CHEAP = {"attacked": 6, "pairs": 6, "balls": ["linf:0.1"], "scales": [0.5, 2.0, 4.0], "encodings": 600}
-
-
 CHEAP = {
     "attacked": 6,
     "pairs": 6,
@@ -238,6 +235,13 @@ CHEAP = {
     "negatives": 2,
     "tolerance": 0.01,
     "attack": "adaptive:restarts=1,steps=5",
+    "scales": [0.5, 2.0, 4.0],
+    "encodings": 600,
+    "k": 3,
+    "batches": 8,
+    "draws": 2,
+    "random": 5,
+    "guided": 2,
 }
 
 

@@ -21,6 +21,7 @@ def effective_rank(codes: Float[Tensor, "n d"]) -> float:
     Between 1 (all variation along one direction) and d (the same along all); 0 for collapsed codes.
 
     Example:
+        >>> import torch
         >>> round(effective_rank(torch.eye(3)), 6)
         2.0
     """
