@@ -27,14 +27,14 @@ FEATURES, CODES, LATENT, K = 784, 100, 12, 10
 
 
 def samples(n: int) -> tuple[Tensor, Tensor]:
-    """Return inputs near a manifold of ``LATENT`` dimensions, and codes of them: ten clusters that are pulled apart."""
+    """Return inputs near a manifold of ``LATENT`` dimensions, in ten clusters, and codes that fold it."""
     generator = torch.Generator().manual_seed(0)
-    centres = 1.5 * torch.randn(10, LATENT, generator=generator)
-    own = torch.randint(0, 10, (n,), generator=generator)
-    latent = centres[own] + torch.randn(n, LATENT, generator=generator)
+    centres = torch.randn(10, LATENT, generator=generator)
+    latent = centres[torch.randint(0, 10, (n,), generator=generator)] + torch.randn(n, LATENT, generator=generator)
     wide = torch.randn(LATENT, FEATURES, generator=generator)
     inputs = torch.tanh(latent @ wide / 2) + 0.1 * torch.randn(n, FEATURES, generator=generator)
-    codes = torch.cat([latent, 1.5 * centres[own]], 1) @ torch.randn(2 * LATENT, CODES, generator=generator)
+    folded = torch.cat([latent, 2 * torch.sin(1.5 * latent)], 1)
+    codes = folded @ torch.randn(2 * LATENT, CODES, generator=generator)
     return inputs, codes + 0.1 * torch.randn(n, CODES, generator=generator)
 
 
@@ -63,7 +63,7 @@ def graphs(n: int) -> tuple[Drawing, float, float]:
     drawn: list[Drawing] = []
 
     def work() -> None:
-        drawn.append(draw(*checked(inputs, codes), K, KNN(), "mst"))
+        drawn.append(draw(*checked(inputs, codes), K, KNN()))
 
     took = seconds(work)
     return drawn[0], took, product(inputs)
