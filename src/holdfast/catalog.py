@@ -55,10 +55,12 @@ def everything() -> dict[str, dict[str, str]]:
     """Return the whole catalogue: for each kind, what each member's name means."""
     from holdfast import data, encoders
     from holdfast.attacks.presets import PRESETS
+    from holdfast.encoders import builtin
     from holdfast.suites import SUITES
 
     return {
-        "encoders": {name: summary(source) for name, source in sorted(encoders.sources().items())},
+        "encoders": {name: summary(source) for name, source in sorted(encoders.sources().items())}
+        | {f"builtin:{name}": str(builtin.card(name)["recipe"]) for name in builtin.names()},
         "images": {name: summary(inspect.getmodule(load)) for name, load in sorted(data.loaders().items())},
         "evaluations": {name: summary(kind) for name, kind in evaluations().items()},
         "attacks": {name: summary(kind) for name, kind in attacks().items()},

@@ -14,6 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 from holdfast.errors import HoldfastError
 
 SCHEMA_VERSION = 1
+COLLAPSED = "COLLAPSED"
+"""How the warning begins by which an evaluation says that an encoder's numbers only look robust."""
 
 
 def _encode(value: float) -> float | str | None:
@@ -130,6 +132,11 @@ class Findings(Record):
     pictures: tuple[Picture, ...] = ()
     warnings: tuple[str, ...] = ()
     """Sentences that a reader must see beside the numbers: a collapsed encoder, duplicates."""
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the encoder gives one code to all images: nothing breaks away from it, yet it is not robust."""
+        return any(warning.startswith(COLLAPSED) for warning in self.warnings)
 
 
 class EncoderInfo(Record):

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.report.gate import check, parse, warning
-from holdfast.result import Failure, Result
+from holdfast.result import COLLAPSED, Failure, Result
 from tests.report.synthetic import breakaway, everything, impersonation
 
 
@@ -29,6 +29,16 @@ def test_the_worst_matching_value_counts():
     (answer,) = check(parse(f"breakaway_risk@0.1,divergence=l2,attack=u-pgd<={between}"), [robust])
     assert answer.passed
     assert "proves nothing about stronger attacks" in answer.sentence
+
+
+def test_a_collapsed_encoder_passes_nothing():
+    robust = breakaway("digits-robust")
+    gate = parse("breakaway_risk@0.1<=1")
+    assert check(gate, [robust])[0].passed, "vacuous fixture"
+    warned = robust.findings.model_copy(update={"warnings": (f"{COLLAPSED}: all images have the same code.",)})
+    (answer,) = check(gate, [robust.model_copy(update={"findings": warned})])
+    assert not answer.passed
+    assert "digits-robust has collapsed" in answer.sentence
 
 
 def test_every_encoder_is_answered(results):

@@ -17,9 +17,6 @@ from holdfast.report.text import listed
 from holdfast.result import Claim, Conditions, Estimate, Record, Result, Series
 from holdfast.stats import Difference, paired
 
-COLLAPSED = "COLLAPSED"
-"""How the warning begins by which an evaluation says that an encoder's numbers only look robust."""
-
 
 class Pair(Record):
     """Two encoders on one quantity: ``a - b`` on the images where both are defined."""
@@ -84,7 +81,7 @@ def compare(results: Sequence[Result]) -> Comparison:
     refusals: list[Refusal] = []
     found = groups(results)
     beside = baselines(results)
-    collapsed = {result.encoder.fingerprint for result in results if _collapsed(result)}
+    collapsed = {result.encoder.fingerprint for result in results if result.findings.collapsed}
     for group in found:
         for like in kinds(group):
             held = _held(group, like, collapsed, refusals)
@@ -109,11 +106,6 @@ def same(estimate: Estimate) -> tuple[str, tuple[tuple[str, str], ...], Claim]:
 def matching(result: Result, like: Estimate) -> Estimate | None:
     """Return the estimate of ``result`` that belongs in the row of ``like``."""
     return next((estimate for estimate in result.estimates if same(estimate) == same(like)), None)
-
-
-def _collapsed(result: Result) -> bool:
-    """Return whether the encoder gives one code to all images: nothing breaks away from it, yet it is not robust."""
-    return any(warning.startswith(COLLAPSED) for warning in result.findings.warnings)
 
 
 def _held(

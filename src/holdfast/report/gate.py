@@ -110,13 +110,15 @@ def parse(said: str) -> Gate:
 def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = ()) -> tuple[Answer, ...]:
     """Return for each encoder whether its worst matching value keeps the bound.
 
-    An encoder that was to be measured but has no matching value fails, for a gate must not open on silence.
+    An encoder that was to be measured but has no matching value fails, for a gate must not open on silence. So does one
+    that has collapsed, for nothing can break away from a single code.
 
     Raises:
         HoldfastError: no encoder has the quantity, or none under these conditions; the encoder is unknown.
     """
     _known(gate, results)
     called = labels(results)
+    collapsed = {called[r.encoder.name, r.encoder.fingerprint] for r in results if r.findings.collapsed}
     found: dict[str, list[Estimate]] = {}
     for result in results:
         name = called[result.encoder.name, result.encoder.fingerprint]
@@ -134,7 +136,9 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
             f"gate {gate.text!r}: unknown encoder {gate.encoder!r}; {nearest(gate.encoder or '', names)}"
         )
     return tuple(
-        _answer(gate, name, gate.worst(estimates))
+        Answer(gate, name, False, f"{name} has collapsed: one code for all images is useless, whatever its numbers")
+        if name in collapsed
+        else _answer(gate, name, gate.worst(estimates))
         if estimates
         else Answer(
             gate, name, False, f"{name}: {gate.quantity} was not measured; {reasons.get(name, 'no result matches')}"

@@ -82,7 +82,7 @@ class Spectral(Evaluation):
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
-        if any(warning.startswith("COLLAPSED") for warning in findings.warnings):
+        if findings.collapsed:
             return ()
         found = scores_of(population, self._asked()).found
         labels = population.images.labels
