@@ -192,10 +192,7 @@ def test_version(capsys):
 def test_list_shows_everything(capsys):
     assert run(["list"]) == 0
     shown = capsys.readouterr().out
-    assert all(
-        word in shown
-        for word in ("timm", "breakaway", "adaptive", "linf", "quick", "builtin:digits-robust")
-    )
+    assert all(word in shown for word in ("timm", "breakaway", "adaptive", "linf", "quick", "builtin:digits-robust"))
     assert run(["list", "suites"]) == 0
     assert "breakaway" not in capsys.readouterr().out
 

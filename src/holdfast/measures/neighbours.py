@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import log2
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.divergences import Divergence
@@ -58,7 +58,7 @@ def closer_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], c
         for top in range(0, len(points), height):
             part = slice(top, top + height)
             tile = Tile(points[part], mine[part], own[part] - left, placed)
-            counts[part] += tile.sure.sum(1) + tile.settle(divergence, moved[part], clean[own[part]], block)
+            counts[part] += among(tile.sure) + tile.settle(divergence, moved[part], clean[own[part]], block)
     return counts
 
 
@@ -84,7 +84,7 @@ class Frame:
     def place(self, codes: Codes) -> Codes:
         """Return the points of ``codes`` in this frame, in the codes' precision."""
         points = embedded(self.divergence, codes)
-        return ((points - self.centre.to(points.dtype)) * self.unit).to(codes.dtype)
+        return (points - self.centre.to(points.dtype)).mul_(self.unit).to(codes.dtype)
 
 
 def embedded(divergence: Divergence, codes: Codes) -> Codes:
@@ -102,9 +102,10 @@ class Tile:
     """Some moved points against some clean ones: who is closer than the own code, surely or perhaps."""
 
     def __init__(self, points: Codes, mine: Codes, own: Int[Tensor, "b"], block: Float[Tensor, "k d"]) -> None:
-        present = block.isfinite().all(1)
-        block = torch.where(present[:, None], block, 0)  # a code without a place is nobody's neighbour
-        half = block.square().sum(1) / 2
+        present = block.abs().amax(1).isfinite()
+        if not present.all():
+            block = torch.where(present[:, None], block, 0)  # a code without a place is nobody's neighbour
+        half = torch.linalg.vector_norm(block, dim=1).square() / 2
         self.h = torch.addmm(half.masked_fill(~present, torch.inf), points, block.T, alpha=-1)
         here = ((own >= 0) & (own < len(block))).nonzero()[:, 0]
         self.h[here, own[here]] = torch.inf
@@ -123,7 +124,7 @@ class Tile:
         """Return how many of the others are closer after all, from differences of the codes themselves in float64."""
         counts = torch.zeros(len(moved), dtype=torch.int64, device=moved.device)
         # Few rows have anyone within rounding, and only these are looked at again.
-        doubtful = ((self.h <= self.high).sum(1) > self.sure.sum(1)).nonzero()[:, 0]
+        doubtful = (among(self.h <= self.high) > among(self.sure)).nonzero()[:, 0]
         if not len(doubtful):
             return counts
         row, column = ((self.h[doubtful] <= self.high[doubtful]) & ~self.sure[doubtful]).nonzero(as_tuple=True)
@@ -134,6 +135,11 @@ class Tile:
             closer = (point - theirs).square().sum(1) < (point - ours).square().sum(1) * (1 - 2 * TIE)
             counts.index_add_(0, i, closer.long())
         return counts
+
+
+def among(mask: Bool[Tensor, "b k"]) -> Int[Tensor, "b"]:
+    """Return how many entries of each row are true, in the integers that are summed fastest."""
+    return mask.sum(1, dtype=torch.int32)
 
 
 def _slow_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean) -> Int[Tensor, "m"]:
