@@ -29,7 +29,7 @@ SUITES = {
             "masking": {"attacked": 50},
             "synbench": {"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
             "spade": {"samples": 2000},
-            "clever": {"draws": 8, "rivals": 1, "random": 20, "samples": 2000},
+            "clever": {"draws": 8, "rivals": 1, "random": 50, "samples": 2000},
             "certified-radius": {"anchors": 50, "negatives": 3, "attack": "adaptive:restarts=1"},
             "instance-accuracy": {"anchors": 50, "negatives": 3},
         },
