@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# One process for each core, each of one thread: more threads than cores cost most of the time.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt
 
 .PHONY: demo test test-slow check docs
@@ -12,10 +14,10 @@ demo: $(VENV)/.core
 	$(BIN)/holdfast evaluate --out runs/demo
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q
+	$(PYTEST)
 
 test-slow: $(VENV)/.dev
-	$(BIN)/python -m pytest -q -m slow
+	$(PYTEST) -m slow
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
