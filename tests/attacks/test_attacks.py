@@ -102,7 +102,13 @@ def test_restarts_never_lose(attack: Attack, ball: Ball) -> None:
 
 @pytest.mark.parametrize("ball", [Linf(0.05), L2(0.3), L1(0.4)], ids=str)
 @pytest.mark.parametrize(
-    "attack", [GradientAttack(steps=60, stride=0.1), AdaptiveAttack(steps=60), SquareAttack(queries=4000)], ids=str
+    "attack",
+    [
+        GradientAttack(steps=60, stride=0.1),
+        AdaptiveAttack(steps=60),
+        pytest.param(SquareAttack(queries=4000), marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_linear_objective_reaches_the_dual_norm(attack: Attack, ball: Ball) -> None:
     """Climbing ``w.x`` from the middle of the range gains exactly ``radius * dual_norm(w)``: the box is out of reach."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +12,7 @@ import pytest
 from holdfast.artefacts import AttackRecord, Replay
 from holdfast.attacks.presets import PRESETS
 from holdfast.cli import run
+from tests.cli.processes import listening
 
 ATTACK = ["attack", "builtin:digits-random", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
 SHORT = ["--attack", "pgd:steps=2"]
@@ -138,9 +137,7 @@ def test_a_file_in_the_way_is_one_sentence(capsys):
 
 def test_an_interrupted_attack_stops_cleanly():
     slow = [*ATTACK, "--attack", "adaptive:steps=2000,restarts=20"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *slow], stderr=subprocess.PIPE, text=True, env={**os.environ}
-    )
+    process = listening([sys.executable, "-m", "holdfast", *slow])
     assert process.stderr is not None
     assert process.stderr.readline().startswith("  0%")
     time.sleep(0.5)

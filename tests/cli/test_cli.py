@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 from holdfast.cli import run
 from holdfast.cli.progress import Shown, remaining
 from holdfast.store import load
+from tests.cli.processes import listening
 
 QUICK = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.pairs=8"]
 PROCESS = [sys.executable, "-m", "holdfast"]
@@ -157,7 +157,7 @@ def test_a_spent_budget_says_how_to_continue(capsys):
 
 def test_an_interrupt_stops_cleanly_and_the_same_command_continues():
     slow = [*QUICK, "--set", "overlap.attacks=adaptive:steps=100,restarts=10", "--batch-size", "1", "--out", "run"]
-    process = subprocess.Popen([*PROCESS, *slow], stderr=subprocess.PIPE, text=True, env={**os.environ})
+    process = listening([*PROCESS, *slow])
     limit = time.monotonic() + 60
     while process.poll() is None and not list(Path("run").glob("shards/targeted-*/*.safetensors")):
         assert time.monotonic() < limit

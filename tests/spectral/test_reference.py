@@ -19,7 +19,7 @@ from tests.samples import published
 from tests.spectral.graphs import drawing
 
 NAMES = ["mnist_base", "mnist_base_adv1", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1", "mnist_cnn_4layer_a_adv3"]
-SIZES = [(300, 10), (1000, 20), (2000, 10)]
+SIZES = [(300, 10), (1000, 20), pytest.param(2000, 10, marks=pytest.mark.slow)]
 LARGE = {"mnist_cnn_4layer_a": 23.46, "mnist_cnn_4layer_a_adv1": 17.14, "mnist_cnn_4layer_a_adv3": 11.84}
 
 
