@@ -81,7 +81,8 @@ class Estimate(Record):
     better: Literal["lower", "higher", "neither"]
     series: str | None = None
     """The per-sample series it summarises, so that two encoders can be compared image by image."""
-    statistic: Literal["mean", "median", "other"] = "other"
+    statistic: Literal["mean", "median", "whole", "other"] = "other"
+    """What it is of its series; ``whole`` if it needs all inputs at once, so that its interval alone can be compared."""
     reason: str | None = None
 
 

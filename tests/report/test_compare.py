@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.report.compare import Comparison, compare
 from holdfast.report.protocol import difference, groups, labels
-from holdfast.result import Claim, Findings, Result
+from holdfast.result import Claim, Estimate, Findings, Result
 from holdfast.stats import summarise
 from tests.report.synthetic import breakaway, everything, ids, result, series
 
@@ -110,6 +110,41 @@ def test_undefined_values_take_no_part():
     (refusal,) = comparison.refusals
     assert refusal.encoders == ("c",)
     assert "two images are equal" in refusal.reason
+
+
+def whole(encoder: str, value: float, low: float, high: float, better="higher") -> Result:
+    """A result whose one number has an interval but nothing per sample."""
+    number = Estimate(
+        quantity="area",
+        value=value,
+        low=low,
+        high=high,
+        n=100,
+        method="made up",
+        unit="share",
+        claim=Claim.ESTIMATE,
+        of="made up",
+        better=better,
+        statistic="whole",
+    )
+    return result("made-up", encoder, Findings(ids=ids(3), estimates=(number,)), ("area",))
+
+
+def test_numbers_of_all_inputs_are_compared_by_their_intervals():
+    three = [whole("a", 0.5, 0.45, 0.55), whole("b", 0.65, 0.6, 0.72), whole("c", 0.7, 0.65, 0.75)]
+    (contest,) = compare(three).contests
+    assert contest.ranks == {"a": 3, "b": 1, "c": 1}
+    ab, ac, bc = (pair.difference for pair in contest.pairs)
+    assert not any(apart.paired for apart in (ab, ac, bc))
+    assert (ab.outcome, ac.outcome, bc.outcome) == ("b is better", "b is better", "tied")
+    # Independent normal numbers: the ends add up in squares.
+    assert (ac.low, ac.high) == pytest.approx((-0.2 - 0.05 * 2**0.5, -0.2 + 0.05 * 2**0.5))
+
+
+def test_an_interval_without_an_end_is_not_compared():
+    comparison = compare([whole("a", 0.5, 0.45, inf), whole("b", 0.6, 0.55, 0.65)])
+    assert not comparison.contests
+    assert "no end" in comparison.refusals[0].reason
 
 
 def test_infinite_values_have_no_mean_difference():

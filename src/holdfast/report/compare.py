@@ -1,7 +1,8 @@
 """Which encoder is better, image by image: paired differences, and ranks that admit ties.
 
 Encoders share their images, so the difference of two is known far better than either number: hard images are hard for
-both. Two encoders are *tied* when the interval of that difference contains zero. The rank of an encoder is one plus the
+both. Numbers that need all inputs at once, spectra and areas, are compared by their intervals instead. Two encoders are
+*tied* when the interval of the difference contains zero. The rank of an encoder is one plus the
 number of encoders that are better than it by more than that. Baselines are compared, but neither hold a rank nor take one.
 """
 
@@ -15,7 +16,7 @@ from typing import Literal
 from holdfast.report.protocol import Group, baselines, difference, groups
 from holdfast.report.text import listed
 from holdfast.result import Claim, Conditions, Estimate, Record, Result, Series
-from holdfast.stats import Difference, paired
+from holdfast.stats import Difference, paired, unpaired
 
 
 class Pair(Record):
@@ -110,9 +111,9 @@ def matching(result: Result, like: Estimate) -> Estimate | None:
 
 def _held(
     group: Group, like: Estimate, collapsed: set[str], refusals: list[Refusal]
-) -> dict[str, tuple[Estimate, Series]]:
-    """Return the per-sample series of each encoder that can take part; the others are added to ``refusals``."""
-    held: dict[str, tuple[Estimate, Series]] = {}
+) -> dict[str, tuple[Estimate, Series | None]]:
+    """Return estimate and per-sample series of each encoder that can take part; the others are added to ``refusals``."""
+    held: dict[str, tuple[Estimate, Series | None]] = {}
     ids: tuple[str, ...] | None = None
     for name, result in group.items():
         estimate = matching(result, like)
@@ -124,13 +125,15 @@ def _held(
             reason = "the encoder is collapsed: it gives all images the same code, so no ranking of it means anything"
         elif isnan(estimate.value):
             reason = f"undefined: {estimate.reason or 'no reason was recorded'}"
+        elif estimate.statistic == "whole":
+            reason = None if isfinite(estimate.low + estimate.high) else "its interval has no end"
         elif series is None:
             reason = "it is not a mean or median of one recorded value per sample, so there is nothing to pair"
         elif not any(isfinite(value) for value in series.values):
             reason = "no sample has a finite value"
         elif ids is not None and ids != result.findings.ids:
             reason = "its samples differ from those of the other encoders"
-        if reason is None and series is not None:
+        if reason is None:
             held[name], ids = (estimate, series), result.findings.ids
         else:
             refusals.append(_refusal(group, (name,), reason or "", like))
@@ -148,13 +151,13 @@ def _series(result: Result, estimate: Estimate) -> Series | None:
 def _contest(
     group: Group,
     like: Estimate,
-    held: dict[str, tuple[Estimate, Series]],
+    held: dict[str, tuple[Estimate, Series | None]],
     beside: Sequence[str],
     refusals: list[Refusal],
 ) -> Contest:
     pairs = []
     for a, b in combinations(held, 2):
-        apart = paired(held[a][1], held[b][1], like.statistic, like.better, like.confidence)
+        apart = _difference(*held[a], *held[b])
         if not isnan(apart.low + apart.value + apart.high):
             pairs.append(Pair(a=a, b=b, difference=apart))
         else:
@@ -171,6 +174,12 @@ def _contest(
         pairs=tuple(pairs),
         ranks={} if like.better == "neither" else {name: 1 + losers.count(name) for name in held if name not in beside},
     )
+
+
+def _difference(a: Estimate, left: Series | None, b: Estimate, right: Series | None) -> Difference:
+    if left is None or right is None:
+        return unpaired(a, b)
+    return paired(left, right, a.statistic, a.better, a.confidence)
 
 
 def _loser(pair: Pair) -> str | None:

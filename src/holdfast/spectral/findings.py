@@ -98,6 +98,7 @@ def _estimate(
         claim=Claim.ESTIMATE,
         of=of,
         better="neither" if name == "eigenvalue_gap" else "lower",
+        statistic="whole" if confidence == 0.95 else "other",
     )
 
 

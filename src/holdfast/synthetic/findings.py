@@ -132,6 +132,7 @@ def _score(
         claim=Claim.ESTIMATE,
         of=f"separability kept {of}",
         better="higher",
+        statistic="whole",
     )
 
 
