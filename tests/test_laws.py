@@ -31,6 +31,7 @@ SMALL: dict[str, Any] = {
     "tolerance": 0.01,
     "blind": SquareAttack(queries=5),
     "rivals": 3,
+    "others": 8,
     "scales": (0.5, 1.5, 2.5, 3.5),
     "encodings": 800,
     "k": 3,

@@ -233,6 +233,8 @@ CHEAP = {
     "balls": ["linf:0.1"],
     "anchors": 6,
     "negatives": 2,
+    "others": 8,
+    "rivals": 2,
     "tolerance": 0.01,
     "attack": "adaptive:restarts=1,steps=5",
     "scales": [0.5, 2.0, 4.0],
