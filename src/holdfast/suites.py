@@ -35,6 +35,7 @@ SUITES = {
             "certified-breakaway": {"anchors": 50, "others": 300, "rivals": 3, "attack": "adaptive:restarts=1"},
             "certified-overlap": {"anchors": 50, "attack": "adaptive:restarts=1"},
             "certified-displacement": {"anchors": 50, "attack": "adaptive:restarts=1"},
+            "linear-radius": {"anchors": 50, "rivals": 1, "attack": "adaptive:restarts=1"},
         },
     ),
     "standard": Suite(
@@ -56,6 +57,7 @@ SUITES = {
             "certified-breakaway": {"anchors": 500, "rivals": 30, "method": "alpha", "attack": "adaptive:restarts=5"},
             "certified-overlap": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "certified-displacement": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "linear-radius": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
         },
     ),
 }
