@@ -34,6 +34,7 @@ SMALL: dict[str, Any] = {
     "blind": SquareAttack(queries=5),
     "rivals": 3,
     "others": 8,
+    "tail": 5,
     "scales": (0.5, 1.5, 2.5, 3.5),
     "encodings": 800,
     "k": 3,

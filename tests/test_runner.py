@@ -234,6 +234,7 @@ CHEAP = {
     "anchors": 6,
     "negatives": 2,
     "others": 8,
+    "tail": 5,
     "rivals": 2,
     "tolerance": 0.01,
     "attack": "adaptive:restarts=1,steps=5",

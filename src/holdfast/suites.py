@@ -36,6 +36,7 @@ SUITES = {
             "certified-overlap": {"anchors": 50, "attack": "adaptive:restarts=1"},
             "certified-displacement": {"anchors": 50, "attack": "adaptive:restarts=1"},
             "linear-radius": {"anchors": 50, "rivals": 1, "attack": "adaptive:restarts=1"},
+            "margin-distribution": {"anchors": 50, "negatives": 2, "rivals": 1, "attack": "adaptive:restarts=1"},
         },
     ),
     "standard": Suite(
@@ -58,6 +59,7 @@ SUITES = {
             "certified-overlap": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "certified-displacement": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "linear-radius": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "margin-distribution": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
         },
     ),
 }
