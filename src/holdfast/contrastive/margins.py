@@ -68,7 +68,7 @@ def fit(values: Float[np.ndarray, "k"]) -> Tail | None:
     Example:
         >>> law = fit(np.array([0.1, 0.2, 0.3, 0.4]))
         >>> round(law.shape, 2), round(law.scale, 2)
-        (2.65, 0.28)
+        (2.45, 0.28)
     """
     from scipy.optimize import brentq
     from scipy.stats import kstest, weibull_min
