@@ -87,9 +87,12 @@ def test_the_bracket_is_in_order_and_its_ends_say_what_they_are() -> None:
     assert far.value > 2 * near.value > 0
     assert result.estimate("attacked_breakaway_risk", ball="linf:0.1", divergence="l2").value > 0.01
     assert not result.findings.warnings
-    assert {curve.quantity for curve in result.findings.curves} == {e.quantity for e in result.estimates} - {
-        "contradictions"
-    }
+    curves = {(c.quantity, c.conditions["divergence"], c.conditions["attack"]): c for c in result.findings.curves}
+    assert {quantity for quantity, _, _ in curves} == {"breakaway_risk", "nearest_neighbour_accuracy"}
+    assert len(curves) == 8
+    proved_curve = curves["breakaway_risk", "l2", "certified by crown"]
+    assert proved_curve.x == (0.05, 0.1)
+    assert proved_curve.y == (near.value, far.value)
 
 
 def test_no_point_of_the_ball_is_where_a_certificate_says_that_none_is() -> None:

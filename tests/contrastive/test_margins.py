@@ -10,19 +10,9 @@ import pytest
 import torch
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.contrastive.margins import (
-    NO_FIT,
-    NO_LABEL,
-    Compared,
-    MarginDistribution,
-    by_head,
-    by_similarity,
-    fit,
-    foreign,
-    judged,
-    negatives,
-    similarity,
-)
+from holdfast.contrastive.margins import NO_FIT, NO_LABEL, MarginDistribution, foreign, negatives, similarity
+from holdfast.contrastive.tails import fit
+from holdfast.contrastive.theorems import Compared, by_head, by_similarity, judged
 from holdfast.evaluation import Population
 from holdfast.images import Images
 from holdfast.result import Claim
@@ -170,4 +160,7 @@ def test_what_is_missing_is_undefined() -> None:
 def test_a_bound_that_lies_is_found_out() -> None:
     result = replace(SMALL, method=Boast())(builtin(), labelled(40))
     assert result.findings.warnings
-    assert result.findings.verdicts[0].status == "refuted"
+    verdict = result.findings.verdicts[0]
+    assert verdict.status == "refuted"
+    assert float(verdict.witness["value_in_float64"]) <= 0
+    assert verdict.witness["negative"] in labelled(40).ids

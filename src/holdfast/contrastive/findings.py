@@ -131,25 +131,29 @@ def spelled(point: Tensor) -> str:
 
 
 def bracket_curves(estimates: Sequence[Estimate], balls: Sequence[Ball]) -> tuple[Curve, ...]:
-    """Return each quantity by radius, one curve for every other condition, where balls of one norm differ."""
+    """Return quantities by radius where balls of one norm differ: what is certified and what is attacked in one figure."""
     by_text = {str(ball): ball for ball in balls}
-    lines: dict[tuple[str, str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
+    lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
     for estimate in estimates:
-        ball = by_text[estimate.conditions["ball"]]
-        rest = tuple((key, value) for key, value in estimate.conditions.items() if key != "ball")
-        lines.setdefault((estimate.quantity, ball.name, rest), []).append((ball.radius, estimate))
+        case = dict(estimate.conditions)
+        ball = by_text[case["ball"]]
+        case["ball"] = ball.name
+        # Figures draw what differs in the attack alone as lines of one plot.
+        case["attack"] = f"certified by {case.pop('method')}" if "method" in case else case["attack"]
+        quantity = estimate.quantity.removeprefix("certified_").removeprefix("attacked_")
+        lines.setdefault((quantity, tuple(case.items())), []).append((ball.radius, estimate))
     return tuple(
         Curve(
             quantity=quantity,
-            conditions={"ball": norm, **dict(rest)},
-            x_label=f"{norm} radius",
+            conditions=dict(case),
+            x_label=f"{dict(case)['ball']} radius",
             y_label=quantity.replace("_", " "),
             x=tuple(radius for radius, _ in points),
             y=tuple(estimate.value for _, estimate in points),
             low=tuple(estimate.low for _, estimate in points),
             high=tuple(estimate.high for _, estimate in points),
         )
-        for (quantity, norm, rest), found in lines.items()
+        for (quantity, case), found in lines.items()
         if len(points := sorted(found, key=lambda point: point[0])) > 1
     )
 

@@ -14,11 +14,10 @@ of two images to a third (theorem 5.5). Whether images obey is reported here as 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isnan, nan
 from typing import final
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -28,63 +27,23 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds.method import Crown, Method
 from holdfast.contrastive.around import Hunter
 from holdfast.contrastive.bracket import certified_radii, cross_check, nearest_confusion
-from holdfast.contrastive.findings import alarm, counted, series, verdict
+from holdfast.contrastive.findings import alarm, counted, series, verdict, witness
 from holdfast.contrastive.linear import Linear
 from holdfast.contrastive.pairs import norm, pairs
 from holdfast.contrastive.radius import refuted
+from holdfast.contrastive.tails import Tail, fit
+from holdfast.contrastive.theorems import Compared, by_head, by_similarity, judged
 from holdfast.evaluation import Evaluation, Joint, Observation, Population
 from holdfast.objectives.views import shifted
-from holdfast.result import Claim, Conditions, Findings, Series, Verdict
+from holdfast.result import Claim, Conditions, Findings, Series
 from holdfast.run import Observed
 from holdfast.stats import summarise
 
 OTHERS = 10_000
 """Other images that margin distances are taken from, at most."""
-STEEPEST = 1e4
-"""Shape of a law of which all values are one, for all one can see."""
 NO_FIT = "fewer distinct margin distances than the tail, or a zero code"
 NO_PAIR = "no two images of which both have radii against one other image"
 NO_LABEL = "no labels, the head is wrong, or all others looked at are of the image's own class"
-
-
-@dataclass(frozen=True)
-class Tail:
-    """A Weibull law of small values: its shape, its scale, and the largest gap between its and their distribution."""
-
-    shape: float
-    scale: float
-    gap: float
-
-    def inclusion(self, distance: float) -> float:
-        """Return ``Psi`` at ``1 - rho = distance``."""
-        return float(np.exp(-((distance / self.scale) ** self.shape)))
-
-
-def fit(values: Float[np.ndarray, "k"]) -> Tail | None:
-    """Return the law of largest likelihood of positive ``values``; None if they are all the same.
-
-    The shape ``a`` solves ``sum x^a ln x / sum x^a - 1/a = mean ln x``; its left side grows with ``a``.
-
-    Example:
-        >>> law = fit(np.array([0.1, 0.2, 0.3, 0.4]))
-        >>> round(law.shape, 2), round(law.scale, 2)
-        (2.45, 0.28)
-    """
-    from scipy.optimize import brentq
-    from scipy.stats import kstest, weibull_min
-
-    top = values.max()
-    logs = np.log(values / top)
-
-    def slope(a: float) -> float:
-        weights = np.exp(a * logs)
-        return float(weights @ logs / weights.sum() - 1 / a - logs.mean())
-
-    if len(values) < 2 or slope(STEEPEST) <= 0:
-        return None
-    shape = float(brentq(slope, 1e-3, STEEPEST, xtol=1e-12))
-    scale = float(top * np.mean(np.exp(shape * logs)) ** (1 / shape))
-    return Tail(shape, scale, float(kstest(values, weibull_min(shape, scale=scale).cdf).statistic))
 
 
 @final
@@ -106,10 +65,8 @@ class Shared(Observation):
         return population.choose(self.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        others = population.pixels(negatives(population, self.negatives).tolist())
-        made = others[None].expand(len(rows), *others.shape)
-        two = pairs(population, rows, self.negatives, self.neurons, made)
-        hunter = Hunter(two, norm(self.norm), self.attack)
+        hunter = self.hunter(population, rows)
+        two = hunter.pairs
         certified = certified_radii(two, hunter.ball, self.method, self.tolerance)
         attacked = hunter.sizes(nearest_confusion(hunter, certified).points).reshape(two.shape)
         lowest = cross_check(hunter, certified).values.reshape(two.shape)
@@ -118,6 +75,14 @@ class Shared(Observation):
         scene = population.scene(rows)
         view = scene.code(shifted(scene.pixels, scene.noise.fork("view"))).double()
         return {**kept, "view": 1 - torch.cosine_similarity(view, scene.codes.double(), eps=0)}
+
+    def hunter(self, population: Population, rows: Sequence[int]) -> Hunter:
+        """Return the attacks on the images at ``rows`` and the shared negatives."""
+        shared = negatives(population, self.negatives).tolist()
+        others = population.pixels(shared)
+        two = pairs(population, rows, len(shared), self.neurons, others[None].expand(len(rows), *others.shape))
+        names = tuple(population.images.ids[other] for other in shared)
+        return Hunter(replace(two, ids=tuple((own, *names) for own, *_ in two.ids)), norm(self.norm), self.attack)
 
 
 def negatives(population: Population, count: int) -> Int[Tensor, "k"]:
@@ -175,7 +140,7 @@ class MarginDistribution(Evaluation):
             series=tuple(found),
             estimates=(*estimates, *counts),
             verdicts=(
-                verdict(counts, {}),
+                verdict(counts, self._witness(population, rows, shared)),
                 judged(
                     "Does theorem 5.5 (the less similar image has the larger radius) hold for all of them?",
                     order,
@@ -185,6 +150,21 @@ class MarginDistribution(Evaluation):
             ),
             warnings=alarm(counts),
         )
+
+    def _witness(self, population: Population, rows: Sequence[int], seen: Observed) -> dict[str, str]:
+        """Return the first contradiction between two images, found once more; heads have theirs in ``linear-radius``."""
+        wrong = refuted(seen)
+        if not bool(wrong.any()):
+            return {}
+        image = int(wrong.any(1).nonzero()[0, 0])
+        observation = self.observation().parts[0]
+        assert isinstance(observation, Shared)
+        hunter = observation.hunter(population, [rows[image]])
+        certified = seen["certified"][image].to(hunter.pairs.rows.device)
+        found = cross_check(hunter, certified[None].nan_to_num(0))
+        if not bool((found.values <= 0).any()):
+            found = nearest_confusion(hunter, certified[None].nan_to_num(0))
+        return witness(population, hunter, found, wrong[image].to(certified.device), certified)
 
     def _law(self, population: Population, rows: Sequence[int], view: Float[Tensor, "b"]) -> list[Series]:
         """Return the laws of each image's nearest margin distances, and what they say of its view."""
@@ -226,38 +206,6 @@ class MarginDistribution(Evaluation):
 THEOREMS = {"order": "5.5", "head": "5.3"}
 
 
-@dataclass(frozen=True)
-class Compared:
-    """For each image: comparisons, and how many provably obey a theorem, and provably do not."""
-
-    count: Int[Tensor, "b"]
-    holds: Int[Tensor, "b"]
-    fails: Int[Tensor, "b"]
-
-
-def by_similarity(seen: Observed, similar: Float[Tensor, "b k"]) -> Compared:
-    """Return whether the less similar of two images to a third has the larger radius, over all twos and thirds."""
-    certified, attacked = seen["certified"], seen["attacked"]
-    known = ~certified.isnan()
-    less = (similar[:, None] < similar[None]) & known[:, None] & known[None]
-    holds = less & (certified[:, None] >= attacked[None])
-    fails = less & (attacked[:, None] < certified[None])
-    return Compared(*(each(flags) for flags in (less, holds, fails)))
-
-
-def each(flags: Bool[Tensor, "b b2 k"]) -> Int[Tensor, "b"]:
-    """Return in how many comparisons each image takes part, on either side."""
-    return flags.sum((1, 2)) + flags.sum((0, 2))
-
-
-def by_head(seen: Observed, linear: Observed, foreign: Bool[Tensor, "b k"]) -> Compared:
-    """Return whether radii against images of other classes are larger than that of the head."""
-    known = foreign & ~seen["certified"].isnan() & (linear["right"] == 1)[:, None]
-    holds = known & (seen["certified"] >= linear["attacked"][:, None])
-    fails = known & (seen["attacked"] < linear["certified"][:, None])
-    return Compared(*(flags.sum(1) for flags in (known, holds, fails)))
-
-
 def similarity(population: Population, rows: Sequence[int], others: Int[Tensor, "k"]) -> Float[Tensor, "b k"]:
     """Return the cosines of the codes of ``rows`` with those of ``others``; nan for zero codes."""
     codes = population.codes.double().cpu()
@@ -272,13 +220,3 @@ def foreign(population: Population, rows: Sequence[int], count: int) -> Bool[Ten
         return torch.zeros(len(rows), len(others), dtype=torch.bool)
     labels = torch.as_tensor(labels).cpu()
     return labels[list(rows)][:, None] != labels[others.cpu()]
-
-
-def judged(question: str, found: Compared, sides: int = 1) -> Verdict:
-    """Return what the comparisons, each counted for as many images as it has ``sides``, say of a theorem."""
-    fails, holds, count = (int(part.sum()) // sides for part in (found.fails, found.holds, found.count))
-    return Verdict(
-        question=question,
-        status="refuted" if fails else "proved" if count and holds == count else "unknown",
-        reason=f"of {count} comparisons {holds} provably obey and {fails} provably do not",
-    )
