@@ -40,6 +40,7 @@ def published(folder: Path, name: str, dtype: torch.dtype) -> Encoder:
     recipe = json.loads((folder / "encoders" / f"{name}.json").read_text())
     build = {
         "Conv2d": lambda s: nn.Conv2d(s["in_channels"], s["out_channels"], s["kernel_size"], s["stride"], s["padding"]),
+        "ZeroPad2d": lambda s: nn.ZeroPad2d(tuple(s["padding"])),
         "ReLU": lambda s: nn.ReLU(),
         "Flatten": lambda s: nn.Flatten(),
         "Linear": lambda s: nn.Linear(s["in_features"], s["out_features"]),

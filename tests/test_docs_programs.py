@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ def test_the_readme_shows_the_example_of_ten_lines() -> None:
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.name)
 def test_examples_run(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(script)])
     runpy.run_path(str(script), run_name="__main__")
 
 

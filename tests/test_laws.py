@@ -15,9 +15,11 @@ from holdfast.attacks.square import SquareAttack
 from holdfast.balls import Linf
 from holdfast.catalog import evaluations
 from holdfast.evaluation import Evaluation, Observation, Population
+from holdfast.images import Images
 from holdfast.result import Claim, Result
 from holdfast.run import Run
-from tests.samples import builtin, digits
+from tests.samples import builtin
+from tests.samples import digits as unlabelled
 
 COUNT = 14
 SMALL: dict[str, Any] = {
@@ -31,6 +33,8 @@ SMALL: dict[str, Any] = {
     "tolerance": 0.01,
     "blind": SquareAttack(queries=5),
     "rivals": 3,
+    "others": 8,
+    "tail": 5,
     "scales": (0.5, 1.5, 2.5, 3.5),
     "encodings": 800,
     "k": 3,
@@ -40,6 +44,15 @@ SMALL: dict[str, Any] = {
     "guided": 2,
     "subsets": 2,
 }
+
+
+def digits(count: int) -> Images:
+    """Digits and whether they are odd, for those who need labels."""
+    from sklearn.datasets import load_digits
+
+    plain, start = unlabelled(count), 1200
+    odd = torch.tensor(load_digits().target[start : start + count] % 2)
+    return Images(plain.pixels(range(count)), plain.ids, odd, plain.name)
 
 
 def small(kind: type[Evaluation]) -> Evaluation:

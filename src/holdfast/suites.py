@@ -32,6 +32,11 @@ SUITES = {
             "clever": {"draws": 8, "rivals": 1, "random": 50, "samples": 2000},
             "certified-radius": {"anchors": 50, "negatives": 3, "attack": "adaptive:restarts=1"},
             "instance-accuracy": {"anchors": 50, "negatives": 3},
+            "certified-breakaway": {"anchors": 50, "others": 300, "rivals": 3, "attack": "adaptive:restarts=1"},
+            "certified-overlap": {"anchors": 50, "attack": "adaptive:restarts=1"},
+            "certified-displacement": {"anchors": 50, "attack": "adaptive:restarts=1"},
+            "linear-radius": {"anchors": 50, "rivals": 1, "attack": "adaptive:restarts=1"},
+            "margin-distribution": {"anchors": 50, "negatives": 2, "rivals": 1, "attack": "adaptive:restarts=1"},
         },
     ),
     "standard": Suite(
@@ -50,6 +55,11 @@ SUITES = {
             "clever": {"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
             "certified-radius": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "instance-accuracy": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "certified-breakaway": {"anchors": 500, "rivals": 30, "method": "alpha", "attack": "adaptive:restarts=5"},
+            "certified-overlap": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "certified-displacement": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "linear-radius": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "margin-distribution": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
         },
     ),
 }

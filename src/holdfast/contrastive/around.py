@@ -67,7 +67,7 @@ class Hunter:
     def __call__(self, radii: Float[Tensor, "p"], purpose: str) -> Found:
         """Return the worst points that the attack finds within ``radii`` of the anchors."""
         around = Around(self.pairs.encoder, self.pairs.images, radii)
-        encoder = Encoder(around, self.pairs.encoder.name, Domain(self.pairs.encoder.domain.shape, -1.0, 1.0))
+        encoder = Encoder(around.eval(), self.pairs.encoder.name, Domain(self.pairs.encoder.domain.shape, -1.0, 1.0))
         start = torch.zeros_like(self.pairs.images)
         noise = self.pairs.noise.fork(purpose)
         return self.at(around.place(self.attack(encoder, start, self.pairs.objective, self.ball, noise)))

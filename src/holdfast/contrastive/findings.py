@@ -10,10 +10,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from holdfast.balls import Ball
 from holdfast.contrastive.around import Found, Hunter
 from holdfast.contrastive.pairs import UNDEFINED
+from holdfast.encoder import Pixels
 from holdfast.evaluation import Population
-from holdfast.result import Claim, Conditions, Estimate, Series, Verdict
+from holdfast.result import Claim, Conditions, Curve, Estimate, Series, Verdict
 from holdfast.stats import summarise
 
 QUESTION = "Does every certificate withstand attack?"
@@ -23,20 +25,32 @@ def over_negatives(
     quantity: str, conditions: Conditions, values: Float[Tensor, "b k"], unit: str, claim: Claim, of: str
 ) -> Series:
     """Return the mean over each anchor's negatives as a series; undefined pairs are left out of it."""
-    means = values.double().nanmean(1).tolist()
+    return series(quantity, conditions, values.double().nanmean(1), unit, claim, of, UNDEFINED)
+
+
+def series(
+    quantity: str, conditions: Conditions, values: Float[Tensor, "b"], unit: str, claim: Claim, of: str, reason: str
+) -> Series:
+    """Return one value per image as a series; those that are nan are missing for ``reason``."""
+    numbers = values.double().cpu().tolist()
     return Series(
         quantity=quantity,
         conditions=conditions,
-        values=tuple(means),
+        values=tuple(numbers),
         unit=unit,
         claim=claim,
         of=of,
-        reasons={position: UNDEFINED for position, value in enumerate(means) if value != value},
+        reasons={position: reason for position, value in enumerate(numbers) if value != value},
     )
 
 
 def contradictions(refuted: Bool[Tensor, "b k"], certificates: int, conditions: Conditions) -> Estimate:
     """Return how many of the ``certificates`` an attack refutes: anything but 0 is a defect of the bounds."""
+    return counted(refuted, torch.tensor(certificates), conditions)
+
+
+def counted(refuted: Tensor, certificates: Tensor, conditions: Conditions) -> Estimate:
+    """Return the number of contradictions where both were counted image by image."""
     count = float(refuted.sum())
     return Estimate(
         quantity="contradictions",
@@ -44,7 +58,7 @@ def contradictions(refuted: Bool[Tensor, "b k"], certificates: int, conditions: 
         value=count,
         low=count,
         high=count,
-        n=certificates,
+        n=int(certificates.sum()),
         method="counted; no interval",
         unit="certificates",
         claim=Claim.LOWER,
@@ -96,8 +110,52 @@ def witness(
         "distance": f"{float(hunter.sizes(found.points)[worst]):.6g}",
         "value_in_float64": f"{float(found.values[worst]):.3g}",
         f"value_in_{population.run.precision}": f"{float(replayed):.3g}",
-        "pixels_float64_base64": b64encode(point.cpu().numpy().astype("<f8").tobytes()).decode(),
+        "pixels_float64_base64": spelled(point),
     }
+
+
+def witness_of(population: Population, row: int, point: Pixels, ball: Ball, facts: dict[str, str]) -> dict[str, str]:
+    """Return ``facts`` about a ``point`` in the ball around the image at ``row`` that refutes a certificate, and itself."""
+    distance = ball.norm(point[None] - population.pixels([row]).double())
+    return {
+        **facts,
+        "ball": str(ball),
+        "distance": f"{float(distance):.6g}",
+        "pixels_float64_base64": spelled(point),
+    }
+
+
+def spelled(point: Tensor) -> str:
+    """Return pixels exactly, as text."""
+    return b64encode(point.cpu().numpy().astype("<f8").tobytes()).decode()
+
+
+def bracket_curves(estimates: Sequence[Estimate], balls: Sequence[Ball]) -> tuple[Curve, ...]:
+    """Return quantities by radius where balls of one norm differ: what is certified and what is attacked in one figure."""
+    by_text = {str(ball): ball for ball in balls}
+    lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
+    for estimate in estimates:
+        case = dict(estimate.conditions)
+        ball = by_text[case["ball"]]
+        case["ball"] = ball.name
+        # Figures draw what differs in the attack alone as lines of one plot.
+        case["attack"] = f"certified by {case.pop('method')}" if "method" in case else case["attack"]
+        quantity = estimate.quantity.removeprefix("certified_").removeprefix("attacked_")
+        lines.setdefault((quantity, tuple(case.items())), []).append((ball.radius, estimate))
+    return tuple(
+        Curve(
+            quantity=quantity,
+            conditions=dict(case),
+            x_label=f"{dict(case)['ball']} radius",
+            y_label=quantity.replace("_", " "),
+            x=tuple(radius for radius, _ in points),
+            y=tuple(estimate.value for _, estimate in points),
+            low=tuple(estimate.low for _, estimate in points),
+            high=tuple(estimate.high for _, estimate in points),
+        )
+        for (quantity, case), found in lines.items()
+        if len(points := sorted(found, key=lambda point: point[0])) > 1
+    )
 
 
 def label_share(population: Population, rows: Sequence[int], count: int) -> tuple[Estimate, ...]:

@@ -121,11 +121,16 @@ def directions(encoder: Encoder, pixels: Pixels) -> Codes:
 
 def bounded(population: Population, neurons: int) -> Graph:
     """Return the traced encoder, or say in one sentence why it cannot be bounded."""
-    graph = trace(population.encoder, torch.float64, population.run.device)
+    return traced(population.encoder, neurons, population.run.device)
+
+
+def traced(encoder: Encoder, neurons: int, device: str) -> Graph:
+    """Return the graph of an encoder, in float64, unless it has more than ``neurons`` nonlinear entries."""
+    graph = trace(encoder, torch.float64, device)
     entries = sum(prod(node.shape) for node in graph.nodes if isinstance(node.operation, Rule))
     if entries > neurons:
         raise HoldfastError(
-            f"{population.encoder.name} has {entries:,} nonlinear entries, more than the {neurons:,} that are bounded in "
+            f"{encoder.name} has {entries:,} nonlinear entries, more than the {neurons:,} that are bounded in "
             "reasonable time; raise the setting neurons to try, or judge it by attacks alone"
         )
     return graph
