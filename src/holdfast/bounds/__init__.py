@@ -14,14 +14,26 @@ from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Crown, Interval, Method
 from holdfast.bounds.proved import known, proved_radii
 from holdfast.bounds.regions import region
+from holdfast.bounds.semidefinite import Semidefinite
 from holdfast.bounds.tracing import trace
 from holdfast.encoder import Encoder, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.spelling import READERS, read
 
-__all__ = ["METHODS", "Alpha", "Branch", "Crown", "Exact", "Interval", "Method", "certified_radius", "lower_bound"]
+__all__ = [
+    "METHODS",
+    "Alpha",
+    "Branch",
+    "Crown",
+    "Exact",
+    "Interval",
+    "Method",
+    "Semidefinite",
+    "certified_radius",
+    "lower_bound",
+]
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Interval, Crown, Alpha, Branch, Exact)}
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Interval, Crown, Alpha, Branch, Exact, Semidefinite)}
 READERS["Method"] = lambda text: read(text, METHODS, "method")
 
 
