@@ -15,18 +15,19 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.bounds.affine import Affine
+from holdfast.bounds.casting import cast
 from holdfast.bounds.graph import RULES, Graph, Node
 from holdfast.bounds.relaxations import Box
 from holdfast.errors import HoldfastError
 
 Duals = dict[tuple[int, str], Float[Tensor, "b ..."]]
-"""Multipliers of each ReLU node: ``square`` of y (y - z) = 0, ``above`` of y >= z, ``positive``, ``chord``."""
+"""Multipliers of each ReLU node, 0 where it is stable: ``square`` of y (y - z) = 0, ``above`` of y >= z, and so on."""
 KINDS = ("square", "above", "positive", "chord")
-COLUMNS = 128
+COLUMNS = 64
 """How many columns of the matrix are computed at a time."""
 
 
@@ -75,6 +76,11 @@ class Lagrangian:
         one = slice(place, place + 1)
         return Lagrangian(self.graph, [Box(*(end[one] for end in box)) for box in self.boxes], self.rows[one])
 
+    def cast(self, dtype: torch.dtype) -> Lagrangian:
+        """Return the same in another precision."""
+        boxes = [Box(*(end.to(dtype) for end in box)) for box in self.boxes]
+        return Lagrangian(cast(self.graph, dtype), boxes, self.rows.to(dtype))
+
     def value(self, vectors: Float[Tensor, "b r n1"], duals: Duals) -> Float[Tensor, "b"]:
         """Return ``sum v' M v / 2`` over the r vectors of each place; ``M v`` is its derivative."""
         one, total = vectors[..., :1], torch.zeros_like(vectors[:, 0, 0])
@@ -103,17 +109,12 @@ class Lagrangian:
     def _penalty(self, node: Node, z: Tensor, y: Tensor, unit: Tensor, duals: Duals) -> Float[Tensor, "b"]:
         """Return the constraints of a ReLU node times their multipliers: never positive where they hold."""
         low, high = self._input(node)
-        slope = high / (high - low)
-        linear_z, linear_y = (z * unit).sum(1), (y * unit).sum(1)
-        squared = (unit * unit).sum(1)
-        terms = {
-            "square": (y * (y - z)).sum(1),
-            "above": linear_z - linear_y,
-            "positive": -linear_y,
-            "chord": linear_y - slope * (linear_z - low * squared),
-        }
-        total = sum((duals[node.index, kind] * term for kind, term in terms.items()), torch.zeros_like(linear_y))
-        return torch.where(self.free[node.index], total, 0.0).flatten(1).sum(1)
+        slope = torch.where(self.free[node.index], high / (high - low), 0.0)
+        square, above, positive, chord = (duals[node.index, kind] for kind in KINDS)
+        by_y, by_z = (chord - above - positive)[:, None], (above - chord * slope)[:, None]
+        spent = y * (square[:, None] * (y - z) + by_y * unit) + by_z * (z * unit)
+        constant = (chord * slope * low).flatten(1).sum(1)
+        return spent.flatten(1).sum(1) + constant * (unit * unit).flatten(1).sum(1)
 
     def slope(self, vectors: Float[Tensor, "b r n1"], duals: Duals) -> tuple[Tensor, Tensor]:
         """Return the value at ``vectors`` and ``M`` times them."""
@@ -123,15 +124,29 @@ class Lagrangian:
             (slope,) = torch.autograd.grad(value.sum(), leaf)
         return value.detach(), slope
 
-    def matrix(self, duals: Duals) -> tuple[Float[Tensor, "m m"], Float[Tensor, "m"]]:
-        """Return ``M`` of a single place without variables of width 0, and which entries of v those left are."""
-        kept = torch.cat([torch.ones_like(self.widths[:, :1]), self.widths], 1)[0].nonzero()[:, 0]
-        columns = []
-        for some in kept.split(COLUMNS):
+    @cached_property
+    def kept(self) -> Int[Tensor, "m"]:
+        """Which entries of v there are in a single place: 1, and the variables that are not of width 0."""
+        return torch.cat([torch.ones_like(self.widths[:, :1]), self.widths], 1)[0].nonzero()[:, 0]
+
+    def matrix(self, duals: Duals) -> Float[Tensor, "m m"]:
+        """Return ``M`` of a single place, for the entries ``kept``.
+
+        No constraint multiplies two pixels, so that their block is zero and their columns are known from their rows.
+        """
+        kept = self.kept
+        pixels = self.spans[0][0][0].numel()
+        inner = kept[(kept == 0) | (kept > pixels)]
+        rows = []
+        for some in inner.split(COLUMNS):
             units = torch.zeros(1, len(some), self.widths.shape[1] + 1, dtype=self.rows.dtype, device=self.rows.device)
             units[0, torch.arange(len(some)), some] = 1.0
-            columns.append(self.slope(units, duals)[1][0][:, kept])
-        return torch.cat(columns), kept
+            rows.append(self.slope(units, duals)[1][0][:, kept])
+        whole = torch.zeros(len(kept), len(kept), dtype=self.rows.dtype, device=self.rows.device)
+        where = torch.isin(kept, inner)
+        whole[where] = torch.cat(rows)
+        whole[~where] = whole[:, ~where].T
+        return whole
 
 
 def _homogeneous(operation: Affine, inputs: list[Tensor], one: Tensor) -> Tensor:
