@@ -33,6 +33,7 @@ LAST = 60  # descents before a proof is tried
 STRIDE, MOMENTUM = 0.3, 0.8
 FLOOR = 0.02  # of kappa, as a share of its mean
 HALVINGS = 8
+GROWTH = 2.5  # at most, of a radius that is proved, to one that is tried: proofs cost more than failures
 HOPE = 0.005
 """Share by which a diagonal must be raisable before a proof is worth its time."""
 LARGEST = 15_000
@@ -202,7 +203,8 @@ class Semidefinite(Seeker):
             now = time.monotonic()
             if not len(open_) or now > begun + self.seconds:
                 break
-            eps = (low[open_] + high[open_]) / 2
+            middle = (low[open_] + high[open_]) / 2
+            eps = torch.where(low[open_] > 0, torch.minimum(middle, GROWTH * low[open_]), middle)
             end = now + (begun + self.seconds - now) / (self.rounds - turn)
             if last:  # rows only ever leave
                 last = last.pick((kept[:, None] == open_).any(1).nonzero()[:, 0])
