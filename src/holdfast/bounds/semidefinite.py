@@ -32,7 +32,7 @@ DESCENTS = 2  # of the vectors, for each ascent of the multipliers
 LAST = 60  # descents before a proof is tried
 STRIDE, MOMENTUM = 0.3, 0.8
 FLOOR = 0.02  # of kappa, as a share of its mean
-HALVINGS = 8
+HALVINGS = 14
 GROWTH = 2.5  # at most, of a radius that is proved, to one that is tried: proofs cost more than failures
 HOPE = 0.005
 """Share by which a diagonal must be raisable before a proof is worth its time."""
