@@ -43,7 +43,7 @@ def test_radii_are_larger_than_those_of_single_neurons_and_proved() -> None:
     ball = Linf(2 * single.item())
     bound = lower_bound(encoder, x[:1], rows, ball, Semidefinite(steps=300))
     assert lower_bound(encoder, x[:1], rows, ball, Alpha()) < bound
-    assert bound <= lowest(encoder, x[:1].double(), rows[0], ball, 100)
+    assert bound <= lowest(encoder.to("cpu", torch.float64), x[:1].double(), rows[0], ball, 100)
 
 
 def test_without_time_radii_are_those_of_crown() -> None:
