@@ -6,10 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.balls import L2, Linf
 from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, certified_radius, lower_bound
+from holdfast.contrastive.around import Hunter
+from holdfast.contrastive.bracket import bracketed
+from holdfast.contrastive.pairs import pairs
 from holdfast.encoder import Domain, Encoder
 from holdfast.errors import HoldfastError
+from holdfast.evaluation import Population
+from holdfast.run import Run
 from tests.bounds.checks import lowest
 from tests.samples import builtin, digits
 
@@ -77,3 +83,35 @@ def test_digits_are_certified_up_to_where_they_are_refuted() -> None:
     double = encoder.to("cpu", torch.float64)
     assert lowest(double, x[:1].double(), rows[0], Linf(exact.item() * 1.05 + 0.01), 100) < 0
     assert lowest(double, x[:1].double(), rows[0], Linf(exact.item()), 100) > 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_radius_is_where_the_minimum_reaches_zero(seed: int) -> None:
+    encoder, x, rows, _ = scene(seed)
+    clean = encoder.forward(x)[0]
+    rows = torch.cat([rows, -rows], 1) * (rows @ clean).sign().repeat(1, 2)[..., None]  # two rows hold, two do not
+    radius = certified_radius(encoder, x, rows, Linf(0.9), Exact(gap=1e-3))
+    assert ((radius > 0) == (rows @ clean > 0)).all()
+    for row, found in zip(rows[0, :2], radius[0, :2].tolist(), strict=True):
+        assert lower_bound(encoder, x, row[None, None], Linf(found), Exact()) > 0
+        if found < 0.85:
+            assert lower_bound(encoder, x, row[None, None], Linf(1.01 * found), Exact()) < 0
+
+
+def test_what_the_program_takes_for_confused_is_confused() -> None:
+    """On a built-in encoder the bracket closes, for the program's own solution is attacked with."""
+    two = pairs(Population(builtin("digits-robust"), digits(), Run()), [3], 2, 1000)
+    certified, found = bracketed(Hunter(two, Linf(1.0), AdaptiveAttack(restarts=1, steps=5)), Exact(), 1e-3)
+    attacked = Linf(1.0).norm(found.points - two.images)
+    assert (found.values < 0).all()
+    assert (attacked >= certified[0]).all()
+    assert (certified[0] >= 0.97 * attacked).all()
+
+
+def test_out_of_time_a_radius_is_still_proved() -> None:
+    encoder, x = builtin("digits-robust"), digits(3).pixels([0, 1])
+    codes = torch.nn.functional.normalize(encoder(x).double(), dim=1)
+    rows = (codes[0] - codes[1])[None, None]
+    quick = certified_radius(encoder, x[:1], rows, Linf(0.5), Exact(seconds=0.2), 1e-3)
+    assert certified_radius(encoder, x[:1], rows, Linf(0.5), Crown(), 1e-3) <= quick
+    assert lowest(encoder.to("cpu", torch.float64), x[:1].double(), rows[0], Linf(quick.item()), 100) > 0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.balls import Linf
-from holdfast.bounds import Alpha, Crown, Interval, Method
+from holdfast.bounds import Alpha, Crown, Interval, Method, Semidefinite
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import Region
@@ -107,3 +107,16 @@ def test_no_stored_attack_lies_below_a_bound(reference: Path, name: str) -> None
         moved = torch.tensor(attacks["adv_clip"][k]).double().unflatten(0, (20, 5))[:4]
         values = torch.stack([(case.rows[i] * case.graph(moved[i])).sum(1) for i in range(4)])
         assert (case.bounds(Alpha(steps=5, inner=5), eps) <= values + 1e-4).all()
+
+
+@named
+def test_neurons_together_are_bounded_tighter_than_one_by_one_and_below_every_attack(
+    reference: Path, name: str
+) -> None:
+    attacks = dict(np.load(reference / "verification" / f"pgd__{name}.npz"))
+    case, largest = Case(reference, name, "clip", count=1), 2
+    eps = float(case.stored["eps"][largest])
+    single, together = (case.bounds(method, eps)[0] for method in (Alpha(10, 10), Semidefinite(steps=60)))
+    assert (together >= single).all()
+    assert together.mean() > single.mean() + 0.01
+    assert (together.numpy() <= attacks["pgd_ub_clip"][largest][0] + 1e-4).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.balls import Ball
@@ -12,16 +12,28 @@ from holdfast.bounds.branch import Branch
 from holdfast.bounds.exact import Exact
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Crown, Interval, Method
-from holdfast.bounds.radius import radii
+from holdfast.bounds.proved import known, proved_radii
 from holdfast.bounds.regions import region
+from holdfast.bounds.semidefinite import Semidefinite
 from holdfast.bounds.tracing import trace
 from holdfast.encoder import Encoder, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.spelling import READERS, read
 
-__all__ = ["METHODS", "Alpha", "Branch", "Crown", "Exact", "Interval", "Method", "certified_radius", "lower_bound"]
+__all__ = [
+    "METHODS",
+    "Alpha",
+    "Branch",
+    "Crown",
+    "Exact",
+    "Interval",
+    "Method",
+    "Semidefinite",
+    "certified_radius",
+    "lower_bound",
+]
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Interval, Crown, Alpha, Branch, Exact)}
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Interval, Crown, Alpha, Branch, Exact, Semidefinite)}
 READERS["Method"] = lambda text: read(text, METHODS, "method")
 
 
@@ -56,7 +68,7 @@ def lower_bound(
     """
     x, graph = _ready(encoder, pixels, rows)
     eps = torch.full((len(x),), ball.radius, dtype=rows.dtype, device=rows.device)
-    return _known((method or Crown())(graph, region(x, type(ball), eps, encoder.domain), rows))
+    return known((method or Crown())(graph, region(x, type(ball), eps, encoder.domain), rows))
 
 
 def certified_radius(
@@ -84,12 +96,9 @@ def certified_radius(
     """
     x, graph = _ready(encoder, pixels, rows)
 
-    def bound(images: Int[Tensor, "a"], eps: Float[Tensor, "a"], chosen: Int[Tensor, "a k"]) -> Float[Tensor, "a k"]:
-        around = region(x[images], type(ball), eps, encoder.domain)
-        return _known((method or Crown())(graph, around, rows[images[:, None], chosen]))
-
-    clean = (rows @ graph(x)[..., None]).squeeze(2)
-    return radii(bound, clean, ball.radius, tolerance)
+    most = torch.full((len(x),), ball.radius, dtype=rows.dtype, device=rows.device)
+    share = tolerance / ball.radius
+    return proved_radii(method or Crown(), graph, x, rows, type(ball), encoder.domain, most, share).radii
 
 
 def _ready(encoder: Encoder, pixels: Pixels, rows: Float[Tensor, "b s d"]) -> tuple[Pixels, Graph]:
@@ -102,8 +111,3 @@ def _ready(encoder: Encoder, pixels: Pixels, rows: Float[Tensor, "b s d"]) -> tu
     if rows.shape[2] != d:
         raise HoldfastError(f"rows must have {d} columns, one for each feature of {encoder.name}, got {rows.shape[2]}")
     return pixels.to(rows), graph
-
-
-def _known(bounds: Float[Tensor, "b s"]) -> Float[Tensor, "b s"]:
-    """Return ``bounds`` with minus infinity, which claims nothing, for whatever is not finite."""
-    return torch.where(bounds.isfinite(), bounds, -torch.inf)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
 from jaxtyping import Float
@@ -29,6 +30,37 @@ class Method(ABC):
     @abstractmethod
     def __call__(self, graph: Graph, region: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
         """Return lower bounds of ``rows . code``; what is not finite says nothing."""
+
+
+Place = Callable[[Float[Tensor, "b"]], Region]
+"""The region around given images, each at its own radius."""
+
+
+class Reached(NamedTuple):
+    """What was found of robust radii: up to where they are proved, and points that seem to lie just beyond."""
+
+    radii: Float[Tensor, "*rows"]
+    points: Float[Tensor, "*rows_and_pixels"]
+    """NaN where no point was met."""
+
+
+@dataclass(frozen=True)
+class Seeker(Method):
+    """A method so costly that it looks for the robust radius itself, rather than be asked at many radii."""
+
+    @abstractmethod
+    def reach(
+        self, graph: Graph, place: Place, rows: Float[Tensor, "s d"], low: Float[Tensor, "s"], high: Float[Tensor, "s"]
+    ) -> Reached:
+        """Return radii around one image, from ``low`` to ``high``, at which its rows are proved positive.
+
+        Args:
+            graph: the encoder.
+            place: the region at a radius.
+            rows: positive at the image itself.
+            low: radii that are proved already.
+            high: the largest of interest: where an attack succeeded, or any.
+        """
 
 
 @final

@@ -11,16 +11,15 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attack import Attack, climb
 from holdfast.balls import Ball, column
-from holdfast.bounds.method import Method
-from holdfast.bounds.radius import radii
-from holdfast.bounds.regions import region
+from holdfast.bounds.method import Crown, Method, Reached, Seeker
+from holdfast.bounds.proved import proved_radii
 from holdfast.contrastive.around import Found, Hunter
-from holdfast.contrastive.pairs import Pairs, known, norm, pairs
+from holdfast.contrastive.pairs import Pairs, norm, pairs
 from holdfast.evaluation import Observation, Population
 from holdfast.run import Observed
 
@@ -50,7 +49,7 @@ class Bracket(Observation):
     attack: Attack
     neurons: int
     name = "bracket"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
@@ -58,8 +57,8 @@ class Bracket(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         hunter = self.hunter(population, rows)
         two, shape = hunter.pairs, hunter.pairs.shape
-        certified = certified_radii(two, hunter.ball, self.method, self.tolerance)
-        attacked = hunter.sizes(nearest_confusion(hunter, certified).points).reshape(shape)
+        certified, found = bracketed(hunter, self.method, self.tolerance)
+        attacked = hunter.sizes(found.points).reshape(shape)
         lowest = cross_check(hunter, certified).values.reshape(shape)
         seen = {"certified": certified, "attacked": attacked, "lowest": lowest}
         return {name: values.masked_fill(~two.defined, torch.nan) for name, values in seen.items()}
@@ -74,14 +73,33 @@ def certified_radii(two: Pairs, ball: Ball, method: Method, tolerance: float) ->
 
     Radii are searched for as shares of the distance to the farthest negative, ``tolerance`` being one.
     """
-    reach = two.distances(ball).amax(1)
-    clean = two.values(two.images).reshape(two.shape)
+    return _reached(two, ball, method, tolerance, None).radii
 
-    def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a s"]) -> Float[Tensor, "a s"]:
-        place = region(two.anchors[images], type(ball), shares * reach[images], two.encoder.domain)
-        return known(method(two.graph, place, two.rows[images[:, None], chosen]))
 
-    return radii(bound, clean, 1.0, tolerance) * reach[:, None]
+def _reached(two: Pairs, ball: Ball, method: Method, tolerance: float, high: Float[Tensor, "b k"] | None) -> Reached:
+    reach, domain = two.distances(ball).amax(1), two.encoder.domain
+    return proved_radii(method, two.graph, two.anchors, two.rows, type(ball), domain, reach, tolerance, high)
+
+
+def attackable(hunter: Hunter, method: Method, tolerance: float) -> tuple[Float[Tensor, "b k"], Found]:
+    """Return radii that are cheap to certify, by ``method`` itself if it is cheap, and the attacks from there on."""
+    cheap = Crown() if isinstance(method, Seeker) else method
+    certified = certified_radii(hunter.pairs, hunter.ball, cheap, tolerance)
+    return certified, nearest_confusion(hunter, certified)
+
+
+def bracketed(hunter: Hunter, method: Method, tolerance: float) -> tuple[Float[Tensor, "b k"], Found]:
+    """Return certified radii and the nearest confusions; a seeker looks in between, and may itself meet nearer ones."""
+    certified, found = attackable(hunter, method, tolerance)
+    if not isinstance(method, Seeker):
+        return certified, found
+    two = hunter.pairs
+    certified, points = _reached(two, hunter.ball, method, tolerance, hunter.sizes(found.points).reshape(two.shape))
+    points = points.flatten(0, 1)
+    met = shortened(hunter, hunter.at(torch.where(points.isnan(), found.points, points)))
+    nearer = (met.values < 0) & (hunter.sizes(met.points) < hunter.sizes(found.points))
+    where = column(nearer, met.points)
+    return certified, Found(torch.where(where, met.points, found.points), torch.where(nearer, met.values, found.values))
 
 
 def nearest_confusion(hunter: Hunter, certified: Float[Tensor, "b k"]) -> Found:

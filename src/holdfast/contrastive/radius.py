@@ -26,7 +26,7 @@ from torch import Tensor
 from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds.method import Crown, Method
-from holdfast.contrastive.bracket import INSIDE, Bracket, certified_radii, cross_check, nearest_confusion
+from holdfast.contrastive.bracket import INSIDE, Bracket, attackable, cross_check
 from holdfast.contrastive.findings import (
     alarm,
     contradictions,
@@ -60,7 +60,7 @@ class CertifiedRadius(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
     name = "certified-radius"
-    version = 1
+    version = 2
     title = "Certified radius"
     meaning = (
         "The certified radius is a size of change up to which no image near the clean one is more similar to another "
@@ -113,15 +113,13 @@ class CertifiedRadius(Evaluation):
             return (drawn,)
         hunter = self.observation().hunter(population, [rows[position] for position in positions])
         two = hunter.pairs
-        certified = certified_radii(two, hunter.ball, self.method, self.tolerance)
-        points = nearest_confusion(hunter, certified).points.unflatten(0, two.shape)
+        points = attackable(hunter, self.method, self.tolerance)[1].points.unflatten(0, two.shape)
         sizes = hunter.sizes(points.flatten(0, 1)).reshape(two.shape).masked_fill(~two.defined, torch.inf)
         pictures: list[Picture | None] = [drawn]
         for place, (position, weakest) in enumerate(zip(positions, sizes.argmin(1).tolist(), strict=True)):
             caption = (
                 f"{two.ids[place][0]}: certified radius {values[position]:.3g} on average; taken for "
-                f"{two.ids[place][1 + weakest]} by a change of {float(sizes[place, weakest]):.3g} "
-                f"(certified: {float(certified[place, weakest]):.3g})"
+                f"{two.ids[place][1 + weakest]} by a change of {float(sizes[place, weakest]):.3g}"
             )
             shown = {
                 "clean": two.anchors[place],
@@ -158,7 +156,7 @@ class CertifiedRadius(Evaluation):
         hunter, certified = self.observation().hunter(population, [rows[image]]), observed["certified"][image]
         found = cross_check(hunter, certified[None].nan_to_num(0))
         if not bool((found.values <= 0).any()):
-            found = nearest_confusion(hunter, certified[None].nan_to_num(0))
+            found = attackable(hunter, self.method, self.tolerance)[1]
         return witness(population, hunter, found, wrong[image], certified)
 
 

@@ -1,0 +1,70 @@
+"""The radius up to which each row is proved positive, by any method: asked at many radii, or left to seek itself."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.balls import Ball
+from holdfast.bounds.graph import Graph
+from holdfast.bounds.method import Crown, Method, Place, Reached, Seeker
+from holdfast.bounds.radius import radii
+from holdfast.bounds.regions import Region, region
+from holdfast.encoder import Domain, Pixels
+
+
+def proved_radii(
+    method: Method,
+    graph: Graph,
+    pixels: Pixels,
+    rows: Float[Tensor, "b s d"],
+    ball: type[Ball],
+    domain: Domain,
+    most: Float[Tensor, "b"],
+    tolerance: float,
+    high: Float[Tensor, "b s"] | None = None,
+) -> Reached:
+    """Return the largest radius found, up to ``most``, at which each row is proved positive; 0 where none is.
+
+    Seekers also return points near which they expect rows to fail.
+
+    Args:
+        method: asked at one radius after another, unless it is a ``Seeker``: that one starts from what CROWN proves.
+        graph: the encoder.
+        pixels: images.
+        rows: linear functions of the code.
+        ball: kind of ball.
+        domain: range of the pixels.
+        most: for each image, the largest radius of interest.
+        tolerance: of the search, as a share of ``most``.
+        high: radii at which rows are known to fail, so that seekers do not look beyond.
+    """
+    clean = (rows @ graph(pixels)[..., None]).squeeze(2)
+    asked = Crown() if isinstance(method, Seeker) else method
+
+    def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a k"]) -> Float[Tensor, "a k"]:
+        around = region(pixels[images], ball, shares * most[images], domain)
+        return known(asked(graph, around, rows[images[:, None], chosen]))
+
+    found = radii(bound, clean, 1.0, tolerance) * most[:, None]
+    points = torch.full((*found.shape, *pixels.shape[1:]), torch.nan, dtype=pixels.dtype, device=pixels.device)
+    if isinstance(method, Seeker):
+        ends = most[:, None].expand_as(found) if high is None else high
+        ends = torch.where(clean > 0, ends, 0.0)
+        for image in range(len(pixels)):
+            place = _place(pixels[image : image + 1], ball, domain)
+            found[image], points[image] = method.reach(graph, place, rows[image], found[image], ends[image])
+    return Reached(found, points)
+
+
+def _place(pixels: Pixels, ball: type[Ball], domain: Domain) -> Place:
+    def at(eps: Float[Tensor, "b"]) -> Region:
+        return region(pixels, ball, eps, domain)
+
+    return at
+
+
+def known(bounds: Float[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+    """Return minus infinity, which claims nothing, for bounds that are not finite: an overflow proves nothing."""
+    return torch.where(bounds.isfinite(), bounds, -torch.inf)

@@ -1,0 +1,129 @@
+"""Semidefinite bounds: below the minimum, above those of single neurons, and proved by a matrix that is what it claims."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.balls import L2, Linf
+from holdfast.bounds import Alpha, Crown, Exact, Semidefinite, certified_radius, lower_bound
+from holdfast.bounds.casting import cast
+from holdfast.bounds.crown import relax
+from holdfast.bounds.lagrangian import KINDS, Lagrangian, positive
+from holdfast.bounds.regions import region
+from holdfast.bounds.tracing import trace
+from holdfast.encoder import Domain, Encoder
+from holdfast.errors import HoldfastError
+from tests.bounds.checks import lowest
+from tests.bounds.networks import Residual
+from tests.bounds.test_exact import SHAPE, scene, tiny
+from tests.samples import builtin, digits
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_lie_between_single_neurons_and_the_minimum(seed: int) -> None:
+    encoder, x, rows, ball = scene(seed)
+    found = lower_bound(encoder, x, rows, ball, Semidefinite(steps=60, rank=4))
+    assert (found <= lowest(encoder, x, rows[0], ball, 20_000) + 1e-9).all()
+    assert (found <= lower_bound(encoder, x, rows, ball, Exact()) + 1e-6).all()
+    assert (found >= lower_bound(encoder, x, rows, ball, Alpha(10, 10)) - 1e-9).all()
+
+
+def test_radii_are_larger_than_those_of_single_neurons_and_proved() -> None:
+    encoder, x = builtin("digits-robust"), digits(3).pixels([0, 1])
+    codes = torch.nn.functional.normalize(encoder(x).double(), dim=1)
+    rows = (codes[0] - codes[1])[None, None]
+    single = certified_radius(encoder, x[:1], rows, Linf(0.35), Alpha(), 1e-3)
+    together = certified_radius(encoder, x[:1], rows, Linf(1.3 * single.item()), Semidefinite(steps=150), 1e-3)
+    assert together > single
+    assert lowest(encoder.to("cpu", torch.float64), x[:1].double(), rows[0], Linf(together.item()), 100) > 0
+    ball = Linf(2 * single.item())
+    bound = lower_bound(encoder, x[:1], rows, ball, Semidefinite(steps=300))
+    assert lower_bound(encoder, x[:1], rows, ball, Alpha()) < bound
+    assert bound <= lowest(encoder.to("cpu", torch.float64), x[:1].double(), rows[0], ball, 100)
+
+
+def test_without_time_radii_are_those_of_crown() -> None:
+    encoder, x, rows, _ = scene(2)
+    rows = rows * (rows @ encoder.forward(x)[0]).sign()[..., None]
+    found, crown = (certified_radius(encoder, x, rows, Linf(0.9), m) for m in (Semidefinite(seconds=0.0), Crown()))
+    assert torch.equal(found, crown)
+
+
+def lagrangian(module: nn.Module, x: Tensor, rows: Tensor) -> Lagrangian:
+    graph = trace(Encoder(module.eval(), "net", Domain(tuple(x.shape[1:]))).to("cpu", torch.float64))
+    around = region(x, Linf, torch.full((len(x),), 0.3, dtype=torch.float64), Domain(tuple(x.shape[1:])))
+    with torch.no_grad():
+        return Lagrangian(graph, relax(graph, around).boxes, rows)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_constraints_never_add_where_they_hold(residual: bool) -> None:
+    """At the variables of a real input the Lagrangian is at most what the row is there, whatever the multipliers."""
+    torch.manual_seed(0)
+    if residual:
+        module: nn.Module = nn.Sequential(Residual(2), nn.Flatten(), nn.Linear(36, 2))
+        x = torch.rand(1, 2, 6, 6, dtype=torch.float64)
+    else:
+        module, x = tiny(0).module, torch.rand(1, *SHAPE, dtype=torch.float64)
+    problem = lagrangian(module, x, torch.randn(1, 2, dtype=torch.float64))
+    duals = {(n, kind): 5 * torch.rand_like(problem.free[n].double()) for n in problem.free for kind in KINDS}
+    for key, value in duals.items():
+        duals[key] = torch.where(problem.free[key[0]], value, 0.0)
+    low, high = problem.boxes[0]
+    for _ in range(20):
+        point = low + (high - low) * torch.rand_like(low)
+        parts = [torch.ones(1, 1, dtype=torch.float64)]
+        values: list[Tensor] = []
+        for node in problem.graph.nodes:
+            if node.operation is None:
+                values.append(point)
+            elif node.index in problem.free:
+                values.append(torch.relu(values[node.inputs[0]]))
+            else:
+                values.append(node.operation.forward(*(values[i] for i in node.inputs)))  # type: ignore[union-attr]
+        for index, (middle, half) in problem.spans.items():
+            scaled = torch.where(half > 0, (values[index] - middle) / half.clamp_min(1e-300), 0.0)
+            assert (scaled.abs() <= 1 + 1e-9).all()
+            parts.append(scaled.flatten(1))
+        v = torch.cat(parts, 1)[:, None]
+        row = (values[-1].flatten(1) * problem.rows).sum(1)
+        assert (problem.value(v, duals) <= row + 1e-9).all()
+        matrix, kept = problem.matrix(duals), problem.kept
+        assert torch.allclose(v[0, 0, kept] @ matrix @ v[0, 0, kept] / 2, problem.value(v, duals)[0])
+        none = {key: torch.zeros_like(value) for key, value in duals.items()}
+        assert torch.allclose(problem.value(v, none), row)
+
+
+def test_a_matrix_is_called_positive_only_if_it_is() -> None:
+    torch.manual_seed(0)
+    for pixels, shift in product((0, 3), (-0.1, -1e-9, 1e-3)):
+        half = torch.randn(8, 8, dtype=torch.float64)
+        whole = half @ half.T
+        whole[1 : 1 + pixels, 1 : 1 + pixels] = torch.diag(whole.diagonal()[1 : 1 + pixels])
+        whole = whole + (shift - torch.linalg.eigvalsh(whole)[0]) * torch.eye(8, dtype=torch.float64)
+        diagonal = torch.full((8,), 0.5, dtype=torch.float64)
+        assert positive(whole - 0.5 * torch.eye(8, dtype=torch.float64), diagonal, pixels) == (shift > 0)
+    assert not positive(torch.full((2, 2), torch.nan), torch.ones(2), 0)
+
+
+def test_another_precision_computes_the_same() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(Residual(2), nn.Flatten(), nn.Linear(36, 2))
+    x = torch.rand(3, 2, 6, 6, dtype=torch.float64)
+    graph = trace(Encoder(module.eval(), "net", Domain((2, 6, 6))).to("cpu", torch.float64))
+    single = cast(graph, torch.float32)(x.float())
+    assert single.dtype == torch.float32
+    assert torch.allclose(single.double(), graph(x), atol=1e-5)
+
+
+def test_what_cannot_be_bounded_together_is_refused() -> None:
+    encoder, x, rows, _ = scene(0)
+    with pytest.raises(HoldfastError, match="linf"):
+        lower_bound(encoder, x, rows, L2(0.1), Semidefinite())
+    smooth = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Sigmoid()), "smooth", Domain(SHAPE))
+    with pytest.raises(HoldfastError, match="sigmoid"):
+        lower_bound(smooth, x, rows, Linf(0.1), Semidefinite())
