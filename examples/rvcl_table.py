@@ -18,8 +18,8 @@ from time import perf_counter
 
 from holdfast import Encoder, Images, Linf, Run, data
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.contrastive import read_method
-from holdfast.contrastive.accuracy import InstanceAccuracy
+from holdfast.bounds import read_method
+from holdfast.certified.accuracy import InstanceAccuracy
 from holdfast.encoders import Options, load
 
 STD = 0.225

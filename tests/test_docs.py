@@ -17,6 +17,7 @@ import typer.main
 import holdfast
 from holdfast import catalog, data, encoders
 from holdfast.attacks.presets import PRESETS
+from holdfast.bounds import METHODS
 from holdfast.cli import application
 from holdfast.config import request
 from holdfast.divergences import DIVERGENCES
@@ -45,7 +46,7 @@ def defaults(kind: type[Any]) -> dict[str, str]:
 def configurable() -> dict[str, dict[str, str]]:
     """Everything that has settings, and so must have a table of them."""
     found = {name: {k: said(v) for k, v in settings(kind()).items()} for name, kind in catalog.evaluations().items()}
-    found |= {name: defaults(kind) for name, kind in catalog.attacks().items()}
+    found |= {name: defaults(kind) for name, kind in {**catalog.attacks(), **METHODS}.items()}
     for name, source in encoders.sources().items():
         found[name] = defaults(vars(source)["Settings"]) if "Settings" in vars(source) else {}
     return {name: own for name, own in found.items() if own}
@@ -88,6 +89,7 @@ def test_every_evaluation_has_a_page_with_its_quantities(name: str) -> None:
         ("attacks.md", "Objectives", catalog.objectives()),
         ("attacks.md", "Divergences", DIVERGENCES),
         ("attacks.md", "Presets", PRESETS),
+        ("bounds.md", "Methods", METHODS),
         ("images.md", "Images", data.loaders()),
         ("command-line.md", "Suites", SUITES),
     ],

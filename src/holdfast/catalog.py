@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError
 from holdfast.evaluation import Evaluation
 from holdfast.objective import Goal
 
-EVALUATION_PACKAGES = ("measures", "smoothing", "contrastive", "spectral", "synthetic", "corruptions", "probes")
+EVALUATION_PACKAGES = ("measures", "smoothing", "certified", "spectral", "synthetic", "corruptions", "probes")
 GROUP = "holdfast.evaluations"
 
 
@@ -55,6 +55,7 @@ def everything() -> dict[str, dict[str, str]]:
     """Return the whole catalogue: for each kind, what each member's name means."""
     from holdfast import data, encoders
     from holdfast.attacks.presets import PRESETS
+    from holdfast.bounds import METHODS
     from holdfast.encoders import builtin
     from holdfast.suites import SUITES
 
@@ -68,6 +69,7 @@ def everything() -> dict[str, dict[str, str]]:
             name: f"{preset.goal} by {preset.attack} in {preset.ball} ({preset.source})"
             for name, preset in PRESETS.items()
         },
+        "bounds": {name: summary(kind) for name, kind in METHODS.items()},
         "objectives": {name: summary(kind) for name, kind in objectives().items()},
         "balls": {name: summary(kind) for name, kind in BALLS.items()},
         "divergences": {name: summary(kind) for name, kind in DIVERGENCES.items()},

@@ -18,8 +18,8 @@ from jaxtyping import Bool, Float
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from holdfast.contrastive.pairs import Pairs
-from holdfast.contrastive.told import Told
+from holdfast.certified.pairs import Pairs
+from holdfast.certified.told import Told
 from holdfast.errors import HoldfastError
 from holdfast.evaluation import Population, settings
 from holdfast.noise import hashed

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.balls import L2, Linf
 from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, certified_radius, lower_bound
-from holdfast.contrastive.around import Hunter
-from holdfast.contrastive.bracket import bracketed
-from holdfast.contrastive.pairs import pairs
+from holdfast.certified.around import Hunter
+from holdfast.certified.bracket import bracketed
+from holdfast.certified.pairs import pairs
 from holdfast.encoder import Domain, Encoder
 from holdfast.errors import HoldfastError
 from holdfast.evaluation import Population

@@ -8,12 +8,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from holdfast import contrastive
+from holdfast import bounds
 from holdfast.certificates import CertificateRecord
 from holdfast.cli import run
 from holdfast.encoders import load
+from tests.certified.known import Boast
 from tests.cli.modules import sorted_pixels, weights
-from tests.contrastive.known import Boast
 
 CERTIFY = ["certify", "builtin:digits-contrastive", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
 QUICK = ["--attack", "adaptive:steps=10,restarts=1", "--negatives", "3"]
@@ -62,7 +62,7 @@ def test_what_is_neither_says_why(capsys):
 
 
 def test_contradictions_are_loud(capsys, monkeypatch):
-    monkeypatch.setitem(contrastive.METHODS, "boast", Boast)
+    monkeypatch.setitem(bounds.METHODS, "boast", Boast)
     assert run([*CERTIFY, *QUICK, "--eps", "0.4", "--method", "boast"]) == 1
     captured = capsys.readouterr()
     assert "contradictions: 18" in captured.out

@@ -31,10 +31,23 @@ __all__ = [
     "Semidefinite",
     "certified_radius",
     "lower_bound",
+    "read_method",
 ]
 
-METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Interval, Crown, Alpha, Branch, Exact, Semidefinite)}
-READERS["Method"] = lambda text: read(text, METHODS, "method")
+METHODS: dict[str, type[Method]] = {kind.name: kind for kind in (Interval, Crown, Alpha, Branch, Semidefinite, Exact)}
+
+
+def read_method(text: str) -> Method:
+    """Return the way to bound that ``text`` spells.
+
+    Example:
+        >>> read_method("alpha:steps=100")
+        Alpha(steps=100, inner=20, rate=0.25)
+    """
+    return read(text, METHODS, "method")
+
+
+READERS["Method"] = read_method
 
 
 def lower_bound(

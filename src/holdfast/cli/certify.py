@@ -28,7 +28,7 @@ def command(
         int, typer.Option(help="How many of the other images each must stay apart from.", min=1, rich_help_panel=HOW)
     ] = 9,
     method: Annotated[
-        str, typer.Option(help="interval, crown, alpha, branch or exact, with settings.", rich_help_panel=HOW)
+        str, typer.Option(help="interval, crown, alpha, branch, semidefinite or exact.", rich_help_panel=HOW)
     ] = "crown",
     attack: Annotated[
         str, typer.Option(help="What tries to refute, as in adaptive:steps=100.", rich_help_panel=HOW)
@@ -51,11 +51,11 @@ def command(
     # Loaded here, because these need torch.
     from holdfast import data
     from holdfast.attacks.presets import read_attack
+    from holdfast.bounds import read_method
     from holdfast.certificates import certify
+    from holdfast.certified.accuracy import InstanceAccuracy
     from holdfast.cli.attack import empty
     from holdfast.cli.progress import Shown
-    from holdfast.contrastive import read_method
-    from holdfast.contrastive.accuracy import InstanceAccuracy
     from holdfast.encoders import Options, load
     from holdfast.evaluation import Population
     from holdfast.run import Run

@@ -8,9 +8,9 @@ import typer
 
 
 def command(
-    kind: Annotated[str | None, typer.Argument(help="encoders, images, evaluations, attacks ...; none: all.")] = None,
+    kind: Annotated[str | None, typer.Argument(help="encoders, images, attacks, bounds ...; none: all.")] = None,
 ) -> None:
-    """List encoders, images, evaluations, attacks, objectives, balls, divergences and suites."""
+    """List encoders, images, evaluations, attacks, bounds, objectives, balls, divergences and suites."""
     from rich.text import Text
 
     from holdfast.catalog import everything

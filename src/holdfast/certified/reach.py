@@ -27,7 +27,7 @@ from torch import Tensor
 from holdfast.balls import Ball
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Method
-from holdfast.contrastive.linear_bounds import lower, spans
+from holdfast.certified.linear_bounds import lower, spans
 from holdfast.divergences import Cosine, Divergence, L2Distance, LinfDistance
 from holdfast.encoder import Codes, Encoder, Pixels
 from holdfast.errors import HoldfastError

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from holdfast.bounds.graph import Graph
-from holdfast.contrastive.pairs import Pairs, traced
+from holdfast.certified.pairs import Pairs, traced
 from holdfast.encoder import Encoder, Pixels
 from holdfast.evaluation import Population
 from holdfast.noise import Noise

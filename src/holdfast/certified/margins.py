@@ -25,14 +25,14 @@ from torch import Tensor
 from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds.method import Crown, Method
-from holdfast.contrastive.around import Hunter
-from holdfast.contrastive.bracket import certified_radii, cross_check, nearest_confusion
-from holdfast.contrastive.findings import alarm, counted, series, verdict, witness
-from holdfast.contrastive.linear import Linear
-from holdfast.contrastive.pairs import norm, pairs
-from holdfast.contrastive.radius import refuted
-from holdfast.contrastive.tails import Tail, fit
-from holdfast.contrastive.theorems import Compared, by_head, by_similarity, judged
+from holdfast.certified.around import Hunter
+from holdfast.certified.bracket import certified_radii, cross_check, nearest_confusion
+from holdfast.certified.findings import alarm, counted, series, verdict, witness
+from holdfast.certified.linear import Linear
+from holdfast.certified.pairs import norm, pairs
+from holdfast.certified.radius import refuted
+from holdfast.certified.tails import Tail, fit
+from holdfast.certified.theorems import Compared, by_head, by_similarity, judged
 from holdfast.evaluation import Evaluation, Joint, Observation, Population
 from holdfast.objectives.views import shifted
 from holdfast.result import Claim, Conditions, Findings, Series

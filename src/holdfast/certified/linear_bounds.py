@@ -9,8 +9,8 @@ from torch import Tensor
 from holdfast.balls import Ball
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Method
+from holdfast.bounds.proved import known
 from holdfast.bounds.regions import region
-from holdfast.contrastive.pairs import known
 from holdfast.encoder import Domain, Pixels
 
 AT_ONCE = 2048

@@ -26,13 +26,14 @@ from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.balls import Ball
 from holdfast.bounds.method import Crown, Method
+from holdfast.bounds.proved import known
 from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import region
-from holdfast.contrastive.around import Found, Hunter
-from holdfast.contrastive.bracket import INSIDE, certified_radii, cross_check, nearest_confusion
-from holdfast.contrastive.findings import alarm, counted, series, share_beyond, verdict, witness_of
-from holdfast.contrastive.head import POOL, Classifier, margins, trained
-from holdfast.contrastive.pairs import Pairs, bounded, known, norm
+from holdfast.certified.around import Found, Hunter
+from holdfast.certified.bracket import INSIDE, certified_radii, cross_check, nearest_confusion
+from holdfast.certified.findings import alarm, counted, series, share_beyond, verdict, witness_of
+from holdfast.certified.head import POOL, Classifier, margins, trained
+from holdfast.certified.pairs import Pairs, bounded, norm
 from holdfast.evaluation import Evaluation, Observation, Population
 from holdfast.result import Claim, Conditions, Curve, Findings, Series
 from holdfast.run import Observed

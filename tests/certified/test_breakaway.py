@@ -16,16 +16,16 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.balls import L2, Linf
 from holdfast.bounds.method import Crown, Interval
 from holdfast.bounds.tracing import trace
-from holdfast.contrastive.boundaries import boundaries
-from holdfast.contrastive.breakaway import UNDEFINED, CertifiedBreakaway, Escape
-from holdfast.contrastive.linear_bounds import AT_ONCE, lower, spans
+from holdfast.certified.boundaries import boundaries
+from holdfast.certified.breakaway import UNDEFINED, CertifiedBreakaway, Escape
+from holdfast.certified.linear_bounds import AT_ONCE, lower, spans
 from holdfast.divergences import Cosine, Divergence, L1Distance, L2Distance
 from holdfast.errors import HoldfastError
 from holdfast.evaluation import Population
 from holdfast.images import Images
 from holdfast.result import Claim
 from holdfast.run import Run
-from tests.contrastive.known import Boast, linear_case
+from tests.certified.known import Boast, linear_case
 from tests.samples import builtin, digits, published
 
 SMALL = CertifiedBreakaway(

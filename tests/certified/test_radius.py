@@ -16,12 +16,12 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.balls import BALLS
 from holdfast.bounds.method import Crown, Interval
-from holdfast.contrastive.accuracy import InstanceAccuracy
-from holdfast.contrastive.around import Around, Hunter
-from holdfast.contrastive.bracket import certified_radii, cross_check, nearest_confusion
-from holdfast.contrastive.findings import label_share
-from holdfast.contrastive.pairs import UNDEFINED, norm, pairs
-from holdfast.contrastive.radius import CertifiedRadius
+from holdfast.certified.accuracy import InstanceAccuracy
+from holdfast.certified.around import Around, Hunter
+from holdfast.certified.bracket import certified_radii, cross_check, nearest_confusion
+from holdfast.certified.findings import label_share
+from holdfast.certified.pairs import UNDEFINED, norm, pairs
+from holdfast.certified.radius import CertifiedRadius
 from holdfast.encoder import Domain, Encoder
 from holdfast.errors import HoldfastError
 from holdfast.evaluation import Population
@@ -30,7 +30,7 @@ from holdfast.result import Claim
 from holdfast.run import Run
 from holdfast.runner import evaluate
 from holdfast.store import Store
-from tests.contrastive.known import Boast, linear_case, reference_pairs, sorting
+from tests.certified.known import Boast, linear_case, reference_pairs, sorting
 from tests.samples import builtin, digits
 
 QUICK = AdaptiveAttack(restarts=1, steps=20)
@@ -113,7 +113,7 @@ def test_a_bound_that_lies_is_found_out() -> None:
 
 
 def test_an_attack_inside_a_certificate_counts_even_where_the_cross_check_misses_it() -> None:
-    from holdfast.contrastive.radius import refuted
+    from holdfast.certified.radius import refuted
 
     seen = {"certified": torch.tensor([[0.1, 0.1, 0.0]]), "attacked": torch.tensor([[0.2, 0.05, 0.2]])}
     assert refuted({**seen, "lowest": torch.ones(1, 3)}).tolist() == [[False, True, False]]

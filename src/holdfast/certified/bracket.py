@@ -18,8 +18,8 @@ from holdfast.attack import Attack, climb
 from holdfast.balls import Ball, column
 from holdfast.bounds.method import Crown, Method, Reached, Seeker
 from holdfast.bounds.proved import proved_radii
-from holdfast.contrastive.around import Found, Hunter
-from holdfast.contrastive.pairs import Pairs, norm, pairs
+from holdfast.certified.around import Found, Hunter
+from holdfast.certified.pairs import Pairs, norm, pairs
 from holdfast.evaluation import Observation, Population
 from holdfast.run import Observed
 

@@ -23,12 +23,12 @@ from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.balls import Ball, Linf
 from holdfast.bounds.method import Crown, Method
-from holdfast.contrastive.around import Hunter
-from holdfast.contrastive.boundaries import boundaries
-from holdfast.contrastive.bracket import cross_check
-from holdfast.contrastive.findings import alarm, bracket_curves, counted, series, verdict, witness_of
-from holdfast.contrastive.linear_bounds import lower
-from holdfast.contrastive.pairs import Pairs, bounded
+from holdfast.certified.around import Hunter
+from holdfast.certified.boundaries import boundaries
+from holdfast.certified.bracket import cross_check
+from holdfast.certified.findings import alarm, bracket_curves, counted, series, verdict, witness_of
+from holdfast.certified.linear_bounds import lower
+from holdfast.certified.pairs import Pairs, bounded
 from holdfast.divergences import Cosine, Divergence, L2Distance
 from holdfast.encoder import Pixels
 from holdfast.evaluation import Evaluation, Joint, Observation, Population

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.balls import Ball
-from holdfast.contrastive.around import Found, Hunter
-from holdfast.contrastive.pairs import UNDEFINED
+from holdfast.certified.around import Found, Hunter
+from holdfast.certified.pairs import UNDEFINED
 from holdfast.encoder import Pixels
 from holdfast.evaluation import Population
 from holdfast.result import Claim, Conditions, Curve, Estimate, Series, Verdict

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from holdfast.attack import Attack
 from holdfast.attacks.gradient import passable
 from holdfast.balls import Ball, column
-from holdfast.contrastive.pairs import Pairs
+from holdfast.certified.pairs import Pairs
 from holdfast.encoder import Domain, Encoder, Pixels
 
 

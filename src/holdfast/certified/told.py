@@ -13,11 +13,12 @@ from torch import Tensor
 from holdfast.attack import Attack
 from holdfast.balls import Ball
 from holdfast.bounds.method import Method
+from holdfast.bounds.proved import known
 from holdfast.bounds.regions import region
-from holdfast.contrastive.around import Found, Hunter
-from holdfast.contrastive.bracket import cross_check
-from holdfast.contrastive.negatives import generated
-from holdfast.contrastive.pairs import Pairs, known, pairs
+from holdfast.certified.around import Found, Hunter
+from holdfast.certified.bracket import cross_check
+from holdfast.certified.negatives import generated
+from holdfast.certified.pairs import Pairs, pairs
 from holdfast.divergences import L2Distance
 from holdfast.evaluation import Observation, Population
 from holdfast.objective import Scene

@@ -10,15 +10,15 @@ import torch
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.balls import L2, Linf
 from holdfast.bounds.method import Interval
+from holdfast.certified.accuracy import InstanceAccuracy
+from holdfast.certified.findings import over_negatives
+from holdfast.certified.negatives import generated
+from holdfast.certified.pairs import UNDEFINED, norm, pairs
 from holdfast.config import build
-from holdfast.contrastive.accuracy import InstanceAccuracy
-from holdfast.contrastive.findings import over_negatives
-from holdfast.contrastive.negatives import generated
-from holdfast.contrastive.pairs import UNDEFINED, norm, pairs
 from holdfast.evaluation import Population, settings
 from holdfast.result import Claim
 from holdfast.run import Run
-from tests.contrastive.known import Boast, linear_case
+from tests.certified.known import Boast, linear_case
 from tests.samples import builtin, digits
 
 SMALL = InstanceAccuracy(

@@ -15,7 +15,7 @@ from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Method
 from holdfast.bounds.regions import Region
 from holdfast.bounds.tracing import trace
-from holdfast.contrastive.pairs import Pairs
+from holdfast.certified.pairs import Pairs
 from holdfast.encoder import Domain, Encoder
 from holdfast.images import Images
 from holdfast.noise import Noise

@@ -19,9 +19,9 @@ from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.balls import Ball, Linf
 from holdfast.bounds.method import Crown, Method
-from holdfast.contrastive.findings import alarm, bracket_curves, counted, series, verdict, witness_of
-from holdfast.contrastive.pairs import bounded
-from holdfast.contrastive.reach import Reach
+from holdfast.certified.findings import alarm, bracket_curves, counted, series, verdict, witness_of
+from holdfast.certified.pairs import bounded
+from holdfast.certified.reach import Reach
 from holdfast.divergences import Cosine, Divergence, L2Distance
 from holdfast.encoder import Encoder, Pixels
 from holdfast.evaluation import Evaluation, Joint, Observation, Population

@@ -136,11 +136,6 @@ def traced(encoder: Encoder, neurons: int, device: str) -> Graph:
     return graph
 
 
-def known(bounds: Float[Tensor, "b s"]) -> Float[Tensor, "b s"]:
-    """Return minus infinity, which claims nothing, for bounds that are not finite: an overflow proves nothing."""
-    return torch.where(bounds.isfinite(), bounds, -torch.inf)
-
-
 def norm(name: str) -> Ball:
     """Return the unit ball of the norm called ``name``."""
     if name not in BALLS:

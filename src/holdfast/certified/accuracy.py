@@ -23,8 +23,8 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.balls import Ball, Linf
 from holdfast.bounds.method import Crown, Method
-from holdfast.contrastive.findings import alarm, contradictions, label_share, over_negatives, verdict, witness
-from holdfast.contrastive.told import Told
+from holdfast.certified.findings import alarm, contradictions, label_share, over_negatives, verdict, witness
+from holdfast.certified.told import Told
 from holdfast.evaluation import Evaluation, Joint, Population
 from holdfast.result import Claim, Conditions, Curve, Estimate, Findings, Series
 from holdfast.run import Observed

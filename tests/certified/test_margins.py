@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.contrastive.margins import NO_FIT, NO_LABEL, MarginDistribution, foreign, negatives, similarity
-from holdfast.contrastive.tails import fit
-from holdfast.contrastive.theorems import Compared, by_head, by_similarity, judged
+from holdfast.certified.margins import NO_FIT, NO_LABEL, MarginDistribution, foreign, negatives, similarity
+from holdfast.certified.tails import fit
+from holdfast.certified.theorems import Compared, by_head, by_similarity, judged
 from holdfast.evaluation import Population
 from holdfast.images import Images
 from holdfast.result import Claim
 from holdfast.run import Run
-from tests.contrastive.known import Boast
-from tests.contrastive.test_linear import labelled
+from tests.certified.known import Boast
+from tests.certified.test_linear import labelled
 from tests.samples import builtin, digits
 
 SMALL = MarginDistribution(

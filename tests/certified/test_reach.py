@@ -16,9 +16,9 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.balls import L1, L2, Ball, Linf
 from holdfast.bounds.method import Crown, Interval, Method
 from holdfast.bounds.tracing import trace
-from holdfast.contrastive.displacement import SHARE, CertifiedDisplacement
-from holdfast.contrastive.overlap import CertifiedOverlap
-from holdfast.contrastive.reach import Reach, across, one_minus_cosine, principal
+from holdfast.certified.displacement import SHARE, CertifiedDisplacement
+from holdfast.certified.overlap import CertifiedOverlap
+from holdfast.certified.reach import Reach, across, one_minus_cosine, principal
 from holdfast.divergences import Cosine, Divergence, L1Distance, L2Distance, LinfDistance
 from holdfast.encoder import Domain, Encoder
 from holdfast.errors import HoldfastError
@@ -27,7 +27,7 @@ from holdfast.result import Claim
 from holdfast.run import Run
 from holdfast.runner import evaluate
 from holdfast.store import Store
-from tests.contrastive.known import Boast, linear_case, sorting
+from tests.certified.known import Boast, linear_case, sorting
 from tests.samples import builtin, digits, linear
 
 QUICK = AdaptiveAttack(restarts=1, steps=20)

@@ -26,8 +26,8 @@ from torch import Tensor
 from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds.method import Crown, Method
-from holdfast.contrastive.bracket import INSIDE, Bracket, attackable, cross_check
-from holdfast.contrastive.findings import (
+from holdfast.certified.bracket import INSIDE, Bracket, attackable, cross_check
+from holdfast.certified.findings import (
     alarm,
     contradictions,
     label_share,
@@ -36,7 +36,7 @@ from holdfast.contrastive.findings import (
     verdict,
     witness,
 )
-from holdfast.contrastive.scatter import scatter
+from holdfast.certified.scatter import scatter
 from holdfast.evaluation import Evaluation, Population
 from holdfast.pictures import ends, row
 from holdfast.result import Claim, Conditions, Curve, Findings, Picture

@@ -14,11 +14,11 @@ from torch import nn
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.balls import BALLS
 from holdfast.bounds.method import Crown, Interval
-from holdfast.contrastive.bracket import certified_radii
-from holdfast.contrastive.head import classifier, margins, trained
-from holdfast.contrastive.linear import UNDEFINED, UNLABELLED, Linear, LinearRadius, separate_radii
-from holdfast.contrastive.linear_bounds import lower
-from holdfast.contrastive.pairs import norm
+from holdfast.certified.bracket import certified_radii
+from holdfast.certified.head import classifier, margins, trained
+from holdfast.certified.linear import UNDEFINED, UNLABELLED, Linear, LinearRadius, separate_radii
+from holdfast.certified.linear_bounds import lower
+from holdfast.certified.pairs import norm
 from holdfast.encoder import Encoder
 from holdfast.evaluation import Population
 from holdfast.images import Images
@@ -27,7 +27,7 @@ from holdfast.result import Claim
 from holdfast.run import Run
 from holdfast.runner import evaluate
 from holdfast.store import Store
-from tests.contrastive.known import Boast, linear_case, sorting
+from tests.certified.known import Boast, linear_case, sorting
 from tests.samples import builtin, digits, published
 
 QUICK = AdaptiveAttack(restarts=1, steps=20)
