@@ -96,7 +96,7 @@ def certify(
         return {"done": torch.ones(len(batch))}
 
     try:
-        (folder / "witnesses").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         population.run.batches(rows, work)
         record = CertificateRecord(
             encoder=population.encoder_info,
@@ -172,6 +172,7 @@ def _keep(pixels: dict[str, Tensor], two: Pairs, place: int, folder: Path) -> st
     plain = re.sub(r"[^\w.]+", "_", name)[-60:]
     stem = f"witnesses/{plain}-{hashed(name) % 2**32:08x}"
     content = {label: image.contiguous().cpu() for label, image in pixels.items()}
+    (folder / "witnesses").mkdir(exist_ok=True)
     (folder / f"{stem}.safetensors").write_bytes(save(content))
     picture = row(name, pixels, two.encoder.domain)
     if picture is not None:

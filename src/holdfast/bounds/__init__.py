@@ -12,7 +12,7 @@ from holdfast.bounds.branch import Branch
 from holdfast.bounds.exact import Exact
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Crown, Interval, Method
-from holdfast.bounds.proved import known, proved_radii
+from holdfast.bounds.proved import LEAST, known, proved_radii
 from holdfast.bounds.regions import region
 from holdfast.bounds.semidefinite import Semidefinite
 from holdfast.bounds.tracing import trace
@@ -55,7 +55,7 @@ def lower_bound(
     pixels: Pixels,
     rows: Float[Tensor, "b s d"],
     ball: Ball,
-    method: Method | None = None,
+    method: Method | str = "crown",
 ) -> Float[Tensor, "b s"]:
     """Return for each image and row ``w`` a number below ``w . f(x)`` for every ``x`` in the ball and the domain.
 
@@ -67,7 +67,10 @@ def lower_bound(
         pixels: images, in the encoder's domain.
         rows: linear functions of the code, (b, s, d).
         ball: allowed perturbations, intersected with the domain.
-        method: how hard to try; CROWN by default.
+        method: how hard to try, or its text form, as in ``"alpha:steps=100"``.
+
+    Raises:
+        HoldfastError: an argument does not fit, or the encoder cannot be bounded.
 
     Example:
         >>> from holdfast.balls import Linf
@@ -79,9 +82,9 @@ def lower_bound(
         >>> bool(lower_bound(encoder, x, code, Linf(0.01)) < clean)
         True
     """
-    x, graph = _ready(encoder, pixels, rows)
+    x, graph, method = _ready(encoder, pixels, rows, ball, method)
     eps = torch.full((len(x),), ball.radius, dtype=rows.dtype, device=rows.device)
-    return known((method or Crown())(graph, region(x, type(ball), eps, encoder.domain), rows))
+    return known(method(graph, region(x, type(ball), eps, encoder.domain), rows))
 
 
 def certified_radius(
@@ -89,7 +92,7 @@ def certified_radius(
     pixels: Pixels,
     rows: Float[Tensor, "b s d"],
     ball: Ball,
-    method: Method | None = None,
+    method: Method | str = "crown",
     tolerance: float = 1e-4,
 ) -> Float[Tensor, "b s"]:
     """Return for each image and row ``w`` the largest radius found at which ``w . f(x)`` is proved positive.
@@ -107,15 +110,22 @@ def certified_radius(
         >>> bool(lower_bound(encoder, x, encoder(x)[:, None].double(), Linf(radius.item())) > 0)
         True
     """
-    x, graph = _ready(encoder, pixels, rows)
-
+    x, graph, method = _ready(encoder, pixels, rows, ball, method)
+    if not tolerance > 0:
+        raise HoldfastError(f"tolerance must be a positive radius, as in 1e-4, got {tolerance:g}")
     most = torch.full((len(x),), ball.radius, dtype=rows.dtype, device=rows.device)
-    share = tolerance / ball.radius
-    return proved_radii(method or Crown(), graph, x, rows, type(ball), encoder.domain, most, share).radii
+    share = min(1.0, max(LEAST, tolerance / ball.radius))
+    return proved_radii(method, graph, x, rows, type(ball), encoder.domain, most, share).radii
 
 
-def _ready(encoder: Encoder, pixels: Pixels, rows: Float[Tensor, "b s d"]) -> tuple[Pixels, Graph]:
-    """Return the images in the rows' precision and the encoder's graph, after checking that they fit."""
+def _ready(
+    encoder: Encoder, pixels: Pixels, rows: Float[Tensor, "b s d"], ball: Ball, method: Method | str
+) -> tuple[Pixels, Graph, Method]:
+    """Return the images in the rows' precision, the encoder's graph and the method, after checking that all fit."""
+    if not isinstance(encoder, Encoder):
+        raise HoldfastError(f"an Encoder can be bounded, got {type(encoder).__name__}; wrap the module in one")
+    if not isinstance(ball, Ball):
+        raise HoldfastError(f"a ball is needed, as in Linf(8 / 255), got {ball!r}")
     encoder.domain.check(pixels)
     if rows.ndim != 3 or len(rows) != len(pixels):
         raise HoldfastError(f"rows must have shape ({len(pixels)}, s, d), got {tuple(rows.shape)}")
@@ -123,4 +133,4 @@ def _ready(encoder: Encoder, pixels: Pixels, rows: Float[Tensor, "b s d"]) -> tu
     d = graph.nodes[-1].shape[-1]
     if rows.shape[2] != d:
         raise HoldfastError(f"rows must have {d} columns, one for each feature of {encoder.name}, got {rows.shape[2]}")
-    return pixels.to(rows), graph
+    return pixels.to(rows), graph, read_method(method) if isinstance(method, str) else method

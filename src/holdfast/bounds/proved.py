@@ -12,6 +12,10 @@ from holdfast.bounds.method import Crown, Method, Place, Reached, Seeker
 from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import Region, region
 from holdfast.encoder import Domain, Pixels
+from holdfast.errors import HoldfastError
+
+LEAST = 1e-9
+"""The smallest tolerance: float64 tells no radii apart that are much closer."""
 
 
 def proved_radii(
@@ -40,6 +44,8 @@ def proved_radii(
         tolerance: of the search, as a share of ``most``.
         high: radii at which rows are known to fail, so that seekers do not look beyond.
     """
+    if not LEAST <= tolerance <= 1:
+        raise HoldfastError(f"tolerance must be a share from {LEAST:g} to 1, got {tolerance:g}")
     clean = (rows @ graph(pixels)[..., None]).squeeze(2)
     asked = Crown() if isinstance(method, Seeker) else method
 

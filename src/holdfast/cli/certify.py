@@ -33,7 +33,7 @@ def command(
     attack: Annotated[
         str, typer.Option(help="What tries to refute, as in adaptive:steps=100.", rich_help_panel=HOW)
     ] = "adaptive",
-    limit: Annotated[int, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = 64,
+    limit: Annotated[int, typer.Option(help="Certify at most so many images, chosen by the seed.", min=1)] = 64,
     neurons: Annotated[int, typer.Option(help="Refuse encoders with more nonlinear entries.", min=1)] = 50_000,
     seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
     arch: Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")] = None,
@@ -72,7 +72,7 @@ def command(
     run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)
     empty(out)
     loaded = load(encoder, Options(arch, size, trust_remote_code))
-    population = Population(loaded, data.load(images, loaded.domain, loaded.geometry, limit=limit, seed=seed), run)
+    population = Population(loaded, data.load(images, loaded.domain, loaded.geometry, seed=seed), run)
     with Shown() as shown:
         if problem := unfit(population):
             raise HoldfastError(f"{loaded.name} is not fit to be certified: {problem}")
@@ -83,7 +83,10 @@ def command(
         where = f" ({found.witness})" if found.witness else f" ({found.reason})" if found.status == "UNKNOWN" else ""
         print(f"{found.id}: {found.status}{where}")
     counts = ", ".join(f"{record.counted(status)} {status}" for status in ("CERTIFIED", "FALSIFIED", "UNKNOWN"))
-    print(f"{counts} in {chosen} by {method}; contradictions: {record.contradictions}")
+    against = min(negatives, len(population.images) - 1)
+    print(
+        f"{counts} in {chosen} by {method}, each against {against} other images; contradictions: {record.contradictions}"
+    )
     print(f"Certificates: {out / 'certify.json'}")
     if record.contradictions:
         shown.say("attacks succeed inside certified balls: trust no certificate of this encoder, and report this")
