@@ -184,6 +184,15 @@ def test_equal_values_do_not_mean_certainty(value: float, unseen: str):
     assert estimate.method == "all values equal: Wilson"
 
 
+@pytest.mark.parametrize("value", [0.1, 3.0, 5.0])
+def test_equal_values_stay_within_what_they_can_be(value: float):
+    estimate = summarise(series([value] * 30), "mean", "lower", most=5.0)
+    bound = wilson(0, 30)[1]
+    assert estimate.value == value
+    assert (estimate.low, estimate.high) == pytest.approx((value * (1 - bound), value + (5 - value) * bound))
+    assert estimate.high <= 5
+
+
 def test_a_mean_of_one_sample_has_no_interval():
     estimate = summarise(series([7.5]), "mean", "lower")
     assert estimate.value == 7.5

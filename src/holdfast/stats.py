@@ -110,11 +110,12 @@ def summarise(
     better: Better,
     quantity: str | None = None,
     confidence: float = 0.95,
+    most: float = 1.0,
 ) -> Estimate:
     """Return the mean, median or share (a mean of zeros and ones) of ``series``, leaving out its undefined values.
 
-    A mean of values in [0, 1] that are all equal has a bootstrap interval of length zero, which says nothing about what
-    was not seen; there the Wilson interval for the share of samples with a value other than that one is added.
+    A mean of values that are all equal has a bootstrap interval of length zero, which says nothing about what was not
+    seen; if no value can leave [0, ``most``], the Wilson interval for the share of samples with another value is added.
 
     Raises:
         HoldfastError: a share of values other than 0 and 1.
@@ -140,9 +141,9 @@ def summarise(
     elif n:
         value, method = float(values.mean()), f"BCa bootstrap over samples, {resamples(n)} resamples"
         low, high = bootstrap(values, confidence)
-        if values.min() == values.max() and 0 <= value <= 1:
-            unseen = wilson(0, n, confidence)[1]
-            low, high, method = value * (1 - unseen), value + (1 - value) * unseen, "all values equal: Wilson"
+        if 0 <= values.min() == values.max() <= most:
+            value, unseen = float(values[0]), wilson(0, n, confidence)[1]  # the mean of equal values may round away
+            low, high, method = value * (1 - unseen), value + (most - value) * unseen, "all values equal: Wilson"
         elif n == 1:
             low, high, method = nan, nan, "one sample: no interval"
     return Estimate(

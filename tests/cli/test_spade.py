@@ -45,13 +45,26 @@ def test_numbers_are_printed_and_kept(arrays, capsys):
 
 def test_labels_give_scores_by_label(arrays, capsys):
     assert command(arrays, "--labels", str(arrays / "labels.npy"), "--subsets", "0") == 0
-    assert "label score" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.index("label 0") < printed.index("label 1")
+    assert "no interval" in printed
+    assert "none was asked for" in " ".join(printed.split())
+
+
+def test_labels_keep_their_order_whatever_their_size(arrays, capsys):
+    np.save(arrays / "labels.npy", np.minimum(np.arange(120) // 20, 2))
+    assert command(arrays, "--labels", str(arrays / "labels.npy"), "--subsets", "0") == 0
+    printed = capsys.readouterr().out
+    assert printed.index("label 0") < printed.index("label 1") < printed.index("label 2")
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (("--k", "50"), "k = 50 neighbours need"),
+        (("--k", "0"), "k, the number of neighbours, must be a whole number from 1 up, got 0"),
+        (("--labels", "floats.npy"), "labels must be one integer per sample, shape (120,), got float64 of"),
+        (("--labels", "names.npy"), "labels must be one integer per sample, shape (120,), got <U1 of"),
         (("--graph", "knm"), "unknown graph 'knm'; did you mean 'knn'"),
         (("--repair", "ridge"), "unknown repair 'ridge'"),
         (("--labels", "x.npy"), "labels must be one integer per sample"),
@@ -63,6 +76,8 @@ def test_labels_give_scores_by_label(arrays, capsys):
 )
 def test_mistakes_are_named_in_one_sentence(arrays, capsys, monkeypatch, more, said):
     np.save(arrays / "pickle.npy", np.array([{"a": 1}], dtype=object))
+    np.save(arrays / "floats.npy", np.zeros(120))
+    np.save(arrays / "names.npy", np.array(["a", "b"] * 60))
     np.savez(arrays / "two.npz", a=np.zeros(120), b=np.zeros(120))
     monkeypatch.chdir(arrays)
     assert command(arrays, "--subsets", "0", *more) == 2

@@ -53,6 +53,40 @@ def test_the_score_of_a_linear_map_is_its_exact_distance(ball):
 def test_a_shorter_radius_caps_the_score():
     found = Clever(balls=(L2(1e-3),), **CHEAP)(builtin(), digits(40))
     assert all(value == 1e-3 for value in found.series[0].values)
+    for estimate in found.estimates:
+        if estimate.quantity == "clever_score":
+            assert 0 < estimate.low < estimate.value == estimate.high == 1e-3, "the interval leaves what can be"
+    assert any("5 of 5 targeted CLEVER scores in l2:0.001 are the radius" in w for w in found.findings.warnings)
+
+
+def test_scores_below_the_radius_are_no_warning():
+    found = Clever(balls=(L2(1e3),), **CHEAP)(builtin(), digits(40))
+    assert max(v for s in found.series for v in s.values) < 1e3
+    assert found.findings.warnings == ()
+
+
+def test_some_capped_scores_are_counted_by_margin():
+    free = Clever(balls=(Linf(9.0),), **CHEAP)(linear(torch.eye(5), (1, 1, 5)), images())
+    scores = sorted(free.series[0].values)
+    middle = (scores[2] + scores[3]) / 2
+    found = Clever(balls=(Linf(middle),), **CHEAP)(linear(torch.eye(5), (1, 1, 5)), images())
+    assert sum("2 of 5 targeted CLEVER scores" in warning for warning in found.findings.warnings) == 1
+
+
+def test_too_few_images_for_a_graph_leave_the_random_ones():
+    alone = Clever(balls=(L2(5.0),), **CHEAP)(builtin(), digits(20))
+    found = Clever(balls=(L2(5.0),), **{**CHEAP, "guided": 10})(builtin(), digits(20))
+    assert found.series == alone.series
+    assert {e.conditions["samples"] for e in found.estimates if e.quantity == "clever_score"} == {"5 random"}
+    said = next(warning for warning in found.findings.warnings if "SPADE" in warning)
+    assert "could use none: k = 10 neighbours need at least 30 samples (3 k), got 20" in said
+    assert "guided=0" in said
+
+
+def test_fewer_images_than_wanted_are_not_blamed_on_the_score():
+    found = Clever(balls=(L2(5.0),), **{**CHEAP, "guided": 50, "k": 4})(builtin(), digits(40), RUN)
+    said = next(warning for warning in found.findings.warnings if "SPADE" in warning)
+    assert "could use 40: no more images have one" in said
 
 
 def test_logits_are_measured_against_the_runner_up():
@@ -100,7 +134,8 @@ def test_guided_images_have_the_largest_node_scores():
 
     population = Population(builtin(), digits(60), RUN)
     evaluation = Clever(guided=5, k=4)
-    worst = evaluation.observation().worst(population)
+    worst, why = evaluation.observation().worst(population)
+    assert why == ""
     scores = Spectral(k=4, subsets=0)(builtin(), digits(60), RUN).series
     node = next(s.values for s in scores if s.conditions.get("vectors") == "10")
     assert worst == np.argsort(-np.array(node), kind="stable")[:5].tolist()

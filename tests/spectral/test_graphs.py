@@ -54,7 +54,7 @@ def test_every_variant_is_read_from_text_and_scores(name):
     manifold = READERS["Manifold"](name)
     assert str(manifold) == name
     x, y = folded(300)
-    found = spade(x, y, manifold=manifold, repair="mst")
+    found = spade(x, y, graph=manifold, repair="mst")
     assert 1 < found.score < 1000
     assert found.stretch <= found.score * (1 + 1e-9)
 

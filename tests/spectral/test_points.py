@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
 
 from holdfast.errors import HoldfastError
 from holdfast.spectral.analysis import spade
+from holdfast.spectral.drawing import _enough
+from holdfast.spectral.graphs import CKNN, PCA
 from holdfast.spectral.points import distinct, points
 from tests.spectral.graphs import folded
 
@@ -28,7 +32,7 @@ from tests.spectral.graphs import folded
         (lambda x, y: (x[:, 0], y), r"inputs must be an array of real numbers, shape \(samples, features\).*\(n, 1\)"),
         (lambda x, y: (x, y + 1j), r"outputs must be an array of real numbers"),
         (lambda x, y: (x, [["a"]] * 60), r"outputs must be an array of numbers"),
-        (lambda x, y: (x[:29], y[:29]), r"k = 10 neighbours need .* at least 30 samples \(3 k\), got 29"),
+        (lambda x, y: (x[:29], y[:29]), r"k = 10 neighbours need at least 30 samples \(3 k\), got 29"),
         (lambda x, y: (np.repeat(x[:20], 3, 0), y), r"got 20 after 40 duplicates were removed"),
     ],
 )
@@ -38,10 +42,36 @@ def test_bad_arrays_are_refused_in_one_sentence(spoil, said):
         spade(*spoil(x, y))
 
 
-@pytest.mark.parametrize("k", [0, -1, 60, 100])
+@pytest.mark.parametrize("k", [60, 100])
 def test_k_must_leave_other_samples(k):
-    with pytest.raises(HoldfastError, match=f"k = {k} neighbours need k >= 1 and at least"):
+    with pytest.raises(HoldfastError, match=f"k = {k} neighbours need at least {3 * k} samples"):
         spade(*folded(60), k=k)
+
+
+@pytest.mark.parametrize("k", [0, -1, 5.5, "5"])
+def test_k_is_a_whole_number(k):
+    # Without the check of annotations, which users do not have.
+    with pytest.raises(HoldfastError, match=f"k, the number of neighbours, must be a whole number from 1 up, got {k}"):
+        inspect.unwrap(_enough)(k, 60, 0)
+
+
+@pytest.mark.parametrize("k", [1, 20])
+def test_three_samples_per_neighbour_are_enough(k):
+    _enough(k, 3 * k, 0)
+
+
+@pytest.mark.parametrize(("text", "kind"), [("cknn:delta=0.9", CKNN(0.9)), ("pca:components=1", PCA(1))])
+def test_a_graph_may_be_named_as_on_the_command_line(text, kind):
+    x, y = folded(90)
+    named, plain = (spade(x, y, k=20, graph=graph, repair="mst") for graph in (text, kind))
+    assert named.score == plain.score != spade(x, y, k=20, repair="mst").score
+    with pytest.raises(HoldfastError, match="unknown graph 'knm'; did you mean 'knn'"):
+        spade(x, y, graph="knm")
+
+
+def test_scores_print_in_one_line():
+    found = spade(*folded(60), k=5)
+    assert repr(found) == f"Spade(score={found.score:.6g}, riemannian={found.riemannian:.6g}, samples=60, k=5)"
 
 
 def test_a_repair_must_exist():

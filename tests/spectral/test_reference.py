@@ -69,4 +69,4 @@ def test_everything_from_edge_lists(reference: Path, name: str, n: int, k: int) 
 @pytest.mark.parametrize("name", LARGE)
 def test_scores_of_ten_thousand_images(reference: Path, mnist: Tensor, name: str) -> None:
     codes = published(reference, name, torch.float32).forward(mnist.float() / 255).detach()
-    assert spade(mnist, codes).score == pytest.approx(LARGE[name], abs=0.006)
+    assert spade(mnist, codes, certify=False).score == pytest.approx(LARGE[name], abs=0.006)

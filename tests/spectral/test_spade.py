@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode
 from io import BytesIO
 from math import inf, isnan
@@ -16,12 +17,15 @@ from holdfast.encoder import Domain, Encoder
 from holdfast.errors import HoldfastError
 from holdfast.evaluation import Population
 from holdfast.images import Images
+from holdfast.report import write
+from holdfast.report.compare import compare
+from holdfast.report.text import interval
 from holdfast.result import Result
 from holdfast.run import Run
 from holdfast.spectral import stability
 from holdfast.spectral.analysis import spade
 from holdfast.spectral.drawing import checked, draw
-from holdfast.spectral.graphs import KNN
+from holdfast.spectral.graphs import KNN, PCA
 from holdfast.spectral.points import points
 from holdfast.spectral.population import Asked, scores_of
 from holdfast.spectral.spade import Spectral
@@ -133,10 +137,17 @@ def test_a_collapsed_encoder_has_no_score():
 def test_an_encoder_that_tears_neighbours_apart_has_an_infinite_score():
     found = Spectral(k=5, subsets=4)(encoder(Halves()), digits(120))
     score = next(e for e in found.estimates if e.quantity == "spade_score" and "outputs" not in e.conditions)
-    assert (score.value, score.low, score.high) == (inf, 0, inf)
+    assert score.value == inf
+    assert isnan(score.low)
+    assert isnan(score.high)
+    assert score.method.startswith("no interval: ")
+    hops = found.estimate("hop_distortion")
+    assert hops.value == inf
+    assert interval(hops) == "no interval"
     assert found.findings.verdicts[0].status == "refuted"
     assert any("infinite" in warning for warning in found.findings.warnings)
-    assert Result.model_validate_json(found.model_dump_json()).estimates[0].value == inf
+    again = Result.model_validate_json(found.model_dump_json())
+    assert (again.estimates[0].value, interval(again.estimates[0])) == (inf, "no interval")
     repaired = Spectral(k=5, subsets=0, repair="mst")(encoder(Halves()), digits(120))
     assert np.isfinite(repaired.estimates[0].value)
     assert any("spanning tree" in warning for warning in repaired.findings.warnings)
@@ -162,7 +173,7 @@ def test_a_wrong_layer_is_named():
 
 
 def test_too_few_images_are_named():
-    with pytest.raises(HoldfastError, match=r"k = 10 neighbours need .* at least 30 samples \(3 k\), got 20"):
+    with pytest.raises(HoldfastError, match=r"k = 10 neighbours need at least 30 samples \(3 k\), got 20"):
         Spectral()(builtin(), digits(20))
 
 
@@ -189,15 +200,50 @@ def test_delete_half_intervals_cover():
     assert (high - low) / 2 == pytest.approx(1.96 / np.sqrt(400), rel=0.15)
 
 
-def test_subsets_without_a_finite_number_have_no_upper_end():
+def test_subsets_without_a_finite_number_have_no_interval():
     made = Subsets(100, 50, {"spade_score": np.array([3.0, inf])})
-    assert made.interval("spade_score", 4.0) == (0, inf)
-    assert "1 of them split" in made.method
+    assert np.isnan(made.interval("spade_score", 4.0)).all()
+    assert made.method == "no interval: the score of 1 of 2 random subsets of 50 samples is infinite"
+    one = Subsets(100, 50, {"spade_score": np.array([3.0])})
+    assert np.isnan(one.interval("spade_score", 4.0)).all()
+    assert one.method == "no interval: one random subset has no spread"
+
+
+def test_an_interval_holds_only_what_can_be():
+    far = np.array([1.0, 9.0])
+    made = Subsets(100, 50, dict.fromkeys(("spade_score", "eigenvalue_gap", "edge_hop_distortion"), far))
+    ends = {name: made.interval(name, 1.5)[0] for name in made.found}
+    assert ends == {"spade_score": 0, "eigenvalue_gap": 1, "edge_hop_distortion": 1}
+
+
+def test_missing_intervals_are_no_comparison(tmp_path):
+    kept = [Spectral(k=5, subsets=0)(builtin(name), digits(60), RUN) for name in ("digits-robust", "digits-random")]
+    found = compare(kept)
+    assert not [c for c in found.contests if c.quantity == "spade_score"]
+    assert [r for r in found.refusals if r.quantity == "spade_score"]
+    written = {path.suffix: path.read_text() for path in write(kept, [], tmp_path).values() if path.is_file()}
+    for suffix in (".html", ".md"):
+        assert "no interval" in written[suffix]
+        assert not re.search(r"\[0, (∞|inf)", written[suffix])
+    assert "nan" not in written[".csv"]
+
+
+def test_a_projection_on_more_components_than_there_are_is_remarked():
+    said = Spectral(k=5, subsets=0, graph=PCA(500))(builtin(), digits(60), RUN).findings.warnings
+    assert any("pca:components=500: 60 inputs of 64 features" in warning for warning in said)
+    quiet = Spectral(k=5, subsets=0, graph=PCA(20))(builtin(), digits(60), RUN).findings.warnings
+    assert not any("pca" in warning for warning in quiet)
 
 
 def test_few_samples_have_no_subsets(monkeypatch):
     x, y = checked(*folded(60))
-    assert subsets(x, y, 10, KNN(), 8, 0).found == {}
+    few, none = subsets(x, y, 10, KNN(), 8, 0), subsets(x, y, 5, KNN(), 0, 0)
+    assert few.found == none.found == {}
+    assert few.method.endswith("halves of 60 samples are too small (k = 10 needs 74 samples)")
+    assert none.method.endswith("none was asked for")
+    enough = checked(*folded(74))
+    assert subsets(*enough, 10, KNN(), 2, 0).found
+    assert not subsets(*checked(*folded(73)), 10, KNN(), 2, 0).found
     assert subsets(x, y, 5, KNN(), 8, 0).found["spade_score"].shape == (8,)
     monkeypatch.setattr(stability, "LARGEST", 25)
     assert subsets(x, y, 5, KNN(), 2, 0).size == 25

@@ -35,9 +35,9 @@ def number(value: float) -> str:
 
 
 def interval(estimate: Estimate) -> str:
-    """Return the interval of ``estimate``; empty where there is none."""
+    """Return the interval of ``estimate``, or that it has none; empty where there is no value either."""
     if isnan(estimate.low) or isnan(estimate.high):
-        return ""
+        return "" if isnan(estimate.value) else "no interval"
     return f"[{number(estimate.low)}, {number(estimate.high)}]"
 
 

@@ -18,12 +18,12 @@ from holdfast.spectral.components import Split, crossing
 from holdfast.spectral.drawing import Drawing, checked, draw
 from holdfast.spectral.eigen import DENSE, SCORES, Spectrum, all_values, certified, spectrum
 from holdfast.spectral.graph import Edges, Graph
-from holdfast.spectral.graphs.base import Manifold
-from holdfast.spectral.graphs.knn import KNN
+from holdfast.spectral.graphs import MANIFOLDS, Manifold
 from holdfast.spectral.hops import edge_hops
 from holdfast.spectral.resistance import between, forms, resistances, sketch_rows
 from holdfast.spectral.scores import Cut, edge_scores, riemannian, sweep
 from holdfast.spectral.solve import FACTORED, Laplacian
+from holdfast.spelling import read
 
 RANKS = (1, 2, 10)
 """Numbers of eigenvectors that edge and node scores are given for."""
@@ -60,6 +60,10 @@ class Spade:
     cut: Cut | None
     """The sweep cut of the first eigenvector."""
 
+    def __repr__(self) -> str:
+        samples = len(self.drawing.place)
+        return f"Spade(score={self.score:.6g}, riemannian={self.riemannian:.6g}, samples={samples}, k={self.drawing.k})"
+
     @property
     def inputs(self) -> Graph:
         """Return the graph of the inputs."""
@@ -94,9 +98,9 @@ def spade(
     outputs: object,
     k: int = 10,
     *,
-    manifold: Manifold | None = None,
+    graph: Manifold | str = "knn",
     repair: str = "none",
-    certify: bool = False,
+    certify: bool = True,
     seed: int = 0,
 ) -> Spade:
     """Return the spectral scores of the map from ``inputs`` to ``outputs``.
@@ -104,13 +108,13 @@ def spade(
     Args:
         inputs, outputs: arrays or tensors, one row per sample; they are flattened, and never changed.
         k: neighbours of each sample in both graphs.
-        manifold: which graph is drawn, ``graphs.KNN()`` as published by default.
+        graph: which is drawn, ``knn`` as published, ``pca:components=50``, ``cknn`` or ``sparsified``.
         repair: what to do about an infinite score: ``none``, ``increase_k``, ``largest`` or ``mst``.
-        certify: prove an upper bound of the score, by a factorisation that costs more than the score itself.
+        certify: prove an upper bound of the score, by a factorisation that may cost more than the score itself.
         seed: of start vectors, sketches and samples; it changes nothing but what those approximate.
 
     Raises:
-        HoldfastError: the arrays cannot be measured.
+        HoldfastError: the arrays cannot be measured, or there is no such graph or repair.
 
     Example:
         >>> x = np.random.default_rng(0).normal(size=(200, 3))
@@ -119,7 +123,8 @@ def spade(
         True
     """
     x, y = checked(inputs, outputs)
-    found = scored(draw(x, y, k, manifold or KNN(), repair, seed), seed)
+    manifold = read(graph, MANIFOLDS, "graph") if isinstance(graph, str) else graph
+    found = scored(draw(x, y, k, manifold, repair, seed), seed)
     return proved(found) if certify else found
 
 

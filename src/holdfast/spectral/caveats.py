@@ -41,6 +41,8 @@ def cautions(found: Spade) -> tuple[str, ...]:
     said, drawing = [], found.drawing
     if found.split:
         said.append(f"The SPADE score is infinite: {found.split}.")
+    if drawing.remark:
+        said.append(drawing.remark)
     if drawing.repaired:
         said.append(f"The SPADE score answers a repaired question: {drawing.repaired}.")
     if drawing.duplicates:

@@ -29,6 +29,8 @@ from holdfast.spectral.weibull import End, right_end
 from holdfast.stats import summarise, wilson
 
 FEW = 10
+CAPPED = 0.1
+"""Share of scores equal to the radius from which on a reader is told: their mean is no estimate of a distance."""
 SAME = "the other sample has the same code, so there is no margin"
 Ends = list[list[End]]
 
@@ -73,15 +75,14 @@ class Clever(Evaluation):
         )
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        chosen = population.choose(self.random)
-        places = {
-            f"{len(chosen)} random": positions(rows, chosen),
-            f"{self.guided} by SPADE": positions(rows, self.observation().worst(population)),
-        }
+        chosen, (worst, why) = population.choose(self.random), self.observation().worst(population)
+        everyone = f"{len(chosen)} random"
+        places = {everyone: positions(rows, chosen), f"{self.guided} by SPADE": positions(rows, worst)}
         if len(chosen) > FEW:
             places[f"{FEW} random"] = positions(rows, population.choose(FEW))
         series: list[Series] = []
         estimates: list[Estimate] = []
+        warnings = [_unguided(self.guided, len(worst), why)] if why else []
         for index, ball in enumerate(self.balls):
             ends = [[right_end(m) for m in row] for row in observed[f"maxima{index}"].double().cpu().numpy()]
             for kind, columns in (("targeted", slice(0, 1)), ("untargeted", slice(1, None))):
@@ -89,25 +90,36 @@ class Clever(Evaluation):
                 for samples, where in places.items():
                     given = {"ball": str(ball), "margin": kind, "samples": samples}
                     part = _series(given, scores[where.numpy()], ball)
-                    estimate = summarise(part, "mean", "higher") if len(where) else None
-                    if samples == f"{len(chosen)} random":
+                    estimate = summarise(part, "mean", "higher", most=ball.radius) if len(where) else None
+                    if samples == everyone:
                         series.append(part)
+                        warnings += _capped(part, ball)
                     elif estimate:
                         # Other samples than those of the series: nothing to compare image by image.
                         estimate = estimate.model_copy(update={"series": None, "statistic": "other"})
                     estimates += [estimate] if estimate else []
             estimates.append(_fits({"ball": str(ball)}, ends))
         ids = tuple(population.images.ids[row] for row in chosen)
-        return Findings(ids=ids, series=tuple(series), estimates=tuple(estimates), warnings=self._warnings(places))
+        return Findings(ids=ids, series=tuple(series), estimates=tuple(estimates), warnings=tuple(warnings))
 
-    def _warnings(self, places: dict[str, Tensor]) -> tuple[str, ...]:
-        guided = len(places[f"{self.guided} by SPADE"])
-        if guided == self.guided:
-            return ()
-        return (
-            f"CLEVER wanted the {self.guided} images with the largest SPADE node scores, but only {guided} have one, "
-            "because the SPADE score is infinite.",
-        )
+
+def _unguided(wanted: int, found: int, why: str) -> str:
+    return (
+        f"CLEVER wanted the {wanted} images with the largest SPADE node scores and could use {found or 'none'}: {why}. "
+        "The random images do not need them; guided=0 asks for none."
+    )
+
+
+def _capped(part: Series, ball: Ball) -> list[str]:
+    """Return the warning that many scores are the radius of the ball, which says nothing of how far they would go."""
+    values = np.array(part.values)
+    count, n = int((values == ball.radius).sum()), int((~np.isnan(values)).sum())
+    if count < max(1, CAPPED * n):
+        return []
+    return [
+        f"{count} of {n} {part.conditions['margin']} CLEVER scores in {ball} are the radius of the ball, beyond which it "
+        "does not look: their mean is no estimate of a distance but at most one; take a larger ball."
+    ]
 
 
 def _scores(margins: Float[Tensor, "b j"], ends: Ends, ball: Ball) -> Float[np.ndarray, "b"]:

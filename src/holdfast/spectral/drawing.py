@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Integral
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -20,6 +21,10 @@ SAMPLES_PER_NEIGHBOUR = 3
 """Below so many samples per neighbour the graphs are nearly complete and say nothing of a manifold."""
 WIDEST = 4
 """Largest multiple of k that the repair by a larger k tries."""
+
+
+class TooFewSamplesError(HoldfastError):
+    """Graphs with ``k`` neighbours would be nearly complete."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +45,8 @@ class Drawing:
     recall: tuple[float, float]
     """Shares of the true neighbours found among inputs and among outputs."""
     repaired: str = ""
+    remark: str = ""
+    """What the graph could not do as asked."""
 
     @property
     def split(self) -> Split | None:
@@ -124,7 +131,7 @@ def draw(x: Points, y: Points, k: int, manifold: Manifold, repair: str = "none",
     shown = manifold.view(x), manifold.view(y)
     most = min(WIDEST * k, len(kept) // SAMPLES_PER_NEIGHBOUR) if repair == "increase_k" else k
     near = neighbours(shown[0], most, seed), neighbours(shown[1], most, seed)
-    sketch = _Sketch(near, manifold, shown[1], kept, place)
+    sketch = _Sketch(near, manifold, shown[1], kept, place, manifold.remark(x))
     drawing = sketch.drawn(k)
     if drawing.split is not None:
         drawing = sketch.repaired(drawing, repair)
@@ -132,11 +139,13 @@ def draw(x: Points, y: Points, k: int, manifold: Manifold, repair: str = "none",
 
 
 def _enough(k: int, samples: int, duplicates: int) -> None:
-    need = max(SAMPLES_PER_NEIGHBOUR * k, k + 2)
-    if k < 1 or samples < need:
+    if not isinstance(k, Integral) or k < 1:
+        raise HoldfastError(f"k, the number of neighbours, must be a whole number from 1 up, got {k}")
+    need = SAMPLES_PER_NEIGHBOUR * k
+    if samples < need:
         copies = f" after {duplicates} duplicates were removed" if duplicates else ""
-        raise HoldfastError(
-            f"k = {k} neighbours need k >= 1 and at least {need} samples (3 k), got {samples}{copies}; "
+        raise TooFewSamplesError(
+            f"k = {k} neighbours need at least {need} samples ({SAMPLES_PER_NEIGHBOUR} k), got {samples}{copies}; "
             "add samples or lower k"
         )
 
@@ -150,6 +159,7 @@ class _Sketch:
     y: Points
     kept: Int[np.ndarray, "m"]
     place: Int[np.ndarray, "n"]
+    remark: str
 
     def drawn(self, k: int) -> Drawing:
         """Return the drawing with the nearest ``k`` of each."""
@@ -163,6 +173,7 @@ class _Sketch:
             duplicates=len(self.place) - len(self.kept),
             ties=int((y.distance[:, -1] == 0).sum()),
             recall=(x.recall, y.recall),
+            remark=self.remark,
         )
 
     def repaired(self, first: Drawing, repair: str) -> Drawing:

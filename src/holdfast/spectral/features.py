@@ -64,8 +64,11 @@ def measure(
     found = proved(found) if asked.certify else found
     known = None if labels is None else np.asarray(labels)
     if known is not None:
-        if known.shape != (len(x),):
-            raise HoldfastError(f"labels must be one integer per sample, shape ({len(x)},), got shape {known.shape}")
+        if known.shape != (len(x),) or known.dtype.kind not in "iu":
+            raise HoldfastError(
+                f"labels must be one integer per sample, shape ({len(x)},), got {known.dtype} of shape {known.shape}; "
+                "number the classes"
+            )
         kind, groups = "label", {str(value): np.flatnonzero(known == value).tolist() for value in np.unique(known)}
     else:
         kind = "cluster"

@@ -151,7 +151,7 @@ def _spread(subsets: Subsets, given: Conditions) -> list[Estimate]:
             continue
         finite = np.isfinite(values).all()
         mean, spread = (float(values.mean()), float(values.std(ddof=1))) if finite else (np.inf, np.inf)
-        low, high = (max(0.0, mean - spread), mean + spread) if finite else (float(values.min()), np.inf)
+        low, high = (max(0.0, mean - spread), mean + spread) if finite else (np.nan, np.nan)
         method = f"mean and standard deviation over {len(values)} random subsets"
         own = {**given, "n": f"{subsets.size:,}"}
         part = _estimate(name, own, mean, (low, high), subsets.size, method, 0.68)

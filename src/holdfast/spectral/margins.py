@@ -23,6 +23,7 @@ from holdfast.errors import HoldfastError
 from holdfast.evaluation import Observation, Population
 from holdfast.noise import Noise
 from holdfast.run import Observed
+from holdfast.spectral.drawing import TooFewSamplesError
 from holdfast.spectral.graphs.base import Manifold
 from holdfast.spectral.population import Asked, scores_of
 
@@ -53,16 +54,21 @@ class Gradients(Observation):
     version = 1
 
     def rows(self, population: Population) -> list[int]:
-        return sorted({*population.choose(self.random), *self.worst(population)})
+        return sorted({*population.choose(self.random), *self.worst(population)[0]})
 
-    def worst(self, population: Population) -> list[int]:
-        """Return the rows of the images with the largest node scores, largest first."""
+    def worst(self, population: Population) -> tuple[list[int], str]:
+        """Return the rows of the images with the largest node scores, largest first, and why they are too few."""
         if not self.guided:
-            return []
-        scores = scores_of(population, Asked(self.k, self.graph, "none", self.samples))
+            return [], ""
+        try:
+            scores = scores_of(population, Asked(self.k, self.graph, "none", self.samples))
+        except TooFewSamplesError as error:
+            return [], str(error)
         nodes = torch.from_numpy(scores.found.node_scores()).nan_to_num(nan=-torch.inf)
         order = nodes.argsort(descending=True, stable=True)[: self.guided]
-        return [scores.rows[place] for place in order.tolist() if nodes[place] > -torch.inf]
+        found = [scores.rows[place] for place in order.tolist() if nodes[place] > -torch.inf]
+        why = "the SPADE score is infinite" if scores.found.split else "no more images have one"
+        return found, "" if len(found) == self.guided else why
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         weights = self.weights(population, rows)

@@ -56,19 +56,19 @@ def summaries(series: Sequence[Series]) -> list[Estimate]:
         values = np.asarray(part.values)
         median = part.quantity == "node_score"
         if np.isinf(values).any() and not median:
-            rest = summarise(part, "median", "lower")
-            note = "infinite: output components separate input neighbours"
-            part_ = rest.model_copy(update={"value": np.inf, "high": np.inf, "method": note, "statistic": "mean"})
-            made.append(part_)
+            note = "no interval: infinite, for output components separate input neighbours"
+            made.append(summarise(part, "mean", "lower").model_copy(update={"method": note}))
         else:
             made.append(summarise(part, "median" if median else "mean", "lower"))
     return made
 
 
 def group_means(found: Spade, given: Conditions, groups: Mapping[str, Sequence[int]], kind: str) -> list[Estimate]:
+    """Return the mean node score of the largest groups: labels in their order, clusters by size."""
     scores, made = found.node_scores(TOP), []
-    for name, rows in sorted(groups.items(), key=lambda item: -len(item[1]))[:GROUPS]:
-        values = scores[list(rows)]
+    largest = sorted(groups, key=lambda name: -len(groups[name]))[:GROUPS]
+    for name in sorted(largest, key=list(groups).index) if kind == "label" else largest:
+        values = scores[list(groups[name])]
         values = values[np.isfinite(values)]
         ends = bootstrap(values) if len(values) > 1 else (nan, nan)
         if np.isnan(ends[0]):

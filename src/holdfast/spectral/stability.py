@@ -29,6 +29,8 @@ LARGEST = 5000
 CHUNK = 4096
 """Features projected together."""
 Numbers = dict[str, float]
+LEAST = {"eigenvalue_gap": 1.0, "edge_hop_distortion": 1.0}
+"""What a number cannot fall below, if that is more than zero: eigenvalues descend, and no two samples share a node."""
 
 
 def numbers(drawing: Drawing, seed: int = 0) -> Numbers:
@@ -57,40 +59,47 @@ class Subsets:
     n: int
     size: int
     found: dict[str, Float[np.ndarray, "s"]]
+    missing: str = "none was asked for"
+    """Why there are no subsets, if there are none."""
 
     def interval(self, name: str, value: float, confidence: float = 0.95) -> tuple[float, float]:
         """Return the delete-d jackknife interval around the whole's ``value`` (Shao and Wu 1989).
 
-        The variance over subsets times ``size / (n - size)``. The numbers cannot be negative; a subset without a finite
-        number leaves no upper end.
+        The variance over subsets times ``size / (n - size)``, cut where the number cannot be (see ``LEAST``). There is
+        none, nan, with fewer than two subsets or where a number is infinite.
         """
         from scipy.special import stdtrit
 
         values = self.found.get(name, np.empty(0))
         if len(values) < 2 or not np.isfinite(values).all() or not np.isfinite(value):
-            return 0.0, np.inf
+            return np.nan, np.nan
         error = values.std(ddof=1) * sqrt(self.size / (self.n - self.size))
         half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
-        return max(0.0, value - half), value + half
+        return max(min(LEAST.get(name, 0.0), value), value - half), value + half
 
     @property
     def method(self) -> str:
         """Return how the intervals came about."""
         count = len(next(iter(self.found.values()), ()))
         if not count:
-            return "no interval: too few samples for subsets"
+            return f"no interval: it comes from random subsets, and {self.missing}"
+        if count == 1:
+            return "no interval: one random subset has no spread"
         split = int((~np.isfinite(self.found["spade_score"])).sum())
-        lost = f", {split} of them split: no interval" if split else ""
-        return f"delete-d jackknife over {count} random subsets of {self.size} samples{lost}"
+        if split:
+            return f"no interval: the score of {split} of {count} random subsets of {self.size} samples is infinite"
+        return f"delete-d jackknife over {count} random subsets of {self.size} samples"
 
 
 def subsets(x: Points, y: Points, k: int, manifold: Manifold, count: int, seed: int, repair: str = "none") -> Subsets:
     """Return the numbers of ``count`` random subsets of half the samples, at most ``LARGEST``; none if that is too few."""
     n = len(x)
     size = min(n // 2, LARGEST)
+    least = int(SAMPLES_PER_NEIGHBOUR * k * 1.2) + 1  # with a margin for duplicates, which are removed from each subset
+    if count and size < least:
+        return Subsets(n, size, {}, f"halves of {n} samples are too small (k = {k} needs {2 * least} samples)")
     found: dict[str, list[float]] = {}
-    # A margin for duplicates, which are removed from each subset.
-    for rows in _choices(n, size, count if size > SAMPLES_PER_NEIGHBOUR * k * 1.2 else 0, seed):
+    for rows in _choices(n, size, count, seed):
         drawing = draw(x.subset(rows), y.subset(rows), k, manifold, repair, seed)
         for name, value in numbers(drawing, seed).items():
             found.setdefault(name, []).append(value)

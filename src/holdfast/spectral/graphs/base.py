@@ -25,6 +25,10 @@ class Manifold(ABC):
         """Return the points between which distances are taken: the same ones by default."""
         return points
 
+    def remark(self, inputs: Points) -> str:
+        """Return what cannot be done to ``inputs`` as asked, in one sentence; empty if nothing."""
+        return ""
+
     @abstractmethod
     def connect(self, near: Neighbours) -> Graph:
         """Return the graph of points with these nearest neighbours."""

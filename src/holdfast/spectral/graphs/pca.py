@@ -36,5 +36,14 @@ class PCA(Manifold):
         reduced = decomposition.PCA(self.components, svd_solver="auto", random_state=0).fit_transform(values)
         return points(np.ascontiguousarray(reduced), "principal components")
 
+    def remark(self, inputs: Points) -> str:
+        most = min(len(inputs), inputs.features)
+        if self.components < most:
+            return ""
+        return (
+            f"Graph {self}: {len(inputs)} inputs of {inputs.features} features have no more than {most} principal "
+            "components, so all are kept and their graph is that of knn."
+        )
+
     def connect(self, near: Neighbours) -> Graph:
         return union(near.index)
