@@ -137,3 +137,17 @@ def test_every_answer_is_a_sentence():
 def test_layers_are_listed():
     checks = doctor.examine(Encoder(network(), "patient", Domain(SHAPE)))
     assert checks[-1].sentence == "It is built of 1 Conv2d, 1 Tanh, 1 Flatten, 1 Linear."
+
+
+def test_who_asks_by_name_learns_whether_proofs_are_possible():
+    def answer(module):
+        return doctor.examine_loading(lambda: Encoder(module, "patient", Domain(SHAPE)))[-1]
+
+    assert (answer(network()).name, answer(network()).status) == ("can be certified", "ok")
+    foreign = answer(Function(torch.sin, network()))
+    assert foreign.status == "warning"
+    assert "uses the operation 'sin'" in foreign.sentence
+    large = answer(nn.Sequential(nn.Flatten(), nn.Linear(192, 60_000), nn.ReLU(), nn.Linear(60_000, 2)).eval())
+    assert large.status == "warning"
+    assert "60,000 nonlinear entries" in large.sentence
+    assert answer(Function(lambda x: x.mean(), network())).name == "one vector per image", "nothing to certify"

@@ -131,8 +131,8 @@ def _pngs(found: Adversarial, domain: Domain, folder: Path) -> list[str]:
         content = png(pixels, domain)
         if content is None:
             return []
-        # The number tells apart ids that differ in characters no file name holds.
-        plain = re.sub(r"[^\w.]+", "_", name)[-60:]
+        # The number tells apart ids that differ in characters no file name holds, or in their endings alone.
+        plain = re.sub(r"[^\w.]+", "_", re.sub(r"\.[A-Za-z]\w*$", "", name))[-60:]
         file = f"images/{place:05d}-{plain}.png"
         (folder / "images").mkdir(exist_ok=True)
         (folder / file).write_bytes(b64decode(content))

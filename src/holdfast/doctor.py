@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from holdfast.certified.accuracy import InstanceAccuracy
+from holdfast.certified.pairs import traced
 from holdfast.encoder import Codes, Encoder, Normalised, Pixels
 from holdfast.encoders.onnx_graph import OnnxModule
 from holdfast.errors import HoldfastError
@@ -67,7 +69,7 @@ def examine(encoder: Encoder, pixels: Pixels | None = None, run: Run | None = No
 
 
 def examine_loading(load: Callable[[], Encoder], pixels: Pixels | None = None, run: Run | None = None) -> list[Check]:
-    """Return whether ``load`` returns the same encoder twice, then ``examine`` of it."""
+    """Return whether ``load`` returns the same encoder twice, then ``examine`` of it, then whether it can be certified."""
     first, again = load(), load()
     status: Status = "ok" if first.fingerprint == again.fingerprint else "failed"
     sentence = (
@@ -75,7 +77,18 @@ def examine_loading(load: Callable[[], Encoder], pixels: Pixels | None = None, r
         if status == "ok"
         else "Two loads give two encoders, so some weights are random: load them or fix their seed."
     )
-    return [Check(name="loads the same twice", status=status, sentence=sentence), *examine(first, pixels, run)]
+    checks = [Check(name="loads the same twice", status=status, sentence=sentence), *examine(first, pixels, run)]
+    return checks if checks[-1].status == "failed" else [*checks, _certifiable(first)]
+
+
+def _certifiable(encoder: Encoder) -> Check:
+    """Return whether proofs can be asked for; only who examines an encoder by hand waits for its tracing."""
+    name = "can be certified"
+    try:
+        traced(encoder, InstanceAccuracy.neurons, "cpu")
+    except HoldfastError as error:
+        return Check(name=name, status="warning", sentence=f"{error}.")
+    return Check(name=name, status="ok", sentence="All of its operations can be bounded, and they are few enough.")
 
 
 def _examination(encoder: Encoder, pixels: Pixels, real: bool) -> Iterator[Check]:

@@ -139,7 +139,7 @@ class Encoder:
             "Norm" in type(part).__name__ or "Dropout" in type(part).__name__ for part in module.modules()
         ):
             warnings.warn(
-                f"{name} was in training mode; a copy in eval mode is measured (call module.eval() to silence this)",
+                f"{name} was in training mode; a copy in eval mode is measured",
                 HoldfastWarning,
                 stacklevel=2,
             )

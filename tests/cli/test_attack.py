@@ -7,7 +7,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from holdfast.artefacts import AttackRecord, Replay
 from holdfast.attacks.presets import PRESETS
@@ -146,3 +148,23 @@ def test_an_interrupted_attack_stops_cleanly():
     assert process.returncode == 130
     assert error[-1] == "holdfast: stopped; what was not written yet is lost"
     assert not any("Traceback" in line for line in error)
+
+
+def test_a_radius_alone_is_that_of_a_linf_ball(capsys):
+    assert run([*ATTACK, *SHORT, "--eps", "2/255"]) == 0
+    assert recorded().settings["ball"] == "linf:2/255"
+    assert run([*ATTACK, *SHORT, "--eps", "2/255", "--ball", "l2:1"]) == 2
+    assert "eps and ball contradict each other" in capsys.readouterr().err
+
+
+def test_attacked_files_keep_one_ending():
+    Path("own").mkdir()
+    pixels = np.random.default_rng(0).integers(0, 255, (3, 8, 8), dtype=np.uint8)
+    for name, levels in zip(("a.png", "b.v2.jpeg", "c.png"), pixels, strict=True):
+        Image.fromarray(levels).save(Path("own") / name)
+    assert run(["attack", "builtin:digits-random", "--images", "own", "--out", "out", *SHORT]) == 0
+    assert sorted(path.name for path in Path("out/images").iterdir()) == [
+        "00000-a.png",
+        "00001-b.v2.png",
+        "00002-c.png",
+    ]

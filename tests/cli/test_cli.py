@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from holdfast.cli import run
 from holdfast.cli.progress import Shown, remaining
 from holdfast.store import load
+from holdfast.suites import SUITES
 from tests.cli.processes import listening
 
 QUICK = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.pairs=8"]
@@ -193,8 +195,23 @@ def test_list_shows_everything(capsys):
     assert run(["list"]) == 0
     shown = capsys.readouterr().out
     assert all(word in shown for word in ("timm", "breakaway", "adaptive", "linf", "quick", "builtin:digits-robust"))
-    assert run(["list", "suites"]) == 0
+    assert run(["list", "divergences"]) == 0
     assert "breakaway" not in capsys.readouterr().out
+
+
+def test_suites_are_listed_with_every_setting_they_change(capsys):
+    assert run(["list", "suites"]) == 0
+    shown = capsys.readouterr().out
+    assert "    clever: draws = 8; rivals = 1; random = 50; samples = 2000\n" in shown
+    for suite in SUITES.values():
+        for evaluation, changed in suite.settings.items():
+            assert f"    {evaluation}: " in shown
+            assert all(f" {name} = " in shown for name in changed)
+
+
+def test_warnings_name_their_encoder_and_evaluation(capsys):
+    assert run([*QUICK, "--out", "run"]) == 0
+    assert re.search(r"warning about digits-\w+ \([A-Z][^)]+\): Only 8 samples", capsys.readouterr().err)
 
 
 def test_doctor_examines(capsys):

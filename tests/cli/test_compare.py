@@ -13,6 +13,8 @@ import pytest
 from holdfast.cli import run
 from holdfast.report.compare import compare
 from holdfast.report.files import Report
+from holdfast.result import Findings
+from holdfast.stats import summarise
 from tests.cli.stored import breakaway, failure, renamed, run_of
 
 ROBUST, WEAK, MIDDLE = "digits-robust", "digits-random", "digits-contrastive"
@@ -175,3 +177,18 @@ def test_mistakes_are_one_sentence(both, arguments, expected, capsys):
     assert sentence.startswith("holdfast: ")
     assert expected in sentence
     assert captured.out == ""
+
+
+def test_a_tie_whose_interval_leaves_out_zero_says_why(capsys):
+    def with_yes(name, count):
+        one = breakaway(name)
+        wanted = [s for s in one.findings.series if s.quantity == "nearest_neighbour_accuracy"]
+        ones = tuple(s.model_copy(update={"values": (0.0,) * count + (1.0,) * (60 - count)}) for s in wanted)
+        findings = Findings(
+            ids=one.findings.ids, series=ones, estimates=tuple(summarise(s, "share", "higher") for s in ones)
+        )
+        return one.model_copy(update={"findings": findings})
+
+    shown = rows(printed(capsys, run_of("run", [with_yes("a", 5), with_yes("b", 0)])))
+    assert shown
+    assert all(cells[3].endswith("] tied (too few differ)") and "[−0.1" in cells[3] for cells in shown)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import shlex
+from math import nan
 
 import pytest
 
 from holdfast.report.advice import advice
-from holdfast.report.alerts import alerts
+from holdfast.report.alerts import alerts, without
 from holdfast.report.compare import compare
 from holdfast.report.gate import check, parse
+from holdfast.report.printed import markdown
 from holdfast.report.protocol import groups
 from holdfast.report.standings import standings
 from holdfast.report.tables import summary
 from holdfast.report.text import number
-from holdfast.result import Failure
+from holdfast.result import Claim, Failure
 from tests.report.synthetic import breakaway, everything
 
 
@@ -210,3 +212,52 @@ def test_rows_keep_attacks_on_one_divergence_together():
     rows = [(row.first, row.rest) for row in table.sections[0].rows]
     assert rows[:4] == [("ℓ∞ ≤ 0.05", f"{attack} · {d}") for d in ("ℓ2", "cosine") for attack in ("u-pgd", "adaptive")]
     assert [row.span for row in table.sections[0].rows] == [4, 0, 0, 0] * 2
+
+
+def test_what_is_proved_is_told_beside_what_attacks_found():
+    def certified(name, value):
+        one = breakaway(name)
+        proof = {
+            "quantity": "certified_radius",
+            "claim": Claim.LOWER,
+            "better": "higher",
+            "conditions": {"ball": "linf"},
+        }
+        radius = one.estimates[0].model_copy(update={**proof, "value": value, "low": value / 2, "high": value})
+        findings = one.findings.model_copy(update={"estimates": (*one.estimates, radius)})
+        return one.model_copy(update={"findings": findings, "headline": (*one.headline, "certified_radius")})
+
+    assert "Proved" not in told([breakaway("a")])
+    proved = "Proved, whatever the attack: certified radius of a is 0.0400 [0.0200, 0.0400] (ℓ∞)"
+    assert f"{proved}." in told([certified("a", 0.04)])
+    assert f"{proved}, the most of these encoders." in told([certified("a", 0.04), certified("b", 0.03)])
+
+
+def test_an_interval_of_another_confidence_has_it_behind_it():
+    one = breakaway("digits-robust")
+    shown = {}
+    for confidence in (0.95, 0.68, 0.5, 1.0):
+        (table,) = summary(groups([found := of(one, to={"confidence": confidence})]), compare([found]))
+        cell = table.sections[0].rows[0].cells[0]
+        assert cell is not None
+        shown[confidence] = cell.interval.partition("]")[2]
+        assert markdown([table]).count("(68%)") == (8 if confidence == 0.68 else 0)
+    assert shown == {0.95: "", 0.68: " (68%)", 0.5: " (50%)", 1.0: " (100%)"}
+
+
+def test_what_has_no_interval_promises_none():
+    one = of(breakaway("a"), to={"low": nan, "high": nan, "method": "no interval: infinite", "confidence": 0.68})
+    (table,) = summary(groups([one]), compare([one]))
+    cell = table.sections[0].rows[0].cells[0]
+    assert cell is not None
+    assert cell.note == "no interval: infinite; n = 300"
+    assert "68%" not in cell.interval
+
+
+def test_one_reason_of_one_encoder_is_one_sentence():
+    failed = Failure(evaluation="overlap", encoder="a", images="x", error="E", reason="it broke")
+    others = [failed.model_copy(update=changed) for changed in ({"evaluation": "spade"}, {"encoder": "b"})]
+    assert without([failed, *others]) == (
+        "no result: overlap and spade of a: it broke",
+        "no result: overlap of b: it broke",
+    )

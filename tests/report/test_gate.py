@@ -144,3 +144,13 @@ def test_a_gate_against_the_better_direction_is_warned_about(results):
 def test_no_results_are_no_pass():
     with pytest.raises(HoldfastError, match="run holdfast evaluate first"):
         check(parse("breakaway_risk<=1"), [])
+
+
+def test_a_count_of_contradictions_needs_no_stronger_attack():
+    robust = breakaway("digits-robust")
+    proof = {"quantity": "contradictions", "value": 0.0, "low": 0.0, "high": 0.0, "unit": "certificates"}
+    count = next(e for e in robust.estimates if e.quantity == "breakaway_risk").model_copy(update=proof)
+    counted = robust.model_copy(update={"findings": robust.findings.model_copy(update={"estimates": (count,)})})
+    (answer,) = check(parse("contradictions<=0"), [counted])
+    assert answer.passed
+    assert answer.sentence.endswith("keeps <= 0")

@@ -162,7 +162,25 @@ def test_any_number_of_encoders_is_laid_out(count):
     results = [displacement(f"encoder-{k}") for k in range(count)]
     words = Page(render(results, [], compare(results))).words
     assert f"encoder-{count - 1}" in words
-    assert ("One encoder alone" in words) == (count == 1)
+
+
+def test_a_reason_against_ranking_is_said_once_and_only_where_there_is_a_ranking():
+    alone, other = (breakaway(name) for name in ("digits-robust", "digits-random"))
+    reason = "it is not a mean or median of one recorded value per sample"
+
+    def words(*results):
+        loose = [r.model_copy(update={"findings": unpaired(r.findings)}) for r in results]
+        return Page(render(loose, [], compare(loose))).words
+
+    def unpaired(findings):
+        changed = tuple(e.model_copy(update={"statistic": "other"}) for e in findings.estimates)
+        return findings.model_copy(update={"estimates": changed})
+
+    assert reason not in words(alone)
+    assert "nothing to compare" not in words(alone)
+    both = words(alone, other)
+    assert both.count(reason) == 1
+    assert "all encoders on breakaway risk (8 cases), nearest neighbour accuracy (8 cases) and effective rank:" in both
 
 
 def test_a_run_in_which_everything_failed_is_still_a_page():

@@ -28,8 +28,12 @@ def command(
     preset: Annotated[
         str, typer.Option(help="An attack of the literature (holdfast list attacks).", rich_help_panel=HOW)
     ] = "adaptive",
+    eps: Annotated[
+        str | None,
+        typer.Option(help="Radius of a linf ball instead of the preset's, as in 8/255.", rich_help_panel=HOW),
+    ] = None,
     ball: Annotated[
-        str | None, typer.Option(help="Instead of the preset's, as in linf:8/255.", rich_help_panel=HOW)
+        str | None, typer.Option(help="Any ball instead of the preset's, as in l2:0.5.", rich_help_panel=HOW)
     ] = None,
     attack: Annotated[
         str | None, typer.Option(help="Instead of the preset's, as in pgd:steps=40.", rich_help_panel=HOW)
@@ -64,7 +68,9 @@ def command(
     from holdfast.run import Run
     from holdfast.runner import unfit
 
-    chosen = _preset(preset, ball, attack, objective, divergence)
+    if eps and ball:
+        raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
+    chosen = _preset(preset, f"linf:{eps}" if eps else ball, attack, objective, divergence)
     run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)
     empty(out)
     loaded = load(encoder, Options(arch, size, trust_remote_code))

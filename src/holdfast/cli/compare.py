@@ -34,6 +34,7 @@ def command(
     if format_ not in FORMATS:
         raise HoldfastError(f"unknown format {format_!r}; {nearest(format_, list(FORMATS))}")
     # Loaded here, because these need torch.
+    from holdfast.report.alerts import without
     from holdfast.report.compare import compare, unmet
 
     results, failures = read(runs)
@@ -48,8 +49,8 @@ def command(
     _print(format_, results, failures, comparison)
     for sentence in apart:
         print(f"not compared: {sentence}", file=sys.stderr)
-    for failure in failures:
-        print(f"no result: {failure.evaluation} of {failure.encoder}: {failure.reason}", file=sys.stderr)
+    for sentence in without(failures):
+        print(sentence, file=sys.stderr)
     return 0
 
 
@@ -147,7 +148,9 @@ def _difference(contest: Contest | None) -> str:
         return "not comparable"
     pair, apart = contest.pairs[0], contest.pairs[0].difference
     said = apart.outcome.replace("a is", f"{pair.a} is").replace("b is", f"{pair.b} is")
-    return f"{number(apart.value)} [{number(apart.low)}, {number(apart.high)}] {said}"
+    # The interval alone would tell them apart, but so few samples may fall so by chance: `stats.paired`.
+    chance = apart.outcome == "tied" and (apart.low > 0 or apart.high < 0)
+    return f"{number(apart.value)} [{number(apart.low)}, {number(apart.high)}] {said}{' (too few differ)' if chance else ''}"
 
 
 def _meetings(table: Table) -> Iterator[str]:

@@ -110,7 +110,7 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     from holdfast.cli.progress import Shown
     from holdfast.config import request
     from holdfast.report.alerts import STOPPED as SPENT
-    from holdfast.report.alerts import alerts, split
+    from holdfast.report.alerts import alerts, split, without
     from holdfast.report.protocol import groups
     from holdfast.report.text import listed
     from holdfast.session import carry_out
@@ -119,8 +119,8 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     with Shown() as shown:
         outcome = carry_out(asked, shown)
     spent, failed = split(outcome.failures)
-    for failure in failed:
-        shown.say(f"no result: {failure.evaluation} of {failure.encoder}: {failure.reason}")
+    for sentence in without(failed):
+        shown.say(sentence)
     if spent:
         shown.say(f"{len(spent)} of {outcome.cells} cells have no result yet: {SPENT}")
     if failed:
@@ -129,7 +129,8 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
             "again, which computes only what is missing"
         )
     for alert in alerts(groups(outcome.results)):
-        shown.say(f"warning about {listed(list(alert.encoders))}: {alert.warning}")
+        where = listed(list(alert.evaluations))
+        shown.say(f"warning about {listed(list(alert.encoders))} ({where}): {alert.warning}")
     print(f"Report: {outcome.report}")
     return 1 if outcome.failures else 0
 

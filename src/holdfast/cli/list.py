@@ -28,3 +28,14 @@ def command(
         width = max((len(name) for name in catalogue[title]), default=0)
         for name, meaning in catalogue[title].items():
             out.print(f"  {name:{width}}  {meaning}")
+            if kind == "suites":
+                _changes(name)
+
+
+def _changes(suite: str) -> None:
+    """Print what ``suite`` sets instead of the defaults, a line per evaluation."""
+    from holdfast.report.protocol import plain
+    from holdfast.suites import SUITES
+
+    for evaluation, changed in SUITES[suite].settings.items():
+        print(f"    {evaluation}:", "; ".join(f"{name} = {plain(value)}" for name, value in changed.items()))

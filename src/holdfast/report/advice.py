@@ -37,6 +37,7 @@ def advice(
         *_proportion(table),
         _stronger(table),
         _claims(table),
+        _proved(table),
         _rerun(failures),
         _gate(table, groups, runs),
     )
@@ -166,7 +167,24 @@ def _claims(table: Table) -> str:
     claims = {section.like.claim for section in table.sections if section.like.better == "lower"}
     if Claim.LOWER not in claims:
         return ""
-    return "Numbers marked as lower bounds come from attacks: a stronger attack may find more, so they prove no safety."
+    return "Lower bounds of harm come from attacks: a stronger attack may find more, so they prove no safety."
+
+
+def _proved(table: Table) -> str:
+    """Return the largest certificate of the first quantity that has one."""
+    for section in table.sections:
+        cells = [
+            (row, name, cell)
+            for row in section.rows
+            for name, cell in zip(table.encoders, row.cells, strict=True)
+            if cell and cell.defined and name in table.ranked
+        ]
+        if cells and (section.like.better, section.like.claim) == ("higher", Claim.LOWER):
+            row, name, cell = max(cells, key=lambda item: item[2].estimate.value)
+            where = " · ".join(filter(None, (row.first, row.rest)))
+            most = ", the most of these encoders" if len(table.ranked) > 1 else ""
+            return f"Proved, whatever the attack: {section.title} of {name} is {cell.value} {cell.interval} ({where}){most}."
+    return ""
 
 
 def _rerun(failures: Sequence[Failure]) -> str:

@@ -53,6 +53,14 @@ def _own(result: Result) -> Iterator[str]:
         )
 
 
+def without(failures: Sequence[Failure]) -> tuple[str, ...]:
+    """Return one sentence for each reason why an encoder has no results."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for failure in failures:
+        found.setdefault((failure.encoder, failure.reason), []).append(failure.evaluation)
+    return tuple(f"no result: {text.listed(what)} of {name}: {reason}" for (name, reason), what in found.items())
+
+
 def split(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:
     """Return the cells that wait because the time was up, and those that failed."""
     spent = [failure for failure in failures if failure.error == "BudgetSpentError"]

@@ -18,6 +18,7 @@ from holdfast.balls import BALLS
 from holdfast.errors import HoldfastError, nearest
 from holdfast.report import text
 from holdfast.report.protocol import labels
+from holdfast.report.tables import interval
 from holdfast.result import Claim, Estimate, Failure, Result
 from holdfast.spelling import convert, read
 
@@ -199,7 +200,7 @@ def _answer(gate: Gate, name: str, worst: Estimate) -> Answer:
             gate, name, False, f"{name}: {gate.quantity}{where} is undefined; {worst.reason or 'no reason given'}"
         )
     passed = gate.holds(worst.value)
-    said = f"{name}: {gate.quantity} is {text.number(worst.value)} {text.interval(worst)}".rstrip() + where
+    said = f"{name}: {gate.quantity} is {text.number(worst.value)} {interval(worst)}".rstrip() + where
     asked = f"{'keeps' if passed else 'breaks'} {gate.operator} {gate.bound:g}"
     return Answer(gate, name, passed, f"{said}, {asked}{_caveat(gate, worst, passed)}")
 
@@ -210,7 +211,8 @@ def _caveat(gate: Gate, worst: Estimate, passed: bool) -> str:
     parts = []
     if gate.holds(worst.low) != gate.holds(worst.high):
         parts.append("its interval contains the bound")
-    if passed and worst.claim is open_end:
+    # Contradictions are counted, and are none of the encoder's: nothing stronger is asked of it.
+    if passed and worst.claim is open_end and worst.quantity != "contradictions":
         parts.append(
             f"as {'an' if worst.claim is Claim.UPPER else 'a'} {worst.claim} it proves nothing about stronger attacks"
         )

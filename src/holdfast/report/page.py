@@ -38,6 +38,23 @@ class Block:
         return any(section.like.quantity in self.group.first.headline for section in self.table.sections)
 
     @property
+    def unranked(self) -> list[tuple[str, str, str]]:
+        """Return who is not ranked on what, and why: each reason once, and none where there is nobody to rank."""
+        if len(self.group.encoders) < 2:
+            return []
+        found: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
+        for refusal in self.refusals:
+            who, under = found.setdefault((text.words(refusal.quantity or ""), refusal.reason), ({}, {}))
+            who.update(dict.fromkeys(refusal.encoders))
+            under[text.conditions(refusal.conditions)] = None
+        merged: dict[tuple[tuple[str, ...], str], list[str]] = {}
+        for (quantity, reason), (who, under) in found.items():
+            where = next(iter(under)) if len(under) == 1 else f"{len(under)} cases"
+            merged.setdefault((tuple(who), reason), []).append(f"{quantity} ({where})" if where else quantity)
+        everyone = self.group.encoders
+        return [(text.among(who, everyone), text.listed(what), reason) for (who, reason), what in merged.items()]
+
+    @property
     def verdicts(self) -> dict[str, list[tuple[str, Verdict]]]:
         """Return the answers to each question, by encoder."""
         found: dict[str, list[tuple[str, Verdict]]] = {}

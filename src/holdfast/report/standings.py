@@ -51,7 +51,7 @@ def _standing(section: Section, table: Table) -> Standing:
 
 def _sentence(firsts: Sequence[tuple[str, ...]], table: Table) -> str:
     if len(table.ranked) == 1:
-        return "One encoder alone: nothing to compare."
+        return ""
     if not firsts:
         return "No two encoders are comparable."
     if len(set(firsts)) == 1:

@@ -12,6 +12,9 @@ from holdfast.report.compare import Comparison, Contest, kinds, matching
 from holdfast.report.protocol import Group, difference
 from holdfast.result import Claim, Estimate
 
+USUAL = 0.95
+"""The confidence of an interval that states none."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -32,8 +35,8 @@ class Cell:
 
     @property
     def interval(self) -> str:
-        """Return the interval in print."""
-        return text.interval(self.estimate)
+        """Return the interval in print, with its confidence where that is not the usual one."""
+        return interval(self.estimate)
 
     @property
     def defined(self) -> bool:
@@ -44,7 +47,8 @@ class Cell:
     def note(self) -> str:
         """Return how the number came about, in one line."""
         e = self.estimate
-        how = f"{e.confidence:.0%} interval: {e.method}; n = {e.n:,}" if self.defined else "undefined"
+        kind = "" if "no interval" in e.method else f"{e.confidence:.0%} interval: "
+        how = f"{kind}{e.method}; n = {e.n:,}" if self.defined else "undefined"
         if text.unseen(e):
             how += "; the far end of the interval is no spread but a bound for what was not seen in so few"
         return f"{how}; {e.reason}" if e.reason else how
@@ -109,6 +113,12 @@ class Table:
         return tuple(
             f"{title}, {text.among(list(names), self.encoders)}: {reason}" for (title, reason), names in found.items()
         )
+
+
+def interval(estimate: Estimate) -> str:
+    """Return the interval of ``estimate``, with its confidence unless that is the 95% which readers expect."""
+    ends = text.interval(estimate)
+    return f"{ends} ({estimate.confidence:.0%})" if ends.startswith("[") and estimate.confidence != USUAL else ends
 
 
 def summary(groups: Sequence[Group], comparison: Comparison) -> tuple[Table, ...]:
