@@ -110,12 +110,13 @@ def summarise(
     better: Better,
     quantity: str | None = None,
     confidence: float = 0.95,
-    most: float = 1.0,
+    most: float | None = None,
 ) -> Estimate:
     """Return the mean, median or share (a mean of zeros and ones) of ``series``, leaving out its undefined values.
 
     A mean of values that are all equal has a bootstrap interval of length zero, which says nothing about what was not
-    seen; if no value can leave [0, ``most``], the Wilson interval for the share of samples with another value is added.
+    seen; if no value can leave [0, ``most``] (shares: 1), the Wilson interval for the share of samples with another
+    value is added, and where there is no such limit there is no interval.
 
     Raises:
         HoldfastError: a share of values other than 0 and 1.
@@ -141,11 +142,13 @@ def summarise(
     elif n:
         value, method = float(values.mean()), f"BCa bootstrap over samples, {resamples(n)} resamples"
         low, high = bootstrap(values, confidence)
-        if 0 <= values.min() == values.max() <= most:
+        if most is None and series.unit.startswith("share"):
+            most = 1.0
+        if most is not None and 0 <= values.min() == values.max() <= most:
             value, unseen = float(values[0]), wilson(0, n, confidence)[1]  # the mean of equal values may round away
             low, high, method = value * (1 - unseen), value + (most - value) * unseen, "all values equal: Wilson"
-        elif n == 1:
-            low, high, method = nan, nan, "one sample: no interval"
+        elif values.min() == values.max():
+            low, high, method = nan, nan, "one sample: no interval" if n == 1 else "all values equal: no interval"
     return Estimate(
         quantity=quantity or series.quantity,
         conditions=series.conditions,

@@ -144,7 +144,7 @@ def test_numbers_of_all_inputs_are_compared_by_their_intervals():
 def test_an_interval_without_an_end_is_not_compared():
     comparison = compare([whole("a", 0.5, 0.45, inf), whole("b", 0.6, 0.55, 0.65)])
     assert not comparison.contests
-    assert "no end" in comparison.refusals[0].reason
+    assert "no interval" in comparison.refusals[0].reason
 
 
 def test_infinite_values_have_no_mean_difference():

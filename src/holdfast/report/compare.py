@@ -126,7 +126,7 @@ def _held(
         elif isnan(estimate.value):
             reason = f"undefined: {estimate.reason or 'no reason was recorded'}"
         elif estimate.statistic == "whole":
-            reason = None if isfinite(estimate.low + estimate.high) else "its interval has no end"
+            reason = None if isfinite(estimate.low + estimate.high) else "it has no interval"
         elif series is None:
             reason = "it is not a mean or median of one recorded value per sample, so there is nothing to pair"
         elif not any(isfinite(value) for value in series.values):
