@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
+from math import nan
 
 import numpy as np
 import torch
@@ -56,8 +57,8 @@ def counted(refuted: Tensor, certificates: Tensor, conditions: Conditions) -> Es
         quantity="contradictions",
         conditions=conditions,
         value=count,
-        low=count,
-        high=count,
+        low=nan,
+        high=nan,
         n=int(certificates.sum()),
         method="counted; no interval",
         unit="certificates",
