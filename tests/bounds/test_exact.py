@@ -98,6 +98,7 @@ def test_the_radius_is_where_the_minimum_reaches_zero(seed: int) -> None:
             assert lower_bound(encoder, x, row[None, None], Linf(1.01 * found), Exact()) < 0
 
 
+@pytest.mark.slow
 def test_what_the_program_takes_for_confused_is_confused() -> None:
     """On a built-in encoder the bracket closes, for the program's own solution is attacked with."""
     two = pairs(Population(builtin("digits-robust"), digits(), Run()), [3], 2, 1000)

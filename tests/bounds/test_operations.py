@@ -76,6 +76,7 @@ def test_each_method_is_as_tight_as_the_one_before(name: str) -> None:
     assert (alpha >= joint - 1e-9).all() or not torch.equal(alpha, alpha)
 
 
+@pytest.mark.slow
 @every
 def test_single_precision_agrees_with_double(name: str) -> None:
     encoder, x, rows = scene(name)
@@ -84,6 +85,7 @@ def test_single_precision_agrees_with_double(name: str) -> None:
     assert torch.allclose(single.double(), double, rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.slow
 @every
 def test_images_are_bounded_alone_as_among_others(name: str) -> None:
     encoder, x, rows = scene(name)

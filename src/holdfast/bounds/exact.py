@@ -34,6 +34,8 @@ Vector = Float[np.ndarray, "_"]
 
 MARGIN = 1e-5
 """Share of a row's clean value that must be left at a certified radius: ten times what the solver lets pass."""
+LET_PASS = 2e-6
+"""Share of all that a function can vary that the solver may let pass, twice its tolerance."""
 SHORT = 1 - 1e-4
 """Share of a proved radius that is claimed, for the same reason."""
 FURTHER = 1.003
@@ -144,8 +146,9 @@ class Program:
     def minimise(self, weights: Vector, seconds: float) -> float:
         """Return a lower bound of ``weights . code``, the minimum if time allows."""
         assert self.output is not None
-        bound, _ = self._solve(weights @ self.output.matrix, {"time_limit": seconds, "mip_rel_gap": 1e-9})
-        return bound + float(weights @ self.output.constant)
+        cost = weights @ self.output.matrix
+        bound, _ = self._solve(cost, {"time_limit": seconds, "mip_rel_gap": 1e-9})
+        return bound + float(weights @ self.output.constant) - LET_PASS * self._reach(cost)
 
     def nearest(
         self, weights: Vector, centre: Vector, low: float, cap: float, seconds: float, gap: float
@@ -163,27 +166,46 @@ class Program:
                 whole.at_most(sign * np.eye(1, pixel + 1, pixel)[0], sign * value, **{f"v{radius}": -1.0})
         whole.at_most(np.zeros(0), 0.0, **{f"v{giving_up}": cap, f"v{radius}": -1.0})
         value, constant = weights @ self.output.matrix, float(weights @ self.output.constant)
-        whole.at_most(value, MARGIN - constant, **{f"v{giving_up}": MARGIN - 1.0})
+        margin = MARGIN + LET_PASS * self._reach(value)
+        if not margin < 1:  # the solver could let pass as much as all that is to be proved
+            return low, None
+        whole.at_most(value, margin - constant, **{f"v{giving_up}": margin - 1.0})
         options = {"time_limit": max(seconds, 0.1), "mip_rel_gap": gap}
         bound, best = whole._solve(np.eye(1, radius + 1, radius)[0], options)
         point = best[: len(centre)] if best is not None and best[giving_up] < 0.5 else None
         return max(low, SHORT * min(bound, cap)), point
 
+    def _reach(self, cost: Vector) -> float:
+        """Return how far ``cost @ v`` can lie from its middle."""
+        low, high = (np.array(ends)[: len(cost)] for ends in (self.low, self.high))
+        return float(np.abs(cost) @ (high - low)) / 2
+
     def _solve(self, cost: Vector, options: Any) -> tuple[float, Vector | None]:
-        """Return what was proved of the least ``cost @ v``, and the best ``v`` that was met."""
+        """Return what was proved of the least ``cost @ v``, and the best ``v`` that was met.
+
+        The solver's tolerances are absolute, so it sees variables in [-1, 1], and rows and costs whose largest entry is 1.
+        """
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import csr_array
 
-        n = len(self.low)
-        matrix = csr_array(np.array([_padded(row, n) for row in self.rows]).reshape(-1, n))
+        n, low, high, binary = len(self.low), np.array(self.low), np.array(self.high), np.array(self.binary, dtype=bool)
+        middle, half = np.where(binary, 0.0, (low + high) / 2), np.where(binary, 1.0, (high - low) / 2)
+        cost = _padded(cost, n)
+        rows = np.array([_padded(row, n) for row in self.rows]).reshape(-1, n)
+        limits = np.array(self.limits) - rows @ middle
+        rows, sizes = rows * half, np.abs(rows * half).max(1, initial=0.0)
+        sizes, scale = np.where(sizes > 0, sizes, 1.0), float(np.abs(cost * half).max(initial=0.0)) or 1.0
         solved: Any = milp(  # a result whose fields depend on how it ended
-            _padded(cost, n),
-            integrality=np.array(self.binary),
-            bounds=Bounds(np.array(self.low), np.array(self.high)),
-            constraints=LinearConstraint(matrix, ub=np.array(self.limits)) if self.rows else None,
+            cost * half / scale,
+            integrality=binary.astype(int),
+            bounds=Bounds(np.where(binary, 0.0, -1.0), np.ones(n)),
+            constraints=LinearConstraint(csr_array(rows / sizes[:, None]), ub=limits / sizes) if self.rows else None,
             options=options,
         )
-        return -np.inf if solved.mip_dual_bound is None else float(solved.mip_dual_bound), solved.x
+        best = None if solved.x is None else middle + half * solved.x
+        if solved.mip_dual_bound is None:
+            return -np.inf, best
+        return scale * float(solved.mip_dual_bound) + float(cost @ middle), best
 
 
 def _padded(row: Vector, n: int) -> Vector:

@@ -48,6 +48,14 @@ def _same(builder: Builder, x: Var, *args: Any, **kwargs: Any) -> Var:
     return x
 
 
+def _cast(builder: Builder, x: Var, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Var:
+    """A cast is no function that is bounded, unless it keeps at least single precision."""
+    for kind in (dtype, *args):
+        if isinstance(kind, torch.dtype) and kind not in (torch.float32, torch.float64):
+            raise HoldfastError(f"a cast to {kind} rounds and cannot be bounded; compute in float32 or float64")
+    return x
+
+
 def _dropout(builder: Builder, x: Var, p: Number, train: bool) -> Var:
     if train:
         raise HoldfastError("dropout in training mode is random and cannot be bounded; call eval() on the module")
@@ -206,10 +214,11 @@ MEANS: dict[str, Callable[..., Tensor]] = {
     "constant_pad_nd": functional.pad,
     "upsample_nearest2d": torch.ops.aten.upsample_nearest2d,
 }
-SAME = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "_to_copy", "to", "_assert_tensor_metadata")
+SAME = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "_assert_tensor_metadata")
 OPERATIONS: dict[str, Operation] = {
     **{name: _monotone(function) for name, function in {**VIEWS, **MEANS}.items()},
     **dict.fromkeys(SAME, _same),
+    **dict.fromkeys(("_to_copy", "to", "type_as"), _cast),
     "split": _parts(torch.split),
     "split_with_sizes": _parts(torch.split),
     "chunk": _parts(torch.chunk),

@@ -22,6 +22,8 @@ def lower(
 ) -> Float[Tensor, "b s"]:
     """Return lower bounds of ``rows . f(x')`` for all ``x'`` in ``ball`` around each image; what fails is minus infinity."""
     eps = torch.full((len(pixels),), ball.radius, dtype=pixels.dtype, device=pixels.device)
+    if not rows.shape[1]:
+        return rows.sum(2)
     size = max(1, AT_ONCE // rows.shape[1])
     parts = (slice(start, start + size) for start in range(0, len(pixels), size))
     return torch.cat(

@@ -17,19 +17,20 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.balls import Ball, Linf
 from holdfast.bounds.method import Crown, Method
+from holdfast.certified.boundaries import ALIKE
 from holdfast.certified.displacement import exact, farthest_found, refuted
 from holdfast.certified.findings import alarm, bracket_curves, counted, series, verdict, witness_of
 from holdfast.certified.pairs import bounded
 from holdfast.certified.reach import Reach
 from holdfast.divergences import Cosine, Divergence, L2Distance
-from holdfast.encoder import Pixels
+from holdfast.encoder import Codes, Pixels
 from holdfast.evaluation import Evaluation, Joint, Observation, Population
 from holdfast.objective import Scene
 from holdfast.objectives.toward import Toward
@@ -69,9 +70,9 @@ class Between(Observation):
         reach = Reach(encoder, bounded(population, self.neurons), self.method, self.ball)
         own, impostor = self.attacked(population, rows)
         with torch.no_grad():
-            codes = encoder.forward(pixels)
+            codes, targets = encoder.forward(pixels), encoder.forward(others)
             seen = {
-                "apart": self.divergence(encoder.forward(others), codes),
+                "apart": self.divergence(targets, codes).masked_fill(alike(self.divergence, targets, codes), torch.nan),
                 "moved": self.divergence(encoder.forward(own), codes),
                 "came": self.divergence(encoder.forward(impostor), codes),
             }
@@ -177,6 +178,13 @@ class CertifiedOverlap(Evaluation):
 
     def _cases(self) -> list[tuple[Ball, Divergence]]:
         return [(ball, divergence) for ball in self.balls for divergence in self.divergences]
+
+
+def alike(divergence: Divergence, one: Codes, other: Codes) -> Bool[Tensor, "n"]:
+    """Return which codes are the same up to rounding, so that a share of their distance means nothing."""
+    if isinstance(divergence, Cosine):
+        return divergence(one, other) <= ALIKE**2 / 2
+    return (one - other).norm(dim=1) <= ALIKE * torch.maximum(one.norm(dim=1), other.norm(dim=1))
 
 
 def margins(seen: Observed) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:

@@ -24,7 +24,7 @@ from holdfast.evaluation import Population
 from holdfast.noise import Noise
 
 UNDEFINED = "no negative whose code points elsewhere than the image's own, or a zero code"
-ALIKE = 1e-12
+ALIKE = 1e-6
 """Length of ``W``, the difference of two unit codes, up to which they count as one direction."""
 
 

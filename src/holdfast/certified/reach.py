@@ -27,6 +27,7 @@ from torch import Tensor
 from holdfast.balls import Ball
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Method
+from holdfast.certified.boundaries import ALIKE
 from holdfast.certified.linear_bounds import lower, spans
 from holdfast.divergences import Cosine, Divergence, L2Distance, LinfDistance
 from holdfast.encoder import Codes, Encoder, Pixels
@@ -81,9 +82,12 @@ class Reach:
 
     def _approach(self, pixels: Pixels, codes: Codes, to: Codes) -> Float[Tensor, "b"]:
         """Return lower bounds of ``1 - cos`` to the unit codes ``to``: ``cos <= t / sqrt(t^2 + q^2)``, as above."""
-        aside = directions(codes - (codes * to).sum(1, keepdim=True) * to)
+        rest = codes - (codes * to).sum(1, keepdim=True) * to
+        parallel = ~(rest.norm(dim=1) > ALIKE * codes.norm(dim=1))  # what is left of such codes is rounding
+        aside = directions(rest)
+        aside = directions(aside - (aside * to).sum(1, keepdim=True) * to)
         most = -self._least(pixels, -to)
-        apart = self._least(pixels, aside).clamp_min(0)
+        apart = self._least(pixels, aside).clamp_min(0).masked_fill(parallel, 0.0)
         turned = torch.where(most > 0, one_minus_cosine(most, apart), 1.0)
         turned = torch.where(most.isinf(), 0.0, turned)
         return torch.where(most.isnan(), torch.nan, turned)
