@@ -29,6 +29,8 @@ PUBLISHED = {"CNN-A": "mnist_cnn_4layer_a", "Base": "cifar10_base_adv4", "CNN-B"
 THEIRS = {"CNN-A": 3.0, "Base": 3.4, "Deep": 17.8, "CNN-B": 41.0}
 """Seconds that the authors' program takes for an anchor with 10 negatives, to 1e-3, on another machine."""
 MOST = Linf(0.5)
+PASSES = 20
+"""Passes that the floor takes in one go: a single one after long work is slowed by what else the machine does."""
 
 
 class Standardised(nn.Module):
@@ -98,8 +100,10 @@ class Case:
         return certified_radius(self.encoder, self.x, self.rows[:, :count], MOST, Crown(), tolerance)
 
     def inner(self, eps: float) -> None:
-        """The floor: boxes of all inner layers at one radius."""
-        inner_bounds(self.graph, region(self.x, Linf, torch.full_like(self.x[:, 0, 0, 0], eps), self.encoder.domain))
+        """The floor: boxes of all inner layers at one radius, ``PASSES`` times."""
+        around = region(self.x, Linf, torch.full_like(self.x[:, 0, 0, 0], eps), self.encoder.domain)
+        for _ in range(PASSES):
+            inner_bounds(self.graph, around)
 
 
 @torch.no_grad()
@@ -122,8 +126,9 @@ def main() -> None:
         time = rough[len(rough) // 2]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(
-            f"{name:6s} K = 10: {ten:5.1f} passes, K = 100: {more:5.1f} passes, {hundred / ours:.2f} x K = 10; "
-            f"to 1e-3: {time:.3f} s, {THEIRS[name] / time:.0f} x the authors' program; peak so far {peak:.2f} GB"
+            f"{name:6s} K = 10: {PASSES * ten:5.1f} passes, K = 100: {PASSES * more:5.1f} passes, "
+            f"{hundred / ours:.2f} x K = 10; to 1e-3: {time:.3f} s, "
+            f"{THEIRS[name] / time:.0f} x the authors' program; peak so far {peak:.2f} GB"
         )
 
 

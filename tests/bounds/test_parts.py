@@ -147,6 +147,50 @@ def test_radii_of_known_functions() -> None:
     assert (found <= expected + 1e-12).all()
     assert (found >= expected - 1e-4).all()
     assert len(asked) < 25
+    assert len(torch.cat(asked)) < 2 * 25
+
+
+def test_rows_are_asked_only_where_they_may_gain_and_radii_of_an_image_together() -> None:
+    roots = torch.linspace(0.02, 0.03, 40, dtype=torch.float64)[None]
+    asked: list[tuple[int, ...]] = []
+
+    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
+        asked.append(tuple(rows.shape))
+        return 1 - (eps[:, None] / roots[images[:, None], rows]) ** 1.5
+
+    found = radii(bound, torch.ones_like(roots), 1.0, 1e-5)
+    assert (found <= roots + 1e-12).all()
+    assert (found >= roots - 1e-5).all()
+    assert sum(regions for regions, _ in asked) < 3 * 40
+    assert sum(regions * rows for regions, rows in asked) < 1000
+    assert len(asked) < 30
+
+
+def test_rows_that_hold_up_to_the_largest_radius_share_one_look_at_it() -> None:
+    slopes = torch.linspace(0.1, 0.9, 30, dtype=torch.float64)[None]
+    asked: list[Tensor] = []
+
+    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
+        asked.append(eps)
+        return 1 - eps[:, None] * slopes[images[:, None], rows]
+
+    assert (radii(bound, torch.ones_like(slopes), 1.0, 1e-4) == 1.0).all()
+    assert len(torch.cat(asked)) < 8
+
+
+def test_other_images_of_the_batch_change_nothing() -> None:
+    roots = torch.rand(5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.4 + 0.01
+
+    def search(roots: Tensor) -> Tensor:
+        def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
+            ratio = eps[:, None] / roots[images[:, None], rows]
+            return 1 - ratio * ratio + 0.03 * ratio * (1 - ratio) * (2 - ratio)
+
+        return radii(bound, torch.ones_like(roots), 0.3, 1e-4)
+
+    together = search(roots)
+    for image in range(len(roots)):
+        assert torch.allclose(search(roots[image : image + 1])[0], together[image], rtol=0, atol=1e-12)
 
 
 def test_a_radius_is_one_that_was_certified_though_the_bound_is_not_monotone() -> None:
@@ -154,7 +198,7 @@ def test_a_radius_is_one_that_was_certified_though_the_bound_is_not_monotone() -
 
     def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
         value = torch.cos(40 * eps) + 0.5 - eps  # positive on several stretches
-        seen.update({eps.item(): value.item()})
+        seen.update(zip(eps.tolist(), value.tolist(), strict=True))
         return value[:, None]
 
     found = radii(bound, torch.ones(1, 1, dtype=torch.float64), 1.0, 1e-3).item()

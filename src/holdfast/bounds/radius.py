@@ -19,6 +19,8 @@ Bound = Callable[[Int[Tensor, "a"], Float[Tensor, "a"], Int[Tensor, "a k"]], Flo
 GROWTH = 4.0
 FIRST = 2.0**-6  # share of the largest radius that is tried first
 ASIDE = 0.3  # how far beside an expected root to look, in tolerances: once on either side closes a bracket
+STEADY = 1.0  # tolerances that a root may have moved by the newest radii and count as known
+PLACES = 8  # radii of an image that are tried together
 PATIENCE = 8  # evaluations inside a bracket that may leave more than half of it, before it is halved
 
 
@@ -32,6 +34,8 @@ class Search:
     tolerance: float
     stale: Int[Tensor, "b s"]
     """How often in a row an evaluation left more than half of the bracket."""
+    guess: Float[Tensor, "b s"]
+    """Where the bound was expected to vanish before its newest value."""
 
     def bracket(self) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
         """Return the largest radius with a positive bound, and the least beyond it without (infinite if none)."""
@@ -45,31 +49,69 @@ class Search:
         low, high = self.bracket()
         return (self.values[..., 0] > 0) & (low < self.most) & (high - low > self.tolerance)
 
-    def add(self, eps: Float[Tensor, "b"], values: Float[Tensor, "b s"]) -> None:
-        """Add the bounds at one more radius of each image."""
+    def add(self, eps: Float[Tensor, "b p"], values: Float[Tensor, "b s p"]) -> None:
+        """Add the bounds at more radii of each image."""
         width = torch.sub(*reversed(self.bracket()))
-        self.eps = torch.cat([self.eps, eps[:, None]], 1)
-        self.values = torch.cat([self.values, values[..., None]], 2)
+        self.eps = torch.cat([self.eps, eps], 1)
+        self.values = torch.cat([self.values, values], 2)
         left = torch.sub(*reversed(self.bracket()))
         self.stale = torch.where(left <= width / 2, 0, self.stale + (left < width))
 
-    def next(self) -> Float[Tensor, "b"]:
-        """Return for each image the radius at which most open rows gain; the middle one of equals."""
+    def next(self) -> tuple[Float[Tensor, "b p"], Bool[Tensor, "b p s"]]:
+        """Return the next radii of each image, and which rows to ask there.
+
+        The first is where most open rows gain, the middle one of equals; it tells of all rows whose root still moves.
+        Others are asked together with it, beside roots that are known: NaN where no more are worth it.
+        """
         todo, (low, high) = self.open(), self.bracket()
-        root, half = self.root(low, high), self.tolerance / 2
-        places = torch.cat([self._beside(root, low, high, side) for side in (-1, 1)], 1)
+        root = self.root(low, high).clamp_max(self.most)
+        known = (root - self.guess).abs() <= self.tolerance * STEADY
+        places = torch.cat([self._beside(root, known, low, high, side) for side in (-1, 1)], 1)
         gap = places[:, :, None] - root[:, None]
-        # A place helps a row that has nothing as near on that side of its root.
-        below = (gap < 0) & (gap > -half) & (root - low > half)[:, None]
-        above = (gap > 0) & (gap < half) & (high - root > half)[:, None]
-        gain = ((below | above) & todo[:, None]).sum(2).to(places.dtype)
+        useful = self._useful(root, gap, low, high) & todo[:, None, :, None]
         asked = torch.where(todo.repeat(1, 2), places, torch.nan)
         far = (asked - asked.nanmedian(1, keepdim=True).values).abs() / self.most
-        best = torch.where(asked.isnan(), -torch.inf, gain - far).argmax(1, keepdim=True)
-        return places.gather(1, best)[:, 0]
+        chosen, rows = list[Tensor](), list[Tensor]()
+        for turn in range(PLACES):
+            gain = useful.sum((2, 3))
+            allowed = todo.repeat(1, 2) if turn == 0 else (todo & known).repeat(1, 2) & (gain > 0)
+            if not allowed.any():
+                break
+            best = torch.where(allowed, gain - far, -torch.inf).argmax(1, keepdim=True)
+            eps = torch.where(allowed.any(1, keepdim=True), places.gather(1, best), torch.nan)
+            own = torch.zeros_like(todo).scatter(1, best % todo.shape[1], True)
+            near = own | ~known | ((eps - root).abs() <= self.tolerance)
+            chosen.append(eps)
+            rows.append(todo & near & (low < eps) & (eps < high))
+            useful = useful & ~useful.take_along_dim(best[..., None, None], 1)
+        wanted = torch.stack(rows, 1)
+        self.guess = torch.where(wanted.any(1), root, self.guess)
+        return torch.cat(chosen, 1), wanted
+
+    def _useful(
+        self,
+        root: Float[Tensor, "b s"],
+        gap: Float[Tensor, "b q s"],
+        low: Float[Tensor, "b s"],
+        high: Float[Tensor, "b s"],
+    ) -> Bool[Tensor, "b q s 2"]:
+        """Return whether a place, ``gap`` above a row's root, is the first one near enough below it, and above it.
+
+        Both sides share the tolerance: half each, or what the other leaves.
+        """
+        half = self.tolerance / 2
+        below, above = (root - low)[:, None], (high - root)[:, None]
+        lower = (gap < 0) & (-gap < (self.tolerance - above).clamp_min(half)) & (below > half)
+        upper = (gap >= 0) & (gap < (self.tolerance - below).clamp_min(half)) & (above > half)
+        return torch.stack([lower, upper], 3)
 
     def _beside(
-        self, root: Float[Tensor, "b s"], low: Float[Tensor, "b s"], high: Float[Tensor, "b s"], side: int
+        self,
+        root: Float[Tensor, "b s"],
+        known: Bool[Tensor, "b s"],
+        low: Float[Tensor, "b s"],
+        high: Float[Tensor, "b s"],
+        side: int,
     ) -> Float[Tensor, "b s"]:
         """Return the place to look on one side of each root, or on the other where this side is settled."""
         near = self.tolerance * ASIDE
@@ -80,7 +122,7 @@ class Search:
         place = torch.where(self.stale >= PATIENCE, (low + high) / 2, place)
         beyond = torch.maximum(torch.minimum(root, GROWTH * low), low + self.tolerance)
         beyond = torch.where(low > 0, beyond, self.most * FIRST)
-        return torch.where(high.isinf(), beyond, place).clamp_max(self.most)
+        return torch.where(high.isinf() & ~(known & (root <= GROWTH * low)), beyond, place).clamp_max(self.most)
 
     def root(self, low: Float[Tensor, "b s"], high: Float[Tensor, "b s"]) -> Float[Tensor, "b s"]:
         """Return where the parabola of radius over bound through the three nearest points has bound zero."""
@@ -116,17 +158,27 @@ def radii(bound: Bound, clean: Float[Tensor, "b s"], most: float, tolerance: flo
         most: the largest radius of interest.
         tolerance: how close above the result a radius without a positive bound must have been seen.
     """
-    eps = torch.zeros_like(clean[:, :1])
-    search = Search(eps, clean[..., None], most, tolerance, torch.zeros_like(clean, dtype=torch.int64))
+    start = torch.zeros_like(clean[:, :1])
+    never = torch.full_like(clean, torch.inf)
+    search = Search(start, clean[..., None], most, tolerance, torch.zeros_like(clean, dtype=torch.int64), never)
     while True:
         todo = search.open()
-        images = todo.any(1).nonzero()[:, 0]
-        if not len(images):
+        if not todo.any():
             return torch.where(clean > 0, search.bracket()[0], 0.0)
-        eps = torch.where(todo.any(1), search.next(), torch.nan)
-        # Open rows come first; images with fewer fill up with settled ones.
-        rows = todo.int().argsort(dim=1, descending=True)[images, : int(todo.sum(1).max())]
-        found = bound(images, eps[images], rows)
-        values = torch.full_like(clean, torch.nan)
-        values[images] = values[images].scatter(1, rows, torch.where(found.isnan(), -torch.inf, found))
-        search.add(eps, values)
+        eps, wanted = search.next()
+        search.add(eps, _ask(bound, eps, wanted))
+
+
+def _ask(bound: Bound, eps: Float[Tensor, "b p"], wanted: Bool[Tensor, "b p s"]) -> Float[Tensor, "b s p"]:
+    """Return the bounds of the rows that are wanted at each radius, NaN for others; a few regions at a time."""
+    values = torch.full(wanted.shape, torch.nan, dtype=eps.dtype, device=eps.device)
+    images, places = wanted.any(2).nonzero(as_tuple=True)
+    most = max(len(eps), PLACES)
+    for image, place in zip(images.split(most), places.split(most), strict=True):
+        here = wanted[image, place]
+        # Those wanted come first; regions with fewer fill up with others, of which nothing is kept.
+        rows = here.int().argsort(dim=1, descending=True)[:, : int(here.sum(1).max())]
+        found = bound(image, eps[image, place], rows)
+        kept = torch.where(here.gather(1, rows), found.nan_to_num(-torch.inf, torch.inf, -torch.inf), torch.nan)
+        values[image, place] = values[image, place].scatter(1, rows, kept)
+    return values.mT
