@@ -89,6 +89,7 @@ def test_radii_to_the_tolerance_of_the_bisection(reference: Path, name: str, cli
         assert found == pytest.approx(theirs, abs=3e-4)
 
 
+@pytest.mark.slow
 @named
 def test_optimised_slopes_reach_the_stored_bounds(reference: Path, name: str) -> None:
     theirs = dict(np.load(reference / "verification" / f"alpha__{name}.npz"))["my_alpha_opt_interm_clip_f32"]
@@ -109,6 +110,7 @@ def test_no_stored_attack_lies_below_a_bound(reference: Path, name: str) -> None
         assert (case.bounds(Alpha(steps=5, inner=5), eps) <= values + 1e-4).all()
 
 
+@pytest.mark.slow
 @named
 def test_neurons_together_are_bounded_tighter_than_one_by_one_and_below_every_attack(
     reference: Path, name: str
