@@ -162,7 +162,7 @@ class LinearRadius(Evaluation):
     neurons: int = 50_000
     name = "linear-radius"
     version = 1
-    title = "Linear radius"
+    title = "Linear radius, with labels"
     meaning = (
         "A linear classifier is trained on the clean representations of labelled images. The certified radius is a size of "
         "change up to which it provably gives an image the same class; the attacked radius is the smallest change found "

@@ -146,7 +146,7 @@ def _lead(results: Sequence[Result]) -> str:
         looked = f"{counts[0]:,} to {counts[-1]:,} samples" if len(counts) > 1 else text.counted(counts[0], "sample")
     return (
         f"Each evaluation looked at {looked} and asked how much a representation changes when its image barely does. "
-        f"No label was used. {_when(results)}"
+        f"{_when(results)}"
     )
 
 
