@@ -40,7 +40,7 @@ def test_radii_are_larger_than_those_of_single_neurons_and_proved() -> None:
     together = certified_radius(encoder, x[:1], rows, Linf(1.3 * single.item()), Semidefinite(steps=150), 1e-3)
     assert together > single
     assert lowest(encoder.to("cpu", torch.float64), x[:1].double(), rows[0], Linf(together.item()), 100) > 0
-    ball = Linf(2 * single.item())
+    ball = Linf(1.6 * single.item())
     bound = lower_bound(encoder, x[:1], rows, ball, Semidefinite(steps=300))
     assert lower_bound(encoder, x[:1], rows, ball, Alpha()) < bound
     assert bound <= lowest(encoder.to("cpu", torch.float64), x[:1].double(), rows[0], ball, 100)
