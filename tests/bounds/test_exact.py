@@ -47,7 +47,7 @@ def test_every_method_stays_below_the_minimum_and_above_the_one_before(seed: int
     encoder, x, rows, ball = scene(seed)
     methods = (Interval(), Crown(), Alpha(), Branch(target=torch.inf), Exact())
     bounds = torch.stack([lower_bound(encoder, x, rows, ball, method)[0] for method in methods])
-    assert (bounds.diff(dim=0) >= -1e-6).all(), bounds
+    assert (bounds.diff(dim=0) >= -1e-5).all(), bounds
     assert (bounds[3] - bounds[4]).abs().max() < 0.05 * (bounds[2] - bounds[4]).abs().max() + 1e-6
 
 

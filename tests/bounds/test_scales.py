@@ -78,6 +78,26 @@ def test_tiny_radii(seed: int, scale: float) -> None:
     assert (around(encoder, radius * (1 - 1e-9)) * row[0, 0]).min() > 0
 
 
+@pytest.mark.parametrize("scale", [1e3, 1e5])
+@pytest.mark.parametrize("seed", range(3))
+def test_large_weights_that_cancel(seed: int, scale: float) -> None:
+    """Pairs of neurons differ by 1 / scale, and the next layer takes scale times their difference."""
+    module = plane(seed, 8, 4, 1)
+    one, two = module[0], module[2]
+    assert isinstance(one, nn.Linear)
+    assert isinstance(two, nn.Linear)
+    with torch.no_grad():
+        one.bias[:4] = 0.05 * one.bias[:4] - one.weight[:4] @ X[0]
+        one.weight[4:] = one.weight[:4] + one.weight[4:] / scale
+        one.bias[4:] = one.bias[:4] + one.bias[4:] / scale
+        two.weight[:, :4] *= scale
+        two.weight[:, 4:] = -two.weight[:, :4]
+    encoder = Encoder(module, "cancelling", Domain((2,)))
+    codes = around(encoder, 0.1)
+    exact = lower_bound(encoder, X, torch.ones(1, 1, 1).double(), Linf(0.1), Exact()).item()
+    assert codes.min() - 2 * (codes.max() - codes.min()) <= exact <= codes.min()
+
+
 class Cast(nn.Module):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()

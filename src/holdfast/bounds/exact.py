@@ -33,9 +33,11 @@ Vector = Float[np.ndarray, "_"]
 
 
 MARGIN = 1e-5
-"""Share of a row's clean value that must be left at a certified radius: ten times what the solver lets pass."""
+"""Share of a row's clean value that must be left at a certified radius, beside what the solver lets pass."""
 LET_PASS = 2e-6
-"""Share of all that a function can vary that the solver may let pass, twice its tolerance."""
+"""By how much a scaled row may be passed, and a binary miss 0 or 1: twice the solver's tolerance."""
+PRICED = 2e-7
+"""By how much, for each variable, a dual bound may be too high in the unit of the largest cost: twice that tolerance."""
 SHORT = 1 - 1e-4
 """Share of a proved radius that is claimed, for the same reason."""
 FURTHER = 1.003
@@ -114,6 +116,8 @@ class Expression:
 
     matrix: Matrix
     constant: Vector
+    error: Vector
+    """How far what the solver takes for these values may lie from what the network computes of the same pixels."""
 
 
 @dataclass
@@ -148,7 +152,7 @@ class Program:
         assert self.output is not None
         cost = weights @ self.output.matrix
         bound, _ = self._solve(cost, {"time_limit": seconds, "mip_rel_gap": 1e-9})
-        return bound + float(weights @ self.output.constant) - LET_PASS * self._reach(cost)
+        return bound + float(weights @ self.output.constant - np.abs(weights) @ self.output.error)
 
     def nearest(
         self, weights: Vector, centre: Vector, low: float, cap: float, seconds: float, gap: float
@@ -166,19 +170,20 @@ class Program:
                 whole.at_most(sign * np.eye(1, pixel + 1, pixel)[0], sign * value, **{f"v{radius}": -1.0})
         whole.at_most(np.zeros(0), 0.0, **{f"v{giving_up}": cap, f"v{radius}": -1.0})
         value, constant = weights @ self.output.matrix, float(weights @ self.output.constant)
-        margin = MARGIN + LET_PASS * self._reach(value)
+        passed = LET_PASS * whole.largest(value) + float(np.abs(weights) @ self.output.error)
+        margin = MARGIN + passed
         if not margin < 1:  # the solver could let pass as much as all that is to be proved
             return low, None
         whole.at_most(value, margin - constant, **{f"v{giving_up}": margin - 1.0})
         options = {"time_limit": max(seconds, 0.1), "mip_rel_gap": gap}
         bound, best = whole._solve(np.eye(1, radius + 1, radius)[0], options)
         point = best[: len(centre)] if best is not None and best[giving_up] < 0.5 else None
-        return max(low, SHORT * min(bound, cap)), point
+        return max(low, SHORT * (min(bound, cap) - LET_PASS * cap)), point
 
-    def _reach(self, cost: Vector) -> float:
-        """Return how far ``cost @ v`` can lie from its middle."""
-        low, high = (np.array(ends)[: len(cost)] for ends in (self.low, self.high))
-        return float(np.abs(cost) @ (high - low)) / 2
+    def largest(self, row: Vector) -> float:
+        """Return the largest entry of a row as the solver sees it."""
+        low, high = (np.array(ends)[: len(row)] for ends in (self.low, self.high))
+        return float((np.abs(row) * (high - low) / 2).max(initial=0.0))
 
     def _solve(self, cost: Vector, options: Any) -> tuple[float, Vector | None]:
         """Return what was proved of the least ``cost @ v``, and the best ``v`` that was met.
@@ -205,7 +210,7 @@ class Program:
         best = None if solved.x is None else middle + half * solved.x
         if solved.mip_dual_bound is None:
             return -np.inf, best
-        return scale * float(solved.mip_dual_bound) + float(cost @ middle), best
+        return scale * (float(solved.mip_dual_bound) - PRICED * n) + float(cost @ middle), best
 
 
 def _padded(row: Vector, n: int) -> Vector:
@@ -220,7 +225,7 @@ def encode(graph: Graph, boxes: list[Box]) -> Program:
     for node in graph.nodes:
         inputs = [values[i] for i in node.inputs]
         if node.operation is None:
-            values.append(Expression(np.eye(len(low)), np.zeros(len(low))))
+            values.append(Expression(np.eye(len(low)), np.zeros(len(low)), np.zeros(len(low))))
         elif isinstance(node.operation, Affine):
             values.append(_affine(graph, node, node.operation, inputs))
         elif node.operation is RULES["relu"]:
@@ -242,24 +247,29 @@ def _affine(graph: Graph, node: Node, operation: Affine, inputs: list[Expression
         batches.append(torch.tensor(columns, dtype=graph.dtype).unflatten(1, graph.nodes[source].shape))
     images = operation.forward(*batches).flatten(1).double().numpy()
     origin = images[-2]  # what zero becomes
-    return Expression((images[:-2] - origin).T, images[-1])
+    errors = [
+        torch.tensor(expression.error, dtype=graph.dtype).reshape(1, *graph.nodes[source].shape)
+        for source, expression in zip(node.inputs, inputs, strict=True)
+    ]
+    return Expression((images[:-2] - origin).T, images[-1], operation.magnitude(*errors).flatten().double().numpy())
 
 
 def _relu(program: Program, z: Expression, box: Box) -> Expression:
     lows, highs = (end.flatten().tolist() for end in box)
-    entries: list[tuple[Vector, float]] = []
-    for row, constant, low, high in zip(z.matrix, z.constant, lows, highs, strict=True):
+    entries: list[tuple[Vector, float, float]] = []
+    for row, constant, error, low, high in zip(z.matrix, z.constant, z.error, lows, highs, strict=True):
         if low >= 0:
-            entries.append((row, constant))
+            entries.append((row, constant, error))
         elif high <= 0:
-            entries.append((np.zeros(0), 0.0))
+            entries.append((np.zeros(0), 0.0, 0.0))
         else:
+            # Both rows of its half, their slope in d, and a ReLU that takes an input that is itself off.
+            passed = 4 * LET_PASS * max(program.largest(row), high, -low)
             a, d = program.add(0.0, high), program.add(0.0, 1.0, binary=True)
             program.at_most(row, -constant, **{f"v{a}": -1.0})  # z <= a
             program.at_most(np.zeros(0), 0.0, **{f"v{a}": 1.0, f"v{d}": -high})  # a <= u d
             program.at_most(-row, constant - low, **{f"v{a}": 1.0, f"v{d}": -low})  # a <= z - l (1 - d)
-            entries.append((np.eye(1, a + 1, a)[0], 0.0))
+            entries.append((np.eye(1, a + 1, a)[0], 0.0, error + passed))
+    rows, constants, errors = zip(*entries, strict=True)
     n = len(program.low)
-    return Expression(
-        np.array([_padded(row, n) for row, _ in entries]), np.array([constant for _, constant in entries])
-    )
+    return Expression(np.array([_padded(row, n) for row in rows]), np.array(constants), np.array(errors))
