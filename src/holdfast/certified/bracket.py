@@ -55,17 +55,21 @@ class Bracket(Observation):
         return population.choose(self.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        hunter = self.hunter(population, rows)
-        two, shape = hunter.pairs, hunter.pairs.shape
-        certified, found = bracketed(hunter, self.method, self.tolerance)
-        attacked = hunter.sizes(found.points).reshape(shape)
-        lowest = cross_check(hunter, certified).values.reshape(shape)
-        seen = {"certified": certified, "attacked": attacked, "lowest": lowest}
-        return {name: values.masked_fill(~two.defined, torch.nan) for name, values in seen.items()}
+        return seen(self.hunter(population, rows), self.method, self.tolerance)
 
     def hunter(self, population: Population, rows: Sequence[int]) -> Hunter:
         """Return the attacks on the pairs of the images at ``rows``."""
         return Hunter(pairs(population, rows, self.negatives, self.neurons), norm(self.norm), self.attack)
+
+
+def seen(hunter: Hunter, method: Method, tolerance: float) -> Observed:
+    """Return certified and attacked radii and the lowest value met inside each certificate, (b, k); nan without a pair."""
+    two = hunter.pairs
+    certified, found = bracketed(hunter, method, tolerance)
+    attacked = hunter.sizes(found.points).reshape(two.shape)
+    lowest = cross_check(hunter, certified).values.reshape(two.shape)
+    every = {"certified": certified, "attacked": attacked, "lowest": lowest}
+    return {name: values.masked_fill(~two.defined, torch.nan) for name, values in every.items()}
 
 
 def certified_radii(two: Pairs, ball: Ball, method: Method, tolerance: float) -> Float[Tensor, "b k"]:

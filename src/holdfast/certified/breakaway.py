@@ -26,7 +26,7 @@ from holdfast.bounds.method import Crown, Method
 from holdfast.certified.around import Hunter
 from holdfast.certified.boundaries import boundaries
 from holdfast.certified.bracket import cross_check
-from holdfast.certified.findings import alarm, bracket_curves, counted, series, verdict, witness_of
+from holdfast.certified.findings import both_ends, counted, series, witness_of
 from holdfast.certified.linear_bounds import lower
 from holdfast.certified.pairs import Pairs, bounded
 from holdfast.divergences import Cosine, Divergence, L2Distance
@@ -172,14 +172,7 @@ class CertifiedBreakaway(Evaluation):
             if counts[-1].value and not proof:
                 place = int((seen["wrong"] > 0).nonzero()[0, 0])
                 proof = self._witness(population, rows[place], ball, divergence)
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(found),
-            estimates=(*summed, *counts),
-            curves=bracket_curves(summed, self.balls),
-            verdicts=(verdict(counts, proof),),
-            warnings=alarm(counts),
-        )
+        return both_ends(population, rows, found, summed, counts, proof, self.balls)
 
     def _series(self, seen: dict[str, Tensor], case: Conditions, looked: int) -> list[Series]:
         all_ = seen["defined"]

@@ -19,7 +19,7 @@ from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.balls import Ball, Linf
 from holdfast.bounds.method import Crown, Method
-from holdfast.certified.findings import alarm, bracket_curves, counted, series, verdict, witness_of
+from holdfast.certified.findings import both_ends, counted, series, witness_of
 from holdfast.certified.pairs import bounded
 from holdfast.certified.reach import Reach
 from holdfast.divergences import Cosine, Divergence, L2Distance
@@ -121,15 +121,7 @@ class CertifiedDisplacement(Evaluation):
             counts.append(counted(wrong, certified.isfinite(), {**case, "method": str(self.method)}))
             if counts[-1].value and not proof:
                 proof = self._witness(population, rows, wrong, k)
-        relative = [estimate for estimate in estimates if estimate.unit == SHARE]
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(found),
-            estimates=(*estimates, *counts),
-            curves=bracket_curves(relative, self.balls),
-            verdicts=(verdict(counts, proof),),
-            warnings=alarm(counts),
-        )
+        return both_ends(population, rows, found, estimates, counts, proof, self.balls)
 
     def _series(self, certified: Tensor, attacked: Tensor, scale: float, case: Conditions) -> list[Series]:
         proved, struck = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}

@@ -16,7 +16,7 @@ from holdfast.certified.around import Found, Hunter
 from holdfast.certified.pairs import UNDEFINED
 from holdfast.encoder import Pixels
 from holdfast.evaluation import Population
-from holdfast.result import Claim, Conditions, Curve, Estimate, Series, Verdict
+from holdfast.result import Claim, Conditions, Curve, Estimate, Findings, Series, Verdict
 from holdfast.stats import summarise
 
 QUESTION = "Does every certificate withstand attack?"
@@ -136,6 +136,8 @@ def bracket_curves(estimates: Sequence[Estimate], balls: Sequence[Ball]) -> tupl
     by_text = {str(ball): ball for ball in balls}
     lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
     for estimate in estimates:
+        if estimate.better == "neither":  # the same in another unit
+            continue
         case = dict(estimate.conditions)
         ball = by_text[case["ball"]]
         case["ball"] = ball.name
@@ -156,6 +158,26 @@ def bracket_curves(estimates: Sequence[Estimate], balls: Sequence[Ball]) -> tupl
         )
         for (quantity, case), found in lines.items()
         if len(points := sorted(found, key=lambda point: point[0])) > 1
+    )
+
+
+def both_ends(
+    population: Population,
+    rows: Sequence[int],
+    found: Sequence[Series],
+    estimates: Sequence[Estimate],
+    counts: Sequence[Estimate],
+    proof: dict[str, str],
+    balls: Sequence[Ball],
+) -> Findings:
+    """Return what is certified and attacked in several ``balls``, with the contradictions and the ``proof`` of one."""
+    return Findings(
+        ids=tuple(population.images.ids[row] for row in rows),
+        series=tuple(found),
+        estimates=(*estimates, *counts),
+        curves=bracket_curves(estimates, balls),
+        verdicts=(verdict(counts, proof),),
+        warnings=alarm(counts),
     )
 
 

@@ -26,7 +26,7 @@ from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds.method import Crown, Method
 from holdfast.certified.around import Hunter
-from holdfast.certified.bracket import certified_radii, cross_check, nearest_confusion
+from holdfast.certified.bracket import cross_check, nearest_confusion, seen
 from holdfast.certified.findings import alarm, counted, series, verdict, witness
 from holdfast.certified.linear import Linear
 from holdfast.certified.pairs import norm, pairs
@@ -59,19 +59,13 @@ class Shared(Observation):
     attack: Attack
     neurons: int
     name = "shared"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        hunter = self.hunter(population, rows)
-        two = hunter.pairs
-        certified = certified_radii(two, hunter.ball, self.method, self.tolerance)
-        attacked = hunter.sizes(nearest_confusion(hunter, certified).points).reshape(two.shape)
-        lowest = cross_check(hunter, certified).values.reshape(two.shape)
-        seen = {"certified": certified, "attacked": attacked, "lowest": lowest}
-        kept = {name: values.masked_fill(~two.defined, torch.nan) for name, values in seen.items()}
+        kept = seen(self.hunter(population, rows), self.method, self.tolerance)
         scene = population.scene(rows)
         view = scene.code(shifted(scene.pixels, scene.noise.fork("view"))).double()
         return {**kept, "view": 1 - torch.cosine_similarity(view, scene.codes.double(), eps=0)}

@@ -26,7 +26,7 @@ from holdfast.balls import Ball, Linf
 from holdfast.bounds.method import Crown, Method
 from holdfast.certified.boundaries import ALIKE
 from holdfast.certified.displacement import exact, farthest_found, refuted
-from holdfast.certified.findings import alarm, bracket_curves, counted, series, verdict, witness_of
+from holdfast.certified.findings import both_ends, counted, series, witness_of
 from holdfast.certified.pairs import bounded
 from holdfast.certified.reach import Reach
 from holdfast.divergences import Cosine, Divergence, L2Distance
@@ -135,14 +135,7 @@ class CertifiedOverlap(Evaluation):
             counts.append(counted(wrong, certified.isfinite(), {**case, "method": str(self.method)}))
             if counts[-1].value and not proof:
                 proof = self._witness(population, rows[int(wrong.nonzero()[0, 0])], ball, divergence)
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(found),
-            estimates=(*summed, *counts),
-            curves=bracket_curves(summed, self.balls),
-            verdicts=(verdict(counts, proof),),
-            warnings=alarm(counts),
-        )
+        return both_ends(population, rows, found, summed, counts, proof, self.balls)
 
     def _series(self, certified: Float[Tensor, "n"], attacked: Float[Tensor, "n"], case: Conditions) -> list[Series]:
         proved, struck = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}
