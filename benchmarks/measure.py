@@ -11,12 +11,14 @@ from time import perf_counter
 import torch
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """Return ``--device``, ``--threads`` and ``--repeats``, with the threads set."""
+def arguments(description: str, more: dict[str, str] | None = None) -> argparse.Namespace:
+    """Return ``--device``, ``--threads``, ``--repeats`` and ``more`` flags with their help, with the threads set."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=7)
+    for flag, meaning in (more or {}).items():
+        parser.add_argument(flag, help=meaning)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     place = (
