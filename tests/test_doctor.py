@@ -89,7 +89,7 @@ def test_vanishing_gradient_is_a_warning():
 
 def test_part_left_in_training_mode_is_found():
     encoder = Encoder(network(), "patient", Domain(SHAPE))
-    encoder.module[1].train()  # type: ignore[index]
+    encoder.module.get_submodule("1").train()
     (check,) = [check for check in doctor.examine(encoder) if check.name == "evaluation mode"]
     assert check.status == "failed"
     assert "1" in check.sentence

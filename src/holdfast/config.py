@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields
 from inspect import formatannotation
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from holdfast.catalog import evaluations
 from holdfast.errors import HoldfastError, nearest
 from holdfast.evaluation import Evaluation
 from holdfast.result import Record
-from holdfast.spelling import convert, number
+from holdfast.spelling import convert, fields_of, number
 from holdfast.suites import SUITES
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -83,7 +82,7 @@ def planned(asked: Request) -> list[Evaluation]:
             raise HoldfastError(f"unknown evaluation {name!r}; {nearest(name, list(known))}")
     kinds = [known[name] for name in asked.only or known]
     balls = [*asked.ball, *(str(Linf(convert(str(radius), "float", "eps"))) for radius in asked.eps)]
-    with_balls = [kind for kind in kinds if "balls" in {field.name for field in fields(kind)}]
+    with_balls = [kind for kind in kinds if "balls" in fields_of(kind)]
     if balls and not with_balls:
         raise HoldfastError(f"eps and ball change nothing: {', '.join(asked.only)} take no perturbation")
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
@@ -100,7 +99,7 @@ def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:
         Traceback (most recent call last):
         holdfast.errors.HoldfastError: displacement has no setting 'atacked'; did you mean 'attacked'? known: ...
     """
-    known = {field.name: field for field in fields(kind)}
+    known = fields_of(kind)
     for name in values:
         if name not in known:
             raise HoldfastError(f"{kind.name} has no setting {name!r}; {nearest(name, list(known))}")

@@ -19,6 +19,7 @@ from holdfast.fingerprint import fingerprint
 
 Pixels = Float[Tensor, "b *pixels"]
 Codes = Float[Tensor, "b d"]
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Geometry:
 
     resize: int
     crop: tuple[int, int]
-    interpolation: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
+    interpolation: Interpolation = "bilinear"
 
 
 class Normalised(nn.Module):

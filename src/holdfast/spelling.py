@@ -7,7 +7,7 @@ takes, what TOML holds, what reports print and what cache keys hash, so there is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from fractions import Fraction
 from typing import Any, TypeVar
 
@@ -51,7 +51,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
     if name not in kinds:
         raise HoldfastError(f"unknown {what} {name!r}; {nearest(name, list(kinds))}")
     kind = kinds[name]
-    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    known = fields_of(kind)
     required = [field.name for field in known.values() if field.default is MISSING]
     given: dict[str, Any] = {}
     for position, part in enumerate(filter(None, rest.split(","))):
@@ -71,6 +71,11 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
     if missing:
         raise HoldfastError(f"{what} {name!r} needs {', '.join(missing)}, as in {name}:8/255")
     return kind(**given)
+
+
+def fields_of(kind: type[Any]) -> dict[str, Field[Any]]:
+    """Return the fields of a dataclass by name."""
+    return {field.name: field for field in fields(kind)}
 
 
 def convert(text: str, annotation: str, where: str) -> Any:

@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 
 from holdfast.data.decode import decode, fit
-from holdfast.encoder import Geometry
+from holdfast.encoder import Geometry, Interpolation
 
 AS_IT_IS = Geometry(2, (2, 2))
 
 
-def _saved(path: Path, image: Image.Image, **options: object) -> Path:
-    image.save(path, **options)  # type: ignore[arg-type]
+def _saved(path: Path, image: Image.Image, **options: Any) -> Path:
+    image.save(path, **options)
     return path
 
 
@@ -94,7 +94,9 @@ def test_disguised_formats_are_not_opened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(37, 53), (301, 224), (64, 64), (20, 90)])
 @pytest.mark.parametrize("interpolation", ["nearest", "bilinear", "bicubic", "lanczos"])
-def test_geometry_is_resize_of_the_shorter_side_then_the_centre(size: tuple[int, int], interpolation: str) -> None:
+def test_geometry_is_resize_of_the_shorter_side_then_the_centre(
+    size: tuple[int, int], interpolation: Interpolation
+) -> None:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8))
     width, height = size
     # torchvision's Resize(40) and CenterCrop((32, 24)), written out.
@@ -102,7 +104,7 @@ def test_geometry_is_resize_of_the_shorter_side_then_the_centre(size: tuple[int,
     longer = int(40 * long / short)
     whole = image.resize((40, longer) if width <= height else (longer, 40), Image.Resampling[interpolation.upper()])
     top, left = round((whole.height - 32) / 2.0), round((whole.width - 24) / 2.0)
-    fitted = fit(image, Geometry(40, (32, 24), interpolation))  # type: ignore[arg-type]
+    fitted = fit(image, Geometry(40, (32, 24), interpolation))
     assert np.array_equal(np.asarray(fitted), np.asarray(whole)[top : top + 32, left : left + 24])
 
 

@@ -6,11 +6,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.encoder import Domain, Geometry
+from holdfast.encoder import Domain, Geometry, Interpolation
 from holdfast.encoders.reference import require
 from holdfast.errors import HoldfastError
 
-INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # as Pillow numbers them
+INTERPOLATIONS: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+"""As Pillow numbers them."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def recipe(said: dict[str, Any], place: str, channels: int, size: int | None) ->
         Domain((channels, *crop)),
         tuple(said["image_mean"]) if normalises else None,
         tuple(said["image_std"]) if normalises else None,
-        Geometry(resize, crop, INTERPOLATIONS[code]),  # type: ignore[arg-type]
+        Geometry(resize, crop, INTERPOLATIONS[code]),
     )
 
 

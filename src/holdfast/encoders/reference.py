@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.errors import HoldfastError, nearest
-from holdfast.spelling import convert
+from holdfast.spelling import convert, fields_of
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
         holdfast.errors.HoldfastError: 'encoder' has no setting 'siz'; did you mean 'size'? known: ...
     """
     base, _, query = name.partition("?")
-    known = {field.name: str(field.type) for field in fields(kind)}  # type: ignore[arg-type]
+    known = fields_of(kind)
     given: dict[str, Any] = {}
     for part in filter(None, query.split("&")):
         key, equals, value = part.partition("=")
@@ -67,7 +67,7 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
             raise HoldfastError(f"settings have the form ?setting=value&setting=value, got {part!r} in {name!r}")
         if key not in known:
             raise HoldfastError(f"{base!r} has no setting {key!r}; {nearest(key, list(known))}")
-        given[key] = convert(value, known[key], f"{base!r}, setting {key!r}")
+        given[key] = convert(value, str(known[key].type), f"{base!r}, setting {key!r}")
     return base, kind(**given)
 
 

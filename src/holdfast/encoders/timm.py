@@ -9,17 +9,17 @@ import warnings
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import floor
-from typing import Any
+from typing import Any, get_args
 
 from torch import nn
 
-from holdfast.encoder import Domain, Encoder, Geometry
+from holdfast.encoder import Domain, Encoder, Geometry, Interpolation
 from holdfast.encoders.reference import Options, first_line, require, split
 from holdfast.encoders.wrappers import seeded
 from holdfast.errors import HoldfastError, HoldfastWarning
 
 SOURCE = "timm"
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+INTERPOLATIONS = get_args(Interpolation)
 
 
 @dataclass(frozen=True)
