@@ -12,12 +12,12 @@ from torch import Tensor
 
 from holdfast.attacks.presets import Preset
 from holdfast.attacks.square import SquareAttack
-from holdfast.divergences import Divergence, L2Distance
+from holdfast.divergences import L2Distance
 from holdfast.encoder import Codes, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.evaluation import Population
 from holdfast.measures.attacked import attacked, nearest
-from holdfast.objective import Goal
+from holdfast.objective import Goal, MeasuredGoal
 from holdfast.run import Observed
 
 NEAREST = 10
@@ -117,15 +117,15 @@ def _attack(population: Population, rows: Sequence[int], preset: Preset) -> Obse
 
 def _ready(preset: Preset, population: Population) -> Goal:
     """Return the goal with a divergence that has learned from the clean codes what it needs and can be climbed."""
-    divergence: Divergence | None = getattr(preset.goal, "divergence", None)
-    if divergence is None:
-        return preset.goal
-    if not divergence.smooth and not isinstance(preset.attack, SquareAttack):
+    goal = preset.goal
+    if not isinstance(goal, MeasuredGoal):
+        return goal
+    if not goal.divergence.smooth and not isinstance(preset.attack, SquareAttack):
         raise HoldfastError(
-            f"the divergence {divergence} has no gradient for {preset.attack.name} to climb; "
+            f"the divergence {goal.divergence} has no gradient for {preset.attack.name} to climb; "
             f"use --attack square, or --divergence {L2Distance.name}"
         )
-    return replace(preset.goal, divergence=population.fitted(divergence))  # type: ignore[call-arg]
+    return replace(goal, divergence=population.fitted(goal.divergence))
 
 
 def rivals_of(population: Population, rows: Sequence[int], goal: Goal) -> Float[Tensor, "b k d"] | None:
@@ -136,7 +136,7 @@ def rivals_of(population: Population, rows: Sequence[int], goal: Goal) -> Float[
     if others < 1:
         raise HoldfastError(f"the objective {goal.name} needs the codes of other images, but there is one; add images")
     if goal.rivals == "nearest":
-        divergence = getattr(goal, "divergence", L2Distance())
+        divergence = goal.divergence if isinstance(goal, MeasuredGoal) else L2Distance()
         found = nearest(divergence, population.codes[list(rows)], population.codes, NEAREST, own=rows)
     else:
         found = population.others(rows, RANDOM)

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.divergences import Divergence, L2Distance
 from holdfast.encoder import Codes, Encoder, Pixels
 from holdfast.errors import HoldfastError
 from holdfast.noise import Noise
@@ -70,3 +71,10 @@ class Goal(ABC):
     @abstractmethod
     def __call__(self, scene: Scene) -> Objective:
         """Return the objective for the images of ``scene``."""
+
+
+@dataclass(frozen=True)
+class MeasuredGoal(Goal):
+    """A goal in terms of a divergence, which others may exchange or fit to the clean codes."""
+
+    divergence: Divergence = L2Distance()

@@ -124,13 +124,14 @@ def _preset(name: str, ball: str | None, attack: str | None, objective: str | No
 
 def _measured_by(goal: Goal, divergence: str, objective: str | None) -> Goal:
     """Return ``goal`` with another divergence."""
+    from holdfast.objective import MeasuredGoal
     from holdfast.spelling import READERS
 
     if "divergence=" in (objective or ""):
         raise HoldfastError(f"--divergence {divergence} and --objective {objective} contradict each other; give one")
-    if not hasattr(goal, "divergence"):
+    if not isinstance(goal, MeasuredGoal):
         raise HoldfastError(f"the objective {goal.name} takes no divergence; leave --divergence out")
-    return replace(goal, divergence=READERS["Divergence"](divergence))  # type: ignore[call-arg]
+    return replace(goal, divergence=READERS["Divergence"](divergence))
 
 
 def empty(folder: Path) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from holdfast.divergences import Divergence, L2Distance
-from holdfast.objective import Goal, Objective, Scene
+from holdfast.objective import MeasuredGoal, Objective, Scene
 
 
 @final
 @dataclass(frozen=True)
-class Away(Goal):
+class Away(MeasuredGoal):
     """Climb the divergence from the clean code (U-FGSM, U-BIM, U-PGD; Petrov and Kwiatkowska 2022, section 4)."""
 
-    divergence: Divergence = L2Distance()
     name = "away"
 
     def __call__(self, scene: Scene) -> Objective:

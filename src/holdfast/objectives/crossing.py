@@ -13,18 +13,17 @@ from typing import final
 import torch
 from torch import Tensor
 
-from holdfast.divergences import Divergence, L2Distance
+from holdfast.divergences import Divergence
 from holdfast.encoder import Codes
 from holdfast.errors import HoldfastError
-from holdfast.objective import Goal, Objective, Scene
+from holdfast.objective import MeasuredGoal, Objective, Scene
 
 
 @final
 @dataclass(frozen=True)
-class Crossing(Goal):
+class Crossing(MeasuredGoal):
     """Climb ``d(f(x^), f(x)) - d(f(x^), f(x'))`` for the target ``x'``, in its linear form where there is one."""
 
-    divergence: Divergence = L2Distance()
     name = "crossing"
     targeted = True
 
@@ -35,10 +34,9 @@ class Crossing(Goal):
 
 @final
 @dataclass(frozen=True)
-class Misretrieval(Goal):
+class Misretrieval(MeasuredGoal):
     """Climb the largest crossing margin over ``Scene.rivals``: be retrieved as any other image."""
 
-    divergence: Divergence = L2Distance()
     name = "misretrieval"
     rivals = "nearest"
 

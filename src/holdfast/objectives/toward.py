@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from holdfast.divergences import Divergence, L2Distance
-from holdfast.objective import Goal, Objective, Scene
+from holdfast.objective import MeasuredGoal, Objective, Scene
 
 
 @final
 @dataclass(frozen=True)
-class Toward(Goal):
+class Toward(MeasuredGoal):
     """Descend the divergence to the target's clean code (T-PGD; Petrov and Kwiatkowska 2022, section 4)."""
 
-    divergence: Divergence = L2Distance()
     name = "toward"
     targeted = True
 
