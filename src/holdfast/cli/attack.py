@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.flags import Arch, Images, Seed, Size, TrustRemoteCode
 from holdfast.errors import HoldfastError, nearest
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ COMPUTES = "How it is computed"
 
 def command(
     encoder: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")],
-    images: Annotated[str, typer.Option(help="A folder, an array file or source:name.")],
+    images: Images[str],
     out: Annotated[Path, typer.Option(help="New or empty folder for what the attack finds.")],
     preset: Annotated[
         str, typer.Option(help="An attack of the literature (holdfast list attacks).", rich_help_panel=HOW)
@@ -45,12 +46,10 @@ def command(
         str | None, typer.Option(help="What the objective measures with, as in cosine.", rich_help_panel=HOW)
     ] = None,
     limit: Annotated[int, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = 64,
-    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
-    arch: Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")] = None,
-    size: Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")
-    ] = False,
+    seed: Seed = 0,
+    arch: Arch = None,
+    size: Size = None,
+    trust_remote_code: TrustRemoteCode[bool] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.", rich_help_panel=COMPUTES)] = "cpu",
     precision: Annotated[
         str, typer.Option(help="float32, float64, bfloat16, float16.", rich_help_panel=COMPUTES)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.flags import Arch, Images, Seed, Size, TrustRemoteCode
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ STOPPED = "the witnesses found so far are kept, but no list of certificates"
 
 def command(
     encoder: Annotated[str, typer.Argument(help="source:name, as in builtin:digits-robust.")],
-    images: Annotated[str, typer.Option(help="A folder, an array file or source:name.")],
+    images: Images[str],
     out: Annotated[Path, typer.Option(help="New or empty folder for certificates and witnesses.")],
     eps: Annotated[str | None, typer.Option(help="Radius of a linf ball, as in 8/255.", rich_help_panel=HOW)] = None,
     ball: Annotated[str | None, typer.Option(help="Any ball, as in l2:0.5.", rich_help_panel=HOW)] = None,
@@ -35,12 +36,10 @@ def command(
     ] = "adaptive",
     limit: Annotated[int, typer.Option(help="Certify at most so many images, chosen by the seed.", min=1)] = 64,
     neurons: Annotated[int, typer.Option(help="Refuse encoders with more nonlinear entries.", min=1)] = 50_000,
-    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
-    arch: Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")] = None,
-    size: Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")
-    ] = False,
+    seed: Seed = 0,
+    arch: Arch = None,
+    size: Size = None,
+    trust_remote_code: TrustRemoteCode[bool] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda; bounds need float64.", rich_help_panel=COMPUTES)] = "cpu",
     precision: Annotated[
         str, typer.Option(help="In which witnesses are replayed: float32, float64 ...", rich_help_panel=COMPUTES)

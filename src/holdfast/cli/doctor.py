@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.flags import Arch, Size, TrustRemoteCode
+
 
 def command(
     encoder: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")],
     images: Annotated[str | None, typer.Option(help="Images to look at; none: noise.")] = None,
-    arch: Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")] = None,
-    size: Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")
-    ] = False,
+    arch: Arch = None,
+    size: Size = None,
+    trust_remote_code: TrustRemoteCode[bool] = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
     precision: Annotated[str, typer.Option(help="float32, float64, bfloat16, float16.")] = "float32",
 ) -> int:

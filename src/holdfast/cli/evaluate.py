@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.cli.flags import Arch, Images, Size, TrustRemoteCode
 from holdfast.errors import HoldfastError
 
 MEASURES = "What is measured"
@@ -18,7 +19,7 @@ def command(
     encoders: Annotated[
         list[str] | None, typer.Argument(help="source:name, as in timm:resnet50; none: the built-in encoders.")
     ] = None,
-    images: Annotated[str | None, typer.Option(help="A folder, an array file or source:name.")] = None,
+    images: Images[str | None] = None,
     suite: Annotated[
         str | None, typer.Option(help="quick, standard or full (default: quick).", rich_help_panel=MEASURES)
     ] = None,
@@ -38,7 +39,7 @@ def command(
         int | None, typer.Option(help="At most so many images, chosen by the seed.", rich_help_panel=MEASURES)
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Decides every random choice (default: 0).")] = None,
-    set_: Annotated[
+    settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
@@ -46,11 +47,9 @@ def command(
             rich_help_panel=MEASURES,
         ),
     ] = None,
-    arch: Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")] = None,
-    size: Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")] = None,
-    trust_remote_code: Annotated[
-        bool | None, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")
-    ] = None,
+    arch: Arch = None,
+    size: Size = None,
+    trust_remote_code: TrustRemoteCode[bool | None] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, mps (default: cpu).", rich_help_panel=COMPUTES)
     ] = None,
@@ -79,26 +78,13 @@ def command(
 ) -> int:
     """Measure encoders on unlabelled images and write a report. Without arguments: a tour of the built-in ones."""
     flags: dict[str, Any] = {
-        "encoders": encoders,
-        "images": images,
-        "suite": suite,
+        **locals(),  # a flag's name is its key in the request
         "only": _words(only),
-        "eps": eps,
-        "ball": ball,
         "baselines": _words(baselines),
-        "limit": limit,
-        "seed": seed,
-        "arch": arch,
-        "size": size,
-        "trust_remote_code": trust_remote_code,
-        "device": device,
-        "precision": precision,
-        "batch_size": batch_size,
-        "budget": budget,
-        "cluster": cluster,
         "out": str(out) if out else None,
-        "settings": _settings(set_ or []),
+        "settings": _settings(settings or []),
     }
+    del flags["config"]
     idle = sorted(set(flags["settings"]) - set(flags["only"] or flags["settings"]))
     if idle:
         raise HoldfastError(f"--set {idle[0]}... changes nothing, because --only leaves {idle[0]} out")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.flags import Seed
+
 if TYPE_CHECKING:
     from holdfast.result import Result
 
@@ -22,7 +24,7 @@ def command(
     ] = "none",
     subsets: Annotated[int, typer.Option(help="Random subsets that the intervals come from; 0: none.", min=0)] = 8,
     certify: Annotated[bool, typer.Option(help="Prove an upper bound of the score by a factorisation.")] = True,
-    seed: Annotated[int, typer.Option(help="Decides every random choice.")] = 0,
+    seed: Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the report and for scores.npz.")] = None,
 ) -> int:
     """Score how a map stretches neighbourhoods, from arrays of its inputs and outputs alone."""

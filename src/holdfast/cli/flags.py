@@ -1,0 +1,15 @@
+"""Flags that mean the same in several commands, in the same words; ``Flag[type]`` where the types differ."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import typer
+
+T = TypeVar("T")
+
+Images = Annotated[T, typer.Option(help="A folder, an array file or source:name.")]
+Seed = Annotated[int, typer.Option(help="Decides every random choice.")]
+Arch = Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")]
+Size = Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")]
+TrustRemoteCode = Annotated[T, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")]
