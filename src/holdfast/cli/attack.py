@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated
@@ -11,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.flags import Arch, Images, Seed, Size, TrustRemoteCode
+from holdfast.cli.subject import ball_of, empty, population_of, require_fit
 from holdfast.errors import HoldfastError, nearest
 
 if TYPE_CHECKING:
     from holdfast.artefacts import AttackRecord
     from holdfast.attacks.presets import Preset
+    from holdfast.balls import Ball
     from holdfast.objective import Goal
 
 HOW = "How it is attacked"
@@ -58,28 +61,21 @@ def command(
 ) -> int:
     """Attack images: keep what they become, how far their codes move, and a check of both."""
     # Loaded here, because these need torch.
-    from holdfast import data
     from holdfast.adversarial import attack as attacked
     from holdfast.artefacts import keep
     from holdfast.cli.progress import Shown
-    from holdfast.encoders import Options, load
-    from holdfast.evaluation import Population
+    from holdfast.encoders import Options
     from holdfast.run import Run
-    from holdfast.runner import unfit
 
-    if eps and ball:
-        raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
-    chosen = _preset(preset, f"linf:{eps}" if eps else ball, attack, objective, divergence)
+    chosen = _preset(preset, ball_of(eps, ball), attack, objective, divergence)
     run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)
     empty(out)
-    loaded = load(encoder, Options(arch, size, trust_remote_code))
-    population = Population(loaded, data.load(images, loaded.domain, loaded.geometry, limit=limit, seed=seed), run)
+    population = population_of(encoder, Options(arch, size, trust_remote_code), images, run, limit)
     with Shown() as shown:
-        shown(f"{loaded.name}: {chosen.attack}", 0.0)
-        if problem := unfit(population):
-            raise HoldfastError(f"{loaded.name} is not fit to be attacked: {problem}")
-        rows = range(len(population.images))
-        found = attacked(population, rows, chosen, lambda share: shown(f"{loaded.name}: {chosen.attack}", share))
+        progress = partial(shown, f"{population.encoder.name}: {chosen.attack}")
+        progress(0.0)
+        require_fit(population, "attacked")
+        found = attacked(population, range(len(population.images)), chosen, progress)
         record = keep(population, chosen, found, out, started)
     print(f"{chosen.goal} by {chosen.attack} in {chosen.ball}: {_summary(record)}")
     print(f"Attacked images: {out / ('sheet.png' if record.moved[0].png else 'attack.safetensors')}")
@@ -95,10 +91,9 @@ def _summary(record: AttackRecord) -> str:
     return f"codes moved by {moved:.3g} in l2{beside} and {cosine:.3g} in cosine, at the median"
 
 
-def _preset(name: str, ball: str | None, attack: str | None, objective: str | None, divergence: str | None) -> Preset:
+def _preset(name: str, ball: Ball | None, attack: str | None, objective: str | None, divergence: str | None) -> Preset:
     """Return the preset ``name`` with what is given instead of its own."""
     from holdfast.attacks.presets import PRESETS, read_attack
-    from holdfast.balls import BALLS
     from holdfast.catalog import objectives
     from holdfast.spelling import read
 
@@ -115,7 +110,7 @@ def _preset(name: str, ball: str | None, attack: str | None, objective: str | No
         base,
         goal=goal,
         attack=read_attack(attack) if attack else base.attack,
-        ball=read(ball, BALLS, "ball") if ball else base.ball,
+        ball=ball or base.ball,
         source=f"{name} ({base.source}){', changed' if changed else ''}",
         prepare=prepared.get(goal.name),
     )
@@ -131,13 +126,3 @@ def _measured_by(goal: Goal, divergence: str, objective: str | None) -> Goal:
     if not isinstance(goal, MeasuredGoal):
         raise HoldfastError(f"the objective {goal.name} takes no divergence; leave --divergence out")
     return replace(goal, divergence=READERS["Divergence"](divergence))
-
-
-def empty(folder: Path) -> None:
-    """Make ``folder``, before anything is computed, and refuse one that holds something."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise HoldfastError(f"{folder} is not empty; choose another --out, or delete what is in it")
-    except OSError as error:
-        raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from holdfast.cli.flags import Arch, Images, Seed, Size, TrustRemoteCode
+from holdfast.cli.subject import ball_of, empty, population_of, require_fit
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.balls import Ball
+    from holdfast.certificates import CertificateRecord
 
 HOW = "What is certified"
 COMPUTES = "How it is computed"
@@ -48,20 +50,18 @@ def command(
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
     # Loaded here, because these need torch.
-    from holdfast import data
     from holdfast.attacks.presets import read_attack
     from holdfast.bounds import read_method
     from holdfast.certificates import certify
     from holdfast.certified.accuracy import InstanceAccuracy
-    from holdfast.cli.attack import empty
     from holdfast.cli.progress import Shown
-    from holdfast.encoders import Options, load
-    from holdfast.evaluation import Population
+    from holdfast.encoders import Options
     from holdfast.run import Run
-    from holdfast.runner import unfit
 
+    if (chosen := ball_of(eps, ball)) is None:
+        raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
     asked = InstanceAccuracy(
-        balls=(chosen := _ball(eps, ball),),
+        balls=(chosen,),
         anchors=limit,
         negatives=negatives,
         method=read_method(method),
@@ -70,33 +70,22 @@ def command(
     )
     run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)
     empty(out)
-    loaded = load(encoder, Options(arch, size, trust_remote_code))
-    population = Population(loaded, data.load(images, loaded.domain, loaded.geometry, seed=seed), run)
+    population = population_of(encoder, Options(arch, size, trust_remote_code), images, run)
     with Shown() as shown:
-        if problem := unfit(population):
-            raise HoldfastError(f"{loaded.name} is not fit to be certified: {problem}")
-        record = certify(
-            population, asked.told(chosen), out, started, lambda share: shown(f"{loaded.name}: certificates", share)
-        )
-    for found in record.certificates:
-        where = f" ({found.witness})" if found.witness else f" ({found.reason})" if found.status == "UNKNOWN" else ""
-        print(f"{found.id}: {found.status}{where}")
-    counts = ", ".join(f"{record.counted(status)} {status}" for status in ("CERTIFIED", "FALSIFIED", "UNKNOWN"))
-    against = min(negatives, len(population.images) - 1)
-    print(
-        f"{counts} in {chosen} by {method}, each against {against} other images; contradictions: {record.contradictions}"
-    )
+        require_fit(population, "certified")
+        progress = partial(shown, f"{population.encoder.name}: certificates")
+        record = certify(population, asked.told(chosen), out, started, progress)
+    _print(record, f"in {chosen} by {method}, each against {min(negatives, len(population.images) - 1)} other images")
     print(f"Certificates: {out / 'certify.json'}")
     if record.contradictions:
         shown.say("attacks succeed inside certified balls: trust no certificate of this encoder, and report this")
     return 1 if record.contradictions else 0
 
 
-def _ball(eps: str | None, ball: str | None) -> Ball:
-    """Return the ball that either flag names."""
-    from holdfast.balls import BALLS, Linf
-    from holdfast.spelling import convert, read
-
-    if (eps is None) == (ball is None):
-        raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
-    return Linf(convert(eps, "float", "eps")) if eps is not None else read(str(ball), BALLS, "ball")
+def _print(record: CertificateRecord, how: str) -> None:
+    """Print each image's status and how many there are of each."""
+    for found in record.certificates:
+        where = f" ({found.witness})" if found.witness else f" ({found.reason})" if found.status == "UNKNOWN" else ""
+        print(f"{found.id}: {found.status}{where}")
+    counts = ", ".join(f"{record.counted(status)} {status}" for status in ("CERTIFIED", "FALSIFIED", "UNKNOWN"))
+    print(f"{counts} {how}; contradictions: {record.contradictions}")

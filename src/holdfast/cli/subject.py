@@ -1,0 +1,54 @@
+"""What ``attack`` and ``certify`` begin with: a ball, an empty folder, images and an encoder that is fit for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.balls import Ball
+    from holdfast.encoders import Options
+    from holdfast.evaluation import Population
+    from holdfast.run import Run
+
+
+def ball_of(eps: str | None, ball: str | None) -> Ball | None:
+    """Return the ball that either flag names, if one does."""
+    from holdfast.balls import BALLS, Linf
+    from holdfast.spelling import convert, read
+
+    if eps and ball:
+        raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
+    if eps:
+        return Linf(convert(eps, "float", "eps"))
+    return read(ball, BALLS, "ball") if ball else None
+
+
+def empty(folder: Path) -> None:
+    """Make ``folder``, before anything is computed, and refuse one that holds something."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise HoldfastError(f"{folder} is not empty; choose another --out, or delete what is in it")
+    except OSError as error:
+        raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+
+
+def population_of(encoder: str, options: Options, images: str, run: Run, limit: int | None = None) -> Population:
+    """Return the images and the encoder that the flags name; ``limit`` leaves so many images, chosen by the seed."""
+    from holdfast import data
+    from holdfast.encoders import load
+    from holdfast.evaluation import Population
+
+    loaded = load(encoder, options)
+    return Population(loaded, data.load(images, loaded.domain, loaded.geometry, limit=limit, seed=run.seed), run)
+
+
+def require_fit(population: Population, purpose: str) -> None:
+    """Raise unless the encoder can be measured; ``purpose`` says what for, as in ``attacked``."""
+    from holdfast.runner import unfit
+
+    if problem := unfit(population):
+        raise HoldfastError(f"{population.encoder.name} is not fit to be {purpose}: {problem}")
