@@ -17,6 +17,8 @@ from holdfast.result import Estimate, Number, Record, Series
 MOST_RESAMPLES, ALL_DRAWS = 2000, 40_000_000
 Values = Float[np.ndarray, "n"]
 Better = Literal["lower", "higher", "neither"]
+Summary = tuple[float, float, float, str]
+"""A value, the two ends of its interval and the method."""
 
 
 def resamples(n: int) -> int:
@@ -125,30 +127,16 @@ def summarise(
     values = values[~np.isnan(values)]
     n, missing = len(values), len(series.values) - len(values)
     reason = f"{missing} of {len(series.values)} samples undefined: {next(iter(series.reasons.values()), 'no reason')}"
-    value, low, high, method = nan, nan, nan, "undefined"
-    if n and statistic == "share":
-        if not np.isin(values, (0, 1)).all():
-            other = next(value for value in values.tolist() if value not in (0, 1))
-            raise HoldfastError(
-                f"a share of samples needs values 0 and 1, got {other:g}; summarise {series.quantity} as a mean"
-            )
-        successes = int(values.sum())
-        value, (low, high), method = successes / n, wilson(successes, n, confidence), "Wilson"
-    elif n and statistic == "median":
-        value, method = float(np.median(values)), "order statistics"
-        low, high = median_interval(values, confidence)
-        if decides_nothing(n, confidence):
-            method = f"range of all {n}, too few for {confidence:.0%}"
-    elif n:
-        value, method = float(values.mean()), f"BCa bootstrap over samples, {resamples(n)} resamples"
-        low, high = bootstrap(values, confidence)
-        if most is None and series.unit.startswith("share"):
-            most = 1.0
-        if most is not None and 0 <= values.min() == values.max() <= most:
-            value, unseen = float(values[0]), wilson(0, n, confidence)[1]  # the mean of equal values may round away
-            low, high, method = value * (1 - unseen), value + (most - value) * unseen, "all values equal: Wilson"
-        elif values.min() == values.max():
-            low, high, method = nan, nan, "one sample: no interval" if n == 1 else "all values equal: no interval"
+    if most is None and series.unit.startswith("share"):
+        most = 1.0
+    if not n:
+        value, low, high, method = nan, nan, nan, "undefined"
+    elif statistic == "share":
+        value, low, high, method = _share(values, confidence, series.quantity)
+    elif statistic == "median":
+        value, low, high, method = _median(values, confidence)
+    else:
+        value, low, high, method = _mean(values, confidence, most)
     return Estimate(
         quantity=quantity or series.quantity,
         conditions=series.conditions,
@@ -166,6 +154,36 @@ def summarise(
         statistic="median" if statistic == "median" else "mean",
         reason=reason if missing else None,
     )
+
+
+def _share(values: Values, confidence: float, quantity: str) -> Summary:
+    """Return the share of ones among ``values``."""
+    if not np.isin(values, (0, 1)).all():
+        other = next(value for value in values.tolist() if value not in (0, 1))
+        raise HoldfastError(f"a share of samples needs values 0 and 1, got {other:g}; summarise {quantity} as a mean")
+    successes, n = int(values.sum()), len(values)
+    return successes / n, *wilson(successes, n, confidence), "Wilson"
+
+
+def _median(values: Values, confidence: float) -> Summary:
+    """Return the median of ``values``."""
+    n = len(values)
+    few = decides_nothing(n, confidence)
+    method = f"range of all {n}, too few for {confidence:.0%}" if few else "order statistics"
+    return float(np.median(values)), *median_interval(values, confidence), method
+
+
+def _mean(values: Values, confidence: float, most: float | None) -> Summary:
+    """Return the mean of ``values``, none of which can leave [0, ``most``]."""
+    n, lowest, highest = len(values), float(values.min()), float(values.max())
+    if lowest < highest:
+        method = f"BCa bootstrap over samples, {resamples(n)} resamples"
+        return float(values.mean()), *bootstrap(values, confidence), method
+    # The mean of equal values may round away from them.
+    if most is not None and 0 <= lowest <= most:
+        unseen = wilson(0, n, confidence)[1]
+        return lowest, lowest * (1 - unseen), lowest + (most - lowest) * unseen, "all values equal: Wilson"
+    return lowest, nan, nan, "one sample: no interval" if n == 1 else "all values equal: no interval"
 
 
 @lru_cache(maxsize=2)
