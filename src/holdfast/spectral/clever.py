@@ -61,18 +61,7 @@ class Clever(Evaluation):
     headline = ("clever_score",)
 
     def observation(self) -> Gradients:
-        return Gradients(
-            self.balls,
-            self.batches,
-            self.draws,
-            self.rivals,
-            self.random,
-            self.guided,
-            self.logits,
-            self.k,
-            self.graph,
-            self.samples,
-        )
+        return Gradients(**vars(self))  # the same settings
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         chosen, (worst, why) = population.choose(self.random), self.observation().worst(population)

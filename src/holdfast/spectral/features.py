@@ -11,12 +11,11 @@ import numpy as np
 from holdfast.errors import HoldfastError
 from holdfast.evaluation import settings
 from holdfast.result import EncoderInfo, ImagesInfo, Result
-from holdfast.spectral.analysis import RANKS, Spade, proved, scored
+from holdfast.spectral.analysis import RANKS, Spade, scored
 from holdfast.spectral.drawing import checked, draw
 from holdfast.spectral.embedding import embedding_pictures
-from holdfast.spectral.findings import assembled
-from holdfast.spectral.spade import Spectral, clusters
-from holdfast.spectral.stability import baselines, subsets
+from holdfast.spectral.population import Scored
+from holdfast.spectral.spade import Spectral
 
 
 def read(path: Path) -> Any:
@@ -60,29 +59,15 @@ def measure(
     x, y = checked(inputs, outputs)
     ids = [str(row) for row in range(len(x))]
     drawing = draw(x, y, asked.k, asked.graph, asked.repair, seed)
-    found = scored(drawing, seed)
-    found = proved(found) if asked.certify else found
+    mine = asked.proved(Scored(x, y, drawing, scored(drawing, seed), range(len(x)), np.arange(len(x))))
     known = None if labels is None else np.asarray(labels)
-    if known is not None:
-        if known.shape != (len(x),) or known.dtype.kind not in "iu":
-            raise HoldfastError(
-                f"labels must be one integer per sample, shape ({len(x)},), got {known.dtype} of shape {known.shape}; "
-                "number the classes"
-            )
-        kind, groups = "label", {str(value): np.flatnonzero(known == value).tolist() for value in np.unique(known)}
-    else:
-        kind = "cluster"
-        groups = {f"around {ids[centre]}": members.tolist() for centre, members in clusters(x, seed)}
-    findings = assembled(
-        ids,
-        found,
-        subsets(x, y, asked.k, asked.graph, asked.subsets, seed, asked.repair),
-        baselines(x, y.features, drawing, asked.graph, seed),
-        groups,
-        {},
-        kind,
-    )
-    pictures = embedding_pictures(found, None if known is None else known.tolist())
+    if known is not None and (known.shape != (len(x),) or known.dtype.kind not in "iu"):
+        raise HoldfastError(
+            f"labels must be one integer per sample, shape ({len(x)},), got {known.dtype} of shape {known.shape}; "
+            "number the classes"
+        )
+    findings = asked.described(ids, mine, known, {}, seed)
+    pictures = embedding_pictures(mine.found, None if known is None else known.tolist())
     result = Result(
         evaluation=asked.name,
         version=asked.version,
@@ -96,7 +81,7 @@ def measure(
         settings={**settings(asked), "seed": seed, "precision": str(y.values.dtype).removeprefix("torch.")},
         findings=findings.model_copy(update={"pictures": pictures}),
     )
-    return result, found
+    return result, mine.found
 
 
 def _mark(array: np.ndarray) -> str:

@@ -8,13 +8,14 @@ stand the numbers that are steadier than it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import nan
 from typing import final
 
 import numpy as np
 import torch
+from jaxtyping import Int
 
 from holdfast.evaluation import Evaluation, Population
 from holdfast.pictures import ends, row
@@ -68,16 +69,32 @@ class Spectral(Evaluation):
         ids = [population.images.ids[row] for row in rows]
         if points(population.codes[list(rows)].cpu(), "codes").constant:
             return _collapsed(ids)
-        mine, seed = scores_of(population, self._asked()), population.run.seed
-        found = proved(mine.found) if self.certify else mine.found
-        kind, groups = _groups(population, mine, ids)
+        mine, seed = self.proved(scores_of(population, self._asked())), population.run.seed
+        labels = population.images.labels
+        own = None if labels is None else labels[list(mine.rows)].numpy()
+        return self.described(ids, mine, own, self._layers(mine, observed, seed), seed)
+
+    def proved(self, mine: Scored) -> Scored:
+        """Return the scores with the proof that the settings ask for."""
+        return replace(mine, found=proved(mine.found)) if self.certify else mine
+
+    def described(
+        self,
+        ids: Sequence[str],
+        mine: Scored,
+        labels: Int[np.ndarray, "n"] | None,
+        layers: Mapping[str, Spade],
+        seed: int,
+    ) -> Findings:
+        """Return everything known of one map, from the scores of its outputs and of inner layers."""
+        kind, groups = _groups(mine, ids, labels, seed)
         return assembled(
             ids,
-            found,
+            mine.found,
             subsets(mine.x, mine.y, self.k, self.graph, self.subsets, seed, self.repair),
             baselines(mine.x, mine.y.features, mine.ordered, self.graph, seed),
             groups,
-            self._layers(mine, observed, seed),
+            layers,
             kind,
         )
 
@@ -101,15 +118,15 @@ class Spectral(Evaluation):
         return made
 
 
-def _groups(population: Population, mine: Scored, ids: Sequence[str]) -> tuple[str, dict[str, list[int]]]:
+def _groups(
+    mine: Scored, ids: Sequence[str], labels: Int[np.ndarray, "n"] | None, seed: int
+) -> tuple[str, dict[str, list[int]]]:
     """Return the samples by label or, without labels, by cluster of the inputs, called after its most central image."""
-    labels = population.images.labels
     if labels is not None:
-        own = labels[list(mine.rows)]
-        return "label", {str(value): (own == value).nonzero()[:, 0].tolist() for value in own.unique().tolist()}
+        return "label", {str(value): np.flatnonzero(labels == value).tolist() for value in np.unique(labels)}
     return "cluster", {
         f"around {ids[int(mine.order[centre])]}": mine.order[members].tolist()
-        for centre, members in clusters(mine.x, population.run.seed)
+        for centre, members in clusters(mine.x, seed)
     }
 
 
