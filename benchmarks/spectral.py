@@ -1,19 +1,25 @@
 """Spectral scores against their floor, one blocked n x n x d product of the same inputs, in one thread of this process.
 
 Memory is what the process holds beyond its inputs. Above 10,000 samples the floor is scaled from a share of its rows.
+``--published`` takes MNIST's test images and the codes of encoders with published weights from HOLDFAST_REFERENCE instead.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import time
 from collections.abc import Callable
 from math import log
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.tightness import PUBLISHED
+from holdfast.encoders import Options, load
 from holdfast.spectral.drawing import Drawing, checked, draw
 from holdfast.spectral.eigen import spectrum
 from holdfast.spectral.graphs.exact import ROWS, nearest
@@ -24,6 +30,7 @@ from holdfast.spectral.resistance import resistances
 from holdfast.spectral.solve import one_thread
 
 FEATURES, CODES, LATENT, K = 784, 100, 12, 10
+ENCODERS = ("mnist_base", "mnist_cnn_4layer_a")
 
 
 def samples(n: int) -> tuple[Tensor, Tensor]:
@@ -36,6 +43,14 @@ def samples(n: int) -> tuple[Tensor, Tensor]:
     folded = torch.cat([latent, 2 * torch.sin(1.5 * latent)], 1)
     codes = folded @ torch.randn(2 * LATENT, CODES, generator=generator)
     return inputs, codes + 0.1 * torch.randn(n, CODES, generator=generator)
+
+
+def published(folder: Path, weights: str) -> tuple[Tensor, Tensor]:
+    """Return MNIST's test images and their codes."""
+    images = torch.tensor(np.load(folder / "images" / "mnist_test.npz")["images"]).float() / 255
+    arch = f"holdfast.encoders.rvcl:{PUBLISHED[weights]}"
+    encoder = load(f"checkpoint:{folder / 'encoders' / weights}.pt", Options(arch=arch))
+    return images.flatten(1), torch.cat([encoder(part) for part in images.split(1000)])
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -57,9 +72,8 @@ def product(inputs: Tensor) -> float:
     return seconds(work) * len(inputs) / rows
 
 
-def graphs(n: int) -> tuple[Drawing, float, float]:
-    """Return the graphs of ``n`` samples, the seconds they took and those of the floor."""
-    inputs, codes = samples(n)
+def graphs(inputs: Tensor, codes: Tensor) -> tuple[Drawing, float, float]:
+    """Return the graphs of samples, the seconds they took and those of the floor."""
     drawn: list[Drawing] = []
 
     def work() -> None:
@@ -74,10 +88,9 @@ def solver(drawing: Drawing, r: int, tolerance: float) -> float:
     return min(seconds(lambda: spectrum(drawing.inputs, drawing.outputs, r, tolerance)) for _ in range(2))
 
 
-def small(n: int) -> float:
+def small(inputs: Tensor, codes: Tensor) -> float:
     """Print every part as a ratio to the floor, and return the seconds of the largest eigenvalue."""
-    inputs, codes = samples(n)
-    drawing, took, floor = graphs(n)
+    drawing, took, floor = graphs(inputs, codes)
     exact = seconds(lambda: nearest(points(inputs), K))
     score = solver(drawing, 1, 1e-3)
     parts = {
@@ -88,7 +101,7 @@ def small(n: int) -> float:
         "hops of all input edges": seconds(lambda: hops(drawing.outputs, drawing.inputs.edges)),
         "resistances of all input edges": seconds(lambda: resistances(drawing.outputs, drawing.inputs.edges)),
     }
-    print(f"n = {n:,}, one product {floor:.2f} s ({len(codes[0])} codes, k = {K})")
+    print(f"n = {len(inputs):,}, one product {floor:.2f} s ({len(codes[0])} codes, k = {K})")
     for name, spent in parts.items():
         print(f"  {name:32s} {spent / floor:7.3f} x product {spent / exact:7.3f} x neighbours ({spent:.3f} s)")
     return score
@@ -98,12 +111,18 @@ def main() -> None:
     """Print the ratios at 10,000 samples, and how the largest eigenvalue scales."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--large", type=int, nargs="*", default=[50_000, 100_000, 200_000], help="larger sizes")
+    parser.add_argument("--published", action="store_true")
     given = parser.parse_args()
     torch.set_num_threads(1)
     with one_thread():
-        first = small(10_000)
+        if given.published:
+            for weights in ENCODERS:
+                print(weights)
+                small(*published(Path(os.environ["HOLDFAST_REFERENCE"]), weights))
+            return
+        first = small(*samples(10_000))
         for n in given.large:
-            drawing, took, floor = graphs(n)
+            drawing, took, floor = graphs(*samples(n))
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             spent, ten = solver(drawing, 1, 1e-3), solver(drawing, 10, 1e-5)
             grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
