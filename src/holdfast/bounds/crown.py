@@ -37,6 +37,20 @@ class Relaxed:
     mixed: Bool[Tensor, "b"] | bool = False
     """In which images intervals improved on CROWN where it matters."""
 
+    @classmethod
+    def within(cls, graph: Graph, region: Region, boxes: list[Box]) -> Relaxed:
+        """Return what is known where every box is."""
+        relaxed = cls(graph, region, boxes)
+        for node in graph.nodes:
+            if isinstance(node.operation, Rule):
+                relaxed.planes[node.index] = node.operation.relax(*(boxes[i] for i in node.inputs))
+        return relaxed
+
+    def take(self, images: Int[Tensor, "a"]) -> Relaxed:
+        """Return the same of some images."""
+        boxes = [Box(*(end[images] for end in box)) for box in self.boxes]
+        return Relaxed.within(self.graph, self.region.take(images), boxes)
+
 
 class Slopes:
     """Choices left to whoever bounds: here, none. What is chosen for ReLUs is as sound, whatever it is."""
@@ -92,9 +106,13 @@ def through(form: Form, planes: Planes) -> tuple[Sequence[Form], Tensor]:
 
 Bounder = Callable[[Relaxed, int, Form], Tensor]
 """How forms over a node are bounded: ``minimise``, or that with optimised slopes."""
+Refiner = Callable[[Relaxed, int], Box]
+"""How the box of a node is made tighter once it is known."""
 
 
-def relax(graph: Graph, region: Region, joint: bool = True, bounder: Bounder = minimise) -> Relaxed:
+def relax(
+    graph: Graph, region: Region, joint: bool = True, bounder: Bounder = minimise, refiner: Refiner | None = None
+) -> Relaxed:
     """Return boxes and planes of all nodes, by CROWN where a tighter box changes a relaxation.
 
     ``joint`` intersects with interval bounds (each can be the tighter); without it the boxes are CROWN's own.
@@ -110,20 +128,27 @@ def relax(graph: Graph, region: Region, joint: bool = True, bounder: Bounder = m
         if node.index in wanted and node.index not in exact:
             where = curved(graph, node.index, box)
             relaxed.boxes[-1] = tightened(relaxed, node.index, where, joint, bounder)
+            if refiner:
+                relaxed.boxes[-1] = refiner(relaxed, node.index)
     return relaxed
 
 
 def exact_nodes(graph: Graph, region: Region) -> set[int]:
     """Return the nodes whose interval bounds nothing can improve: in a box, one affine map of separate entries."""
-    separate = {0}
-    exact = {0} if region.ball is Linf else set()
+    if region.ball is not Linf:
+        return set()
+    apart = separate_nodes(graph)
+    affine = [node for node in graph.nodes[1:] if not isinstance(node.operation, Rule) and len(node.inputs) == 1]
+    return {0, *(node.index for node in affine if node.inputs[0] in apart)}
+
+
+def separate_nodes(graph: Graph) -> set[int]:
+    """Return the nodes whose entries each depend on a pixel of their own."""
+    apart = {0}
     for node in graph.nodes[1:]:
-        if not isinstance(node.operation, Rule) and len(node.inputs) == 1 and node.inputs[0] in separate:
-            if isinstance(node.operation, Diagonal):
-                separate.add(node.index)
-            if region.ball is Linf:
-                exact.add(node.index)
-    return exact
+        if isinstance(node.operation, Diagonal) and len(node.inputs) == 1 and node.inputs[0] in apart:
+            apart.add(node.index)
+    return apart
 
 
 def curved(graph: Graph, target: int, box: Box) -> Bool[Tensor, "b ..."]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -20,8 +19,9 @@ from torch import Tensor
 
 from holdfast.balls import Linf
 from holdfast.bounds.affine import Affine
-from holdfast.bounds.alpha import ascend, ascend_rows
-from holdfast.bounds.crown import Relaxed, relax
+from holdfast.bounds.alpha import ascend_rows
+from holdfast.bounds.crops import refine
+from holdfast.bounds.crown import Relaxed
 from holdfast.bounds.graph import RULES, Graph, Node
 from holdfast.bounds.method import Place, Reached, Seeker
 from holdfast.bounds.regions import Region
@@ -51,11 +51,12 @@ class Exact(Seeker):
     """The minimum or the robust radius itself, given ``seconds`` for each row; out of time, the bound proved by then.
 
     A radius is settled once nearer than ``gap``, as a share of it, to a point that is confused. Boxes are those of
-    alpha-CROWN after ``inner`` steps at ``rate``.
+    alpha-CROWN after ``inner`` steps at ``rate``, tightened for the share ``boxes`` of the time.
     """
 
     seconds: float = 60.0
     gap: float = 0.02
+    boxes: float = 0.1
     inner: int = 20
     rate: float = 0.25
     name = "exact"
@@ -107,7 +108,7 @@ class Exact(Seeker):
     def _relaxed(self, graph: Graph, region: Region) -> Relaxed:
         if region.ball is not Linf:
             raise HoldfastError(f"exact bounds are for linf balls, got {region.ball.name}; use alpha or branch")
-        return relax(graph, region, bounder=partial(ascend, steps=self.inner, rate=self.rate))
+        return refine(graph, region, self.inner, self.rate, self.boxes * self.seconds)
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class Lagrangian:
             y = torch.where(self.free[node.index][:, None], variable, torch.where(active, inputs[0], 0.0))
             total = total + self._penalty(node, inputs[0], y, unit, duals)
             values.append(y)
-        return total + ((values[-1] * one.unsqueeze(-1)).sum(1).flatten(1) * self.rows).sum(1)
+        return total + ((values[-1].flatten(2) * one).sum(1) * self.rows).sum(1)
 
     def _penalty(self, node: Node, z: Tensor, y: Tensor, unit: Tensor, duals: Duals) -> Float[Tensor, "b"]:
         """Return the constraints of a ReLU node times their multipliers: never positive where they hold."""

@@ -66,7 +66,7 @@ def proved_radii(
 
 def _place(pixels: Pixels, ball: type[Ball], domain: Domain) -> Place:
     def at(eps: Float[Tensor, "b"]) -> Region:
-        return region(pixels, ball, eps, domain)
+        return region(pixels.expand(len(eps), *pixels.shape[1:]), ball, eps, domain)
 
     return at
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.balls import L1, L2, Ball, Linf, column
@@ -34,8 +34,11 @@ class Region:
 
     def pick(self, image: int) -> Region:
         """Return the region of one image."""
-        one = slice(image, image + 1)
-        return Region(self.centre[one], self.low[one], self.high[one], self.eps[one], self.ball)
+        return self.take(slice(image, image + 1))
+
+    def take(self, images: slice | Int[Tensor, "a"]) -> Region:
+        """Return the regions of some images."""
+        return Region(self.centre[images], self.low[images], self.high[images], self.eps[images], self.ball)
 
     @property
     def box(self) -> Box:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import final
 
 import torch
@@ -18,14 +17,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.balls import Linf
-from holdfast.bounds.alpha import ascend, ascend_rows
-from holdfast.bounds.crown import Relaxed, Slopes, minimise, relax
+from holdfast.bounds.alpha import ascend_rows
+from holdfast.bounds.crops import refine
+from holdfast.bounds.crown import Relaxed, Slopes, minimise
 from holdfast.bounds.forms import Form, chosen
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.lagrangian import KINDS, Duals, Lagrangian, positive
 from holdfast.bounds.method import Place, Reached, Seeker
+from holdfast.bounds.parts import Tasks
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations import Box, Planes
+from holdfast.bounds.seeking import bisected
 from holdfast.errors import HoldfastError
 
 DESCENTS = 2  # of the vectors, for each ascent of the multipliers
@@ -33,9 +35,10 @@ LAST = 60  # descents before a proof is tried
 STRIDE, MOMENTUM = 0.3, 0.8
 FLOOR = 0.02  # of kappa, as a share of its mean
 HALVINGS = 14
-GROWTH = 2.5  # at most, of a radius that is proved, to one that is tried: proofs cost more than failures
 HOPE = 0.005
 """Share by which a diagonal must be raisable before a proof is worth its time."""
+SLOPES = 0.25  # steps of alpha-CROWN, and twice those of branch and bound
+PARTS, BATCH = 1000, 32  # of branch and bound
 LARGEST = 15_000
 """The most variables of which a dense matrix is made: two gigabytes."""
 
@@ -161,17 +164,28 @@ class Ascent:
         return -float((kappa + high * raised).sum()) / 2
 
 
+@dataclass(frozen=True)
+class Eased:
+    """What is known of rows before the ascent: for each the relaxation over its own region, and a bound."""
+
+    relaxed: Relaxed
+    rows: Float[Tensor, "s d"]
+    bounds: Float[Tensor, "s"]
+
+
 @final
 @dataclass(frozen=True)
 class Semidefinite(Seeker):
     """The bound of all neurons together, given ``seconds`` for an image and at most ``steps`` of ascent for a radius.
 
-    ``rank`` vectors stand for a matrix; ``rounds`` radii are tried for each row. Boxes and the first multipliers are
-    those of alpha-CROWN after ``inner`` steps.
+    Boxes and the first multipliers are those of alpha-CROWN after ``inner`` steps, and ``easy`` is the share of the time
+    in which branch and bound tightens boxes, and once more in which it tries the rows themselves. ``rank`` vectors stand
+    for a matrix. A search for radii leaves time for ``rounds`` that fail.
     """
 
     seconds: float = 60.0
     rounds: int = 4
+    easy: float = 0.1
     steps: int = 600
     rank: int = 6
     rate: float = 0.03
@@ -182,64 +196,63 @@ class Semidefinite(Seeker):
     def __call__(self, graph: Graph, region: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
         found = torch.empty_like(rows[..., 0])
         for image in range(len(rows)):
-            found[image], ascent = self._climbed(
-                graph, region.pick(image), rows[image], time.monotonic() + self.seconds
-            )
-            if ascent:
-                kappas = ascent.kappa()
-                for row, kappa in enumerate(kappas):
-                    found[image, row] = max(float(found[image, row]), ascent.proved(row, kappa, HALVINGS))
+            where = torch.zeros(len(rows[image]), dtype=torch.int64, device=rows.device)
+            end = time.monotonic() + self.seconds
+            eased = self._eased(graph, region.pick(image), where, rows[image], end, torch.inf)
+            found[image] = eased.bounds
+            ascent = self._climbed(eased, torch.arange(len(where)), end, None)
+            for row, kappa in enumerate(ascent.kappa() if ascent else []):
+                found[image, row] = max(
+                    float(found[image, row]), ascent.proved(row, kappa, HALVINGS) if ascent else 0.0
+                )
         return found
 
     @torch.no_grad()
     def reach(
         self, graph: Graph, place: Place, rows: Float[Tensor, "s d"], low: Float[Tensor, "s"], high: Float[Tensor, "s"]
     ) -> Reached:
-        low, high, begun = low.clone(), high.clone(), time.monotonic()
-        last: Ascent | None = None
-        kept = torch.arange(len(rows))
-        for turn in range(self.rounds):
-            open_ = (high > low).nonzero()[:, 0]
-            now = time.monotonic()
-            if not len(open_) or now > begun + self.seconds:
-                break
-            middle = (low[open_] + high[open_]) / 2
-            eps = torch.where(low[open_] > 0, torch.minimum(middle, GROWTH * low[open_]), middle)
-            end = now + (begun + self.seconds - now) / (self.rounds - turn)
-            if last:  # rows only ever leave
-                last = last.pick((kept[:, None] == open_).any(1).nonzero()[:, 0])
-            won, last = self._won(graph, place(eps), rows[open_], end, last)
-            kept = open_
-            low[open_], high[open_] = torch.where(won, eps, low[open_]), torch.where(won, high[open_], eps)
-        return Reached(low, torch.full((len(rows), *graph.nodes[0].shape[1:]), torch.nan).to(low))
+        last: tuple[Tensor, Ascent] | None = None
 
-    def _won(
-        self, graph: Graph, region: Region, rows: Float[Tensor, "s d"], end: float, last: Ascent | None
-    ) -> tuple[Bool[Tensor, "s"], Ascent | None]:
-        """Return which rows are proved positive by ``end``, each over its own region, and where the ascent ended."""
-        bound, ascent = self._climbed(graph, region, rows, end, last)
-        won = bound > 0
-        if ascent:
-            for row, kappa in enumerate(ascent.kappa()):
-                won[row] = bool(won[row]) or (bool(kappa.sum() < 0) and ascent.proved(row, kappa, 0) >= 0)
-        return won, ascent
+        def trial(region: Region, tried: Int[Tensor, "o"], where: Int[Tensor, "o"], end: float) -> Bool[Tensor, "o"]:
+            nonlocal last
+            eased = self._eased(graph, region, where, rows[tried], end, 0.0)
+            won = eased.bounds > 0
+            hard = (~won).nonzero()[:, 0]
+            ascent = self._climbed(eased, hard, end, _of(last, tried[hard])) if len(hard) else None
+            if ascent:
+                last = tried[hard], ascent
+                for row, kappa in zip(hard, ascent.kappa(), strict=True):
+                    won[row] = bool(kappa.sum() < 0) and ascent.proved(int((hard == row).nonzero()), kappa, 0) >= 0
+            return won
 
-    def _climbed(
-        self, graph: Graph, region: Region, rows: Float[Tensor, "s d"], end: float, last: Ascent | None = None
-    ) -> tuple[Float[Tensor, "s"], Ascent | None]:
-        """Return bounds by alpha-CROWN, of rows over one region or each over its own, and the ascent from there.
+        return bisected(trial, place, low, high, self.rounds, self.seconds)
 
-        It begins with the multipliers of ``last`` wherever they were free there.
-        """
+    def _eased(
+        self,
+        graph: Graph,
+        region: Region,
+        where: Int[Tensor, "s"],
+        rows: Float[Tensor, "s d"],
+        end: float,
+        target: float,
+    ) -> Eased:
+        """Return what branch and bound says of rows, each over the region that ``where`` names."""
         if region.ball is not Linf:
             raise HoldfastError(f"semidefinite bounds are for linf balls, got {region.ball.name}; use alpha or branch")
+        share = self.easy * (end - time.monotonic())
+        relaxed = refine(graph, region, self.inner, SLOPES, share)
+        tasks, end = Tasks(relaxed, where, rows, SLOPES / 2), time.monotonic() + share
+        bounds = tasks.explored(tasks.root(self.inner), self.inner, PARTS, BATCH, end, target)
+        return Eased(relaxed.take(where), rows, bounds)
+
+    def _climbed(self, eased: Eased, which: Int[Tensor, "h"], end: float, last: Ascent | None) -> Ascent | None:
+        """Return where the ascent ended, from the multipliers of ``last`` wherever they were free there."""
         begun = time.monotonic()
-        region = spread(region, len(rows))
-        relaxed = relax(graph, region, bounder=partial(ascend, steps=self.inner, rate=0.25))
-        bound, best = ascend_rows(relaxed, rows[:, None], self.inner, 0.25)
-        problem = Lagrangian(graph, relaxed.boxes, rows)
+        relaxed, rows = eased.relaxed.take(which), eased.rows[which]
+        _, best = ascend_rows(relaxed, rows[:, None], self.inner, SLOPES)
+        problem = Lagrangian(relaxed.graph, relaxed.boxes, rows)
         if not any(bool(free.any()) for free in problem.free.values()):
-            return bound[:, 0], None
+            return None
         if (size := int((problem.widths > 0).sum(1).max())) > LARGEST:
             raise HoldfastError(f"semidefinite bounds are for up to {LARGEST:,} variables, got {size:,}; use alpha")
         ascent = self._begin(problem, relaxed, best)
@@ -256,7 +269,7 @@ class Semidefinite(Seeker):
             ascent.descend(DESCENTS - 1)
             ascent.ascend(share)
         ascent.descend(LAST)
-        return bound[:, 0], ascent
+        return ascent
 
     def _begin(self, problem: Lagrangian, relaxed: Relaxed, slopes: dict[int, Tensor]) -> Ascent:
         """Return the multipliers that make the Lagrangian's bound that of alpha-CROWN, and random vectors."""
@@ -287,7 +300,8 @@ def lengths(vectors: Float[Tensor, "b r n1"]) -> Float[Tensor, "b 1 n1"]:
     return (vectors * vectors).sum(1, keepdim=True).sqrt()
 
 
-def spread(region: Region, count: int) -> Region:
-    """Return the region of one image, or its regions at ``count`` radii, as ``count`` regions."""
-    centre, low, high = (end.expand(count, *end.shape[1:]) for end in (region.centre, region.low, region.high))
-    return Region(centre, low, high, region.eps.expand(count), region.ball)
+def _of(last: tuple[Tensor, Ascent] | None, rows: Int[Tensor, "h"]) -> Ascent | None:
+    """Return the last ascent of these rows, if there was one of all of them."""
+    if last is None or not torch.isin(rows, last[0]).all():
+        return None
+    return last[1].pick((last[0][None] == rows[:, None]).int().argmax(1))
