@@ -39,6 +39,8 @@ HOPE = 0.005
 """Share by which a diagonal must be raisable before a proof is worth its time."""
 SLOPES = 0.25  # steps of alpha-CROWN, and twice those of branch and bound
 PARTS, BATCH = 1000, 32  # of branch and bound
+BOXES, SPLITS = 0.15, 0.4  # shares of the time for inner layers, and for rows near zero
+NEAR = 0.25  # of a row's clean value: how far below zero its bound may be
 LARGEST = 15_000
 """The most variables of which a dense matrix is made: two gigabytes."""
 
@@ -178,15 +180,14 @@ class Eased:
 class Semidefinite(Seeker):
     """The bound of all neurons together, given ``seconds`` for an image and at most ``steps`` of ascent for a radius.
 
-    Boxes and the first multipliers are those of alpha-CROWN after ``inner`` steps, and ``easy`` is the share of the time
-    in which branch and bound tightens boxes, and once more in which it tries the rows themselves. ``rank`` vectors stand
-    for a matrix. A search for radii leaves time for ``rounds`` that fail.
+    Boxes and the first multipliers are those of alpha-CROWN after ``inner`` steps; branch and bound tightens the boxes,
+    and tries rows whose bound is not far below zero. ``rank`` vectors stand for a matrix. A search for radii leaves time
+    for ``rounds`` that fail.
     """
 
     seconds: float = 60.0
     rounds: int = 4
-    easy: float = 0.1
-    steps: int = 600
+    steps: int = 1000
     rank: int = 6
     rate: float = 0.03
     inner: int = 10
@@ -239,11 +240,16 @@ class Semidefinite(Seeker):
         """Return what branch and bound says of rows, each over the region that ``where`` names."""
         if region.ball is not Linf:
             raise HoldfastError(f"semidefinite bounds are for linf balls, got {region.ball.name}; use alpha or branch")
-        share = self.easy * (end - time.monotonic())
-        relaxed = refine(graph, region, self.inner, SLOPES, share)
-        tasks, end = Tasks(relaxed, where, rows, SLOPES / 2), time.monotonic() + share
-        bounds = tasks.explored(tasks.root(self.inner), self.inner, PARTS, BATCH, end, target)
-        return Eased(relaxed.take(where), rows, bounds)
+        relaxed = refine(graph, region, self.inner, SLOPES, BOXES * (end - time.monotonic()))
+        tasks, per_row = Tasks(relaxed, where, rows, SLOPES / 2), relaxed.take(where)
+        root = tasks.root(self.inner)
+        clean = (rows * graph(per_row.region.centre[:, 0])).sum(1)
+        near, bounds = (root.bounds > -NEAR * clean).nonzero()[:, 0], root.bounds
+        if len(near):
+            tasks, now = Tasks(relaxed, where[near], rows[near], SLOPES / 2), time.monotonic()
+            parts = replace(root.pick(near), owner=torch.arange(len(near), device=near.device))
+            bounds[near] = tasks.explored(parts, self.inner, PARTS, BATCH, now + SPLITS * (end - now), target)
+        return Eased(per_row, rows, bounds)
 
     def _climbed(self, eased: Eased, which: Int[Tensor, "h"], end: float, last: Ascent | None) -> Ascent | None:
         """Return where the ascent ended, from the multipliers of ``last`` wherever they were free there."""

@@ -1,0 +1,180 @@
+"""Boxes of inner layers by branch and bound on what each neuron sees, against the whole network and exact programs."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.balls import L2, Linf
+from holdfast.bounds import Branch, Exact, lower_bound
+from holdfast.bounds.crops import _tasks, crop, refine, refined
+from holdfast.bounds.crown import Relaxed, relax
+from holdfast.bounds.regions import Region, region
+from holdfast.bounds.seeking import bisected
+from holdfast.bounds.tracing import trace
+from holdfast.encoder import Domain, Encoder
+from tests.bounds.checks import lowest, points, values
+from tests.bounds.networks import Residual, trained
+
+SHAPE = (2, 6, 7)
+
+
+def chain() -> nn.Sequential:
+    """Strides, dilation, groups, uneven padding, batch norm: whatever crops must follow."""
+    torch.manual_seed(5)
+    return nn.Sequential(
+        *(nn.Conv2d(2, 4, 3, (1, 2), (1, 0)), trained(nn.BatchNorm2d(4)), nn.ReLU()),
+        *(nn.Conv2d(4, 4, (3, 2), 1, (2, 1), (2, 1), groups=2), nn.ReLU()),
+        *(nn.Conv2d(4, 3, 2, 1, 1), nn.ReLU(), nn.Flatten(), nn.Linear(105, 2)),
+    )
+
+
+def dense() -> nn.Sequential:
+    torch.manual_seed(6)
+    return nn.Sequential(
+        *(nn.Flatten(), nn.Linear(84, 9), nn.ReLU(), nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU()),
+        nn.Linear(6, 2),
+    )
+
+
+def net(module: nn.Module) -> Encoder:
+    return Encoder(module.eval(), "net", Domain(SHAPE), mean=(0.4, 0.6), std=(0.3, 0.5)).to("cpu", torch.float64)
+
+
+def around(encoder: Encoder, x: Tensor, eps: float) -> Region:
+    return region(x, Linf, torch.full((len(x),), eps, dtype=x.dtype), encoder.domain)
+
+
+def sources(encoder: Encoder) -> list[int]:
+    """The inputs of ReLUs."""
+    return [node.inputs[0] for node in trace(encoder).nodes if node.name == "relu"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [chain, dense])
+def test_at_radius_zero_a_crop_computes_what_the_network_does_at_every_place(make: Callable[[], nn.Module]) -> None:
+    encoder = net(make())
+    x = torch.rand(3, *SHAPE, dtype=torch.float64)
+    relaxed = relax(trace(encoder), around(encoder, x, 0.0))
+    for source in sources(encoder)[1:]:
+        every = torch.ones_like(values(encoder, x)[source], dtype=torch.bool).nonzero()
+        tasks = _tasks(relaxed, source, every)
+        assert tasks is not None
+        low, high = tasks.root(0).bounds.chunk(2)
+        expected = values(encoder, x)[source][every.unbind(1)]
+        assert torch.allclose(low, expected, atol=1e-9)
+        assert torch.allclose(-high, expected, atol=1e-9)
+
+
+def unrefined(encoder: Encoder, x: Tensor, eps: float) -> Relaxed:
+    return refine(trace(encoder), around(encoder, x, eps), 10, 0.25, 0.0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("eps", [0.02, 0.15, 1.0])
+@pytest.mark.parametrize("make", [chain, dense])
+def test_refined_boxes_are_tighter_and_hold_every_value(make: Callable[[], nn.Module], eps: float) -> None:
+    encoder = net(make())
+    x = torch.rand(2, *SHAPE, dtype=torch.float64)
+    x[1] = x[1].round()
+    before, after = unrefined(encoder, x, eps), refine(trace(encoder), around(encoder, x, eps), 10, 0.25, 1e6)
+    first = sources(encoder)[1]  # what follows has other slopes
+    old, new = before.boxes[first], after.boxes[first]
+    assert (new.lower >= old.lower).all()
+    assert (new.upper <= old.upper).all()
+    assert (new.lower > old.lower).any() or eps < 0.1
+    for image in range(2):
+        seen = values(encoder, points(encoder, x[image : image + 1], Linf(eps), 3000))
+        for source in sources(encoder):
+            low, high = (end[image] for end in after.boxes[source])
+            assert (low <= seen[source] + 1e-9).all()
+            assert (high >= seen[source] - 1e-9).all()
+
+
+@torch.no_grad()
+def test_given_time_boxes_of_neurons_that_see_little_are_exact() -> None:
+    encoder = net(chain())
+    x, eps = torch.rand(1, *SHAPE, dtype=torch.float64), 0.3
+    before = unrefined(encoder, x, eps)
+    source = sources(encoder)[1]
+    found = refined(before, source, math.inf)
+    box = before.boxes[source]
+    free = ((box.lower < 0) & (box.upper > 0)).nonzero()[:12]
+    ended = net(nn.Sequential(*list(chain())[:4], nn.Flatten()))
+    units = torch.eye(box.lower[0].numel(), dtype=torch.float64)
+    flat = torch.arange(len(units)).reshape(box.lower[0].shape)[free[:, 1:].unbind(1)]
+    exact = lower_bound(ended, x, torch.cat([units[flat], -units[flat]])[None], Linf(eps), Exact())[0]
+    low, high = exact.clamp_max(0).chunk(2)
+    width = (box.upper - box.lower)[free.unbind(1)]
+    assert ((found.lower[free.unbind(1)] - low).abs() <= 5e-3 * width).all()
+    assert ((found.upper[free.unbind(1)] + high).abs() <= 5e-3 * width).all()
+    assert (width - (found.upper - found.lower)[free.unbind(1)] > 1e-2 * width).any()
+
+
+def test_what_cannot_be_cropped_is_left_as_it_is() -> None:
+    torch.manual_seed(0)
+    encoder = net(nn.Sequential(Residual(2), Residual(4), nn.Flatten(), nn.Linear(16, 2)))
+    graph = trace(encoder)
+    joined = [i for i in sources(encoder) if len(graph.nodes[i].inputs) == 2]
+    assert joined
+    assert all(crop(graph, i) is None for i in joined)
+    x = torch.rand(1, *SHAPE, dtype=torch.float64)
+    with torch.no_grad():
+        relaxed = relax(graph, around(encoder, x, 0.1))
+        assert all(refined(relaxed, i, math.inf) is relaxed.boxes[i] for i in joined)
+        round_ = region(x, L2, torch.full((1,), 0.5, dtype=x.dtype), encoder.domain)
+        ball = relax(trace(net(chain())), round_)
+        source = sources(net(chain()))[1]
+        assert refined(ball, source, math.inf) is ball.boxes[source]
+
+
+@pytest.mark.parametrize("make", [chain, dense])
+def test_rows_gain_from_refined_boxes_and_from_splits_and_stay_below_every_value(make: Callable[[], nn.Module]) -> None:
+    encoder = net(make())
+    x, rows, ball = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 3, 2, dtype=torch.float64), Linf(0.3)
+    least = lowest(encoder, x, rows[0], ball, 3000)
+    settings: list[dict[str, float]] = [{"boxes": 0.0, "parts": 1}, {"boxes": 0.5, "parts": 1}, {"boxes": 0.5}]
+    found = [
+        lower_bound(encoder, x, rows, ball, Branch(seconds=3.0, target=torch.inf, **setting))[0]  # type: ignore[arg-type]
+        for setting in settings
+    ]
+    assert (found[0] <= found[1] + 1e-3 * found[0].abs()).all()
+    assert (found[1] <= found[2] + 1e-3 * found[0].abs()).all()
+    assert (found[2] > found[0]).any()
+    assert (found[2] <= least + 1e-9).all()
+
+
+def test_radii_are_sought_together_up_to_what_can_be_proved() -> None:
+    true = torch.tensor([0.05, 0.0503, 0.2, 0.0, 0.9], dtype=torch.float64)
+    low, high = torch.full_like(true, 0.01), torch.full_like(true, 0.5)
+    low[3], high[3] = 0.0, 0.0
+    asked: list[int] = []
+
+    def trial(place: Region, rows: Tensor, where: Tensor, end: float) -> Tensor:
+        asked.append(len(place.eps))
+        return place.eps[where] < true[rows]
+
+    def place(eps: Tensor) -> Region:
+        centre = torch.zeros(len(eps), 1, 1, dtype=torch.float64)
+        return Region(centre, centre, centre, eps, Linf)
+
+    found = bisected(trial, place, low, high, 4, 60.0).radii
+    assert (found <= true.clamp_max(0.5)).all()
+    assert (found >= torch.minimum(true, high) * 0.98)[[0, 1, 2, 4]].all()
+    assert found[3] == 0
+    assert asked[0] == 1
+    assert len(asked) < 20
+    assert torch.equal(bisected(trial, place, low, high, 4, 0.0).radii, low)
+
+
+def test_time_is_kept() -> None:
+    encoder = net(chain())
+    x, rows = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64)
+    began = time.monotonic()
+    lower_bound(encoder, x, rows, Linf(0.9), Branch(seconds=1.0, target=torch.inf))
+    assert time.monotonic() - began < 20  # most of it tracing, and a machine that does other things
