@@ -77,7 +77,7 @@ def refined(relaxed: Relaxed, target: int, end: float) -> Box:
     tasks = _tasks(relaxed, target, free) if useful else None
     if tasks is None or not tasks.relus():
         return box
-    least = tasks.explored(tasks.root(ROOT), STEPS, MOST, 1, end).nan_to_num(nan=-torch.inf).clamp_max(0)
+    least = tasks.explored(tasks.root(ROOT), STEPS, MOST, 1, end).clamp_max(0)
     lower, upper = least.chunk(2)
     at = free.unbind(1)
     return Box(

@@ -148,7 +148,9 @@ class Tasks:
         for step in range(steps + 1):
             with torch.set_grad_enabled(step < steps):
                 bound = minimise(relaxed, output.index, form, halves)[:, 0]
-            bounds = torch.fmax(bounds, bound.detach())
+            bounds = torch.where(
+                bound.isfinite(), torch.fmax(bounds, bound.detach()), bounds
+            )  # an overflow proves nothing
             if not bound.requires_grad:  # the last step, or there is nothing to choose
                 break
             optimiser = optimiser or self._optimiser(halves)

@@ -201,11 +201,9 @@ class Semidefinite(Seeker):
             end = time.monotonic() + self.seconds
             eased = self._eased(graph, region.pick(image), where, rows[image], end, torch.inf)
             found[image] = eased.bounds
-            ascent = self._climbed(eased, torch.arange(len(where)), end, None)
-            for row, kappa in enumerate(ascent.kappa() if ascent else []):
-                found[image, row] = max(
-                    float(found[image, row]), ascent.proved(row, kappa, HALVINGS) if ascent else 0.0
-                )
+            if ascent := self._climbed(eased, torch.arange(len(where), device=rows.device), end, None):
+                for row, kappa in enumerate(ascent.kappa()):
+                    found[image, row] = max(float(found[image, row]), ascent.proved(row, kappa, HALVINGS))
         return found
 
     @torch.no_grad()
@@ -215,15 +213,15 @@ class Semidefinite(Seeker):
         last: tuple[Tensor, Ascent] | None = None
 
         def trial(region: Region, tried: Int[Tensor, "o"], where: Int[Tensor, "o"], end: float) -> Bool[Tensor, "o"]:
-            nonlocal last
+            nonlocal last  # multipliers serve the next radius too
             eased = self._eased(graph, region, where, rows[tried], end, 0.0)
             won = eased.bounds > 0
             hard = (~won).nonzero()[:, 0]
             ascent = self._climbed(eased, hard, end, _of(last, tried[hard])) if len(hard) else None
             if ascent:
                 last = tried[hard], ascent
-                for row, kappa in zip(hard, ascent.kappa(), strict=True):
-                    won[row] = bool(kappa.sum() < 0) and ascent.proved(int((hard == row).nonzero()), kappa, 0) >= 0
+                for row, kappa in enumerate(ascent.kappa()):
+                    won[hard[row]] = bool(kappa.sum() < 0) and ascent.proved(row, kappa, 0) >= 0
             return won
 
         return bisected(trial, place, low, high, self.rounds, self.seconds)
