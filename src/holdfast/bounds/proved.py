@@ -49,11 +49,13 @@ def proved_radii(
     clean = (rows @ graph(pixels)[..., None]).squeeze(2)
     asked = Crown() if isinstance(method, Seeker) else method
 
+    nested = isinstance(asked, Crown)
+
     def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a k"]) -> Float[Tensor, "a k"]:
-        around = region(pixels[images], ball, shares * most[images], domain)
+        around = region(pixels[images], ball, shares * most[images], domain, nested)
         return known(asked(graph, around, rows[images[:, None], chosen]))
 
-    found = radii(bound, clean, 1.0, tolerance) * most[:, None]
+    found = radii(bound, clean, 1.0, tolerance, nested) * most[:, None]
     points = torch.full((*found.shape, *pixels.shape[1:]), torch.nan, dtype=pixels.dtype, device=pixels.device)
     if isinstance(method, Seeker):
         ends = most[:, None].expand_as(found) if high is None else high
