@@ -73,8 +73,8 @@ class Search:
     def next(self) -> tuple[Float[Tensor, "b p"], Bool[Tensor, "b p s"]]:
         """Return the next radii of each image, and which rows to ask there.
 
-        The first is where most open rows gain, the middle one of equals; it tells of all rows whose root still moves.
-        Once most roots are known, others are asked together with it, beside such: NaN where no more are worth it.
+        The first is where most open rows gain, the middle one of equals; it tells of all rows whose root still moves,
+        until most roots are known. Then others are asked together with it, beside such: NaN where no more are worth it.
         """
         todo, (low, high) = self.open(), self.bracket()
         root = self.root(low, high).clamp_max(self.most)
@@ -85,7 +85,8 @@ class Search:
         useful = self._useful(root, gap, low, high) & todo[:, None, :, None]
         asked = torch.where(todo, root, torch.nan)
         far = ((root - asked.nanmedian(1, keepdim=True).values).abs() / self.most).repeat(1, every)
-        ripe = todo & known & (2 * (todo & known).sum(1, keepdim=True) >= todo.sum(1, keepdim=True))
+        ripe = todo & known
+        ripe = ripe & (2 * ripe.sum(1, keepdim=True) >= todo.sum(1, keepdim=True))
         chosen, rows = list[Tensor](), list[Tensor]()
         for turn in range(PLACES):
             gain = useful.sum((2, 3))
@@ -95,7 +96,7 @@ class Search:
             best = torch.where(allowed, gain - far, -torch.inf).argmax(1, keepdim=True)
             eps = torch.where(allowed.any(1, keepdim=True), places.gather(1, best), torch.nan)
             own = torch.zeros_like(todo).scatter(1, best % todo.shape[1], True)
-            near = own | (~known & (turn == 0)) | ((eps - root).abs() <= self.tolerance)
+            near = own | (~known & ~ripe.any(1, keepdim=True)) | ((eps - root).abs() <= self.tolerance)
             chosen.append(eps)
             rows.append(todo & near & (low < eps) & (eps < high))
             useful = useful & ~useful.take_along_dim(best[..., None, None], 1)
