@@ -25,7 +25,6 @@ ASIDE = (-0.3, 0.3)  # how far above an expected root to look, in tolerances: on
 ABOVE = (0.3, 0.15, 0.45)  # the same where bounds are nested: once closes it; the first is safest, all serve neighbours
 STEADY = 1.0  # tolerances that a root may have moved by the newest radii and count as known
 PLACES = 8  # radii of an image that are tried together
-NEAR = 0.08  # how far above an expected root, in tolerances, a place may be expected to lie above the true one
 REACH = 0.98  # how far below a radius nested bounds are asked, in tolerances: what is proved there closes a bracket
 PATIENCE = 8  # evaluations inside a bracket that may leave more than half of it, before it is halved
 
@@ -120,7 +119,7 @@ class Search:
         lower = (gap < 0) & (-gap < (self.tolerance - above).clamp_min(half)) & (below > half)
         upper = (gap >= 0) & (gap < (self.tolerance - below).clamp_min(half)) & (above > half)
         if self.nested:
-            return ((upper & (gap >= self.tolerance * NEAR)) | (lower & (above <= half)))[..., None]
+            return (upper | (lower & (above <= half)))[..., None]
         return torch.stack([lower, upper], 3)
 
     def _beside(
