@@ -98,8 +98,8 @@ def certified_radius(
     """Return for each image and row ``w`` the largest radius found at which ``w . f(x)`` is proved positive.
 
     It is 0 where the row is not positive at the image itself. All rows of an image share the work; a radius without a
-    proof was seen at most ``tolerance`` above each result. Arguments are those of ``lower_bound``; ``ball`` is the
-    largest of interest.
+    proof was seen at most ``tolerance`` above each result. Some are proved with what CROWN knows of inner layers in a
+    ball larger by up to ``tolerance``. Arguments are those of ``lower_bound``; ``ball`` is the largest of interest.
 
     Example:
         >>> from holdfast.balls import Linf

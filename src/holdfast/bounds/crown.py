@@ -36,6 +36,14 @@ class Relaxed:
     planes: dict[int, Planes] = field(default_factory=dict)
     mixed: Bool[Tensor, "b"] | bool = False
     """In which images intervals improved on CROWN where it matters."""
+    plain: Relaxed | None = None
+    """CROWN without intervals, up to the first node where the two may part; None if nothing is shared."""
+
+    def pick(self, image: int) -> Relaxed:
+        """Return the region and the planes of one image."""
+        alone = slice(image, None, self.region.distinct)
+        planes = {node: some_planes(planes, alone) for node, planes in self.planes.items()}
+        return Relaxed(self.graph, self.region.pick(image), planes=planes)
 
     @classmethod
     def within(cls, graph: Graph, region: Region, boxes: list[Box]) -> Relaxed:
@@ -69,13 +77,19 @@ def minimise(relaxed: Relaxed, target: int, form: Form, slopes: Slopes | None = 
 
     ``slopes`` chooses the lower slopes of ReLUs, and may add multiplied constraints on their inputs.
     """
+    form, total = carried(relaxed, target, form, slopes)
+    return total + relaxed.region.minimise(form)
+
+
+def carried(relaxed: Relaxed, target: int, form: Form, slopes: Slopes | None = None) -> tuple[Form, Tensor]:
+    """Return the forms over the input that, with a constant, bound the forms over the node ``target`` from below."""
     pending, total = {target: form}, torch.zeros((), dtype=form.coef.dtype, device=form.coef.device)
     for node in reversed(relaxed.graph.nodes[: target + 1]):
         if node.index not in pending:
             continue
         form, operation = pending.pop(node.index), node.operation
         if operation is None:
-            return total + relaxed.region.minimise(form)
+            return form, total
         if isinstance(operation, Rule):
             planes = relaxed.planes[node.index]
             parts, constant = through(form, planes if slopes is None else slopes.choose(node.index, form, planes))
@@ -104,30 +118,62 @@ def through(form: Form, planes: Planes) -> tuple[Sequence[Form], Tensor]:
     return parts, constant
 
 
+def some_planes(planes: Planes, some: slice) -> Planes:
+    """Return the planes of some images."""
+    lower, upper = (tuple(slope[some] for slope in slopes) for slopes in (planes.lower, planes.upper))
+    rest = (None if ends is None else ends[some] for ends in (planes.floor, planes.ceiling, planes.free))
+    return Planes(lower, upper, *rest)
+
+
+class Outer(Slopes):
+    """The planes of the outer regions of a nested batch."""
+
+    def choose(self, node: int, form: Form, planes: Planes) -> Planes:
+        return some_planes(planes, slice(len(planes.lower[0]) // 2))
+
+
+def minimise_nested(relaxed: Relaxed, target: int, form: Form) -> Float[Tensor, "b s"]:
+    """Return lower bounds of the forms, in inner regions by what is carried for outer ones: it takes most of the work."""
+    if not relaxed.region.nested:
+        return minimise(relaxed, target, form)
+    form, total = carried(relaxed, target, form, Outer())
+    return torch.cat([total + half.minimise(form) for half in relaxed.region.halves])
+
+
 Bounder = Callable[[Relaxed, int, Form], Tensor]
-"""How forms over a node are bounded: ``minimise``, or that with optimised slopes."""
+"""How forms over a node are bounded: ``minimise_nested``, or ``minimise`` with optimised slopes."""
 Refiner = Callable[[Relaxed, int], Box]
 """How the box of a node is made tighter once it is known."""
 
 
 def relax(
-    graph: Graph, region: Region, joint: bool = True, bounder: Bounder = minimise, refiner: Refiner | None = None
+    graph: Graph,
+    region: Region,
+    joint: bool = True,
+    bounder: Bounder = minimise_nested,
+    begun: Relaxed | None = None,
+    refiner: Refiner | None = None,
 ) -> Relaxed:
     """Return boxes and planes of all nodes, by CROWN where a tighter box changes a relaxation.
 
     ``joint`` intersects with interval bounds (each can be the tighter); without it the boxes are CROWN's own.
+    ``begun`` already has the first of them.
     """
-    relaxed = Relaxed(graph, region)
+    relaxed = begun or Relaxed(graph, region)
     wanted = {i for node in graph.nodes if isinstance(node.operation, Rule) for i in node.inputs}
-    exact = exact_nodes(graph, region)
-    for node in graph.nodes:
+    wanted -= exact_nodes(graph, region)
+    for node in graph.nodes[len(relaxed.boxes) :]:
         box = step(node, relaxed.boxes, region)
         relaxed.boxes.append(box)
         if isinstance(node.operation, Rule):
             relaxed.planes[node.index] = node.operation.relax(*(relaxed.boxes[i] for i in node.inputs))
-        if node.index in wanted and node.index not in exact:
+        if node.index in wanted:
             where = curved(graph, node.index, box)
-            relaxed.boxes[-1] = tightened(relaxed, node.index, where, joint, bounder)
+            if region.nested:  # the same entries inside, so that each box stays inside
+                where = where[: region.distinct].repeat(2, *(1,) * (where.ndim - 1))
+            relaxed.boxes[-1], alone = tightened(relaxed, node.index, where, joint, bounder)
+            if alone and node.index == min(wanted):
+                relaxed.plain = Relaxed(graph, region, [*relaxed.boxes[:-1], alone], dict(relaxed.planes))
             if refiner:
                 relaxed.boxes[-1] = refiner(relaxed, node.index)
     return relaxed
@@ -158,25 +204,29 @@ def curved(graph: Graph, target: int, box: Box) -> Bool[Tensor, "b ..."]:
 
 
 def tightened(
-    relaxed: Relaxed, target: int, where: Bool[Tensor, "b ..."], joint: bool = True, bounder: Bounder = minimise
-) -> Box:
-    """Return the box of a node, by CROWN ``where`` it matters (everywhere, unless ``joint``)."""
+    relaxed: Relaxed, target: int, where: Bool[Tensor, "b ..."], joint: bool, bounder: Bounder
+) -> tuple[Box, Box | None]:
+    """Return the box of a node, by CROWN ``where`` it matters (everywhere, unless ``joint``), and by CROWN alone.
+
+    The latter is None where only some entries were asked for.
+    """
     box = relaxed.boxes[target]
     if joint and not where.any():
-        return box
-    if windowed(relaxed.graph, target):
+        return box, None
+    whole = windowed(relaxed.graph, target)
+    if whole:
         found = _by_windows(relaxed, target, bounder)
     else:
         found = _by_rows(relaxed, target, where if joint else torch.ones_like(where), bounder)
     if not joint:
-        return found
+        return found, found
     # CROWN may fail where intervals do not (overflow): what it cannot say changes nothing. Nor does what was not asked
     # for, so that an image's bounds do not depend on what other images of its batch need.
     lower = torch.where(where, torch.maximum(box.lower, found.lower.nan_to_num(nan=-torch.inf)), box.lower)
     upper = torch.where(where, torch.minimum(box.upper, found.upper.nan_to_num(nan=torch.inf)), box.upper)
     gained = ~((lower == found.lower) & (upper == found.upper)) & where
     relaxed.mixed = relaxed.mixed | gained.flatten(1).any(1)
-    return Box(lower, upper)
+    return Box(lower, upper), found if whole else None
 
 
 def windowed(graph: Graph, target: int) -> bool:
@@ -188,10 +238,14 @@ def windowed(graph: Graph, target: int) -> bool:
 
 
 def _by_windows(relaxed: Relaxed, target: int, bounder: Bounder) -> Box:
-    graph, b = relaxed.graph, len(relaxed.region.centre)
-    shape = graph.nodes[target].shape
+    graph, shape, b = relaxed.graph, relaxed.graph.nodes[target].shape, len(relaxed.region.centre)
+    images, positions = relaxed.region.distinct, shape[2] * shape[3]
     form = identity(shape, graph.dtype, graph.device)
-    turns = form.coef.split(per_turn(graph, target, b * shape[2] * shape[3]), 3)
+    if images > 1 and per_turn(graph, target, images * positions) < form.coef.shape[3]:
+        # Turns of a few forms of all images would lay out the planes of all of them again and again.
+        alone = [_by_windows(relaxed.pick(image), target, bounder) for image in range(images)]
+        return Box(*(torch.stack(ends, 1).flatten(0, 1) for ends in zip(*alone, strict=True)))
+    turns = form.coef.split(per_turn(graph, target, images * positions), 3)
     least = torch.cat([bounder(relaxed, target, form.like(part)) for part in turns], 1)
     lower, upper = least.unflatten(1, (1, -1, *shape[2:])).expand(b, -1, -1, -1, -1).chunk(2, 2)
     return Box(lower, -upper)
@@ -199,7 +253,7 @@ def _by_windows(relaxed: Relaxed, target: int, bounder: Bounder) -> Box:
 
 def _by_rows(relaxed: Relaxed, target: int, where: Bool[Tensor, "b ..."], bounder: Bounder) -> Box:
     graph = relaxed.graph
-    shape, flat = graph.nodes[target].shape, where.flatten(1)
+    shape, flat = graph.nodes[target].shape, where.flatten(1)[: relaxed.region.distinct]
     count = int(flat.sum(1).max())
     # The entries that matter come first; samples with fewer fill up with others, whose bounds are as sound.
     rows = flat.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :count]
@@ -208,6 +262,7 @@ def _by_rows(relaxed: Relaxed, target: int, where: Bool[Tensor, "b ..."], bounde
         units = unit_rows(part, flat.shape[1], graph.dtype)
         least = bounder(relaxed, target, chosen(torch.cat([units, -units], 1), shape))
         low, high = least.chunk(2, 1)
+        part = part.repeat(len(low) // len(part), 1)
         lower, upper = lower.scatter(1, part, low), upper.scatter(1, part, -high)
     return Box(lower.unflatten(1, shape), upper.unflatten(1, shape))
 

@@ -90,6 +90,6 @@ class Crown(Method):
             return found
         mixed = torch.as_tensor(relaxed.mixed, device=rows.device).expand(len(rows))
         if mixed.any():  # tighter boxes choose other slopes, which are not better for every row
-            plain = output_bounds(relax(graph, region, joint=False), rows)
+            plain = output_bounds(relax(graph, region, joint=False, begun=relaxed.plain), rows)
             found = torch.where(mixed[:, None], torch.fmax(found, plain), found)
         return torch.fmax(found, interval.bounds(graph, relaxed.boxes, rows))

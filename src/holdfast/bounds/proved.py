@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.balls import Ball
+from holdfast.balls import Ball, Linf
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Crown, Method, Place, Reached, Seeker
 from holdfast.bounds.radius import radii
@@ -48,12 +48,15 @@ def proved_radii(
         raise HoldfastError(f"tolerance must be a share from {LEAST:g} to 1, got {tolerance:g}")
     clean = (rows @ graph(pixels)[..., None]).squeeze(2)
     asked = Crown() if isinstance(method, Seeker) else method
+    nested = (
+        isinstance(asked, Crown) and ball is Linf
+    )  # in other balls, minimising over the second region costs as much
 
     def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a k"]) -> Float[Tensor, "a k"]:
-        around = region(pixels[images], ball, shares * most[images], domain)
+        around = region(pixels[images], ball, shares * most[images], domain, nested)
         return known(asked(graph, around, rows[images[:, None], chosen]))
 
-    found = radii(bound, clean, 1.0, tolerance) * most[:, None]
+    found = radii(bound, clean, 1.0, tolerance, nested) * most[:, None]
     points = torch.full((*found.shape, *pixels.shape[1:]), torch.nan, dtype=pixels.dtype, device=pixels.device)
     if isinstance(method, Seeker):
         ends = most[:, None].expand_as(found) if high is None else high

@@ -3,6 +3,9 @@
 Each evaluation bounds every open row at one radius, so it moves many brackets. The next radius is where most rows are
 expected to gain: just beside the places where parabolas through what was seen cross zero. The bound need not fall
 monotonically with the radius, so what is returned is a radius that was itself certified, never one inferred.
+
+Where what holds in a region is worth something in a smaller one, one look settles a row from both sides: just above the
+root there is no proof, and what was found there gives one just below it.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ Bound = Callable[[Int[Tensor, "a"], Float[Tensor, "a"], Int[Tensor, "a k"]], Flo
 """Lower bounds of the named rows of the named images, each image at its own radius."""
 GROWTH = 4.0
 FIRST = 2.0**-6  # share of the largest radius that is tried first
-ASIDE = 0.3  # how far beside an expected root to look, in tolerances: once on either side closes a bracket
+ASIDE = (-0.3, 0.3)  # how far above an expected root to look, in tolerances: once on either side closes a bracket
+ABOVE = (0.3, 0.15, 0.45)  # the same where bounds are nested: once closes it; the first is safest, all serve neighbours
 STEADY = 1.0  # tolerances that a root may have moved by the newest radii and count as known
 PLACES = 8  # radii of an image that are tried together
+REACH = 0.98  # how far below a radius nested bounds are asked, in tolerances: what is proved there closes a bracket
 PATIENCE = 8  # evaluations inside a bracket that may leave more than half of it, before it is halved
 
 
@@ -36,6 +41,13 @@ class Search:
     """How often in a row an evaluation left more than half of the bracket."""
     guess: Float[Tensor, "b s"]
     """Where the bound was expected to vanish before its newest value."""
+    nested: bool = False
+    """Whether a look just above a root may close the bracket by itself."""
+
+    @property
+    def asides(self) -> tuple[float, ...]:
+        """How far above an expected root to look, in tolerances, the preferred first."""
+        return ABOVE if self.nested else ASIDE
 
     def bracket(self) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
         """Return the largest radius with a positive bound, and the least beyond it without (infinite if none)."""
@@ -60,27 +72,30 @@ class Search:
     def next(self) -> tuple[Float[Tensor, "b p"], Bool[Tensor, "b p s"]]:
         """Return the next radii of each image, and which rows to ask there.
 
-        The first is where most open rows gain, the middle one of equals; it tells of all rows whose root still moves.
-        Others are asked together with it, beside roots that are known: NaN where no more are worth it.
+        The first is where most open rows gain, the middle one of equals; it tells of all rows whose root still moves,
+        until most roots are known. Then others are asked together with it, beside such: NaN where no more are worth it.
         """
         todo, (low, high) = self.open(), self.bracket()
         root = self.root(low, high).clamp_max(self.most)
         known = (root - self.guess).abs() <= self.tolerance * STEADY
-        places = torch.cat([self._beside(root, known, low, high, side) for side in (-1, 1)], 1)
+        places = torch.cat([self._beside(root, known, low, high, aside) for aside in self.asides], 1)
+        every = len(self.asides)
         gap = places[:, :, None] - root[:, None]
         useful = self._useful(root, gap, low, high) & todo[:, None, :, None]
-        asked = torch.where(todo.repeat(1, 2), places, torch.nan)
-        far = (asked - asked.nanmedian(1, keepdim=True).values).abs() / self.most
+        asked = torch.where(todo, root, torch.nan)
+        far = ((root - asked.nanmedian(1, keepdim=True).values).abs() / self.most).repeat(1, every)
+        ripe = todo & known
+        ripe = ripe & (2 * ripe.sum(1, keepdim=True) >= todo.sum(1, keepdim=True))
         chosen, rows = list[Tensor](), list[Tensor]()
         for turn in range(PLACES):
             gain = useful.sum((2, 3))
-            allowed = todo.repeat(1, 2) if turn == 0 else (todo & known).repeat(1, 2) & (gain > 0)
+            allowed = todo.repeat(1, every) if turn == 0 else ripe.repeat(1, every) & (gain > 0)
             if not allowed.any():
                 break
             best = torch.where(allowed, gain - far, -torch.inf).argmax(1, keepdim=True)
             eps = torch.where(allowed.any(1, keepdim=True), places.gather(1, best), torch.nan)
             own = torch.zeros_like(todo).scatter(1, best % todo.shape[1], True)
-            near = own | ~known | ((eps - root).abs() <= self.tolerance)
+            near = own | (~known & ~ripe.any(1, keepdim=True)) | ((eps - root).abs() <= self.tolerance)
             chosen.append(eps)
             rows.append(todo & near & (low < eps) & (eps < high))
             useful = useful & ~useful.take_along_dim(best[..., None, None], 1)
@@ -94,15 +109,17 @@ class Search:
         gap: Float[Tensor, "b q s"],
         low: Float[Tensor, "b s"],
         high: Float[Tensor, "b s"],
-    ) -> Bool[Tensor, "b q s 2"]:
+    ) -> Bool[Tensor, "b q s n"]:
         """Return whether a place, ``gap`` above a row's root, is the first one near enough below it, and above it.
 
-        Both sides share the tolerance: half each, or what the other leaves.
+        Both sides share the tolerance: half each, or what the other leaves. Nested bounds settle both from above.
         """
         half = self.tolerance / 2
         below, above = (root - low)[:, None], (high - root)[:, None]
         lower = (gap < 0) & (-gap < (self.tolerance - above).clamp_min(half)) & (below > half)
         upper = (gap >= 0) & (gap < (self.tolerance - below).clamp_min(half)) & (above > half)
+        if self.nested:
+            return (upper | (lower & (above <= half)))[..., None]
         return torch.stack([lower, upper], 3)
 
     def _beside(
@@ -111,12 +128,12 @@ class Search:
         known: Bool[Tensor, "b s"],
         low: Float[Tensor, "b s"],
         high: Float[Tensor, "b s"],
-        side: int,
+        aside: float,
     ) -> Float[Tensor, "b s"]:
         """Return the place to look on one side of each root, or on the other where this side is settled."""
-        near = self.tolerance * ASIDE
-        settled = (root - low if side < 0 else high - root) <= self.tolerance / 2
-        place = root + torch.where(settled, -side * near, side * near)
+        near = self.tolerance * aside
+        settled = (root - low if aside < 0 else high - root) <= self.tolerance / 2
+        place = root + torch.where(settled, -near, near)
         margin = (high - low).clamp_max(self.tolerance) / 8
         place = torch.maximum(low + margin, torch.minimum(place, high - margin))
         place = torch.where(self.stale >= PATIENCE, (low + high) / 2, place)
@@ -149,7 +166,9 @@ def inverse(x: Float[Tensor, "b s p"], y: Float[Tensor, "b s p"]) -> Float[Tenso
     return found
 
 
-def radii(bound: Bound, clean: Float[Tensor, "b s"], most: float, tolerance: float) -> Float[Tensor, "b s"]:
+def radii(
+    bound: Bound, clean: Float[Tensor, "b s"], most: float, tolerance: float, nested: bool = False
+) -> Float[Tensor, "b s"]:
     """Return the largest radius, up to ``most``, at which each row was found positive; 0 where it is not even clean.
 
     Args:
@@ -157,28 +176,41 @@ def radii(bound: Bound, clean: Float[Tensor, "b s"], most: float, tolerance: flo
         clean: the rows' values at radius zero.
         most: the largest radius of interest.
         tolerance: how close above the result a radius without a positive bound must have been seen.
+        nested: whether ``bound`` is to be asked for images twice, the second time at radii just below the first: there
+            it may be weaker, for little more work.
     """
     start = torch.zeros_like(clean[:, :1])
     never = torch.full_like(clean, torch.inf)
-    search = Search(start, clean[..., None], most, tolerance, torch.zeros_like(clean, dtype=torch.int64), never)
+    search = Search(start, clean[..., None], most, tolerance, torch.zeros_like(clean, dtype=torch.int64), never, nested)
     while True:
         todo = search.open()
         if not todo.any():
             return torch.where(clean > 0, search.bracket()[0], 0.0)
         eps, wanted = search.next()
-        search.add(eps, _ask(bound, eps, wanted))
+        if not nested:
+            search.add(eps, *_ask(bound, eps[None], wanted))
+            continue
+        below = (eps - tolerance * REACH).clamp_min(0)
+        values, inner = _ask(bound, torch.stack([eps, below]), wanted)
+        # Below, a bound that is not positive says nothing: that of a region of its own may be.
+        inner = torch.where((values <= 0) & (inner > 0), inner, torch.nan)
+        search.add(torch.cat([below, eps], 1), torch.cat([inner, values], 2))
 
 
-def _ask(bound: Bound, eps: Float[Tensor, "b p"], wanted: Bool[Tensor, "b p s"]) -> Float[Tensor, "b s p"]:
-    """Return the bounds of the rows that are wanted at each radius, NaN for others; a few regions at a time."""
-    values = torch.full(wanted.shape, torch.nan, dtype=eps.dtype, device=eps.device)
+def _ask(bound: Bound, at: Float[Tensor, "n b p"], wanted: Bool[Tensor, "b p s"]) -> Float[Tensor, "n b s p"]:
+    """Return the bounds of the rows that are wanted at each place, at its ``n`` radii; NaN for others.
+
+    A few places are asked at a time.
+    """
+    values = torch.full((len(at), *wanted.shape), torch.nan, dtype=at.dtype, device=at.device)
     images, places = wanted.any(2).nonzero(as_tuple=True)
-    most = max(len(eps), PLACES)
+    most = max(len(wanted), PLACES)
     for image, place in zip(images.split(most), places.split(most), strict=True):
         here = wanted[image, place]
-        # Those wanted come first; regions with fewer fill up with others, of which nothing is kept.
+        # Those wanted come first; places with fewer fill up with others, of which nothing is kept.
         rows = here.int().argsort(dim=1, descending=True)[:, : int(here.sum(1).max())]
-        found = bound(image, eps[image, place], rows)
-        kept = torch.where(here.gather(1, rows), found.nan_to_num(-torch.inf, torch.inf, -torch.inf), torch.nan)
-        values[image, place] = values[image, place].scatter(1, rows, kept)
+        found = bound(image.repeat(len(at)), at[:, image, place].flatten(), rows.repeat(len(at), 1))
+        found = found.nan_to_num(-torch.inf, torch.inf, -torch.inf).unflatten(0, (len(at), -1))
+        kept = torch.where(here.gather(1, rows), found, torch.nan)
+        values[:, image, place] = values[:, image, place].scatter(2, rows.expand(len(at), -1, -1), kept)
     return values.mT

@@ -31,14 +31,27 @@ class Region:
     high: Float[Tensor, "b ..."]
     eps: Float[Tensor, "b"]
     ball: type[Ball]
+    nested: bool = False
+    """Whether the second half of the batch lies inside the first, entry by entry, so that what holds there serves it."""
 
     def pick(self, image: int) -> Region:
-        """Return the region of one image."""
-        return self.take(slice(image, image + 1))
+        """Return the region of one image, or its two if they are nested."""
+        return self.take(slice(image, None, self.distinct), self.nested)
 
-    def take(self, images: slice | Int[Tensor, "a"]) -> Region:
+    def take(self, images: slice | Int[Tensor, "a"], nested: bool = False) -> Region:
         """Return the regions of some images."""
-        return Region(self.centre[images], self.low[images], self.high[images], self.eps[images], self.ball)
+        return Region(self.centre[images], self.low[images], self.high[images], self.eps[images], self.ball, nested)
+
+    @property
+    def distinct(self) -> int:
+        """How many regions need forms of their own."""
+        return len(self.eps) // 2 if self.nested else len(self.eps)
+
+    @property
+    def halves(self) -> tuple[Region, Region]:
+        """Return the outer and the inner regions of a nested batch."""
+        assert self.nested
+        return self.take(slice(self.distinct)), self.take(slice(self.distinct, None))
 
     @property
     def box(self) -> Box:
@@ -56,13 +69,13 @@ class Region:
         return form.dot(self.centre) - form.listed(GAINS[self.ball](coef.abs(), room, eps))
 
 
-def region(pixels: Pixels, ball: type[Ball], eps: Float[Tensor, "b"], domain: Domain) -> Region:
+def region(pixels: Pixels, ball: type[Ball], eps: Float[Tensor, "b"], domain: Domain, nested: bool = False) -> Region:
     """Return the region around ``pixels`` (b, *domain.shape), with the leading axis of batch one that graphs have."""
     if ball not in (Linf, *GAINS):
         raise HoldfastError(f"bounds know the balls linf, l2 and l1, got {ball.name}")
     centre = pixels[:, None]
     reach = column(eps, centre)
-    return Region(centre, domain.clip(centre - reach), domain.clip(centre + reach), eps, ball)
+    return Region(centre, domain.clip(centre - reach), domain.clip(centre + reach), eps, ball, nested)
 
 
 def l2_gain(slope: Tensor, room: Tensor, eps: Tensor) -> Tensor:
