@@ -30,7 +30,7 @@ from holdfast.bounds import (
     regions,
     tracing,
 )
-from holdfast.bounds.forms import Form
+from holdfast.bounds.forms import Form, Place, gather
 from holdfast.bounds.relaxations import Box, Planes
 from holdfast.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points, values
@@ -236,10 +236,10 @@ def _best_part(patch: pytest.MonkeyPatch) -> None:
 
 
 def _alive_beyond_the_edge(patch: pytest.MonkeyPatch) -> None:
-    true = crops.gather
-    patch.setattr(
-        crops, "gather", lambda values, place, size: true(values, place, size).masked_fill(values.eq(1).all(), 1)
-    )
+    def wrong(values: Tensor, place: Place, size: tuple[int, ...]) -> Tensor:
+        return gather(values, place, size).masked_fill(values.eq(1).all(), 1)
+
+    patch.setattr("holdfast.bounds.crops.gather", wrong)
 
 
 def _unpadded_crops(patch: pytest.MonkeyPatch) -> None:

@@ -187,7 +187,7 @@ class Semidefinite(Seeker):
 
     seconds: float = 60.0
     rounds: int = 4
-    steps: int = 1000
+    steps: int = 2000
     rank: int = 6
     rate: float = 0.03
     inner: int = 10

@@ -61,7 +61,7 @@ class Linear(Observation):
     attack: Attack
     neurons: int
     name = "linear"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)

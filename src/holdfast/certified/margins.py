@@ -59,7 +59,7 @@ class Shared(Observation):
     attack: Attack
     neurons: int
     name = "shared"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
