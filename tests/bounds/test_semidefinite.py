@@ -92,7 +92,10 @@ def test_constraints_never_add_where_they_hold(residual: bool) -> None:
         v = torch.cat(parts, 1)[:, None]
         row = (values[-1].flatten(1) * problem.rows).sum(1)
         assert (problem.value(v, duals) <= row + 1e-9).all()
-        matrix, kept = problem.matrix(duals), problem.kept
+        rows, kept = problem.matrix(duals), problem.kept
+        pixels = (kept > 0) & (kept <= low.numel())
+        matrix = torch.zeros(len(kept), len(kept), dtype=torch.float64)
+        matrix[~pixels], matrix[:, ~pixels] = rows, rows.T
         assert torch.allclose(v[0, 0, kept] @ matrix @ v[0, 0, kept] / 2, problem.value(v, duals)[0])
         none = {key: torch.zeros_like(value) for key, value in duals.items()}
         assert torch.allclose(problem.value(v, none), row)
@@ -105,9 +108,12 @@ def test_a_matrix_is_called_positive_only_if_it_is() -> None:
         whole = half @ half.T
         whole[1 : 1 + pixels, 1 : 1 + pixels] = torch.diag(whole.diagonal()[1 : 1 + pixels])
         whole = whole + (shift - torch.linalg.eigvalsh(whole)[0]) * torch.eye(8, dtype=torch.float64)
-        diagonal = torch.full((8,), 0.5, dtype=torch.float64)
-        assert positive(whole - 0.5 * torch.eye(8, dtype=torch.float64), diagonal, pixels) == (shift > 0)
+        added = torch.full((8,), 0.5, dtype=torch.float64)
+        added[1 : 1 + pixels] = whole.diagonal()[1 : 1 + pixels]
+        rows = (whole - torch.diag(added))[[0, *range(1 + pixels, 8)]]
+        assert positive(rows, added, pixels) == (shift > 0)
     assert not positive(torch.full((2, 2), torch.nan), torch.ones(2), 0)
+    assert not positive(torch.eye(2)[:1], torch.tensor([1.0, 0.0]), 1)
 
 
 def test_another_precision_computes_the_same() -> None:

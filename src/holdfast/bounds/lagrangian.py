@@ -129,24 +129,19 @@ class Lagrangian:
         """Which entries of v there are in a single place: 1, and the variables that are not of width 0."""
         return torch.cat([torch.ones_like(self.widths[:, :1]), self.widths], 1)[0].nonzero()[:, 0]
 
-    def matrix(self, duals: Duals) -> Float[Tensor, "m m"]:
-        """Return ``M`` of a single place, for the entries ``kept``.
+    def matrix(self, duals: Duals) -> Float[Tensor, "i m"]:
+        """Return the rows of ``M`` of a single place that no pixel has, for the entries ``kept``.
 
-        No constraint multiplies two pixels, so that their block is zero and their columns are known from their rows.
+        No constraint multiplies two pixels, so that their block is zero and their rows are known from the others.
         """
         kept = self.kept
-        pixels = self.spans[0][0][0].numel()
-        inner = kept[(kept == 0) | (kept > pixels)]
+        inner = kept[(kept == 0) | (kept > self.spans[0][0][0].numel())]
         rows = []
         for some in inner.split(COLUMNS):
             units = torch.zeros(1, len(some), self.widths.shape[1] + 1, dtype=self.rows.dtype, device=self.rows.device)
             units[0, torch.arange(len(some)), some] = 1.0
             rows.append(self.slope(units, duals)[1][0][:, kept])
-        whole = torch.zeros(len(kept), len(kept), dtype=self.rows.dtype, device=self.rows.device)
-        where = torch.isin(kept, inner)
-        whole[where] = torch.cat(rows)
-        whole[~where] = whole[:, ~where].T
-        return whole
+        return torch.cat(rows)
 
 
 def _homogeneous(operation: Affine, inputs: list[Tensor], one: Tensor) -> Tensor:
@@ -157,22 +152,26 @@ def _homogeneous(operation: Affine, inputs: list[Tensor], one: Tensor) -> Tensor
     return moved + operation.offset * (one - 1).reshape(*one.shape[:2], *(1,) * operation.offset.ndim)
 
 
-def positive(matrix: Float[Tensor, "m m"], kappa: Float[Tensor, "m"], pixels: int) -> bool:
-    """Whether ``matrix + diag(kappa)`` is found positive definite, with room for rounding.
+def positive(rows: Float[Tensor, "i m"], kappa: Float[Tensor, "m"], pixels: int) -> bool:
+    """Whether a matrix with ``kappa`` added to its diagonal is found positive definite, with room for rounding.
 
-    Its rows are: one, then ``pixels`` of which no two meet, so that they are eliminated first, then the others.
+    Its entries are: one, then ``pixels`` of which no two meet, so that they are eliminated first, then the others. Given
+    are the ``rows`` of all but the pixels.
     """
     from scipy.sparse import csr_array
 
-    whole = matrix.double().cpu().numpy() + np.diag(kappa.double().cpu().numpy())
-    scale = 1 / np.sqrt(np.maximum(np.diag(whole), np.finfo(float).tiny))
-    whole = whole * scale[:, None] * scale
-    # Backward errors of elimination and Cholesky are below m^2 roundings of entries that are at most 1.
-    whole -= np.eye(len(whole)) * (4 * len(whole) ** 2 * np.finfo(float).eps)
-    inner = np.r_[0, pixels + 1 : len(whole)]
-    diagonal = np.diag(whole)[1 : pixels + 1]
-    if not (diagonal > 0).all() or not np.isfinite(whole).all():
+    added, given = kappa.double().cpu().numpy(), rows.double().cpu().numpy()
+    inner, outer = np.r_[0, pixels + 1 : len(added)], slice(1, pixels + 1)
+    scale = np.empty_like(added)
+    scale[inner] = given[np.arange(len(inner)), inner] + added[inner]
+    scale[outer] = added[outer]
+    if not (scale > 0).all() or not np.isfinite(given).all() or not np.isfinite(scale).all():
         return False
-    cross = csr_array(whole[np.ix_(inner, np.arange(1, pixels + 1))])
-    reduced = whole[np.ix_(inner, inner)] - ((cross * (1 / diagonal)) @ cross.T).toarray()
-    return int(torch.linalg.cholesky_ex(torch.tensor(reduced)).info) == 0
+    scale = 1 / np.sqrt(scale)
+    # Backward errors of elimination and Cholesky are below m^2 roundings of entries that are at most 1.
+    diagonal = 1 - 4 * len(added) ** 2 * np.finfo(float).eps
+    cross = csr_array(given[:, outer] * scale[outer] * scale[inner, None])
+    reduced = given[:, inner] * scale[inner] * scale[inner, None]
+    np.fill_diagonal(reduced, diagonal)
+    reduced -= (cross @ cross.T).toarray() / diagonal
+    return int(torch.linalg.cholesky_ex(torch.from_numpy(reduced)).info) == 0

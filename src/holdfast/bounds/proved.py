@@ -48,9 +48,8 @@ def proved_radii(
         raise HoldfastError(f"tolerance must be a share from {LEAST:g} to 1, got {tolerance:g}")
     clean = (rows @ graph(pixels)[..., None]).squeeze(2)
     asked = Crown() if isinstance(method, Seeker) else method
-    nested = (
-        isinstance(asked, Crown) and ball is Linf
-    )  # in other balls, minimising over the second region costs as much
+    # In other balls, minimising over a second region costs as much as all else.
+    nested = isinstance(asked, Crown) and ball is Linf
 
     def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a k"]) -> Float[Tensor, "a k"]:
         around = region(pixels[images], ball, shares * most[images], domain, nested)
