@@ -71,6 +71,22 @@ def test_what_is_not_finite_stays_unknown(name: str) -> None:
     assert not all(torch.isfinite(slope).all() for slope in (*planes.lower, *planes.upper))
 
 
+@pytest.mark.parametrize("ends", [(-1.0, torch.inf), (torch.inf, torch.inf), (-1.5e308, 1.5e308), (-torch.inf, -1.0)])
+def test_a_relu_whose_box_overflows_has_no_planes(ends: tuple[float, float]) -> None:
+    planes = RULES["relu"].relax(Box(*(torch.tensor([[end]], dtype=torch.float64) for end in ends)))
+    assert planes.upper[0].isnan().all()
+    assert planes.lower[0].isnan().all()
+
+
+def test_windows_of_nothing_but_padding_are_zero() -> None:
+    shape = (1, 2, 3, 3)
+    conv = Convolution(torch.randn(3, 2, 2, 2, dtype=torch.float64), None, shape, (1, 1), (3, 3), (1, 1), 1)
+    x = torch.randn(1, *shape, dtype=torch.float64)
+    out = conv.forward(x)
+    (moved,) = conv.transpose(identity(tuple(out.shape[1:]), torch.float64, torch.device("cpu")))
+    assert torch.allclose(moved.dense().dot(x)[:, : out[0].numel()], out.flatten(1))
+
+
 CONVOLUTIONS = [
     ((2, 6, 7), (3, 2, 3, 3), (1, 1), (1, 1), (1, 1), 1),
     ((2, 7, 6), (4, 2, 4, 3), (2, 2), (1, 0), (1, 1), 1),

@@ -19,6 +19,7 @@ from holdfast.bounds.crops import refine
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.method import Place, Reached, Seeker
 from holdfast.bounds.parts import Tasks
+from holdfast.bounds.proved import known
 from holdfast.bounds.regions import Region
 from holdfast.bounds.seeking import bisected
 
@@ -67,4 +68,4 @@ class Branch(Seeker):
         relaxed = refine(graph, region, self.inner, self.rate, self.boxes * (end - time.monotonic()))
         tasks = Tasks(relaxed, where, rows, self.rate / 2)
         found = tasks.explored(tasks.root(self.steps), self.ascent, self.parts, self.batch, end, self.target)
-        return torch.fmax(found, interval.bounds(graph, relaxed.take(where).boxes, rows[:, None])[:, 0])
+        return torch.fmax(found, known(interval.bounds(graph, relaxed.take(where).boxes, rows[:, None])[:, 0]))

@@ -103,6 +103,8 @@ class Form:
                 above, before = top + i * down, left + j * right
                 rows = slice(max(0, above), max(0, min(height, above + h)))
                 columns = slice(max(0, before), max(0, min(width, before + w)))
+                if rows.start >= rows.stop or columns.start >= columns.stop:  # nothing but padding
+                    continue
                 part = coef[:, :, i, j, :, rows.start - above :, columns.start - before :]
                 whole[:, :, i, j, :, rows, columns] = part[
                     ..., : rows.stop - rows.start, : columns.stop - columns.start

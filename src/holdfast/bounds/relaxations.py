@@ -55,8 +55,10 @@ def relu_planes(box: Box) -> Planes:
     """The chord above; below, the line of slope 1 or 0 that leaves the smaller triangle."""
     low, high = box
     active, dead = low >= 0, high <= 0
-    # A NaN is neither active nor dead, and its chord is NaN: what is unknown stays so.
-    chord = torch.where(active, 1.0, torch.where(dead, 0.0, high / (high - low)))
+    # What is unknown stays so: a box that overflows, or whose width does, has no chord.
+    width = high - low
+    chord = torch.where(active, 1.0, torch.where(dead, 0.0, high / width))
+    chord = torch.where(width.isfinite(), chord, torch.nan)
     ceiling = torch.where(active | dead, 0.0, -chord * low)
     below = torch.where(active | dead | chord.isnan(), chord, (high > -low).to(low.dtype))
     return Planes((below,), (chord,), None, ceiling, free=~(active | dead | chord.isnan()))
