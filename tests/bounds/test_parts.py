@@ -14,7 +14,7 @@ from torch.nn import functional
 from holdfast.balls import L1, L2, Ball, Linf
 from holdfast.bounds import METHODS, Alpha, Crown, certified_radius, lower_bound
 from holdfast.bounds.affine import Convolution
-from holdfast.bounds.forms import Form, identity
+from holdfast.bounds.forms import Form, Place, gather, identity
 from holdfast.bounds.graph import RULES
 from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import region
@@ -85,6 +85,11 @@ def test_windows_of_nothing_but_padding_are_zero() -> None:
     out = conv.forward(x)
     (moved,) = conv.transpose(identity(tuple(out.shape[1:]), torch.float64, torch.device("cpu")))
     assert torch.allclose(moved.dense().dot(x)[:, : out[0].numel()], out.flatten(1))
+    values = torch.randn(1, 2, 3, 4)
+    for offset in (-9, -2, 2, 9):
+        found = gather(values, Place((offset, 0), (1, 1), (2, 1)), (2, 4))
+        whole = functional.pad(values, (0, 0, 12, 12))[:, :, 12 + offset : 12 + offset + 3]
+        assert torch.equal(found[:, :, :, 0, 0, :, 0].movedim(3, 0), torch.stack([whole[0, :, :2], whole[0, :, 1:]]))
 
 
 CONVOLUTIONS = [
@@ -254,6 +259,10 @@ def test_misfit_rows_and_images_are_refused() -> None:
     for call in (lower_bound, certified_radius):
         with pytest.raises(HoldfastError, match="3 columns"):
             call(encoder, x, torch.zeros(2, 1, 4), Linf(0.1))
+        with pytest.raises(HoldfastError, match="no axis empty"):
+            call(encoder, x, torch.zeros(2, 0, 3), Linf(0.1))
+        with pytest.raises(HoldfastError, match="rows must be finite"):
+            call(encoder, x, torch.full((2, 1, 3), torch.nan), Linf(0.1))
         with pytest.raises(HoldfastError, match="finite and lie in"):
             call(encoder, x + 1, torch.zeros(2, 1, 3), Linf(0.1))
 

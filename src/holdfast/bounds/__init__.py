@@ -127,8 +127,10 @@ def _ready(
     if not isinstance(ball, Ball):
         raise HoldfastError(f"a ball is needed, as in Linf(8 / 255), got {ball!r}")
     encoder.domain.check(pixels)
-    if rows.ndim != 3 or len(rows) != len(pixels):
-        raise HoldfastError(f"rows must have shape ({len(pixels)}, s, d), got {tuple(rows.shape)}")
+    if rows.ndim != 3 or len(rows) != len(pixels) or not rows.numel():
+        raise HoldfastError(f"rows must have shape ({len(pixels)}, s, d) with no axis empty, got {tuple(rows.shape)}")
+    if not rows.isfinite().all():
+        raise HoldfastError("rows must be finite, got nan or infinite entries")
     graph = trace(encoder, rows.dtype, rows.device)
     d = graph.nodes[-1].shape[-1]
     if rows.shape[2] != d:

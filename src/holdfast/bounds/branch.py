@@ -68,4 +68,4 @@ class Branch(Seeker):
         relaxed = refine(graph, region, self.inner, self.rate, self.boxes * (end - time.monotonic()))
         tasks = Tasks(relaxed, where, rows, self.rate / 2)
         found = tasks.explored(tasks.root(self.steps), self.ascent, self.parts, self.batch, end, self.target)
-        return torch.fmax(found, known(interval.bounds(graph, relaxed.take(where).boxes, rows[:, None])[:, 0]))
+        return torch.fmax(found, known(interval.bounds(graph, relaxed.take(where).boxes, rows[:, None]))[:, 0])

@@ -130,7 +130,9 @@ def gather(values: Float[Tensor, "b c height width"], place: Place, size: Shape)
     """Return the windows of ``values``, zero outside."""
     ends = [o + s * (n - 1) + k for o, s, n, k in zip(place.offset, place.stride, place.count, size, strict=True)]
     (top, left), (height, width) = place.offset, values.shape[2:]
-    padded = functional.pad(values, (-left, ends[1] - width, -top, ends[0] - height))  # negative padding cuts
+    above, before = max(-top, 0), max(-left, 0)
+    padded = functional.pad(values, (before, max(ends[1] - width, 0), above, max(ends[0] - height, 0)))
+    padded = padded[:, :, max(top, 0) : ends[0] + above, max(left, 0) : ends[1] + before]
     windows = padded.unfold(2, size[0], place.stride[0]).unfold(3, size[1], place.stride[1])
     # Copied, so that what multiplies it runs over long rows in memory.
     return windows.permute(1, 4, 5, 0, 2, 3).contiguous().unsqueeze(3)
