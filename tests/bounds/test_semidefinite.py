@@ -130,6 +130,9 @@ def test_what_cannot_be_bounded_together_is_refused() -> None:
     encoder, x, rows, _ = scene(0)
     with pytest.raises(HoldfastError, match="linf"):
         lower_bound(encoder, x, rows, L2(0.1), Semidefinite())
+    for method in (Semidefinite(), Exact()):
+        with pytest.raises(HoldfastError, match="linf"):  # though CROWN alone may prove all of it
+            certified_radius(encoder, x, rows, L2(1e-6), method)
     smooth = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Sigmoid()), "smooth", Domain(SHAPE))
     with pytest.raises(HoldfastError, match="sigmoid"):
         lower_bound(smooth, x, rows, Linf(0.1), Semidefinite())

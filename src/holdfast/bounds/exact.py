@@ -17,14 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.balls import Linf
 from holdfast.bounds.affine import Affine
 from holdfast.bounds.alpha import ascend_rows
 from holdfast.bounds.crops import refine
 from holdfast.bounds.crown import Relaxed
 from holdfast.bounds.graph import RULES, Graph, Node
 from holdfast.bounds.method import Place, Reached, Seeker
-from holdfast.bounds.regions import Region
+from holdfast.bounds.regions import Region, require_box
 from holdfast.bounds.relaxations import Box
 from holdfast.errors import HoldfastError
 
@@ -76,6 +75,7 @@ class Exact(Seeker):
     def reach(
         self, graph: Graph, place: Place, rows: Float[Tensor, "s d"], low: Float[Tensor, "s"], high: Float[Tensor, "s"]
     ) -> Reached:
+        require_box("exact", place(low))
         found, met = low.clone(), []
         for row, weights in enumerate(rows):
             end, cap, point = time.monotonic() + self.seconds, 0.0, None
@@ -106,8 +106,7 @@ class Exact(Seeker):
         return radius, torch.minimum(torch.maximum(beyond, boxes[0].lower[0, 0].cpu()), boxes[0].upper[0, 0].cpu())
 
     def _relaxed(self, graph: Graph, region: Region) -> Relaxed:
-        if region.ball is not Linf:
-            raise HoldfastError(f"exact bounds are for linf balls, got {region.ball.name}; use alpha or branch")
+        require_box("exact", region)
         return refine(graph, region, self.inner, self.rate, self.boxes * self.seconds)
 
 

@@ -78,6 +78,12 @@ def region(pixels: Pixels, ball: type[Ball], eps: Float[Tensor, "b"], domain: Do
     return Region(centre, domain.clip(centre - reach), domain.clip(centre + reach), eps, ball, nested)
 
 
+def require_box(name: str, region: Region) -> None:
+    """Raise HoldfastError unless the region is a box, as bounds of this name need."""
+    if region.ball is not Linf:
+        raise HoldfastError(f"{name} bounds are for linf balls, got {region.ball.name}; use alpha or branch")
+
+
 def l2_gain(slope: Tensor, room: Tensor, eps: Tensor) -> Tensor:
     """Return the largest ``slope . d`` for ``0 <= d <= room`` and ``|d| <= eps``, or a little more.
 

@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.balls import Linf
 from holdfast.bounds.alpha import ascend_rows
 from holdfast.bounds.crops import refine
 from holdfast.bounds.crown import Relaxed, Slopes, minimise
@@ -25,7 +24,7 @@ from holdfast.bounds.graph import Graph
 from holdfast.bounds.lagrangian import KINDS, Duals, Lagrangian, positive
 from holdfast.bounds.method import Place, Reached, Seeker
 from holdfast.bounds.parts import Tasks
-from holdfast.bounds.regions import Region
+from holdfast.bounds.regions import Region, require_box
 from holdfast.bounds.relaxations import Box, Planes
 from holdfast.bounds.seeking import bisected
 from holdfast.errors import HoldfastError
@@ -210,6 +209,7 @@ class Semidefinite(Seeker):
     def reach(
         self, graph: Graph, place: Place, rows: Float[Tensor, "s d"], low: Float[Tensor, "s"], high: Float[Tensor, "s"]
     ) -> Reached:
+        require_box("semidefinite", place(low))
         last: tuple[Tensor, Ascent] | None = None
 
         def trial(region: Region, tried: Int[Tensor, "o"], where: Int[Tensor, "o"], end: float) -> Bool[Tensor, "o"]:
@@ -236,8 +236,7 @@ class Semidefinite(Seeker):
         target: float,
     ) -> Eased:
         """Return what branch and bound says of rows, each over the region that ``where`` names."""
-        if region.ball is not Linf:
-            raise HoldfastError(f"semidefinite bounds are for linf balls, got {region.ball.name}; use alpha or branch")
+        require_box("semidefinite", region)
         relaxed = refine(graph, region, self.inner, SLOPES, BOXES * (end - time.monotonic()))
         tasks, per_row = Tasks(relaxed, where, rows, SLOPES / 2), relaxed.take(where)
         root = tasks.root(self.inner)
