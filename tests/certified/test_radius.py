@@ -213,7 +213,8 @@ def test_radii_are_those_of_independent_programs(reference: Path, name: str) -> 
 def test_mean_radii_of_a_hundred_pairs(reference: Path, name: str, certified_mean: float, attacked_mean: float) -> None:
     two, expected = reference_pairs(reference, name, 20)
     hunter = Hunter(two, norm("linf"), AdaptiveAttack(restarts=2, steps=50))
-    certified = certified_radii(two, hunter.ball, Crown(), 1e-4)
+    certified = certified_radii(two, hunter.ball, Crown(), 1e-5)
+    # The bound of one pair is zero once more, just below the root that bisection found.
     assert (certified >= torch.tensor(expected["crown"]) - 1.1e-4).all()
     assert certified.mean().item() == pytest.approx(certified_mean, abs=1.5e-4)
     attacked = hunter.sizes(nearest_confusion(hunter, certified).points)
