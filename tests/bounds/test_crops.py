@@ -34,12 +34,26 @@ def chain() -> nn.Sequential:
     )
 
 
+def padded() -> nn.Sequential:
+    """A layer of its own pads, as in CNN-B."""
+    torch.manual_seed(7)
+    first = (nn.ZeroPad2d((1, 2, 2, 0)), nn.Conv2d(2, 4, 3, 2), nn.ReLU(), nn.Conv2d(4, 5, 2, 1, 1), nn.ReLU())
+    return nn.Sequential(*first, nn.Flatten(), nn.Linear(100, 2))
+
+
 def dense() -> nn.Sequential:
     torch.manual_seed(6)
     return nn.Sequential(
         *(nn.Flatten(), nn.Linear(84, 9), nn.ReLU(), nn.Linear(9, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU()),
         nn.Linear(6, 2),
     )
+
+
+class Fold(nn.Module):
+    """Each pixel, and its row once more."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, x.flip(3)], 3)
 
 
 def net(module: nn.Module) -> Encoder:
@@ -56,7 +70,7 @@ def sources(encoder: Encoder) -> list[int]:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("make", [chain, dense])
+@pytest.mark.parametrize("make", [chain, padded, dense])
 def test_at_radius_zero_a_crop_computes_what_the_network_does_at_every_place(make: Callable[[], nn.Module]) -> None:
     encoder = net(make())
     x = torch.rand(3, *SHAPE, dtype=torch.float64)
@@ -77,7 +91,7 @@ def unrefined(encoder: Encoder, x: Tensor, eps: float) -> Relaxed:
 
 @torch.no_grad()
 @pytest.mark.parametrize("eps", [0.02, 0.15, 1.0])
-@pytest.mark.parametrize("make", [chain, dense])
+@pytest.mark.parametrize("make", [chain, padded, dense])
 def test_refined_boxes_are_tighter_and_hold_every_value(make: Callable[[], nn.Module], eps: float) -> None:
     encoder = net(make())
     x = torch.rand(2, *SHAPE, dtype=torch.float64)
@@ -116,6 +130,23 @@ def test_given_time_boxes_of_neurons_that_see_little_are_exact() -> None:
     assert (width - (found.upper - found.lower)[free.unbind(1)] > 1e-2 * width).any()
 
 
+def test_entries_are_apart_only_where_no_two_share_a_pixel() -> None:
+    steps = {
+        "factors": (nn.BatchNorm2d(2), True),
+        "view": (nn.Flatten(1), True),
+        "zeros around": (nn.ZeroPad2d((1, 0, 2, 1)), True),
+        "pixels repeated": (nn.ReplicationPad2d(1), False),
+        "means": (nn.AvgPool2d(2), False),
+        "sums of two": (Fold(), False),
+    }
+    for name, (step, apart) in steps.items():
+        module = nn.Sequential(step, nn.Flatten(), nn.LazyLinear(2)).eval()
+        module(torch.zeros(1, *SHAPE))
+        graph = trace(net(module))
+        (before,) = (node.inputs[0] for node in graph.nodes if node.name == "linear")
+        assert (before in graph.apart) == apart, name
+
+
 def test_what_cannot_be_cropped_is_left_as_it_is() -> None:
     torch.manual_seed(0)
     encoder = net(nn.Sequential(Residual(2), Residual(4), nn.Flatten(), nn.Linear(16, 2)))
@@ -133,7 +164,7 @@ def test_what_cannot_be_cropped_is_left_as_it_is() -> None:
         assert refined(ball, source, math.inf) is ball.boxes[source]
 
 
-@pytest.mark.parametrize("make", [chain, dense])
+@pytest.mark.parametrize("make", [chain, padded, dense])
 def test_rows_gain_from_refined_boxes_and_from_splits_and_stay_below_every_value(make: Callable[[], nn.Module]) -> None:
     encoder = net(make())
     x, rows, ball = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 3, 2, dtype=torch.float64), Linf(0.3)

@@ -60,6 +60,7 @@ class General(Affine):
         device: torch.device,
     ) -> None:
         self.function, self.absolute, self.shapes = function, absolute, list(shapes)
+        self.dtype, self.device = dtype, device
         origin = [torch.zeros(shape, dtype=dtype, device=device) for shape in shapes]
         pulled = torch.func.vjp(function, *origin)
         self.offset, self.pullback = unless_zero(pulled[0]), pulled[1]

@@ -19,7 +19,7 @@ from torch import Tensor
 from holdfast.balls import Linf
 from holdfast.bounds.affine import Affine, Convolution, Diagonal
 from holdfast.bounds.alpha import ascend
-from holdfast.bounds.crown import Relaxed, relax, separate_nodes
+from holdfast.bounds.crown import Relaxed, relax
 from holdfast.bounds.forms import Place, Shape, gather
 from holdfast.bounds.graph import RULES, Graph, Node
 from holdfast.bounds.parts import Tasks
@@ -116,8 +116,8 @@ def crop(graph: Graph, target: int) -> Crop | None:
 
     A chain is made of convolutions, ReLUs before each but the first, and factors that are the same everywhere.
     """
-    apart, chain = separate_nodes(graph), [graph.nodes[target]]
-    while chain[-1].index not in apart:
+    chain = [graph.nodes[target]]
+    while chain[-1].index not in graph.apart:
         if len(chain[-1].inputs) != 1:
             return None
         chain.append(graph.nodes[chain[-1].inputs[0]])

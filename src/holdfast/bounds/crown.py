@@ -183,18 +183,8 @@ def exact_nodes(graph: Graph, region: Region) -> set[int]:
     """Return the nodes whose interval bounds nothing can improve: in a box, one affine map of separate entries."""
     if region.ball is not Linf:
         return set()
-    apart = separate_nodes(graph)
     affine = [node for node in graph.nodes[1:] if not isinstance(node.operation, Rule) and len(node.inputs) == 1]
-    return {0, *(node.index for node in affine if node.inputs[0] in apart)}
-
-
-def separate_nodes(graph: Graph) -> set[int]:
-    """Return the nodes whose entries each depend on a pixel of their own."""
-    apart = {0}
-    for node in graph.nodes[1:]:
-        if isinstance(node.operation, Diagonal) and len(node.inputs) == 1 and node.inputs[0] in apart:
-            apart.add(node.index)
-    return apart
+    return {0, *(node.index for node in affine if node.inputs[0] in graph.apart)}
 
 
 def curved(graph: Graph, target: int, box: Box) -> Bool[Tensor, "b ..."]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -44,6 +45,15 @@ class Graph:
     dtype: torch.dtype
     device: torch.device
 
+    @cached_property
+    def apart(self) -> frozenset[int]:
+        """The nodes whose entries each depend on at most one pixel, no two on the same."""
+        found = {0}
+        for node in self.nodes[1:]:
+            if len(node.inputs) == 1 and node.inputs[0] in found and _apart(node.operation):
+                found.add(node.index)
+        return frozenset(found)
+
     def __call__(self, pixels: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
         """Return what the network computes of (b, *pixels), without the axis of batch one."""
         values: list[Tensor] = []
@@ -54,6 +64,16 @@ class Graph:
             else:
                 values.append(node.operation.forward(*inputs) if node.operation else pixels[:, None])
         return values[-1][:, 0]
+
+
+def _apart(operation: Affine | Rule | None) -> bool:
+    """Whether each output depends on at most one input, no two on the same: factors, views, paddings with zero."""
+    if not isinstance(operation, General) or operation.offset is not None:
+        return isinstance(operation, Diagonal)
+    probe = torch.rand(operation.shapes[0], dtype=operation.dtype, generator=torch.Generator().manual_seed(0)) + 1
+    out = operation.function(probe.to(operation.device))
+    kept = out[out != 0].cpu()
+    return bool(torch.isin(kept, probe).all()) and len(kept.unique()) == len(kept)
 
 
 @dataclass(frozen=True)
