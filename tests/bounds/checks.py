@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 
 from holdfast.balls import Ball, Linf
-from holdfast.bounds.relaxations import Rule
-from holdfast.bounds.tracing import trace
 from holdfast.encoder import Encoder
 from holdfast.noise import Noise
 
@@ -42,16 +40,3 @@ def lowest(encoder: Encoder, x: Tensor, rows: Tensor, ball: Ball, count: int = 1
     values = encoder.forward(points(encoder, x, ball, count)) @ rows.T
     found = [encoder.forward(attacked(encoder, x, row, ball)) @ row for row in rows]
     return torch.minimum(values.amin(0), torch.stack(found).amin(1)).detach()
-
-
-@torch.no_grad()
-def values(encoder: Encoder, x: Tensor) -> list[Tensor]:
-    """The value of every node of the encoder's graph."""
-    found: list[Tensor] = []
-    for node in trace(encoder).nodes:
-        inputs = [found[i] for i in node.inputs]
-        if isinstance(node.operation, Rule):
-            found.append(node.operation.function(*inputs))
-        else:
-            found.append(node.operation.forward(*inputs) if node.operation else x[:, None])
-    return found

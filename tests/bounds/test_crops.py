@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
 
 import pytest
 import torch
@@ -14,11 +16,12 @@ from holdfast.balls import L2, Linf
 from holdfast.bounds import Branch, Exact, lower_bound
 from holdfast.bounds.crops import _tasks, crop, refine, refined
 from holdfast.bounds.crown import Relaxed, relax
+from holdfast.bounds.parts import Parts
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.seeking import bisected
 from holdfast.bounds.tracing import trace
 from holdfast.encoder import Domain, Encoder
-from tests.bounds.checks import lowest, points, values
+from tests.bounds.checks import lowest, points
 from tests.bounds.networks import Residual, trained
 
 SHAPE = (2, 6, 7)
@@ -76,11 +79,11 @@ def test_at_radius_zero_a_crop_computes_what_the_network_does_at_every_place(mak
     x = torch.rand(3, *SHAPE, dtype=torch.float64)
     relaxed = relax(trace(encoder), around(encoder, x, 0.0))
     for source in sources(encoder)[1:]:
-        every = torch.ones_like(values(encoder, x)[source], dtype=torch.bool).nonzero()
+        every = torch.ones_like(trace(encoder).values(x)[source], dtype=torch.bool).nonzero()
         tasks = _tasks(relaxed, source, every)
         assert tasks is not None
         low, high = tasks.root(0).bounds.chunk(2)
-        expected = values(encoder, x)[source][every.unbind(1)]
+        expected = trace(encoder).values(x)[source][every.unbind(1)]
         assert torch.allclose(low, expected, atol=1e-9)
         assert torch.allclose(-high, expected, atol=1e-9)
 
@@ -103,7 +106,7 @@ def test_refined_boxes_are_tighter_and_hold_every_value(make: Callable[[], nn.Mo
     assert (new.upper <= old.upper).all()
     assert (new.lower > old.lower).any() or eps < 0.1
     for image in range(2):
-        seen = values(encoder, points(encoder, x[image : image + 1], Linf(eps), 3000))
+        seen = trace(encoder).values(points(encoder, x[image : image + 1], Linf(eps), 3000))
         for source in sources(encoder):
             low, high = (end[image] for end in after.boxes[source])
             assert (low <= seen[source] + 1e-9).all()
@@ -169,11 +172,9 @@ def test_rows_gain_from_refined_boxes_and_from_splits_and_stay_below_every_value
     encoder = net(make())
     x, rows, ball = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 3, 2, dtype=torch.float64), Linf(0.3)
     least = lowest(encoder, x, rows[0], ball, 3000)
-    settings: list[dict[str, float]] = [{"boxes": 0.0, "parts": 1}, {"boxes": 0.5, "parts": 1}, {"boxes": 0.5}]
-    found = [
-        lower_bound(encoder, x, rows, ball, Branch(seconds=3.0, target=torch.inf, **setting))[0]  # type: ignore[arg-type]
-        for setting in settings
-    ]
+    alone = Branch(seconds=3.0, target=torch.inf, boxes=0.0, parts=1)
+    methods = (alone, replace(alone, boxes=0.5), replace(alone, boxes=0.5, parts=4000))
+    found = [lower_bound(encoder, x, rows, ball, method)[0] for method in methods]
     assert (found[0] <= found[1] + 1e-3 * found[0].abs()).all()
     assert (found[1] <= found[2] + 1e-3 * found[0].abs()).all()
     assert (found[2] > found[0]).any()
@@ -203,9 +204,20 @@ def test_radii_are_sought_together_up_to_what_can_be_proved() -> None:
     assert torch.equal(bisected(trial, place, low, high, 4, 0.0).radii, low)
 
 
-def test_time_is_kept() -> None:
+def test_splitting_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = net(chain())
     x, rows = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64)
-    began = time.monotonic()
-    lower_bound(encoder, x, rows, Linf(0.9), Branch(seconds=1.0, target=torch.inf))
-    assert time.monotonic() - began < 20  # most of it tracing, and a machine that does other things
+    halved, rounds = Parts.halved, list[int]()
+
+    def counted(parts: Parts) -> Parts:
+        rounds[-1] += 1
+        return halved(parts)
+
+    monkeypatch.setattr(Parts, "halved", counted)
+    monkeypatch.setattr(time, "monotonic", map(float, count()).__next__)  # a second for each look at it
+    for seconds in (0.0, 20.0, 60.0):
+        rounds.append(0)
+        lower_bound(encoder, x, rows, Linf(0.9), Branch(seconds=seconds, target=torch.inf))
+    assert rounds[0] == 0
+    assert 0 < rounds[1] < 20
+    assert rounds[1] < rounds[2] < 60

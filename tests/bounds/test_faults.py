@@ -33,7 +33,7 @@ from holdfast.bounds import (
 from holdfast.bounds.forms import Form, Place, gather
 from holdfast.bounds.relaxations import Box, Planes
 from holdfast.encoder import Domain, Encoder
-from tests.bounds.checks import lowest, points, values
+from tests.bounds.checks import lowest, points
 from tests.bounds.networks import trained
 
 SHAPE = (2, 4, 4)
@@ -119,7 +119,7 @@ def outside(encoder: Encoder, x: Tensor) -> Iterator[str]:
         with torch.no_grad():
             boxes = crops.refine(tracing.trace(encoder), around, 5, 0.25, 9.0).boxes
         for image in range(2):
-            seen = values(encoder, points(encoder, x[image : image + 1], Linf(eps), 400))
+            seen = tracing.trace(encoder).values(points(encoder, x[image : image + 1], Linf(eps), 400))
             for box, value in zip(boxes, seen, strict=True):
                 if (box.lower[image] > value + 1e-7).any() or (box.upper[image] < value - 1e-7).any():
                     yield f"an inner value lies outside its box at {eps}"

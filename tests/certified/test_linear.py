@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import isnan
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from holdfast.certified.head import classifier, margins, trained
 from holdfast.certified.linear import UNDEFINED, UNLABELLED, Linear, LinearRadius, separate_radii
 from holdfast.certified.linear_bounds import lower
 from holdfast.certified.pairs import norm
-from holdfast.encoder import Encoder
+from holdfast.encoder import Domain, Encoder
 from holdfast.evaluation import Population
 from holdfast.images import Images
 from holdfast.noise import Noise
@@ -163,9 +164,13 @@ def test_a_bound_that_lies_is_found_out() -> None:
     assert float(verdict.witness["distance"]) <= float(verdict.witness["certified_radius"]) * (1 + 1e-6)
 
 
+def _given(images: Images, domain: Domain) -> Images:
+    return images
+
+
 def test_an_encoder_that_cannot_be_bounded_is_one_failed_cell(tmp_path: Path) -> None:
     for images in (digits(), labelled()):
-        _, (failure,) = evaluate([sorting()], lambda _, images=images: images, [SMALL], Run(), Store(tmp_path))  # type: ignore[misc]
+        _, (failure,) = evaluate([sorting()], partial(_given, images), [SMALL], Run(), Store(tmp_path))
         assert "'sort'" in failure.reason
 
 

@@ -56,6 +56,10 @@ class Graph:
 
     def __call__(self, pixels: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
         """Return what the network computes of (b, *pixels), without the axis of batch one."""
+        return self.values(pixels)[-1][:, 0]
+
+    def values(self, pixels: Float[Tensor, "b ..."]) -> list[Float[Tensor, "b 1 ..."]]:
+        """Return the values of every node."""
         values: list[Tensor] = []
         for node in self.nodes:
             inputs = [values[i] for i in node.inputs]
@@ -63,7 +67,7 @@ class Graph:
                 values.append(node.operation.function(*inputs))
             else:
                 values.append(node.operation.forward(*inputs) if node.operation else pixels[:, None])
-        return values[-1][:, 0]
+        return values
 
 
 def _apart(operation: Affine | Rule | None) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor
 from holdfast.bounds.crown import Relaxed, Slopes, minimise, per_turn
 from holdfast.bounds.forms import Form, chosen
 from holdfast.bounds.graph import RULES, Graph, Node
+from holdfast.bounds.proved import known
 from holdfast.bounds.relaxations import Box, Planes, Rule
 
 Choices = dict[int, Float[Tensor, "p ..."]]
@@ -148,9 +149,7 @@ class Tasks:
         for step in range(steps + 1):
             with torch.set_grad_enabled(step < steps):
                 bound = minimise(relaxed, output.index, form, halves)[:, 0]
-            bounds = torch.where(
-                bound.isfinite(), torch.fmax(bounds, bound.detach()), bounds
-            )  # an overflow proves nothing
+            bounds = torch.maximum(bounds, known(bound.detach()))
             if not bound.requires_grad:  # the last step, or there is nothing to choose
                 break
             optimiser = optimiser or self._optimiser(halves)

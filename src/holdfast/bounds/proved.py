@@ -73,6 +73,6 @@ def _place(pixels: Pixels, ball: type[Ball], domain: Domain) -> Place:
     return at
 
 
-def known(bounds: Float[Tensor, "b s"]) -> Float[Tensor, "b s"]:
+def known(bounds: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Return minus infinity, which claims nothing, for bounds that are not finite: an overflow proves nothing."""
     return torch.where(bounds.isfinite(), bounds, -torch.inf)
