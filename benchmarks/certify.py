@@ -6,16 +6,16 @@ everything without it, has random ones.
 
 from __future__ import annotations
 
-import os
 import resource
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks import published
 from benchmarks.measure import arguments, ratio, seconds
 from holdfast.balls import Linf
 from holdfast.bounds import Crown, certified_radius
@@ -23,39 +23,32 @@ from holdfast.bounds.crown import relax
 from holdfast.bounds.graph import Graph
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.tracing import trace
-from holdfast.encoder import Domain, Encoder
-from holdfast.encoders import Options, load, rvcl
+from holdfast.encoder import Encoder
+from holdfast.encoders import rvcl
 
 NETWORKS = {
-    "CNN-A": ("mnist_cnn_a", "mnist_cnn_4layer_a"),
-    "Base": ("cifar_base", "cifar10_base_adv4"),
-    "Deep": ("cifar_deep", None),
-    "CNN-B": ("cifar_cnn_b", "cifar10_cnn_4layer_b"),
+    "CNN-A": (rvcl.mnist_cnn_a, "mnist_cnn_4layer_a"),
+    "Base": (rvcl.cifar_base, "cifar10_base_adv4"),
+    "Deep": (rvcl.cifar_deep, None),
+    "CNN-B": (rvcl.cifar_cnn_b, "cifar10_cnn_4layer_b"),
 }
 """Architecture and published weights."""
 THEIRS = {"CNN-A": 3.0, "Base": 3.4, "Deep": 17.8, "CNN-B": 41.0}
 """Seconds that the authors' program takes for an anchor with 10 negatives, to 1e-3, on another machine."""
 MOST = Linf(0.5)
+IMAGES = 101
 PASSES = 20
 """Passes that the floor takes in one go: a single one after long work is slowed by what else the machine does."""
 
 
-def encoder(name: str, folder: Path | None) -> Encoder:
-    """Return a network of the paper, with published weights from ``folder`` if there are any."""
-    arch, weights = NETWORKS[name]
-    if folder and weights:
-        return load(f"checkpoint:{folder / 'encoders' / weights}.pt", Options(arch=f"holdfast.encoders.rvcl:{arch}"))
+def subject(name: str, folder: Path | None) -> tuple[Encoder, Tensor]:
+    """Return a network of the paper and images: published weights and real images from ``folder`` where there are any."""
+    make, weights = NETWORKS[name]
     torch.manual_seed(0)
-    made: Encoder = getattr(rvcl, arch)()
-    return made
-
-
-def images(domain: Domain, folder: Path | None, count: int = 101) -> Tensor:
-    """Return real images if there are any, or noise."""
-    if folder is None:
-        return torch.rand(count, *domain.shape, generator=torch.Generator().manual_seed(0))
-    file = folder / "images" / ("mnist_test.npz" if domain.shape[0] == 1 else "cifar10_raw200.npz")
-    return torch.tensor(np.load(file)["images"][:count]).float() / 255
+    encoder = published.encoder(folder, weights) if folder and weights else make()
+    if folder:
+        return encoder, published.images(folder, encoder.domain.shape[0], IMAGES)
+    return encoder, torch.rand(IMAGES, *encoder.domain.shape)
 
 
 class Case:
@@ -69,6 +62,19 @@ class Case:
     def radii(self, count: int, tolerance: float) -> Tensor:
         """Return the radii against the first ``count`` negatives."""
         return certified_radius(self.encoder, self.x, self.rows[:, :count], MOST, Crown(), tolerance)
+
+    def regions(self, count: int) -> int:
+        """Return how many regions those radii take, to 1e-4."""
+        seen: list[int] = []
+        true = Crown.__call__
+
+        def counted(method: Crown, graph: Graph, around: Region, rows: Tensor) -> Tensor:
+            seen.append(around.distinct)
+            return true(method, graph, around, rows)
+
+        with patch.object(Crown, "__call__", counted):
+            self.radii(count, 1e-4)
+        return sum(seen)
 
     def inner(self, eps: float) -> None:
         """The floor: boxes of all inner layers at one radius, ``PASSES`` times."""
@@ -86,11 +92,8 @@ def inner_bounds(graph: Graph, around: Region) -> None:
 def main() -> None:
     """Print ratios of radii to one pass of inner bounds, seconds at the other program's tolerance, and peak memory."""
     given = arguments((__doc__ or "").partition("\n")[0], {"--only": "one network, so that its memory is its own"})
-    root = os.environ.get("HOLDFAST_REFERENCE")
-    folder = Path(root) if root else None
     for name in [given.only] if given.only else NETWORKS:
-        network = encoder(name, folder)
-        case = Case(network, images(network.domain, folder), torch.float64)
+        case = Case(*subject(name, published.folder()), torch.float64)
         floor = partial(case.inner, float(case.radii(10, 1e-3).mean()))
         ten, ours, _ = ratio(partial(case.radii, 10, 1e-4), floor, given.device, given.repeats)
         more, hundred, _ = ratio(partial(case.radii, 100, 1e-4), floor, given.device, given.repeats)
@@ -99,7 +102,7 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(
             f"{name:6s} K = 10: {PASSES * ten:5.1f} passes, K = 100: {PASSES * more:5.1f} passes, "
-            f"{hundred / ours:.2f} x K = 10; to 1e-3: {time:.3f} s, "
+            f"{hundred / ours:.2f} x K = 10; {case.regions(10)} and {case.regions(100)} regions; to 1e-3: {time:.3f} s, "
             f"{THEIRS[name] / time:.0f} x the authors' program; peak so far {peak:.2f} GB"
         )
 

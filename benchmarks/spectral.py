@@ -7,19 +7,16 @@ Memory is what the process holds beyond its inputs. Above 10,000 samples the flo
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import time
 from collections.abc import Callable
 from math import log
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.tightness import PUBLISHED
-from holdfast.encoders import Options, load
+from benchmarks import published
 from holdfast.spectral.drawing import Drawing, checked, draw
 from holdfast.spectral.eigen import spectrum
 from holdfast.spectral.graphs.exact import ROWS, nearest
@@ -45,11 +42,9 @@ def samples(n: int) -> tuple[Tensor, Tensor]:
     return inputs, codes + 0.1 * torch.randn(n, CODES, generator=generator)
 
 
-def published(folder: Path, weights: str) -> tuple[Tensor, Tensor]:
+def real(root: Path, weights: str) -> tuple[Tensor, Tensor]:
     """Return MNIST's test images and their codes."""
-    images = torch.tensor(np.load(folder / "images" / "mnist_test.npz")["images"]).float() / 255
-    arch = f"holdfast.encoders.rvcl:{PUBLISHED[weights]}"
-    encoder = load(f"checkpoint:{folder / 'encoders' / weights}.pt", Options(arch=arch))
+    images, encoder = published.images(root, 1), published.encoder(root, weights)
     return images.flatten(1), torch.cat([encoder(part) for part in images.split(1000)])
 
 
@@ -116,9 +111,11 @@ def main() -> None:
     torch.set_num_threads(1)
     with one_thread():
         if given.published:
+            root = published.folder()
+            assert root, "HOLDFAST_REFERENCE is not set"
             for weights in ENCODERS:
                 print(weights)
-                small(*published(Path(os.environ["HOLDFAST_REFERENCE"]), weights))
+                small(*real(root, weights))
             return
         first = small(*samples(10_000))
         for n in given.large:

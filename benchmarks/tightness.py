@@ -7,15 +7,13 @@ built-in encoders; otherwise HOLDFAST_REFERENCE names the folder of published we
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from statistics import mean, median
 
-import numpy as np
 import torch
 
+from benchmarks import published
 from holdfast import data
 from holdfast.bounds import read_method
 from holdfast.certified.around import Hunter
@@ -23,18 +21,13 @@ from holdfast.certified.bracket import seen
 from holdfast.certified.pairs import norm, pairs
 from holdfast.certified.radius import CertifiedRadius
 from holdfast.encoder import Encoder
-from holdfast.encoders import Options, load
+from holdfast.encoders import load
 from holdfast.encoders.builtin import names
 from holdfast.evaluation import Population
 from holdfast.images import Images
 from holdfast.run import Run
 
-PUBLISHED = {
-    "mnist_base": "mnist_base",
-    "mnist_cnn_4layer_a": "mnist_cnn_a",
-    "mnist_cnn_4layer_a_adv3": "mnist_cnn_a",
-    "cifar10_base_adv4": "cifar_base",
-}
+MEASURED = ("mnist_base", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv3", "cifar10_base_adv4")
 IMAGES = 20
 TOLERANCE = 1e-3
 
@@ -46,14 +39,13 @@ def digits() -> Iterator[tuple[Encoder, Images]]:
         yield encoder, data.load("builtin:digits", encoder.domain, limit=IMAGES)
 
 
-def published(folder: Path) -> Iterator[tuple[Encoder, Images]]:
+def real() -> Iterator[tuple[Encoder, Images]]:
     """Yield encoders with published weights, each with the first test images of its kind."""
-    for weights, arch in PUBLISHED.items():
-        checkpoint = f"checkpoint:{folder / 'encoders' / weights}.pt"
-        encoder = load(checkpoint, Options(arch=f"holdfast.encoders.rvcl:{arch}"))
-        kind = "mnist_test" if "mnist" in weights else "cifar10_raw200"
-        pixels = torch.tensor(np.load(folder / "images" / f"{kind}.npz")["images"][:IMAGES]).float() / 255
-        yield encoder, Images(pixels)
+    root = published.folder()
+    assert root, "HOLDFAST_REFERENCE is not set"
+    for weights in MEASURED:
+        encoder = published.encoder(root, weights)
+        yield encoder, Images(published.images(root, encoder.domain.shape[0], IMAGES))
 
 
 def main() -> None:
@@ -66,7 +58,7 @@ def main() -> None:
     parser.add_argument("--only", help="one encoder")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    for encoder, images in digits() if given.digits else published(Path(os.environ["HOLDFAST_REFERENCE"])):
+    for encoder, images in digits() if given.digits else real():
         if given.only not in (None, encoder.name):
             continue
         ratios, spent = [], []
