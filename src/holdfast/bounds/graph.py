@@ -58,8 +58,8 @@ class Graph:
         """Return what the network computes of (b, *pixels), without the axis of batch one."""
         return self.values(pixels)[-1][:, 0]
 
-    def values(self, pixels: Float[Tensor, "b ..."]) -> list[Float[Tensor, "b 1 ..."]]:
-        """Return the values of every node."""
+    def values(self, pixels: Float[Tensor, "b ..."]) -> list[Float[Tensor, "b ..."]]:
+        """Return the values of every node; the axis of batch one stands wherever the network puts it."""
         values: list[Tensor] = []
         for node in self.nodes:
             inputs = [values[i] for i in node.inputs]
