@@ -93,7 +93,7 @@ def unrefined(encoder: Encoder, x: Tensor, eps: float) -> Relaxed:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("eps", [0.02, 0.15, 1.0])
+@pytest.mark.parametrize("eps", [0.02, 0.15, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("make", [chain, padded, dense])
 def test_refined_boxes_are_tighter_and_hold_every_value(make: Callable[[], nn.Module], eps: float) -> None:
     encoder = net(make())
@@ -167,7 +167,7 @@ def test_what_cannot_be_cropped_is_left_as_it_is() -> None:
         assert refined(ball, source, math.inf) is ball.boxes[source]
 
 
-@pytest.mark.parametrize("make", [chain, padded, dense])
+@pytest.mark.parametrize("make", [chain, *(pytest.param(make, marks=pytest.mark.slow) for make in (padded, dense))])
 def test_rows_gain_from_refined_boxes_and_from_splits_and_stay_below_every_value(make: Callable[[], nn.Module]) -> None:
     encoder = net(make())
     x, rows, ball = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 3, 2, dtype=torch.float64), Linf(0.3)

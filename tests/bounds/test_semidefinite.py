@@ -32,6 +32,7 @@ def test_bounds_lie_between_single_neurons_and_the_minimum(seed: int) -> None:
     assert (found >= lower_bound(encoder, x, rows, ball, Alpha(10, 10)) - 1e-9).all()
 
 
+@pytest.mark.slow
 def test_radii_are_larger_than_those_of_single_neurons_and_proved() -> None:
     encoder, x = builtin("digits-robust"), digits(3).pixels([0, 1])
     codes = torch.nn.functional.normalize(encoder(x).double(), dim=1)

@@ -114,6 +114,7 @@ def test_breakaway_counts_from_stored_noise(reference: Path, mnist: Tensor, name
     assert (counts == 0).float().mean().item() == pytest.approx(stored["nn_acc_paper"], abs=0.0011)
 
 
+@pytest.mark.slow
 def test_universal_quantiles_over_all_pairs(reference: Path, mnist: Tensor) -> None:
     oracle = arrays(reference, "measures_mnist_base")
     stored = json.loads((reference / "unsupervised" / "measures_mnist_base.json").read_text())
