@@ -118,8 +118,9 @@ class CertifiedRadius(Evaluation):
         pictures: list[Picture | None] = [drawn]
         for place, (position, weakest) in enumerate(zip(positions, sizes.argmin(1).tolist(), strict=True)):
             caption = (
-                f"{two.ids[place][0]}: certified radius {values[position]:.3g} on average; taken for "
-                f"{two.ids[place][1 + weakest]} by a change of {float(sizes[place, weakest]):.3g}"
+                f"{two.ids[place][0]}: certified radius {values[position]:.3g} on average over "
+                f"{int(two.defined[place].sum())} others; taken for the easiest of them, "
+                f"{two.ids[place][1 + weakest]}, by a change of {float(sizes[place, weakest]):.3g}"
             )
             shown = {
                 "clean": two.anchors[place],
