@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -157,6 +158,15 @@ def test_truncated_files_are_refused(module, file, tmp_path, kept):
         path.write_bytes(content[: int(len(content) * kept)])
         with pytest.raises(HoldfastError, match="truncated"):
             load(f"checkpoint:{path}{SHAPE}", arch())
+
+
+def test_compressed_checkpoints_are_refused_unread(tmp_path):
+    whole, bomb = save({"weight": torch.zeros(10**6)}, tmp_path), tmp_path / "bomb.pt"
+    with zipfile.ZipFile(whole) as source, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as copy:
+        for record in source.namelist():
+            copy.writestr(record, source.read(record))
+    with pytest.raises(HoldfastError, match=r"bomb\.pt' holds \d,\d+ bytes but would unpack to 4,00\d,\d+"):
+        load(f"checkpoint:{bomb}{SHAPE}", arch())
 
 
 def test_text_is_no_checkpoint(tmp_path):

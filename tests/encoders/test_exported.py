@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -188,3 +189,57 @@ def test_truncated_archives_are_refused(file, tmp_path, kept):
     path.write_bytes(file.read_bytes()[: int(file.stat().st_size * kept)])
     with pytest.raises(HoldfastError, match="truncated"):
         load(f"exported:{path}")
+
+
+def inserted(file: Path, target: Path, name: str, content: bytes, last: bool) -> Path:
+    """Copy the archive with one more record called ``name``, before or after all others."""
+    with zipfile.ZipFile(file) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as copy:
+        root = source.namelist()[0].partition("/")[0]
+        held = [(record, source.read(record)) for record in source.namelist()]
+        added = (f"{root}/{name}", content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the very duplicates
+            for record, value in [*held, added] if last else [added, *held]:
+                copy.writestr(record, value)
+    return target
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("name", ["data/sample_inputs/model.pt", "data/weights/WEIGHT_0", "Models/model.json"])
+def test_records_that_torch_takes_for_one_are_refused(file, tmp_path, name, last):
+    forged = inserted(file, tmp_path / "two.pt2", name, saved(Malicious(tmp_path / "ran")), last)
+    with pytest.raises(HoldfastError, match=r"could run code \(two records are called"):
+        load(f"exported:{forged}")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_torch_reads_what_was_checked_even_if_the_file_changes_meanwhile(file, module, tmp_path, monkeypatch):
+    path = tmp_path / "swapped.pt2"
+    path.write_bytes(file.read_bytes())
+    witness = tmp_path / "ran"
+    read = torch.export.load
+
+    def swap(archive):
+        rewrite(file, path, lambda name, content: saved(Malicious(witness)) if "sample" in name else content, {})
+        return read(archive)
+
+    monkeypatch.setattr(torch.export, "load", swap)
+    assert torch.equal(load(f"exported:{path}")(PIXELS), module(PIXELS))
+    assert not witness.exists()
+
+
+def test_compiled_programs_are_refused(file, tmp_path):
+    forged = rewrite(file, tmp_path / "compiled.pt2", same, {"data/aotinductor/model/../../x.json": b"{}"})
+    with pytest.raises(HoldfastError, match="unexpected record"):
+        load(f"exported:{forged}")
+
+
+def test_archives_that_unpack_to_more_than_they_hold_are_refused_unread(file, tmp_path):
+    bomb = tmp_path / "bomb.pt2"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/data/weights/weight_0", bytes(10**7))
+    with pytest.raises(HoldfastError, match=r"would unpack to 10,000,000, while torch saves without compression"):
+        load(f"exported:{bomb}")
+    nested = rewrite(file, tmp_path / "nested.pt2", same, {"serialized_x.pt": bomb.read_bytes()})
+    with pytest.raises(HoldfastError, match=r"record serialized_x\.pt holds .* would unpack to 10,000,000"):
+        load(f"exported:{nested}")

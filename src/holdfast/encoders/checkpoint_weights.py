@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.encoders.reference import first_line
+from holdfast.encoders.zipped import check_expansion
 from holdfast.errors import HoldfastError
 
 Weights = dict[str, Tensor]
@@ -59,6 +60,7 @@ def _read_safetensors(path: Path) -> Any:
 
 def _read_torch(path: Path) -> Any:
     try:
+        check_expansion(path, f"'{path}'")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about how the file was pickled; what cannot be read is an error below
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -70,6 +72,8 @@ def _read_torch(path: Path) -> Any:
             f"'{path}' holds Python objects{what} beside tensors, and reading those could run code, so it is refused; "
             "where you trust it, save its state dict alone with safetensors.torch.save_file"
         ) from error
+    except HoldfastError:
+        raise
     except Exception as error:  # a damaged file fails wherever its damage is
         raise HoldfastError(
             f"'{path}' is not a whole checkpoint ({first_line(error)}); it may be truncated: copy it again"

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from pathlib import Path
+from io import BytesIO
 from typing import Any
 
 import torch
 
 from holdfast.encoder import Encoder
-from holdfast.encoders.exported_archive import check_archive
+from holdfast.encoders.exported_archive import checked_archive
 from holdfast.encoders.inputs import InputSettings, encoder_of
 from holdfast.encoders.reference import Options, existing, first_line, split
 from holdfast.encoders.wrappers import Traced, for_batches
@@ -31,9 +31,7 @@ class Settings(InputSettings):
 def load(name: str, options: Options) -> Encoder:
     """Return the program in the file ``name``; its graph fixes the shape, ``?mean=...&std=...`` the normalisation."""
     name, settings = split(name, Settings)
-    path = existing(name)
-    check_archive(path)
-    program = _read(path, name)
+    program = _read(checked_archive(existing(name)), name)
     batch, *shape = _input_shape(program, name)
     module = for_batches(
         Traced(_unguarded(program)),
@@ -44,9 +42,9 @@ def load(name: str, options: Options) -> Encoder:
     return encoder_of(module, name, settings, tuple(shape), options.size)
 
 
-def _read(path: Path, name: str) -> torch.export.ExportedProgram:
+def _read(archive: BytesIO, name: str) -> torch.export.ExportedProgram:
     try:
-        return torch.export.load(path)
+        return torch.export.load(archive)
     except Exception as error:  # a damaged archive fails in many ways
         raise HoldfastError(
             f"{name!r} cannot be read as an exported program ({first_line(error)}); "
