@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +15,12 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from holdfast.data import load
+from holdfast.data import arrays, load
 from holdfast.data.array_source import resized
 from holdfast.data.decode import fit
 from holdfast.encoder import Domain, Geometry
 from holdfast.errors import HoldfastError, HoldfastWarning
+from holdfast.spectral import features
 
 GREY, RGB = Domain((1, 4, 5)), Domain((3, 4, 5))
 DRAWN = np.random.default_rng(0).random((6, 3, 4, 5)).astype(np.float32)
@@ -286,3 +288,47 @@ def test_unasked_labels_that_are_none_are_left_out_with_a_warning(tmp_path: Path
     np.savez(tmp_path / "a.npz", x=DRAWN, y=np.linspace(0, 1, 6))
     with pytest.warns(HoldfastWarning, match="one integer per image.* they are ignored"):
         assert load(f"{tmp_path}/a.npz", RGB).labels is None
+
+
+def _header(shape: str, content: bytes = bytes(64)) -> bytes:
+    """Return a .npy file whose header says ``shape``, whatever follows it."""
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}}}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + content
+
+
+@pytest.mark.parametrize("ending", ["npy", "npz"])
+@pytest.mark.parametrize("shape", ["(-1, 3, 4, 5)", "(-4, -3, 4, 5)", f"({10**12}, 3, 4, 5)", f"({2**70}, 4)"])
+def test_lying_headers_are_one_sentence(tmp_path: Path, ending: str, shape: str) -> None:
+    path = tmp_path / f"x.{ending}"
+    if ending == "npy":
+        path.write_bytes(_header(shape))
+    else:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("images.npy", _header(shape))
+    with pytest.raises(HoldfastError, match="truncated or not a numpy file"):
+        load(str(path), RGB)
+    with pytest.raises(HoldfastError, match="save one with numpy.save|truncated or not a numpy file"):
+        features.read(path)
+
+
+def test_archives_that_unpack_to_far_more_than_they_hold_are_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb = tmp_path / "bomb.npz"
+    np.savez_compressed(bomb, images=np.zeros((10_000, 3, 4, 5), np.float32))
+    assert len(load(str(bomb), RGB)) == 10_000
+    monkeypatch.setattr(arrays, "UNPACKED", 2**20)
+    for read in (lambda: load(str(bomb), RGB), lambda: features.read(bomb)):
+        with pytest.raises(HoldfastError, match=r"would unpack to 0\.0 GiB of memory; save it with numpy\.save"):
+            read()
+    whole = tmp_path / "whole.npz"
+    np.savez(whole, images=np.zeros((10_000, 3, 4, 5), np.float32))
+    assert len(load(str(whole), RGB)) == 10_000
+
+
+def test_members_of_archives_that_are_no_arrays_say_so(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("images.npy", b"these are no numbers")
+    for read in (lambda: load(str(tmp_path / "x.npz"), RGB), lambda: features.read(tmp_path / "x.npz")):
+        with pytest.raises(HoldfastError, match="'images' of .* is not an array"):
+            read()

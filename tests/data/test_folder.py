@@ -6,9 +6,9 @@ import os
 import pickle
 import shutil
 import tracemalloc
-import warnings
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 import torch
@@ -147,7 +147,7 @@ def test_a_single_image_is_enough(paint: Painter, tmp_path: Path) -> None:
     assert len(load(str(tmp_path / "images"), RGB)) == 1
 
 
-def test_limit_depends_on_seed_and_ids_and_comes_before_decoding(paint: Painter, tmp_path: Path) -> None:
+def test_limit_depends_on_seed_and_ids(paint: Painter, tmp_path: Path) -> None:
     for row in range(30):
         paint(f"{row}.png")
     root = tmp_path / "images"
@@ -157,12 +157,73 @@ def test_limit_depends_on_seed_and_ids_and_comes_before_decoding(paint: Painter,
     assert set(load(str(root), RGB, limit=5).ids) < set(ten.ids)
     assert set(load(str(root), RGB, limit=10, seed=1).ids) != set(ten.ids)
     others = sorted({f"{row}.png" for row in range(30)} - set(ten.ids))
-    (root / others[0]).unlink()
-    for name in others[1:]:
-        (root / name).write_bytes(b"damaged")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert load(str(root), RGB, limit=10).fingerprint == ten.fingerprint
+    for name in others[:5]:
+        (root / name).unlink()
+    assert load(str(root), RGB, limit=10).fingerprint == ten.fingerprint
+
+
+@pytest.mark.parametrize("thorough", [20_000, 10])
+def test_damaged_files_are_judged_over_the_whole_folder_whatever_the_limit(
+    paint: Painter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thorough: int
+) -> None:
+    monkeypatch.setattr(encoded, "THOROUGH", thorough)
+    for row in range(40):
+        paint(f"{row}.png")
+    root = tmp_path / "images"
+    first = load(str(root), RGB, limit=1).ids[0]
+    (root / first).write_bytes(b"")
+    for limit in (1, 5, None):
+        with pytest.warns(HoldfastWarning, match=rf"1 of 40 images of .* cannot be read: {first}"):
+            images = load(str(root), RGB, limit=limit)
+        assert list(images.skipped) == [first]
+        assert len(images) == (limit or 39)
+    for row in range(20):
+        (root / f"{row}.png").write_bytes(b"")
+    for limit in (1, 5, None):
+        with pytest.raises(HoldfastError, match=r"2[01] of 40 images of .* cannot be read"):
+            load(str(root), RGB, limit=limit)
+
+
+def test_of_many_files_the_few_chosen_are_decoded(
+    paint: Painter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoded, "THOROUGH", 3)
+    for row in range(40):
+        paint(f"{row}.png")
+    root = tmp_path / "images"
+    first = load(str(root), RGB, limit=1).ids[0]
+    (root / first).write_bytes((root / first).read_bytes()[:-40])
+    with pytest.warns(HoldfastWarning, match=rf"1 of 40 images of .* cannot be read: {first} \(.*truncated"):
+        images = load(str(root), RGB, limit=3)
+    images.pixels(range(len(images)))
+
+
+def test_larger_images_than_allowed_are_skipped_undecoded_and_the_limit_is_a_setting(
+    paint: Painter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = Image.MAX_IMAGE_PIXELS
+    for row in range(20):
+        paint(f"{row}.png")
+    root = tmp_path / "images"
+    # A line more than 64 million pixels, of which nothing but the header is there.
+    header = Image.new("1", (8000, 1))
+    header.save(root / "large.png")
+    content = bytearray((root / "large.png").read_bytes())
+    content[20:24] = (8001).to_bytes(4, "big")
+    content[29:33] = crc32(bytes(content[12:29])).to_bytes(4, "big")
+    (root / "large.png").write_bytes(content)
+    with pytest.warns(
+        HoldfastWarning, match=r"Image size \(64008000 pixels\) exceeds limit of 64000000 pixels, which \?max_"
+    ):
+        assert len(load(str(root), RGB)) == 20
+    (root / "large.png").unlink()
+    monkeypatch.setattr(encoded, "MAX_PIXELS", 119)
+    with pytest.raises(HoldfastError, match="20 of 20 images .* exceeds limit"):
+        load(str(root), RGB)
+    assert len(load(f"{root}?max_pixels=120", RGB)) == 20
+    with pytest.raises(HoldfastError, match="max_pixels: expected int, got 'many'"):
+        load(f"{root}?max_pixels=many", RGB)
+    assert before == Image.MAX_IMAGE_PIXELS
 
 
 def test_fingerprint_follows_the_files_and_not_the_encoder(paint: Painter, tmp_path: Path) -> None:

@@ -47,9 +47,9 @@ def load(
         geometry: how its source resizes and crops images; by default they are fitted to the domain.
         limit: at most so many images, chosen at random by ``seed`` and the images' ids.
         seed: decides which.
-        max_unreadable: the share of damaged files that is tolerated; ``images.source.skipped`` says which and why. Up
-            to 20,000 files are decoded once to find them; of more, only the headers are read, and a file that fails
-            later is named then.
+        max_unreadable: the share of damaged files among all, chosen or not, that is tolerated; ``images.skipped`` says
+            which and why. Up to 20,000 files are decoded once to find them; of more, only the headers are read (but
+            the chosen ones decoded, if they are so few), and a file that fails later is named then.
 
     Example:
         >>> images = load("builtin:digits", Domain((1, 8, 8)), limit=3)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
-from zlib import error as ZlibError  # noqa: N812
 
 import numpy as np
 import torch
@@ -23,6 +21,9 @@ from holdfast.images import Images
 SOURCE = "arrays"
 IMAGES, LABELS = ("images", "pixels", "x", "arr_0"), ("labels", "y")
 """The names under which the arrays of a file are looked for, first come first taken."""
+
+UNPACKED = 4 << 30
+"""So many bytes of an archive are unpacked whatever its size: a small one could otherwise fill the memory."""
 
 TYPES = ("uint8", "float16", "float32", "float64")
 
@@ -64,7 +65,21 @@ def _npz(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
         raise HoldfastError(f"{path} is one array, not an archive; give it the ending .npy")
     with file:
         names = _pick(path, list(file.keys()), settings)
-        return {part: _numpy(path, partial(file.__getitem__, key)) for part, key in names.items()}
+        return {part: member(path, file, key) for part, key in names.items()}
+
+
+def member(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    """Return the array ``key`` of the archive at ``path``, unless far more would be unpacked than is on disk."""
+    sizes = [record.file_size for record in file.zip.infolist() if record.filename.removesuffix(".npy") == key]
+    if max(sizes, default=0) > max(UNPACKED, path.stat().st_size):
+        raise HoldfastError(
+            f"array {key!r} of {path} would unpack to {max(sizes) / 2**30:.1f} GiB of memory; save it with numpy.save "
+            "(.npy), which is read from disk where it is needed"
+        )
+    found = _numpy(path, partial(file.__getitem__, key))
+    if not isinstance(found, np.ndarray):  # numpy hands out what is no array as it is
+        raise HoldfastError(f"{key!r} of {path} is not an array; write it again with numpy.savez")
+    return found
 
 
 def _safetensors(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -100,13 +115,14 @@ SUFFIXES = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
 def _numpy(path: Path, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except (ValueError, OSError, EOFError, BadZipFile, ZlibError) as error:
+    except Exception as error:  # numpy raises anything at all on damaged bytes
         if "pickle" in str(error) or "Python objects" in str(error):
             raise HoldfastError(
                 f"{path} is not a numpy file or holds pickled Python objects, which could run code when read; save "
                 "plain numbers instead (numpy.save of a uint8 or float array)"
             ) from error
-        raise HoldfastError(f"{path} is truncated or not a numpy file ({error}); write it again") from error
+        said = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise HoldfastError(f"{path} is truncated or not a numpy file ({said}); write it again") from error
 
 
 def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from holdfast.noise import hashed
 class Request:
     """Images for an encoder of this ``domain`` and ``geometry``: all of them, or ``limit`` chosen by ``seed``.
 
-    Up to ``max_unreadable`` of the images, as a share, may be damaged; they are listed and left out.
+    Up to ``max_unreadable`` of all images there are, as a share, may be damaged; they are listed and left out.
     """
 
     domain: Domain

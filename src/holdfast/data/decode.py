@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +22,26 @@ if TYPE_CHECKING:
 # Naming the formats keeps Pillow from handing a disguised file to a decoder that runs other programs (EPS).
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM")
 
+MAX_PIXELS = 64_000_000
+"""How many pixels an image may have, unless the reference says otherwise: decoding takes a dozen bytes for each."""
+
 ELONGATED = 16
 """How many times longer than wide an image may be before its ends, which no crop shows, are cut off unseen."""
+
+
+@contextmanager
+def pixel_limit(most: int) -> Iterator[None]:
+    """Have Pillow refuse images, frames and tiles of more than ``most`` pixels; its limit is one for all threads."""
+    from PIL import Image
+
+    before = Image.MAX_IMAGE_PIXELS
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        Image.MAX_IMAGE_PIXELS = most // 2  # Pillow warns above its limit and refuses above twice as much
+        try:
+            yield
+        finally:
+            Image.MAX_IMAGE_PIXELS = before
 
 
 def opened(content: Path | bytes) -> Image.Image:

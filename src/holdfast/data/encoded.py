@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from hashlib import blake2b
+from hashlib import blake2b, file_digest
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -14,13 +15,15 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from holdfast.data.base import Request
-from holdfast.data.decode import complain, decode
+from holdfast.data.decode import MAX_PIXELS, complain, decode, pixel_limit
 from holdfast.encoder import Geometry
 from holdfast.errors import HoldfastError, HoldfastWarning
 from holdfast.images import Images
+from holdfast.spelling import convert
 
 THOROUGH = 20_000
-"""Up to so many images are decoded once when loaded, to find the damaged ones; of more, only the headers are read."""
+"""Up to so many images are decoded once when loaded, to find the damaged ones; of more, only the headers are read
+(and those chosen are decoded, if they are so few)."""
 
 THREADS = min(8, os.cpu_count() or 1)
 SHOWN = 5
@@ -37,10 +40,16 @@ class Encoded:
     """
 
     def __init__(
-        self, fetch: Fetch, rows: Sequence[int], ids: Sequence[str], channels: int, geometry: Geometry
+        self,
+        fetch: Fetch,
+        rows: Sequence[int],
+        ids: Sequence[str],
+        channels: int,
+        geometry: Geometry,
+        max_pixels: int,
     ) -> None:
         self.fetch, self.rows, self.ids = fetch, rows, ids
-        self.channels, self.geometry = channels, geometry
+        self.channels, self.geometry, self.max_pixels = channels, geometry, max_pixels
         self.skipped: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -48,7 +57,7 @@ class Encoded:
 
     def read(self, rows: Sequence[int]) -> UInt8[Tensor, "b c h w"]:
         pixels = torch.empty((len(rows), self.channels, *self.geometry.crop), dtype=torch.uint8)
-        with ThreadPoolExecutor(THREADS) as pool:
+        with pixel_limit(self.max_pixels), ThreadPoolExecutor(THREADS) as pool:
             for place, image in enumerate(pool.map(self._decode, rows)):
                 pixels[place] = image
         return pixels
@@ -63,7 +72,8 @@ class Encoded:
     def digest(self, row: int) -> bytes:
         content = self.fetch(self.rows[row])
         try:
-            return blake2b(content.read_bytes() if isinstance(content, Path) else content).digest()
+            with content.open("rb") if isinstance(content, Path) else BytesIO(content) as file:
+                return file_digest(file, blake2b).digest()
         except OSError as error:
             raise HoldfastError(
                 f"image {self.ids[row]!r} is gone ({_reason(error)}); run the same command again"
@@ -71,23 +81,34 @@ class Encoded:
 
 
 def load_encoded(
-    name: str, fetch: Fetch, ids: Sequence[str], labels: Int[Tensor, "n"] | None, request: Request
+    name: str,
+    fetch: Fetch,
+    ids: Sequence[str],
+    labels: Int[Tensor, "n"] | None,
+    request: Request,
+    settings: Mapping[str, str],
 ) -> Images:
-    """Return the images that ``request`` chooses of those that ``fetch`` gives, without the damaged ones.
+    """Return the images that ``request`` chooses of the sound ones that ``fetch`` gives.
+
+    All are judged before any is chosen, so that a command says the same of a folder however few images it needs. The
+    setting ``max_pixels`` replaces ``MAX_PIXELS``.
 
     Raises:
         HoldfastError: more are damaged than ``request`` allows, or the encoder does not take pictures.
     """
-    channels = _channels(request)
-    rows = request.choose(ids)
-    skipped = survey(fetch, rows)
-    listed = {ids[row]: reason for row, reason in skipped.items()}
-    _judge(name, listed, len(rows), request.max_unreadable)
-    kept = [row for row in rows if row not in skipped]
-    kept_ids = [ids[row] for row in kept]
-    source = Encoded(fetch, kept, kept_ids, channels, request.framing)
+    channels, most = _channels(request), convert(settings.get("max_pixels", str(MAX_PIXELS)), "int", "max_pixels")
+    skipped = survey(fetch, range(len(ids)), len(ids) <= THOROUGH, most)
+    sound = [row for row in range(len(ids)) if row not in skipped]
+    rows = [sound[place] for place in request.choose([ids[row] for row in sound])]
+    if len(rows) <= THOROUGH < len(ids):  # few of many, whose headers alone were read
+        skipped |= survey(fetch, rows, True, most)
+        rows = [row for row in rows if row not in skipped]
+    listed = {ids[row]: skipped[row] for row in sorted(skipped)}
+    _judge(name, listed, len(ids), request.max_unreadable)
+    kept_ids = [ids[row] for row in rows]
+    source = Encoded(fetch, rows, kept_ids, channels, request.framing, most)
     source.skipped = listed
-    return Images(source, kept_ids, None if labels is None else labels[kept], name)
+    return Images(source, kept_ids, None if labels is None else labels[rows], name)
 
 
 def _channels(request: Request) -> int:
@@ -100,9 +121,8 @@ def _channels(request: Request) -> int:
     return domain.shape[0]
 
 
-def survey(fetch: Fetch, rows: Sequence[int]) -> dict[int, str]:
-    """Return the reason why each damaged row of ``rows`` cannot be read."""
-    thorough = len(rows) <= THOROUGH
+def survey(fetch: Fetch, rows: Sequence[int], thorough: bool, max_pixels: int) -> dict[int, str]:
+    """Return the reason why each damaged row of ``rows`` cannot be read: by its header or, if ``thorough``, decoded."""
 
     def problem(row: int) -> str | None:
         try:
@@ -112,7 +132,7 @@ def survey(fetch: Fetch, rows: Sequence[int]) -> dict[int, str]:
         return None
 
     found: dict[int, str] = {}
-    with ThreadPoolExecutor(THREADS) as pool:
+    with pixel_limit(max_pixels), ThreadPoolExecutor(THREADS) as pool:
         for start in range(0, len(rows), 1024):  # a million tasks queued at once would outweigh the images
             block = rows[start : start + 1024]
             found.update((row, said) for row, said in zip(block, pool.map(problem, block), strict=True) if said)
@@ -132,8 +152,10 @@ def _judge(name: str, skipped: dict[str, str], total: int, allowed: float) -> No
 
 def _reason(error: Exception) -> str:
     """Return the error's first line without the addresses Pillow puts into it."""
-    from PIL import UnidentifiedImageError
+    from PIL import Image, UnidentifiedImageError
 
     if isinstance(error, UnidentifiedImageError):
         return "not an image, or of an unknown format"
+    if isinstance(error, Image.DecompressionBombError):
+        return f"{str(error).partition(',')[0]}, which ?max_pixels=NUMBER after the name of the images raises"
     return (str(error).splitlines() or [type(error).__name__])[0]

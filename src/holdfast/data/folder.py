@@ -22,9 +22,10 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", "
 def load(name: str, settings: dict[str, str], request: Request) -> Images:
     """Return the image files below the folder ``name``, with their sorted relative paths as ids.
 
-    With the setting ``labels=folders``, the first folder of each path is its class, numbered in sorted order.
+    With the setting ``labels=folders``, the first folder of each path is its class, numbered in sorted order. Larger
+    images than ``max_pixels`` count as damaged.
     """
-    check_settings(settings, ["labels"], SOURCE)
+    check_settings(settings, ["labels", "max_pixels"], SOURCE)
     root = Path(name).expanduser()
     if not root.is_dir():
         raise HoldfastError(f"no folder {name!r}; check the path")
@@ -36,7 +37,8 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
         if settings["labels"] != "folders":
             raise HoldfastError(f"labels of a folder must be 'folders', got {settings['labels']!r}")
         labels = classes(paths)
-    return load_encoded(name, Files(str(root), paths), [_text(path) for path in paths], labels, request)
+    ids = [_text(path) for path in paths]
+    return load_encoded(name, Files(str(root), paths), ids, labels, request, settings)
 
 
 class Files:

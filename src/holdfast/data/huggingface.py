@@ -21,10 +21,11 @@ def saved(path: Path) -> bool:
 def load(name: str, settings: dict[str, str], request: Request) -> Images:
     """Return the images of the dataset ``name`` (a saved folder, or ``user/name@revision``), decoded when read.
 
-    Settings: ``split``, ``config`` (where a hub dataset has several), and the columns ``image`` and ``label``.
+    Settings: ``split``, ``config`` (where a hub dataset has several), the columns ``image`` and ``label``, and
+    ``max_pixels`` (larger images count as damaged).
     Ids are positions in the split.
     """
-    check_settings(settings, ["split", "config", "image", "label"], SOURCE)
+    check_settings(settings, ["split", "config", "image", "label", "max_pixels"], SOURCE)
     dataset = _split(name, _open(name, settings), settings.get("split"))
     column = _image_column(name, dataset, settings.get("image"))
     labels = None
@@ -32,7 +33,8 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
         labels = as_labels(dataset[key][:], len(dataset), "label" in settings, f"column {key!r} of {name}")
     elif "label" in settings:
         raise HoldfastError(f"{name} has no column {key!r}; {nearest(key, dataset.column_names)}")
-    return load_encoded(name, Column(dataset, column), [str(row) for row in range(len(dataset))], labels, request)
+    ids = [str(row) for row in range(len(dataset))]
+    return load_encoded(name, Column(dataset, column), ids, labels, request, settings)
 
 
 class Column:

@@ -45,10 +45,9 @@ def _own(result: Result) -> Iterator[str]:
         )
     skipped = result.images.skipped
     if skipped:
-        total = result.images.count + len(skipped)
         rest = f" and {len(skipped) - NAMED:,} more" if len(skipped) > NAMED else ""
         yield (
-            f"{len(skipped):,} of {text.counted(total, 'image')} could not be read and were skipped: "
+            f"{text.counted(len(skipped), 'image')} of all there are could not be read and were skipped: "
             f"{'; '.join(skipped[:NAMED])}{rest}."
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from holdfast.data.arrays import member
 from holdfast.errors import HoldfastError
 from holdfast.evaluation import settings
 from holdfast.result import EncoderInfo, ImagesInfo, Result
@@ -31,8 +32,10 @@ def read(path: Path) -> Any:
                 return loaded
             names = loaded.files
             if len(names) == 1:
-                return loaded[names[0]]
-    except (OSError, ValueError, EOFError) as error:
+                return member(path, loaded, names[0])
+    except HoldfastError:
+        raise
+    except Exception as error:  # numpy raises anything at all on damaged bytes
         raise HoldfastError(f"cannot read an array from {path}: {error}; save one with numpy.save") from error
     raise HoldfastError(
         f"{path} holds {len(names)} arrays ({', '.join(names[:5])}); save the one to use with numpy.save"
