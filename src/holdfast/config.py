@@ -136,7 +136,7 @@ def _read(file: Path) -> dict[str, Any]:
         content = tomllib.loads(file.read_text())
     except OSError as error:
         raise HoldfastError(f"cannot read --config {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no text, too large a number, or too deeply nested
         raise HoldfastError(f"{file} is not valid TOML: {error}") from error
     known = [name for name in Request.model_fields if name != "settings"]
     tables = evaluations()

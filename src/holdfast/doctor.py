@@ -69,7 +69,7 @@ def examine(encoder: Encoder, pixels: Pixels | None = None, run: Run | None = No
 
 
 def examine_loading(load: Callable[[], Encoder], pixels: Pixels | None = None, run: Run | None = None) -> list[Check]:
-    """Return whether ``load`` returns the same encoder twice, then ``examine`` of it, then whether it can be certified."""
+    """Return whether ``load`` returns the same encoder twice, then ``examine`` of it, then whether it can be certified if it is fit."""
     first, again = load(), load()
     status: Status = "ok" if first.fingerprint == again.fingerprint else "failed"
     sentence = (
@@ -78,7 +78,8 @@ def examine_loading(load: Callable[[], Encoder], pixels: Pixels | None = None, r
         else "Two loads give two encoders, so some weights are random: load them or fix their seed."
     )
     checks = [Check(name="loads the same twice", status=status, sentence=sentence), *examine(first, pixels, run)]
-    return checks if checks[-1].status == "failed" else [*checks, _certifiable(first)]
+    unfit = any(check.status == "failed" for check in checks)
+    return checks if unfit else [*checks, _certifiable(first)]
 
 
 def _certifiable(encoder: Encoder) -> Check:
@@ -99,7 +100,11 @@ def _examination(encoder: Encoder, pixels: Pixels, real: bool) -> Iterator[Check
         return
     subject = Subject(encoder, pixels, codes, real)
     for name, question in QUESTIONS.items():
-        status, sentence = question(subject)
+        try:
+            status, sentence = question(subject)
+        except Exception as error:  # as above
+            yield Check(name=name, status="failed", sentence=_reason(encoder, pixels, error))
+            return
         yield Check(name=name, status=status, sentence=sentence)
         if question is _finite and status == "failed":
             return
@@ -223,7 +228,7 @@ def _range(subject: Subject) -> Answer:
             "Its lowest or highest input gives NaN or infinite codes; look for logarithms and divisions in it.",
         )
     step = (domain.high - domain.low) / 255
-    inward = torch.where(pixels > (domain.low + domain.high) / 2, -step, step)
+    inward = torch.where(pixels > (domain.low + domain.high) / 2, -step, step).to(pixels)
     moved = _apart(_codes(subject.encoder, pixels + inward), subject.codes) / _size(subject.codes)
     said = f"Codes are finite from {domain.low:g} to {domain.high:g}"
     return "ok", f"{said}; one grey level (1/255 of the range) in every pixel moves them by {moved:.1%} of their size."

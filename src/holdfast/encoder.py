@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Literal
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -31,10 +32,10 @@ class Domain:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        if not self.shape or any(size < 1 for size in self.shape):
+        if not (self.shape and _sizes(self.shape)):
             raise HoldfastError(f"domain shape must be positive sizes such as (3, 224, 224), got {self.shape}")
-        if not self.low < self.high:
-            raise HoldfastError(f"domain needs low < high, got [{self.low}, {self.high}]")
+        if not (isinstance(self.low, Real) and isinstance(self.high, Real) and self.low < self.high):
+            raise HoldfastError(f"domain needs numbers low < high, got [{self.low!r}, {self.high!r}]")
 
     def clip(self, pixels: Pixels) -> Pixels:
         """Return ``pixels`` moved to the nearest point of the range."""
@@ -73,6 +74,21 @@ class Geometry:
     resize: int
     crop: tuple[int, int]
     interpolation: Interpolation = "bilinear"
+
+    def __post_init__(self) -> None:
+        if not (_sizes((self.resize,)) and _sizes(self.crop) and len(self.crop) == 2):
+            raise HoldfastError(
+                f"geometry needs a size and (height, width), as in Geometry(256, (224, 224)), got {self.resize!r} and "
+                f"{self.crop!r}"
+            )
+        if self.interpolation not in get_args(Interpolation):
+            known = ", ".join(get_args(Interpolation))
+            raise HoldfastError(f"interpolation must be one of {known}, got {self.interpolation!r}")
+
+
+def _sizes(values: Any) -> bool:
+    """Return whether ``values`` are positive whole numbers in a tuple, which is what can be compared and kept."""
+    return isinstance(values, tuple) and all(isinstance(value, Integral) and value > 0 for value in values)
 
 
 class Normalised(nn.Module):
@@ -128,6 +144,12 @@ class Encoder:
     ) -> None:
         if not isinstance(module, nn.Module):
             raise HoldfastError(f"an encoder is made of a torch.nn.Module, got {type(module).__name__}; wrap it in one")
+        if not isinstance(domain, Domain):
+            raise HoldfastError(
+                f"the inputs of {name} are stated by a Domain, as in Domain((3, 224, 224)), got {domain!r}"
+            )
+        if not isinstance(geometry, Geometry | None):
+            raise HoldfastError(f"how images are fitted to {name} is stated by a Geometry or None, got {geometry!r}")
         if (mean is None) != (std is None):
             raise HoldfastError("normalisation needs both mean and std, or neither")
         for values in (mean, std):
@@ -170,12 +192,14 @@ class Encoder:
         codes = self.module(pixels)
         if isinstance(codes, Tensor) and codes.dtype in (torch.float16, torch.bfloat16):
             codes = codes.float()  # squared distances overflow half precision long before its codes do
-        if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != len(pixels):
+        if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != len(pixels) or not codes.shape[1]:
             got = tuple(codes.shape) if isinstance(codes, Tensor) else type(codes).__name__
             raise HoldfastError(
                 f"{self.name} must return one vector per image, shape ({len(pixels)}, d), got {got}; "
                 "pool or flatten inside the module"
             )
+        if not codes.is_floating_point():
+            raise HoldfastError(f"{self.name} must return floating-point codes, got {codes.dtype}; convert them inside")
         return codes
 
     @cached_property

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -45,6 +49,56 @@ def training() -> nn.Module:
 
 def matrix() -> nn.Module:
     return Net(nn.Linear(8, 5))
+
+
+class Answer(nn.Sequential):
+    """Returns what ``change`` makes of its codes."""
+
+    domain = Domain((1, 8, 8))
+
+    def __init__(self, change: Callable[[Tensor], object]) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 5))
+        self.change = change
+
+    def forward(self, x: Tensor) -> Any:
+        return self.change(super().forward(x))
+
+
+def integers() -> nn.Module:
+    return Answer(torch.Tensor.long)
+
+
+def truths() -> nn.Module:
+    return Answer(lambda codes: codes > 0)
+
+
+def complexes() -> nn.Module:
+    return Answer(lambda codes: codes.to(torch.complex64))
+
+
+def nothing() -> nn.Module:
+    return Answer(lambda codes: codes[:, :0])
+
+
+def sparse() -> nn.Module:
+    return Answer(torch.Tensor.to_sparse)
+
+
+def exits() -> nn.Module:
+    return Answer(lambda codes: sys.exit(0))
+
+
+class Halving(nn.Sequential):
+    """Changes its input in place."""
+
+    domain = Domain((1, 8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mul_(0.5))
+
+
+def halving() -> nn.Module:
+    return Halving(nn.Flatten(), nn.Linear(64, 5))
 
 
 def weights(build: nn.Module, **changed: float) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import sys
 from html import unescape
 from math import isnan
 from pathlib import Path
@@ -218,10 +219,85 @@ def test_a_checkpoint_of_another_module(capsys):
 
 @pytest.mark.parametrize(
     ("arch", "expected"),
-    [("nothing", "check the spelling"), ("", "package.module:factory")],
+    [("absent", "check the spelling"), ("", "package.module:factory")],
 )
 def test_an_architecture_that_is_not_there(arch, expected, capsys):
     assert expected in refused(capsys, arch=arch)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("def build(:", "cannot be imported (SyntaxError: invalid syntax"),
+        ("x = undefined", "cannot be imported (NameError: name 'undefined' is not defined); mend the module mine"),
+        ("exit()", "cannot be imported (SystemExit: None)"),
+        ("build = lambda: exit(0)", "failed: SystemExit: 0"),
+    ],
+)
+def test_an_architecture_that_cannot_be_built(content, expected, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(Path.cwd())
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    Path("mine.py").write_text(content)
+    for command in (["evaluate", *SHORT], ["attack"], ["certify", "--eps", "1/255"], ["doctor"]):
+        where = [] if command == ["doctor"] else ["--out", "run"]
+        named = ["checkpoint:good.safetensors", "--arch", "mine:build", "--images", "good.npy"]
+        assert run([*command, *named, *where]) == 2
+        (sentence,) = capsys.readouterr().err.splitlines()
+        assert expected in sentence
+
+
+@pytest.mark.parametrize(
+    ("arch", "expected"),
+    [
+        ("integers", "must return floating-point codes, got torch.int64"),
+        ("truths", "must return floating-point codes, got torch.bool"),
+        ("complexes", "must return floating-point codes, got torch.complex64"),
+        ("nothing", "must return one vector per image, shape (4, d), got (4, 0)"),
+        ("sparse", "fails on inputs of shape (4, 1, 8, 8): "),
+        ("halving", "The same images give codes that differ"),
+    ],
+)
+def test_encoders_that_answer_something_else_are_unfit_for_every_command(arch, expected, capsys):
+    assert expected in failed(capsys, arch=arch)
+    named = ["checkpoint:good.safetensors", "--arch", f"tests.cli.modules:{arch}", "--images", "good.npy"]
+    for command in (["attack", "--out", "a"], ["certify", "--out", "c", "--eps", "1/255"]):
+        assert run([*command, *named]) == 2
+        assert f"is not fit to be {command[0].removesuffix('ify')}" in (said := capsys.readouterr().err)
+        assert expected in said
+    assert run(["doctor", *named]) == 1
+    captured = capsys.readouterr()
+    assert "failed" in captured.out
+    assert not captured.err
+
+
+def test_an_encoder_that_ends_the_program_does_not_end_it_in_silence(capsys):
+    status, lines = evaluate(capsys, arch="exits")
+    assert status == 2
+    assert lines[-1].endswith("and ended the command; take that out of it")
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+def test_half_precision_serves_every_command(precision, capsys):
+    assert evaluate(capsys, more=["--precision", precision]) == (0, [])
+    named = ["checkpoint:good.safetensors", "--arch", "tests.cli.modules:linear", "--images", "good.npy"]
+    named += ["--precision", precision]
+    assert run(["attack", *named, "--limit", "3", "--attack", "u-fgsm", "--out", "a"]) == 0
+    assert run(["certify", *named, "--limit", "3", "--eps", "1/255", "--out", "c"]) == 0
+    assert run(["doctor", *named]) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "is not valid TOML: maximum recursion depth exceeded"),
+        ("seed = " + "9" * 5000, "is not valid TOML: Exceeds the limit"),
+    ],
+)
+def test_configurations_that_python_cannot_read(content, said, capsys):
+    Path("bad.toml").write_text(content)
+    assert run(["evaluate", "--config", "bad.toml"]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert said in sentence
 
 
 def test_one_bad_encoder_costs_the_others_nothing(capsys):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import zipfile
 import resource
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -307,7 +307,7 @@ def test_lying_headers_are_one_sentence(tmp_path: Path, ending: str, shape: str)
             archive.writestr("images.npy", _header(shape))
     with pytest.raises(HoldfastError, match="truncated or not a numpy file"):
         load(str(path), RGB)
-    with pytest.raises(HoldfastError, match="save one with numpy.save|truncated or not a numpy file"):
+    with pytest.raises(HoldfastError, match=r"save one with numpy\.save|truncated or not a numpy file"):
         features.read(path)
 
 
@@ -330,5 +330,5 @@ def test_members_of_archives_that_are_no_arrays_say_so(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
         archive.writestr("images.npy", b"these are no numbers")
     for read in (lambda: load(str(tmp_path / "x.npz"), RGB), lambda: features.read(tmp_path / "x.npz")):
-        with pytest.raises(HoldfastError, match="'images' of .* is not an array"):
+        with pytest.raises(HoldfastError, match=r"'images' of .* is not an array"):
             read()

@@ -218,7 +218,7 @@ def test_larger_images_than_allowed_are_skipped_undecoded_and_the_limit_is_a_set
         assert len(load(str(root), RGB)) == 20
     (root / "large.png").unlink()
     monkeypatch.setattr(encoded, "MAX_PIXELS", 119)
-    with pytest.raises(HoldfastError, match="20 of 20 images .* exceeds limit"):
+    with pytest.raises(HoldfastError, match=r"20 of 20 images .* exceeds limit"):
         load(str(root), RGB)
     assert len(load(f"{root}?max_pixels=120", RGB)) == 20
     with pytest.raises(HoldfastError, match="max_pixels: expected int, got 'many'"):

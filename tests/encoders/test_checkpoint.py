@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -207,3 +210,42 @@ def test_shape_and_normalisation_must_be_said_whole(file):
         load(f"checkpoint:{file}", arch())
     with pytest.raises(HoldfastError, match="both mean and std"):
         load(f"checkpoint:{file}{SHAPE}&mean=0.5", arch())
+
+
+MISTAKEN = {
+    "module.domain = (1, 8, 8)": "stated by a Domain, as in Domain((3, 224, 224)), got (1, 8, 8)",
+    "module.domain = Domain(64)": "domain shape must be positive sizes such as (3, 224, 224), got 64",
+    "module.domain = Domain([1, 8, 8])": "domain shape must be positive sizes such as (3, 224, 224), got [1, 8, 8]",
+    "module.domain = Domain((1.5, 8))": "domain shape must be positive sizes such as (3, 224, 224), got (1.5, 8)",
+    "module.domain = Domain((64,), '0', '1')": "domain needs numbers low < high, got ['0', '1']",
+    "module.domain, module.geometry = STATED, (8, 8)": "stated by a Geometry or None, got (8, 8)",
+    "Geometry(8, 8)": "as in Geometry(256, (224, 224)), got 8 and 8",
+    "Geometry(8, (8, 8), 'cubic')": "must be one of nearest, bilinear, bicubic, lanczos, got 'cubic'",
+}
+LOADING = """
+from holdfast.encoders import Options, load
+for number in range({count}):
+    try:
+        load("checkpoint:{file}", Options(arch=f"mistaken:build{{number}}"))
+    except ValueError as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_inputs_stated_in_another_form_say_so(file, tmp_path):
+    builds = [
+        f"def build{n}():\n    module = plain()\n    {line}\n    return module\n" for n, line in enumerate(MISTAKEN)
+    ]
+    header = "from tests.encoders.factories import *\nfrom tests.encoders.factories import STATED, Domain, Geometry\n"
+    (tmp_path / "mistaken.py").write_text(header + "".join(builds))
+    # In a process of its own, for here every call is checked against its annotations.
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING.format(count=len(MISTAKEN), file=file)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for said, expected in zip(done.stdout.splitlines(), MISTAKEN.values(), strict=True):
+        assert said.startswith("HoldfastError ")
+        assert expected in said

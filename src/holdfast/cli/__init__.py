@@ -66,6 +66,8 @@ def run(arguments: list[str]) -> int:
         return _say(f"{error.format_message().rstrip('.')} ({command} --help lists what there is)", 2)
     except HoldfastError as error:
         return _say(str(error), 2, debug)
+    except SystemExit as error:  # a stranger's module wants to end more than itself
+        return _say(f"a module called exit({error.code}) and ended the command; take that out of it", 2, debug)
     except Exception as error:
         return _say(f"{type(error).__name__}: {error}; this is a defect of holdfast, --debug shows where", 2, debug)
     if status == INTERRUPTED:  # typer turns Ctrl-C into this status

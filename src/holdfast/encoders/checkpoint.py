@@ -59,7 +59,7 @@ def _build(arch: str) -> nn.Module | Encoder:
     try:
         # Weights come from the file; the seed fixes what a module keeps outside of its state dict.
         built = seeded(factory, 0)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise HoldfastError(f"--arch {arch} failed: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(built, nn.Module | Encoder):
         raise HoldfastError(f"--arch {arch} returned {type(built).__name__}; expected an nn.Module or an Encoder")
@@ -76,6 +76,9 @@ def _factory(arch: str) -> Callable[[], Any]:
         factory = getattr(import_module(home), attribute)
     except (ImportError, AttributeError) as error:
         raise HoldfastError(f"--arch {arch}: {first_line(error)}; check the spelling and the Python path") from error
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises is what the reader must hear
+        said = f"{type(error).__name__}: {first_line(error)}"
+        raise HoldfastError(f"--arch {arch} cannot be imported ({said}); mend the module {home}") from error
     if not callable(factory):
         raise HoldfastError(f"--arch {arch} is {type(factory).__name__}, expected a function without arguments")
     return factory
