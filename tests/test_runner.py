@@ -4,10 +4,13 @@ import multiprocessing
 import random
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import fields
+from math import isnan
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
+import torch
+from torch import Tensor
 
 from holdfast import catalog, data
 from holdfast.config import build
@@ -221,6 +224,37 @@ def test_large_inputs_make_small_shards(tmp_path, monkeypatch):
     results, _ = fill(tmp_path / "a", [tiny.Mean()], Run(batch_size=16))
     assert len(list((tmp_path / "a").rglob("shards/seen-*/*"))) == 8
     assert findings(results) == findings(fill(tmp_path / "b", [tiny.Mean()], Run(batch_size=2))[0])
+
+
+def test_labels_given_later_are_used(tmp_path):
+    encoder, images = (
+        load("builtin:digits-random"),
+        data.load("builtin:digits", load("builtin:digits-random").domain, limit=40),
+    )
+    odd = torch.arange(len(images)) % 2
+    evaluation = build(catalog.evaluations()["linear-radius"], {"anchors": 4, "attack": "adaptive:restarts=1,steps=3"})
+
+    def cell(labels: Tensor | None) -> Result:
+        given = Images(images.source, images.ids, labels, images.name)
+        (result,), _ = evaluate([encoder], lambda encoder: given, [evaluation], Run(), Store(tmp_path))
+        return result
+
+    without, labelled, otherwise = cell(None), cell(odd), cell(1 - odd.roll(1) * odd)
+    assert isnan(without.estimates[0].value)
+    assert not isnan(labelled.estimates[0].value)
+    assert otherwise.findings != labelled.findings
+    assert "labels" not in without.settings
+    assert labelled.settings["labels"] != otherwise.settings["labels"]
+    assert len(Store(tmp_path).results()) == 3
+
+
+def test_another_seed_of_attacks_looks_at_the_same_images(tmp_path):
+    (first,), _ = fill(tmp_path, [tiny.Mean()], Run(seed=3))
+    (other,), _ = fill(tmp_path, [tiny.Mean()], Run(seed=3, attack_seed=4))
+    assert other.findings.ids == first.findings.ids
+    assert other.findings != first.findings
+    assert other.settings["attack_seed"] == 4
+    assert fill(tmp_path, [tiny.Mean()], Run(seed=4))[0][0].findings.ids != first.findings.ids, "vacuous"
 
 
 def numbers(result: Result) -> list[float]:

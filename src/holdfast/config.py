@@ -37,6 +37,7 @@ class Request(Record):
     eps: tuple[str | float, ...] = ()
     ball: tuple[str, ...] = ()
     seed: int = 0
+    attack_seed: int | None = None
     device: str = "cpu"
     precision: str = "float32"
     batch_size: int = 256

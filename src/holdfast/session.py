@@ -50,7 +50,7 @@ def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
         HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
     """
     evaluations = planned(asked)
-    run = Run(asked.seed, asked.device, asked.precision, asked.batch_size)
+    run = Run(asked.seed, asked.device, asked.precision, asked.batch_size, asked.attack_seed)
     reference = images_reference(asked)
     store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
     encoders = encoders_of(asked)
