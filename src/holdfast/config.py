@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from inspect import formatannotation
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 import holdfast.attacks.presets  # noqa: F401  (teaches `convert` to read attacks)
-from holdfast.balls import Linf
+from holdfast.balls import Ball, Linf
 from holdfast.catalog import evaluations
-from holdfast.errors import HoldfastError, nearest
+from holdfast.errors import HoldfastError, HoldfastWarning, nearest
 from holdfast.evaluation import Evaluation
 from holdfast.result import Record
 from holdfast.spelling import convert, fields_of, number
@@ -83,12 +84,27 @@ def planned(asked: Request) -> list[Evaluation]:
             raise HoldfastError(f"unknown evaluation {name!r}; {nearest(name, list(known))}")
     kinds = [known[name] for name in asked.only or known]
     balls = [*asked.ball, *(str(Linf(convert(str(radius), "float", "eps"))) for radius in asked.eps)]
-    with_balls = [kind for kind in kinds if "balls" in fields_of(kind)]
+    with_balls = [kind for kind in kinds if attacks_in_balls(kind)]
     if balls and not with_balls:
-        raise HoldfastError(f"eps and ball change nothing: {', '.join(asked.only)} take no perturbation")
+        advice = next((f"; use --set {k.name}.balls={balls[0]}" for k in kinds if "balls" in fields_of(k)), "")
+        raise HoldfastError(f"eps and ball change nothing: {', '.join(asked.only)} attack in no ball{advice}")
+    for name in set(asked.settings) - {kind.name for kind in kinds}:
+        warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
     chosen = _merged(_merged(SUITES[asked.suite].settings, over), asked.settings)
     return [build(kind, chosen.get(kind.name, {})) for kind in kinds]
+
+
+def attacks_in_balls(kind: type[Evaluation]) -> bool:
+    """Return whether the ``balls`` of ``kind`` are those of attacks, which eps and ball set."""
+    known = fields_of(kind)
+    return "balls" in known and any("Attack" in _annotation(field.type) for field in known.values())
+
+
+def asked_balls(plan: Sequence[Evaluation]) -> set[Ball]:
+    """Return the balls of attacks that somebody asked for; where a default one is too wide, its cell alone fails."""
+    kinds = [(one, vars(one)["balls"]) for one in plan if attacks_in_balls(type(one))]
+    return {ball for one, balls in kinds for ball in balls if ball not in fields_of(type(one))["balls"].default}
 
 
 def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 from holdfast import data
-from holdfast.config import Request, planned
+from holdfast.config import Request, asked_balls, planned
 from holdfast.encoder import Domain, Encoder, Geometry
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init, raw_pixels
@@ -54,6 +55,8 @@ def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
     reference = images_reference(asked)
     store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
     encoders = encoders_of(asked)
+    for ball, encoder in product(asked_balls(evaluations), encoders):
+        ball.check(encoder.domain)
 
     @cache
     def loaded(domain: Domain, geometry: Geometry | None) -> Images:

@@ -101,6 +101,8 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
         (["evaluate", "--limit", "0"], "limit: input should be greater than or equal to 1"),
         (["evaluate", "--eps", "8/255", "--ball", "l2:1"], "contradict each other"),
         (["evaluate", "--eps", "eight"], "eps: expected float such as 0.05 or 8/255, got 'eight'"),
+        (["evaluate", "--eps", "8"], "the linf:8.0 ball holds every input in [0, 1]"),
+        (["evaluate", "--ball", "l2:40"], "the l2:40.0 ball holds every input in [0, 1]"),
         (["evaluate", "--eps", "-1"], "radius of a linf ball must be positive and finite"),
         (["evaluate", "--ball", "l3:1"], "unknown ball 'l3'; did you mean"),
         (["evaluate", "--suite", "quik"], "unknown suite 'quik'; did you mean 'quick'"),

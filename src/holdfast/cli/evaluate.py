@@ -39,9 +39,7 @@ def command(
         int | None, typer.Option(help="At most so many images, chosen by the seed.", rich_help_panel=MEASURES)
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Decides every random choice (default: 0).")] = None,
-    attack_seed: Annotated[
-        int | None, typer.Option(help="Other random starts of attacks on the same images.")
-    ] = None,
+    attack_seed: Annotated[int | None, typer.Option(help="Other random starts of attacks on the same images.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
