@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.square import SquareAttack
 from holdfast.balls import Linf
 from holdfast.catalog import evaluations
+from holdfast.config import attack_fields
+from holdfast.encoder import Encoder
+from holdfast.errors import HoldfastError
 from holdfast.evaluation import Evaluation, Joint, Observation, Population, joined, parts
 from holdfast.images import Images
 from holdfast.result import Claim, Result
@@ -230,3 +233,28 @@ def test_equal_settings_share_an_observation(evaluation: Evaluation) -> None:
     assert evaluation.observation() == evaluation.observation()
     assert hash(evaluation.observation()) == hash(evaluation.observation())
     assert isinstance(evaluation.observation(), Observation)
+
+
+class Sealed(nn.Module):
+    """An encoder that passes no gradient and cannot be traced, as one behind ONNX Runtime."""
+
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(self.inside(x.detach()).numpy())
+
+
+@every
+def test_a_black_box_is_measured_by_all_that_need_no_gradients(evaluation: Evaluation) -> None:
+    within = builtin()
+    encoder = Encoder(Sealed(within.module), "sealed", within.domain)
+    blind: dict[str, Any] = {name: SquareAttack(queries=3) for name in ("attack", "pairwise", "published")}
+    blind["attacks"] = (SquareAttack(queries=3),)
+    chosen = replace(evaluation, **{name: blind[name] for name in attack_fields(type(evaluation)) if name in blind})
+    if evaluation.needs_gradients:
+        with pytest.raises(HoldfastError, match=r"gradient|traced"):
+            chosen(encoder, digits(COUNT))
+    else:
+        assert chosen(encoder, digits(COUNT)).estimates

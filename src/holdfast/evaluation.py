@@ -199,6 +199,8 @@ class Evaluation(ABC):
     """Raised whenever the numbers change."""
     uses_labels: ClassVar[bool] = False
     """Whether ``conclude`` looks at labels, which are then part of its key."""
+    needs_gradients: ClassVar[bool] = False
+    """Whether the encoder must pass gradients or be traced, whatever the attacks are."""
     title: ClassVar[str]
     meaning: ClassVar[str]
     """What the numbers mean, in two sentences: reports print it."""

@@ -52,6 +52,7 @@ class InstanceAccuracy(Evaluation):
     neurons: int = 50_000
     name = "instance-accuracy"
     version = 1
+    needs_gradients = True
     uses_labels = True
     title = "Instance accuracy"
     meaning = (

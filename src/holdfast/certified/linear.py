@@ -163,6 +163,7 @@ class LinearRadius(Evaluation):
     neurons: int = 50_000
     name = "linear-radius"
     version = 1
+    needs_gradients = True
     uses_labels = True
     title = "Linear radius, with labels"
     meaning = (

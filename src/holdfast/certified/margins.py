@@ -100,6 +100,7 @@ class MarginDistribution(Evaluation):
     neurons: int = 50_000
     name = "margin-distribution"
     version = 1
+    needs_gradients = True
     uses_labels = True
     title = "Margin distribution"
     meaning = (

@@ -61,6 +61,7 @@ class CertifiedRadius(Evaluation):
     neurons: int = 50_000
     name = "certified-radius"
     version = 2
+    needs_gradients = True
     uses_labels = True
     title = "Certified radius"
     meaning = (
