@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
+from time import monotonic
 
 from holdfast import data
 from holdfast.config import Request, asked_balls, planned, references
@@ -51,7 +52,7 @@ def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
     Raises:
         HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
     """
-    evaluations = planned(asked)
+    began, evaluations = monotonic(), planned(asked)
     run = Run(asked.seed, asked.device, asked.precision, asked.batch_size, asked.attack_seed)
     reference = images_reference(asked)
     store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
@@ -69,7 +70,9 @@ def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
     for encoder in encoders:
         images_for(encoder)
     store.request(asked.model_dump_json(indent=1))
-    results, failures = evaluate(encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget)
+    results, failures = evaluate(
+        encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget, began
+    )
     # The report shows the whole folder: an earlier command may have put other encoders there.
     try:
         written = write(store.results(), store.failures(), store.folder)
