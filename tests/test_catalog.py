@@ -14,7 +14,7 @@ import holdfast.measures
 from holdfast import catalog
 from holdfast.balls import L2
 from holdfast.config import Request, build, planned, request
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, HoldfastWarning
 from holdfast.evaluation import Evaluation, settings
 from holdfast.suites import SUITES
 from tests import tiny
@@ -188,3 +188,18 @@ def test_mistakes_in_a_file_are_named(tmp_path, text, said):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(HoldfastError, match=r"cannot read --config .*No such file"):
         request({}, tmp_path / "none.toml")
+
+
+def test_radii_belong_to_attacks(tmp_path):
+    plan = {evaluation.name: evaluation for evaluation in planned(Request(eps=("8/255",)))}
+    clever = catalog.evaluations()["clever"]
+    assert settings(plan["overlap"])["balls"] == settings(plan["masking"])["balls"] == ["linf:8/255"]
+    assert settings(plan["clever"])["balls"] == settings(clever())["balls"], "where gradients are sampled, no attack"
+    with pytest.raises(HoldfastError, match=r"eps and ball change nothing: clever .*--set clever.balls=linf:8/255"):
+        planned(Request(eps=("8/255",), only=("clever",)))
+
+
+def test_settings_of_what_does_not_run_are_named(tmp_path):
+    (tmp_path / "run.toml").write_text("[overlap]\npairs = 5\n[breakaway]\nattacked = 3")
+    with pytest.warns(HoldfastWarning, match=r"\[overlap\] changes nothing, because overlap is not run"):
+        planned(request({"only": ["breakaway"]}, tmp_path / "run.toml"))

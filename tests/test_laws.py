@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.square import SquareAttack
 from holdfast.balls import Linf
 from holdfast.catalog import evaluations
-from holdfast.evaluation import Evaluation, Observation, Population
+from holdfast.config import attack_fields
+from holdfast.encoder import Encoder
+from holdfast.errors import HoldfastError
+from holdfast.evaluation import Evaluation, Joint, Observation, Population, joined, parts
 from holdfast.images import Images
 from holdfast.result import Claim, Result
 from holdfast.run import Run
+from holdfast.store import key_of
 from tests.samples import builtin
 from tests.samples import digits as unlabelled
 
@@ -168,8 +173,88 @@ def test_numbers_are_dressed(evaluation: Evaluation) -> None:
     assert evaluation.title
 
 
+class Watched(Images):
+    """Images that count how often their labels are looked at."""
+
+    looks = 0
+
+    @property
+    def labels(self) -> Tensor | None:
+        self.looks += 1
+        return self._labels
+
+    @labels.setter
+    def labels(self, labels: Tensor | None) -> None:
+        self._labels = labels
+
+
+@every
+def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
+    """Else stored numbers made without labels, or with others, would be taken for those with them."""
+    plain = digits(COUNT)
+    images = Watched(plain.pixels(range(COUNT)), plain.ids, plain.labels)
+    population = Population(builtin(), images, Run(precision="float64"))
+    observation = evaluation.observation()
+    rows, seen = observation.rows(population), []
+    for part in parts(observation):
+        before = images.looks
+        seen.append(part.observe(population, rows))
+        assert part.uses_labels == (images.looks > before), part
+    before = images.looks
+    evaluation.illustrate(
+        population,
+        rows,
+        evaluation.conclude(population, rows, joined(seen) if isinstance(observation, Joint) else seen[0]),
+    )
+    assert evaluation.uses_labels == (images.looks > before)
+
+
+@every
+def test_whatever_decides_a_number_is_in_its_key(evaluation: Evaluation) -> None:
+    encoder, images, run = builtin(), digits(COUNT), Run()
+    unlabelled = Images(images.pixels(range(COUNT)), images.ids)
+    key = key_of(evaluation, encoder, images, run)
+    observed = parts(evaluation.observation())
+    labelled = any(what.uses_labels for what in (evaluation, *observed))
+    assert (key_of(evaluation, encoder, unlabelled, run) != key) == labelled
+    assert key_of(evaluation, encoder, images[list(range(COUNT))[::-1]], run) != key
+    for other in (Run(seed=1), Run(attack_seed=1), Run(precision="float64")):
+        assert key_of(evaluation, encoder, images, other) != key
+    for same in (Run(batch_size=3), Run(attack_seed=0)):
+        assert key_of(evaluation, encoder, images, same) == key
+    for part in observed:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(part), "version", part.version + 1)
+            assert key_of(evaluation, encoder, images, run) != key, part
+
+
 @every
 def test_equal_settings_share_an_observation(evaluation: Evaluation) -> None:
     assert evaluation.observation() == evaluation.observation()
     assert hash(evaluation.observation()) == hash(evaluation.observation())
     assert isinstance(evaluation.observation(), Observation)
+
+
+class Sealed(nn.Module):
+    """An encoder that passes no gradient and cannot be traced, as one behind ONNX Runtime."""
+
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(self.inside(x.detach()).numpy())
+
+
+@every
+def test_a_black_box_is_measured_by_all_that_need_no_gradients(evaluation: Evaluation) -> None:
+    within = builtin()
+    encoder = Encoder(Sealed(within.module), "sealed", within.domain)
+    blind: dict[str, Any] = {name: SquareAttack(queries=3) for name in ("attack", "pairwise", "published")}
+    blind["attacks"] = (SquareAttack(queries=3),)
+    chosen = replace(evaluation, **{name: blind[name] for name in attack_fields(type(evaluation)) if name in blind})
+    if evaluation.needs_gradients:
+        with pytest.raises(HoldfastError, match=r"gradient|traced"):
+            chosen(encoder, digits(COUNT))
+    else:
+        assert chosen(encoder, digits(COUNT)).estimates

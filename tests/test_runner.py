@@ -4,10 +4,13 @@ import multiprocessing
 import random
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import fields
+from math import inf, isnan
 from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from holdfast import catalog, data
 from holdfast.config import build
@@ -176,7 +179,7 @@ def test_progress_rises_to_the_whole(tmp_path):
         [tiny.Mean()],
         Run(batch_size=4),
         Store(tmp_path),
-        progress=lambda doing, share: told.append(share),
+        progress=lambda doing, share, left: told.append(share),
     )
     assert told == sorted(told)
     assert told[0] < 0.1
@@ -221,6 +224,79 @@ def test_large_inputs_make_small_shards(tmp_path, monkeypatch):
     results, _ = fill(tmp_path / "a", [tiny.Mean()], Run(batch_size=16))
     assert len(list((tmp_path / "a").rglob("shards/seen-*/*"))) == 8
     assert findings(results) == findings(fill(tmp_path / "b", [tiny.Mean()], Run(batch_size=2))[0])
+
+
+def test_large_encoders_make_small_shards(tmp_path, monkeypatch):
+    encoder = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 8)), "linear", tiny.DOMAIN)
+    monkeypatch.setattr(shards, "CPU_OPERATIONS", 3 * 64)
+    fill(tmp_path, [tiny.Mean()], Run(batch_size=16), encoders=[encoder])
+    assert len(list(tmp_path.rglob("shards/seen-*/*"))) == 6, "2, 3, 3, 3, 3 and 2 images"
+    assert len(list(tmp_path.rglob("shards/codes-*/*"))) == 3, "2, 16 and 2: each is encoded once"
+
+
+def test_the_time_left_counts_work(tmp_path):
+    """One evaluation takes twenty times as long as the other; after the first shards that is known."""
+    told: list[tuple[float, float, float]] = []
+    quick, slow = tiny.Mean(pause=0.01), tiny.Mean(pause=0.2)
+    evaluate(
+        [tiny.encoder("a"), tiny.encoder("b", 3.0)],
+        images_for,
+        [quick, slow],
+        Run(batch_size=2),
+        Store(tmp_path),
+        progress=lambda doing, share, left: told.append((monotonic(), share, left)),
+    )
+    end = told[-1][0]
+    known = [(end - now, left) for now, _, left in told if left < inf]
+    assert known[0][0] > 0.75 * (end - told[0][0]), "known before a quarter of the time has passed"
+    assert all(left == pytest.approx(truth, rel=0.35, abs=0.15) for truth, left in known)
+
+
+def test_a_budget_is_kept_within_a_tenth(tmp_path):
+    """Nothing begins that would end much later, as the shards before it tell."""
+    slow, began = tiny.Mean(pause=0.4), monotonic()
+    _, failures = fill(tmp_path, [slow], Run(batch_size=2), budget=1.5)
+    assert [failure.error for failure in failures] == ["BudgetSpentError"]
+    assert 0.9 < monotonic() - began < 1.5 * 1.1 + 0.1
+
+
+def test_a_budget_begins_to_run_before_the_table_does(tmp_path):
+    started = monotonic() - 10
+    results, failures = evaluate(
+        [tiny.encoder()], images_for, [tiny.Mean()], Run(), Store(tmp_path), budget=9.0, began=started
+    )
+    assert (results, [failure.error for failure in failures]) == ([], ["BudgetSpentError"])
+
+
+def test_labels_given_later_are_used(tmp_path):
+    encoder, images = (
+        load("builtin:digits-random"),
+        data.load("builtin:digits", load("builtin:digits-random").domain, limit=40),
+    )
+    odd = torch.arange(len(images)) % 2
+    evaluation = build(catalog.evaluations()["linear-radius"], {"anchors": 4, "attack": "adaptive:restarts=1,steps=3"})
+
+    def cell(labels: Tensor | None) -> Result:
+        given = Images(images.source, images.ids, labels, images.name)
+        (result,), _ = evaluate([encoder], lambda encoder: given, [evaluation], Run(), Store(tmp_path))
+        return result
+
+    without, labelled, otherwise = cell(None), cell(odd), cell(1 - odd.roll(1) * odd)
+    assert isnan(without.estimates[0].value)
+    assert not isnan(labelled.estimates[0].value)
+    assert otherwise.findings != labelled.findings
+    assert "labels" not in without.settings
+    assert labelled.settings["labels"] != otherwise.settings["labels"]
+    assert len(Store(tmp_path).results()) == 3
+
+
+def test_another_seed_of_attacks_looks_at_the_same_images(tmp_path):
+    (first,), _ = fill(tmp_path, [tiny.Mean()], Run(seed=3))
+    (other,), _ = fill(tmp_path, [tiny.Mean()], Run(seed=3, attack_seed=4))
+    assert other.findings.ids == first.findings.ids
+    assert other.findings != first.findings
+    assert other.settings["attack_seed"] == 4
+    assert fill(tmp_path, [tiny.Mean()], Run(seed=4))[0][0].findings.ids != first.findings.ids, "vacuous"
 
 
 def numbers(result: Result) -> list[float]:

@@ -69,6 +69,19 @@ def test_damaged_results_count_as_never_computed(store):
     assert store.results() == []
 
 
+def test_a_result_replaces_that_of_an_older_observation(store, monkeypatch):
+    evaluation, encoder, images = tiny.Mean(), tiny.encoder(), tiny.images()
+    result = evaluation(encoder, images)
+    before = key_of(evaluation, encoder, images, Run())
+    store.finish(before, result)
+    other = evaluation(encoder, images, Run(seed=1))
+    store.finish(key_of(evaluation, encoder, images, Run(seed=1)), other)
+    monkeypatch.setattr(tiny.Seen, "version", 2)
+    store.finish(key_of(evaluation, encoder, images, Run()), result)
+    assert store.result(before) is None
+    assert len(store.results()) == 2
+
+
 def digest(
     factor: float = 1.0,
     name: str = "tiny",
@@ -77,8 +90,9 @@ def digest(
     seed: int = 0,
     precision: str = "float32",
     batch_size: int = 256,
+    attack_seed: int | None = None,
 ) -> str:
-    run = Run(seed=seed, precision=precision, batch_size=batch_size)
+    run = Run(seed, "cpu", precision, batch_size, attack_seed)
     return key_of(tiny.Mean(factor), tiny.encoder(name, scale), tiny.images(count), run).digest
 
 
@@ -90,6 +104,7 @@ def digest(
         digest(scale=3.0),
         digest(count=19),
         digest(seed=1),
+        digest(attack_seed=1),
         digest(precision="float64"),
         key_of(tiny.Seen(), tiny.encoder(), tiny.images(), Run()).digest,
     ],

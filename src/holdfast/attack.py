@@ -76,7 +76,7 @@ def climb(encoder: Encoder, pixels: Pixels, objective: Objective) -> tuple[Gain,
         if not gain.requires_grad:
             raise HoldfastError(
                 f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad); "
-                "use the score-only attack 'square'"
+                "use the score-only attack 'square', as holdfast evaluate --black-box does everywhere"
             )
         (gradient,) = torch.autograd.grad(gain.sum(), pixels)
     return gain.detach(), gradient

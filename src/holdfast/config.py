@@ -8,23 +8,30 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from inspect import formatannotation
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 import holdfast.attacks.presets  # noqa: F401  (teaches `convert` to read attacks)
-from holdfast.balls import Linf
+from holdfast.balls import Ball, Linf
 from holdfast.catalog import evaluations
-from holdfast.errors import HoldfastError, nearest
+from holdfast.encoders.reference import Options, named
+from holdfast.errors import HoldfastError, HoldfastWarning, nearest
 from holdfast.evaluation import Evaluation
 from holdfast.result import Record
 from holdfast.spelling import convert, fields_of, number
 from holdfast.suites import SUITES
 
 Settings = Mapping[str, Mapping[str, Any]]
+
+
+def _several(given: Any) -> Any:
+    """Return what may be given once as it is given several times."""
+    return () if given is None else (given,) if isinstance(given, str) else given
 
 
 class Request(Record):
@@ -37,15 +44,17 @@ class Request(Record):
     eps: tuple[str | float, ...] = ()
     ball: tuple[str, ...] = ()
     seed: int = 0
+    attack_seed: int | None = None
     device: str = "cpu"
     precision: str = "float32"
     batch_size: int = 256
     limit: int | None = Field(default=None, ge=1)
     budget: float | None = Field(default=None, gt=0)
     baselines: tuple[str, ...] = ()
-    arch: str | None = None
+    arch: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
     size: int | None = Field(default=None, ge=1)
     trust_remote_code: bool = False
+    black_box: bool = False
     cluster: str | None = None
     out: str | None = None
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -74,20 +83,64 @@ def request(flags: Mapping[str, Any], file: Path | None = None) -> Request:
     return asked
 
 
+def references(asked: Request) -> list[tuple[str, Options]]:
+    """Return each encoder that ``asked`` names with its options; several ``arch`` belong to checkpoints in their order.
+
+    Raises:
+        HoldfastError: there are several ``arch``, and not one for each checkpoint.
+    """
+    own = [named(reference)[1].startswith("checkpoint:") for reference in asked.encoders]
+    if asked.arch and not any(own):
+        warnings.warn(
+            f"--arch {asked.arch[0]} changes nothing: no encoder is a checkpoint", HoldfastWarning, stacklevel=2
+        )
+    if len(asked.arch) > 1 and len(asked.arch) != sum(own):
+        raise HoldfastError(
+            f"{len(asked.arch)} --arch for {sum(own)} checkpoints; give one for all of them, or one for each in their order"
+        )
+    architectures = iter(asked.arch if len(asked.arch) > 1 else asked.arch * sum(own))
+    return [
+        (reference, Options(next(architectures, None) if mine else None, asked.size, asked.trust_remote_code))
+        for reference, mine in zip(asked.encoders, own, strict=True)
+    ]
+
+
 def planned(asked: Request) -> list[Evaluation]:
     """Return the evaluations that ``asked`` names, with their settings."""
     known = evaluations()
     for name in (*asked.only, *asked.settings):
         if name not in known:
             raise HoldfastError(f"unknown evaluation {name!r}; {nearest(name, list(known))}")
-    kinds = [known[name] for name in asked.only or known]
+    kinds = [known[name] for name in asked.only or known if not (asked.black_box and known[name].needs_gradients)]
+    if left_out := [name for name in asked.only if known[name] not in kinds]:
+        raise HoldfastError(f"{', '.join(left_out)} need the encoder's gradients; leave them out with --black-box")
     balls = [*asked.ball, *(str(Linf(convert(str(radius), "float", "eps"))) for radius in asked.eps)]
-    with_balls = [kind for kind in kinds if "balls" in fields_of(kind)]
+    with_balls = [kind for kind in kinds if attacks_in_balls(kind)]
     if balls and not with_balls:
-        raise HoldfastError(f"eps and ball change nothing: {', '.join(asked.only)} take no perturbation")
+        advice = next((f"; use --set {k.name}.balls={balls[0]}" for k in kinds if "balls" in fields_of(k)), "")
+        raise HoldfastError(f"eps and ball change nothing: {', '.join(asked.only)} attack in no ball{advice}")
+    for name in set(asked.settings) - {kind.name for kind in kinds}:
+        warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
-    chosen = _merged(_merged(SUITES[asked.suite].settings, over), asked.settings)
+    blind = {kind.name: dict.fromkeys(attack_fields(kind), "square") for kind in kinds} if asked.black_box else {}
+    chosen = _merged(_merged(_merged(SUITES[asked.suite].settings, over), blind), asked.settings)
     return [build(kind, chosen.get(kind.name, {})) for kind in kinds]
+
+
+def attacks_in_balls(kind: type[Evaluation]) -> bool:
+    """Return whether the ``balls`` of ``kind`` are those of attacks, which eps and ball set."""
+    return "balls" in fields_of(kind) and bool(attack_fields(kind))
+
+
+def attack_fields(kind: type[Evaluation]) -> list[str]:
+    """Return the settings of ``kind`` that are attacks."""
+    return [name for name, field in fields_of(kind).items() if re.search(r"\bAttack\b", _annotation(field.type))]
+
+
+def asked_balls(plan: Sequence[Evaluation]) -> set[Ball]:
+    """Return the balls of attacks that somebody asked for; where a default one is too wide, its cell alone fails."""
+    kinds = [(one, vars(one)["balls"]) for one in plan if attacks_in_balls(type(one))]
+    return {ball for one, balls in kinds for ball in balls if ball not in fields_of(type(one))["balls"].default}
 
 
 def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:

@@ -147,6 +147,8 @@ class Observation(ABC):
     name: ClassVar[str]
     version: ClassVar[int]
     """Raised whenever the numbers change."""
+    uses_labels: ClassVar[bool] = False
+    """Whether ``observe`` looks at labels, which are then part of its key."""
 
     @abstractmethod
     def rows(self, population: Population) -> list[int]:
@@ -195,6 +197,10 @@ class Evaluation(ABC):
     name: ClassVar[str]
     version: ClassVar[int]
     """Raised whenever the numbers change."""
+    uses_labels: ClassVar[bool] = False
+    """Whether ``conclude`` looks at labels, which are then part of its key."""
+    needs_gradients: ClassVar[bool] = False
+    """Whether the encoder must pass gradients or be traced, whatever the attacks are."""
     title: ClassVar[str]
     meaning: ClassVar[str]
     """What the numbers mean, in two sentences: reports print it."""
@@ -243,7 +249,7 @@ class Evaluation(ABC):
             headline=self.headline,
             encoder=population.encoder_info,
             images=population.images_info,
-            settings={**settings(self), "seed": population.run.seed, "precision": population.run.precision},
+            settings=protocol(self, population.images, population.run),
             findings=findings.model_copy(update={"pictures": pictures}),
         )
 
@@ -251,6 +257,33 @@ class Evaluation(ABC):
 def settings(thing: Evaluation | Observation) -> dict[str, Any]:
     """Return the fields of ``thing`` as JSON values, settings objects in their text form."""
     return {field.name: _plain(getattr(thing, field.name)) for field in fields(thing)}
+
+
+def protocol(evaluation: Evaluation, images: Images, run: Run) -> dict[str, Any]:
+    """Return everything but the encoder, the images and the version that decides the numbers of ``evaluation``."""
+    own: dict[str, Any] = {**settings(evaluation), "seed": run.seed, "precision": run.precision}
+    for what in (evaluation, *parts(evaluation.observation())):
+        own |= circumstances(what, images, run)
+    return own
+
+
+def circumstances(what: Evaluation | Observation, images: Images, run: Run) -> dict[str, Any]:
+    """Return what decides the numbers of ``what`` beside its settings, where it departs from the usual.
+
+    Results stored before there were such circumstances keep their keys.
+    """
+    labels = {"labels": images.labels_fingerprint} if what.uses_labels and images.labels_fingerprint else {}
+    drawn = {} if run.attack_seed in (None, run.seed) else {"attack_seed": run.attack_seed}
+    return {**labels, **drawn}
+
+
+def parts(observation: Observation) -> tuple[Observation, ...]:
+    """Return the observations that are computed and kept one by one."""
+    return (
+        tuple(p for part in observation.parts for p in parts(part))
+        if isinstance(observation, Joint)
+        else (observation,)
+    )
 
 
 def _plain(value: Any) -> Any:

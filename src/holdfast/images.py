@@ -51,7 +51,7 @@ class TensorSource:
 
 
 class Images:
-    """Images with an id each, read only when asked for. Labels are optional and only probes look at them.
+    """Images with an id each, read only when asked for. Labels are optional; what looks at them says ``uses_labels``.
 
     Args:
         pixels: a tensor (n, *pixels), float in the encoder's range or uint8 (divided by 255), or a lazy ``Source``.
@@ -124,6 +124,13 @@ class Images:
         for name, image in zip(self.ids, self.digests, strict=True):
             digest.update(name.encode() + b"\0" + image)
         return digest.hexdigest()[:16]
+
+    @cached_property
+    def labels_fingerprint(self) -> str:
+        """Return a hash of all labels, empty without any."""
+        if self.labels is None:
+            return ""
+        return sha256(torch.as_tensor(self.labels).cpu().to(torch.int64).numpy().tobytes()).hexdigest()[:16]
 
     @cached_property
     def digests(self) -> tuple[bytes, ...]:

@@ -19,12 +19,16 @@ PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": to
 
 @dataclass(frozen=True)
 class Run:
-    """Seed, device, precision and batch size of a computation. Only the seed and the precision may change a result."""
+    """Seeds, device, precision and batch size of a computation. Only seeds and precision may change a result.
+
+    ``seed`` decides which images are looked at, and what is drawn for each of them too, unless ``attack_seed`` does.
+    """
 
     seed: int = 0
     device: str = "cpu"
     precision: str = "float32"
     batch_size: int = 256
+    attack_seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -45,7 +49,7 @@ class Run:
 
     def noise(self, ids: Sequence[str]) -> Noise:
         """Return the random streams of samples ``ids`` on this run's device."""
-        return Noise.of(self.seed, ids, self.device)
+        return Noise.of(self.seed if self.attack_seed is None else self.attack_seed, ids, self.device)
 
     def batches(self, rows: Sequence[int], work: Callable[[Sequence[int]], Observed]) -> Observed:
         """Return ``work`` over all ``rows``, in batches that halve whenever memory runs out.

@@ -1,7 +1,8 @@
 """Fill the table of encoders and evaluations, cell by cell, keeping every piece of finished work.
 
 Per encoder: is it fit to be measured, its clean codes, then each distinct observation once (evaluations that ask for an
-equal one share it), then the conclusions. Whatever the store already holds is not computed again.
+equal one share it): a first shard of all, from which the time left is known, then the rest, then the conclusions.
+Whatever the store already holds is not computed again.
 """
 
 from __future__ import annotations
@@ -11,15 +12,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from math import inf
 from time import monotonic
 
 from holdfast.doctor import IMAGES, examine
 from holdfast.encoder import Encoder
 from holdfast.engine.base import Engine
 from holdfast.engine.local import Local
-from holdfast.engine.shards import CleanCodes, observe
+from holdfast.engine.shards import CleanCodes, compute, observe
+from holdfast.engine.work import Forecast, operations
 from holdfast.errors import HoldfastError
-from holdfast.evaluation import Evaluation, Joint, Observation, Population, joined
+from holdfast.evaluation import Evaluation, Joint, Observation, Population, joined, parts
 from holdfast.images import Images
 from holdfast.provenance import provenance
 from holdfast.result import Failure, Result
@@ -29,8 +32,10 @@ from holdfast.store import Store, StoreError, key_of
 log = logging.getLogger("holdfast")
 
 
-Progress = Callable[[str, float], None]
-"""Told what is being done and which share of everything is finished."""
+Progress = Callable[[str, float, float], None]
+"""Told what is being done, which share of all work is finished and how many seconds are left (infinite if unknown)."""
+OVERRUN = 1.1
+"""How many times the budget a piece of work may be expected to end at and still begin."""
 
 
 class BudgetSpentError(Exception):
@@ -46,6 +51,7 @@ def evaluate(
     engine: Engine | None = None,
     progress: Progress | None = None,
     budget: float | None = None,
+    began: float | None = None,
 ) -> tuple[list[Result], list[Failure]]:
     """Return the result of every evaluation of every encoder, and why others are missing.
 
@@ -57,7 +63,8 @@ def evaluate(
         store: keeps what is finished and knows what already is.
         engine: where shards are computed; in this process by default.
         progress: is told how far things are.
-        budget: seconds after which no new work begins.
+        budget: seconds after which no new work begins, nor before if it would end more than a tenth later.
+        began: when the budget began to run, by ``time.monotonic``; now by default.
 
     Raises:
         HoldfastError: two encoders have the same name.
@@ -69,11 +76,24 @@ def evaluate(
         raise HoldfastError(f"two encoders are called {twice!r}; name each one once")
     if not evaluations:
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
-    table = _Table(evaluations, run, store, engine or Local(), progress, budget, len(encoders))
-    for row, encoder in enumerate(encoders):
-        table.share = row / len(encoders)
-        table.measure(encoder, images_for)
+    began = monotonic() if began is None else began
+    forecast = Forecast({encoder.name: _operations(encoder) for encoder in encoders})
+    table = _Table(evaluations, run, store, engine or Local(), progress, budget, began, forecast)
+    for encoder in encoders:
+        table.look_up(encoder, images_for)
+    for encoder in encoders:
+        table.fill(encoder)
+    if progress:
+        progress("all cells", 1.0, 0.0)
     return table.results, table.failures
+
+
+def _operations(encoder: Encoder) -> int:
+    """Return the operations of ``encoder``; whoever cannot be run hears of it when it is examined."""
+    try:
+        return operations(encoder)
+    except Exception:
+        return 0
 
 
 @dataclass
@@ -86,14 +106,16 @@ class _Table:
     engine: Engine
     progress: Progress | None
     budget: float | None
-    height: int
+    began: float
+    forecast: Forecast
     share: float = 0.0
     results: list[Result] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    began: float = field(default_factory=monotonic)
+    missing: dict[str, tuple[Images, list[Evaluation]]] = field(default_factory=dict)
+    """By encoder, its images and the evaluations that the store does not hold."""
 
-    def measure(self, encoder: Encoder, images_for: Callable[[Encoder], Images]) -> None:
-        """Fill the row of ``encoder``: each evaluation ends up among the results or among the failures."""
+    def look_up(self, encoder: Encoder, images_for: Callable[[Encoder], Images]) -> None:
+        """Take what the store holds of ``encoder``, and plan what it does not."""
         for evaluation in self.evaluations:
             self.store.forgive(evaluation.name, encoder.name)
         with self.failing(encoder, "unknown", self.evaluations):
@@ -101,59 +123,93 @@ class _Table:
             known = [self.store.result(key_of(e, encoder, images, self.run)) for e in self.evaluations]
             self.results += [result for result in known if result is not None]
             missing = [e for e, result in zip(self.evaluations, known, strict=True) if result is None]
-            with self.failing(encoder, images.name, missing):
-                if missing:
-                    self.fill(encoder, images, missing)
+            self.missing[encoder.name] = images, missing
+            for evaluation in missing:
+                for what in (evaluation, *parts(evaluation.observation())):
+                    self.forecast.expect((encoder.name, what))
 
-    def fill(self, encoder: Encoder, images: Images, evaluations: Sequence[Evaluation]) -> None:
-        """Compute the cells of ``evaluations``."""
-        groups: dict[Observation, list[Evaluation]] = {}
-        for evaluation in evaluations:
-            groups.setdefault(evaluation.observation(), []).append(evaluation)
-        part = 1 / (self.height * (1 + len(groups)))
-        population = Population(encoder, images, self.run)
-        if problem := unfit(population):
-            raise HoldfastError(problem)
-        codes = self.observe(CleanCodes(), population, range(len(images)), part)["codes"]
-        population = Population(population.encoder, images, self.run, codes)
-        for observation, group in groups.items():
-            with self.failing(encoder, images.name, group):
-                self.conclude(population, observation, group, part)
+    def fill(self, encoder: Encoder) -> None:
+        """Compute what is missing of ``encoder``: each evaluation ends up among the results or among the failures."""
+        images, missing = self.missing.get(encoder.name, (None, []))
+        if images is None or not missing:
+            return
+        with self.failing(encoder, images.name, missing):
+            population = Population(encoder, images, self.run)
+            if problem := unfit(population):
+                raise HoldfastError(problem)
+            codes = self.observe(CleanCodes(), population, range(len(images)))["codes"]
+            population = Population(population.encoder, images, self.run, codes)
+            groups: dict[Observation, list[Evaluation]] = {}
+            for evaluation in missing:
+                groups.setdefault(evaluation.observation(), []).append(evaluation)
+            measured = [group for group in groups.items() if self.measure(population, *group)]
+            for observation, group in measured:
+                with self.failing(encoder, images.name, group):
+                    self.conclude(population, observation, group)
 
-    def conclude(
-        self, population: Population, observation: Observation, group: Sequence[Evaluation], part: float
-    ) -> None:
+    def measure(self, population: Population, observation: Observation, group: Sequence[Evaluation]) -> bool:
+        """Compute the first shard of each piece, so that the time left is known early; say whether that went well.
+
+        On a cluster, which works on many shards at a time, all wait for the pieces themselves.
+        """
+        failed = len(self.failures)
+        with self.failing(population.encoder, population.images.name, group):
+            rows = observation.rows(population)
+            for piece in parts(observation):
+                self.compute(piece, population, rows, 1 if isinstance(self.engine, Local) else 0)
+        return len(self.failures) == failed
+
+    def conclude(self, population: Population, observation: Observation, group: Sequence[Evaluation]) -> None:
         """Observe once, then conclude every evaluation of the ``group`` that shares the observation."""
         encoder, images, started = population.encoder, population.images, datetime.now(UTC)
         rows = observation.rows(population)
-        observed = self.observe(observation, population, rows, part)
+        observed = self.observe(observation, population, rows)
         for evaluation in group:
             with self.failing(encoder, images.name, [evaluation]):
-                self.tell(f"{encoder.name}: {evaluation.name}, conclusion")
+                piece, since = (encoder.name, evaluation), monotonic()
+                self.tell(f"{encoder.name}: {evaluation.name}, conclusion", self.forecast.seconds(piece, 1))
                 result = evaluation.result(population, rows, observed)
                 result = result.model_copy(update={"provenance": provenance(self.run, started)})
                 self.store.finish(key_of(evaluation, encoder, images, self.run), result)
                 self.results.append(result)
+                self.forecast.tell(piece, 1, monotonic() - since, 1, 1)
 
-    def observe(self, observation: Observation, population: Population, rows: Sequence[int], part: float) -> Observed:
-        """Return what is seen of ``rows``; doing so is worth ``part`` of the whole table."""
+    def observe(self, observation: Observation, population: Population, rows: Sequence[int]) -> Observed:
+        """Return what is seen of ``rows``."""
         if isinstance(observation, Joint):
             # Piece by piece, so that other evaluations share the pieces.
-            pieces = observation.parts
-            return joined([self.observe(piece, population, rows, part / len(pieces)) for piece in pieces])
-        before = self.share
+            return joined([self.observe(piece, population, rows) for piece in observation.parts])
+        self.compute(observation, population, rows)
+        return observe(observation, population, rows, self.store)
 
-        def told(done: int, total: int) -> None:
-            self.share = before + part * done / max(total, 1)
-            self.tell(f"{population.encoder.name}: {observation.name}, {done} of {total} images")
+    def compute(
+        self, observation: Observation, population: Population, rows: Sequence[int], most: int | None = None
+    ) -> None:
+        """Compute what the store does not hold of ``rows``, at most so many shards, and measure how long it takes."""
+        name = population.encoder.name
+        piece, before, since = (name, observation), None, monotonic()
 
-        return observe(observation, population, rows, self.store, self.engine, told)
+        def told(done: int, total: int, upcoming: int) -> None:
+            nonlocal before, since
+            fresh, now = done - (done if before is None else before), monotonic()
+            self.forecast.tell(piece, fresh, now - since, done, total)
+            before, since = done, now
+            if upcoming or fresh:
+                doing = f"{name}: {observation.name}, {done} of {total} images"
+                self.tell(doing, self.forecast.seconds(piece, upcoming) if upcoming else None)
 
-    def tell(self, doing: str) -> None:
-        """Report progress, if anyone listens, and stop here if the time is up."""
+        compute(observation, population, rows, self.store, self.engine, told, most)
+
+    def tell(self, doing: str, upcoming: float | None) -> None:
+        """Report progress, if anyone listens, and stop here if what comes next does not fit into the budget."""
+        spent, left = monotonic() - self.began, self.forecast.left
+        if left < inf:
+            self.share = max(self.share, spent / (spent + left))
         if self.progress:
-            self.progress(doing, min(self.share, 1.0))
-        if self.budget is not None and monotonic() - self.began >= self.budget:
+            self.progress(doing, self.share, left)
+        if self.budget is None:
+            return
+        if spent >= self.budget or spent + (upcoming or 0) > OVERRUN * self.budget:
             raise BudgetSpentError(
                 f"not run: the budget of {self.budget:g} s was spent; run the same command again to continue"
             )
@@ -168,6 +224,8 @@ class _Table:
         except Exception as error:
             log.debug("%s failed", encoder.name, exc_info=True)
             for evaluation in evaluations:
+                for what in (evaluation, *parts(evaluation.observation())):
+                    self.forecast.drop((encoder.name, what))
                 failure = Failure(
                     evaluation=evaluation.name,
                     encoder=encoder.name,

@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
+from time import monotonic
 
 from holdfast import data
-from holdfast.config import Request, planned
+from holdfast.config import Request, asked_balls, planned, references
 from holdfast.encoder import Domain, Encoder, Geometry
-from holdfast.encoders import Options, load
+from holdfast.encoders import load
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import names
+from holdfast.encoders.reference import named
 from holdfast.engine.base import Engine
 from holdfast.engine.local import Local
 from holdfast.engine.ray import Ray
@@ -49,11 +52,13 @@ def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
     Raises:
         HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
     """
-    evaluations = planned(asked)
-    run = Run(asked.seed, asked.device, asked.precision, asked.batch_size)
+    began, evaluations = monotonic(), planned(asked)
+    run = Run(asked.seed, asked.device, asked.precision, asked.batch_size, asked.attack_seed)
     reference = images_reference(asked)
     store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
     encoders = encoders_of(asked)
+    for ball, encoder in product(asked_balls(evaluations), encoders):
+        ball.check(encoder.domain)
 
     @cache
     def loaded(domain: Domain, geometry: Geometry | None) -> Images:
@@ -65,7 +70,9 @@ def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
     for encoder in encoders:
         images_for(encoder)
     store.request(asked.model_dump_json(indent=1))
-    results, failures = evaluate(encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget)
+    results, failures = evaluate(
+        encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget, began
+    )
     # The report shows the whole folder: an earlier command may have put other encoders there.
     try:
         written = write(store.results(), store.failures(), store.folder)
@@ -79,12 +86,10 @@ def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
 
 def encoders_of(asked: Request) -> list[Encoder]:
     """Return the encoders that ``asked`` names, the baselines last; two of one name are called by their source."""
-    options = Options(arch=asked.arch, size=asked.size, trust_remote_code=asked.trust_remote_code)
     if not asked.encoders and asked.images not in (None, TOUR):
         raise HoldfastError(f"no encoder to measure on {asked.images}; name one, as in timm:resnet50")
-    references = asked.encoders or tuple(f"builtin:{name}" for name in names())
-    named = [load(reference, options) for reference in references]
-    encoders = [*named, *_baselines(asked, named)]
+    own = [load(*reference) for reference in references(asked)] or [load(f"builtin:{name}") for name in names()]
+    encoders = [*own, *_baselines(asked, own)]
     counted = Counter(encoder.name for encoder in encoders)
     for encoder in encoders:
         if counted[encoder.name] > 1:
@@ -104,13 +109,19 @@ def _baselines(asked: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
             pixels.geometry = encoder.geometry  # so that both see the same images
             made.append(pixels)
     if "random" in asked.baselines:
-        made += [random_init(encoder, asked.seed) for encoder in encoders]
+        drawn: dict[str, tuple[Encoder, list[str]]] = {}
+        for encoder in encoders:
+            fresh = random_init(encoder, asked.seed)
+            drawn.setdefault(fresh.fingerprint, (fresh, []))[1].append(encoder.name)
+        for fresh, alike in drawn.values():  # one architecture has one random baseline
+            fresh.name = f"{' and '.join(alike)} (random weights)"
+            made.append(fresh)
     return made
 
 
 def images_reference(asked: Request) -> str:
     """Return the images that ``asked`` names, or the built-in ones for the built-in encoders."""
-    if asked.images is None and not all(name.startswith("builtin:") for name in asked.encoders):
+    if asked.images is None and not all(named(given)[1].startswith("builtin:") for given in asked.encoders):
         raise HoldfastError("no images to measure on; name a folder of them with --images")
     return asked.images or TOUR
 

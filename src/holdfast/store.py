@@ -29,7 +29,7 @@ from pydantic import ValidationError
 
 from holdfast.encoder import Encoder
 from holdfast.errors import HoldfastError
-from holdfast.evaluation import Evaluation, Observation, settings
+from holdfast.evaluation import Evaluation, Observation, circumstances, parts, settings
 from holdfast.images import Images
 from holdfast.result import Failure, Record, Result
 from holdfast.run import Observed, Run
@@ -67,11 +67,13 @@ class Key(Record):
 
 
 def key_of(what: Evaluation | Observation, encoder: Encoder, images: Images, run: Run) -> Key:
-    """Return what identifies ``what`` of this encoder on these images."""
+    """Return what identifies ``what`` of this encoder on these images; an evaluation also by what it is made from."""
+    seen = parts(what.observation()) if isinstance(what, Evaluation) else ()
+    made = {"observed": [key_of(part, encoder, images, run).digest for part in seen]} if seen else {}
     return Key(
         kind=what.name,
         version=what.version,
-        settings=settings(what),
+        settings={**settings(what), **circumstances(what, images, run), **made},
         encoder=encoder.fingerprint,
         images=images.fingerprint,
         seed=run.seed,
@@ -105,8 +107,12 @@ class Store:
         return _record(self.folder / "results" / f"{key.stem}.json", Result)
 
     def finish(self, key: Key, result: Result) -> None:
-        """Keep ``result`` as the cell ``key``."""
-        self._write(self.folder / "results" / f"{key.stem}.json", result.model_dump_json(indent=1).encode())
+        """Keep ``result`` as the cell ``key``, instead of what an earlier version found under the same protocol."""
+        path = self.folder / "results" / f"{key.stem}.json"
+        self._write(path, result.model_dump_json(indent=1).encode())
+        for other in path.parent.glob(f"{key.kind}-*.json"):
+            if other != path and (old := _record(other, Result)) and _cell(old) == _cell(result):
+                other.unlink(missing_ok=True)
 
     def fail(self, failure: Failure) -> None:
         """Keep why a cell has no result."""
@@ -177,6 +183,12 @@ class Store:
         finally:
             with suppress(OSError):
                 partial.unlink()
+
+
+def _cell(result: Result) -> tuple[object, ...]:
+    """Return what tells a cell of a report from others."""
+    encoder = result.encoder.name, result.encoder.fingerprint
+    return result.evaluation, result.version, encoder, result.images.fingerprint, result.settings
 
 
 def _record(path: Path, kind: type[Kept]) -> Kept | None:

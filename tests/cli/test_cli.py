@@ -63,6 +63,77 @@ def test_baselines_stand_beside_the_encoder():
     }
 
 
+def test_one_architecture_has_one_random_baseline():
+    both = [*QUICK[:2], "builtin:digits-supervised", *QUICK[2:]]
+    assert run([*both, "--baselines", "random", "--out", "run"]) == 0
+    results, _ = load(Path("run"))
+    assert {result.encoder.name for result in results} == {
+        "digits-random",
+        "digits-supervised",
+        "digits-random and digits-supervised (random weights)",
+    }
+
+
+def test_encoders_can_be_given_short_names(capsys):
+    Path("run.toml").write_text('encoders = ["left=builtin:digits-random", "right=builtin:digits-supervised"]')
+    assert run(["evaluate", "--config", "run.toml", *QUICK[2:], "--out", "run"]) == 0
+    results, _ = load(Path("run"))
+    assert {result.encoder.name: result.encoder.source for result in results} == {
+        "left": "builtin:digits-random",
+        "right": "builtin:digits-supervised",
+    }
+    capsys.readouterr()
+    assert run(["check", "run", "--require", "overlap_risk@encoder=left<=1"]) == 0, "nobody is missing"
+
+
+def test_checkpoints_have_an_architecture_each(capsys):
+    from safetensors.torch import save_file
+
+    from tests.cli import modules
+
+    save_file(modules.weights(modules.linear()), "a.safetensors")
+    save_file(modules.weights(modules.stepped()), "b.safetensors")
+    given = ["a=checkpoint:a.safetensors", "builtin:digits-random", "b=checkpoint:b.safetensors"]
+    archs = ["--arch", "tests.cli.modules:linear", "--arch", "tests.cli.modules:stepped"]
+    rest = [*QUICK[2:], "--images", "builtin:digits", "--set", "overlap.attacks=square:queries=3", "--out", "run"]
+    assert run(["evaluate", *given, *archs, *rest]) == 0
+    assert {result.encoder.source for result in load(Path("run"))[0]} == {
+        "checkpoint:a.safetensors --arch tests.cli.modules:linear",
+        "builtin:digits-random",
+        "checkpoint:b.safetensors --arch tests.cli.modules:stepped",
+    }
+    capsys.readouterr()
+    assert run(["check", "run", "--require", "overlap_risk<=1"]) == 0
+    assert run(["evaluate", *given[:2], *archs, *rest]) == 2
+    assert "2 --arch for 1 checkpoints; give one for all of them" in capsys.readouterr().err
+    assert run([*QUICK, *archs[:2], "--out", "other"]) == 0
+    assert "--arch tests.cli.modules:linear changes nothing" in capsys.readouterr().err
+
+
+def test_a_black_box_takes_one_flag(capsys):
+    from safetensors.torch import save_file
+
+    from tests.cli import modules
+
+    save_file(modules.weights(modules.stepped()), "b.safetensors")
+    given = [
+        "evaluate",
+        "checkpoint:b.safetensors",
+        "--arch",
+        "tests.cli.modules:stepped",
+        "--images",
+        "builtin:digits",
+    ]
+    rest = ["--only", "overlap", "--limit", "20", "--set", "overlap.pairs=3", "--out", "run"]
+    assert run([*given, *rest]) == 1
+    assert "--black-box" in capsys.readouterr().err
+    assert run([*given, *rest, "--black-box"]) == 0
+    (result,) = load(Path("run"))[0]
+    assert result.settings["attacks"] == ["square"]
+    assert run([*given, "--only", "masking", "--black-box"]) == 2
+    assert "masking need the encoder's gradients" in capsys.readouterr().err
+
+
 def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
     Path("made.py").write_text(
         "import torch\ndef collapsed():\n    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
@@ -101,6 +172,8 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
         (["evaluate", "--limit", "0"], "limit: input should be greater than or equal to 1"),
         (["evaluate", "--eps", "8/255", "--ball", "l2:1"], "contradict each other"),
         (["evaluate", "--eps", "eight"], "eps: expected float such as 0.05 or 8/255, got 'eight'"),
+        (["evaluate", "--eps", "8"], "the linf:8.0 ball holds every input in [0, 1]"),
+        (["evaluate", "--ball", "l2:40"], "the l2:40.0 ball holds every input in [0, 1]"),
         (["evaluate", "--eps", "-1"], "radius of a linf ball must be positive and finite"),
         (["evaluate", "--ball", "l3:1"], "unknown ball 'l3'; did you mean"),
         (["evaluate", "--suite", "quik"], "unknown suite 'quik'; did you mean 'quick'"),
@@ -108,6 +181,7 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
         (["evaluate", "--set", "breakaway=3"], "--set takes evaluation.setting=value"),
         (["evaluate", "--set", "breakaway.atacked=3"], "did you mean 'attacked'"),
         (["evaluate", "--only", "overlap", "--set", "breakaway.attacked=3"], "--only leaves breakaway out"),
+        (["evaluate", "=builtin:digits-robust"], "a short name stands before ="),
         (["evaluate", "builtin:digits-robst"], "did you mean 'digits-robust'"),
         (["evaluate", "tim:resnet50", "--images", "."], "did you mean 'timm'"),
         (["evaluate", "timm:resnet50"], "name a folder of them with --images"),

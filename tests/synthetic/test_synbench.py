@@ -211,7 +211,7 @@ def test_a_run_keeps_each_scale_and_goes_on(tmp_path: Path) -> None:
     class StoppedError(Exception):
         pass
 
-    def stop(doing: str, share: float) -> None:
+    def stop(doing: str, share: float, left: float) -> None:
         calls.append(doing)
         if "mixture, 4 of 9" in doing:
             raise StoppedError

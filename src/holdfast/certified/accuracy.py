@@ -52,6 +52,8 @@ class InstanceAccuracy(Evaluation):
     neurons: int = 50_000
     name = "instance-accuracy"
     version = 1
+    needs_gradients = True
+    uses_labels = True
     title = "Instance accuracy"
     meaning = (
         "Of pairs of an image and another one, the share in which no allowed change makes the first more similar to the "

@@ -143,6 +143,7 @@ class CertifiedBreakaway(Evaluation):
     neurons: int = 50_000
     name = "certified-breakaway"
     version = 1
+    needs_gradients = True
     title = "Certified breakaway risk"
     meaning = (
         "Of the other images, the share that some allowed change of an image carries it past, so that it becomes closer to "

@@ -90,6 +90,7 @@ class CertifiedDisplacement(Evaluation):
     neurons: int = 50_000
     name = "certified-displacement"
     version = 1
+    needs_gradients = True
     title = "Certified displacement"
     meaning = (
         "The certified displacement is a distance that the representation provably never moves beyond, whatever the allowed "

@@ -62,6 +62,7 @@ class Linear(Observation):
     neurons: int
     name = "linear"
     version = 2
+    uses_labels = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
@@ -162,6 +163,8 @@ class LinearRadius(Evaluation):
     neurons: int = 50_000
     name = "linear-radius"
     version = 1
+    needs_gradients = True
+    uses_labels = True
     title = "Linear radius, with labels"
     meaning = (
         "A linear classifier is trained on the clean representations of labelled images. The certified radius is a size of "

@@ -100,6 +100,8 @@ class MarginDistribution(Evaluation):
     neurons: int = 50_000
     name = "margin-distribution"
     version = 1
+    needs_gradients = True
+    uses_labels = True
     title = "Margin distribution"
     meaning = (
         "The distances of an image's nearest others in code space follow a Weibull law, if the theory of extreme values "

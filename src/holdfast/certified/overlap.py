@@ -105,6 +105,7 @@ class CertifiedOverlap(Evaluation):
     neurons: int = 50_000
     name = "certified-overlap"
     version = 1
+    needs_gradients = True
     title = "Certified overlap risk"
     meaning = (
         "Two images overlap when both can be changed so that the impostor looks more like the first image than the first "

@@ -61,6 +61,8 @@ class CertifiedRadius(Evaluation):
     neurons: int = 50_000
     name = "certified-radius"
     version = 2
+    needs_gradients = True
+    uses_labels = True
     title = "Certified radius"
     meaning = (
         "The certified radius is a size of change up to which no image near the clean one is more similar to another "

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.flags import Arch, Images, Size, TrustRemoteCode
+from holdfast.cli.flags import Images, Size, TrustRemoteCode
 from holdfast.errors import HoldfastError
 
 MEASURES = "What is measured"
@@ -39,6 +39,7 @@ def command(
         int | None, typer.Option(help="At most so many images, chosen by the seed.", rich_help_panel=MEASURES)
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Decides every random choice (default: 0).")] = None,
+    attack_seed: Annotated[int | None, typer.Option(help="Other random starts of attacks on the same images.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -47,9 +48,15 @@ def command(
             rich_help_panel=MEASURES,
         ),
     ] = None,
-    arch: Arch = None,
+    arch: Annotated[
+        list[str] | None, typer.Option(help="package.module:factory, for checkpoints; one for all, or one for each.")
+    ] = None,
     size: Size = None,
     trust_remote_code: TrustRemoteCode[bool | None] = None,
+    black_box: Annotated[
+        bool | None,
+        typer.Option("--black-box", help="Use no gradients: the attack square everywhere.", rich_help_panel=MEASURES),
+    ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1, mps (default: cpu).", rich_help_panel=COMPUTES)
     ] = None,

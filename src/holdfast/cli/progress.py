@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from time import monotonic
 from types import TracebackType
 
@@ -40,10 +41,12 @@ class Shown:
     ) -> None:
         self.bar.stop()
 
-    def __call__(self, doing: str, share: float) -> None:
+    def __call__(self, doing: str, share: float, seconds: float | None = None) -> None:
+        """Show what is being done, which share of everything is, and the ``seconds`` left or, by default, as it went."""
         now = monotonic()
         self.began = self.began or (now, share)
-        left = remaining(now - self.began[0], share - self.began[1], 1 - share)
+        so_far = remaining(now - self.began[0], share - self.began[1], 1 - share)
+        left = so_far if seconds is None else duration(seconds)
         if not self.bar.disable:
             self.bar.update(self.task, completed=share, description=doing, left=left)
         elif now - self.said >= QUIET_SECONDS:
@@ -64,7 +67,19 @@ def remaining(seconds: float, finished: float, unfinished: float) -> str:
     """
     if finished <= 0 or unfinished <= 0 or seconds < SETTLING_SECONDS:
         return ""
-    whole = round(seconds * unfinished / finished)
+    return duration(seconds * unfinished / finished)
+
+
+def duration(seconds: float) -> str:
+    """Return so many seconds in words; nothing if there are none, or nobody knows how many.
+
+    Example:
+        >>> duration(90.4), duration(3600.0), duration(inf)
+        ('1 min 30 s left', '1 h 0 min left', '')
+    """
+    if seconds <= 0 or seconds == inf:
+        return ""
+    whole = round(seconds)
     if whole < 60:
         return f"{whole} s left"
     if whole < 3600:

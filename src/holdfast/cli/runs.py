@@ -48,9 +48,8 @@ def unfinished(folders: Sequence[Path], results: Sequence[Result], failures: Seq
     """Return a failure for each encoder that a run was asked to measure and that left no trace: it was stopped before."""
     from pydantic import ValidationError
 
-    from holdfast.config import Request
-    from holdfast.encoders import Options
-    from holdfast.encoders.reference import label, stamp
+    from holdfast.config import Request, references
+    from holdfast.encoders.reference import label, named, stamp
     from holdfast.result import Failure
 
     known = {result.encoder.source for result in results} | {failure.encoder for failure in failures}
@@ -63,9 +62,9 @@ def unfinished(folders: Sequence[Path], results: Sequence[Result], failures: Seq
                 f"{folder / 'run.json'} cannot be read, so nobody knows what the run should hold; "
                 "repeat its holdfast evaluate"
             ) from error
-        options = Options(asked.arch, asked.size, asked.trust_remote_code)
-        for reference in asked.encoders:
-            names = {stamp(reference, options), label(reference.partition(":")[2])}
+        for given, options in references(asked):
+            short, reference = named(given)
+            names = {stamp(reference, options), short or label(reference.partition(":")[2])}
             if not names & known:
                 missing.append(
                     Failure(

@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 from typing import Protocol, cast, runtime_checkable
 
 from holdfast.encoder import Encoder
-from holdfast.encoders.reference import Options, label, stamp
+from holdfast.encoders.reference import Options, label, named, stamp
 from holdfast.errors import HoldfastError, nearest
 
 __all__ = ["Adapter", "Options", "load", "sources"]
@@ -44,6 +44,8 @@ def sources() -> dict[str, Adapter]:
 def load(reference: str, options: Options | None = None) -> Encoder:
     """Return the encoder that ``reference`` names, in the form ``source:name`` or ``source:name?setting=value``.
 
+    ``mine=source:name`` gives it a short name.
+
     Example:
         >>> import torch
         >>> load("baseline:pixels?shape=1x8x8")(torch.rand(2, 1, 8, 8)).shape
@@ -53,6 +55,7 @@ def load(reference: str, options: Options | None = None) -> Encoder:
         holdfast.errors.HoldfastError: unknown encoder source 'tim' in 'tim:resnet50'; did you mean 'timm'? known: ...
     """
     options = options or Options()
+    short, reference = named(reference)
     source, colon, name = reference.partition(":")
     if not (colon and name):
         raise HoldfastError(
@@ -62,5 +65,5 @@ def load(reference: str, options: Options | None = None) -> Encoder:
     if source not in sources():
         raise HoldfastError(f"unknown encoder source {source!r} in {reference!r}; {nearest(source, list(sources()))}")
     encoder = sources()[source].load(name, options)
-    encoder.name, encoder.source = label(name), stamp(reference, options)
+    encoder.name, encoder.source = short or label(name), stamp(reference, options)
     return encoder

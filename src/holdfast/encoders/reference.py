@@ -25,6 +25,24 @@ class Options:
     """Whether a model repository may run its own Python code here."""
 
 
+def named(reference: str) -> tuple[str, str]:
+    """Return the short name that a reference begins with, if it does, and the reference without it.
+
+    Example:
+        >>> named("mine=timm:resnet50"), named("timm:resnet50?seed=1")
+        (('mine', 'timm:resnet50'), ('', 'timm:resnet50?seed=1'))
+    """
+    head, colon, rest = reference.partition(":")
+    name, equals, source = head.partition("=")
+    if not equals:
+        return "", reference
+    if not name.strip() or "," in name:
+        raise HoldfastError(
+            f"a short name stands before =, without commas, as in mine=timm:resnet50; got {reference!r}"
+        )
+    return name.strip(), source + colon + rest
+
+
 def stamp(reference: str, options: Options) -> str:
     """Return what identifies an encoder in a record: the reference and the options, as one types them.
 

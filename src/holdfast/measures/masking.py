@@ -75,6 +75,7 @@ class Masking(Evaluation):
     attacked: int = 100
     name = "masking"
     version = 1
+    needs_gradients = True
     title = "Gradient masking"
     meaning = (
         "Gradient attacks only mean something where gradients lead somewhere. Where one of these checks fails, read the "

@@ -52,6 +52,7 @@ class Clever(Evaluation):
     samples: int = 10_000
     name = "clever"
     version = 1
+    needs_gradients = True
     title = "Local Lipschitz estimates (CLEVER)"
     meaning = (
         "The CLEVER score estimates how far an image must move before the encoder finds it more similar to another sample "

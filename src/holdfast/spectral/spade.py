@@ -53,6 +53,7 @@ class Spectral(Evaluation):
     certify: bool = True
     name = "spade"
     version = 1
+    uses_labels = True
     title = "Spectral stretch (SPADE)"
     meaning = (
         "The SPADE score says how much farther apart an encoder can put images that are neighbours in pixels, as seen by "
