@@ -114,7 +114,7 @@ class _Table:
         population = Population(encoder, images, self.run)
         if problem := unfit(population):
             raise HoldfastError(problem)
-        codes = self.observe(CleanCodes(), population, range(len(images)), part)["codes"]
+        codes = self.observe(CleanCodes(), population, range(len(images)), part, "codes")["codes"]
         population = Population(population.encoder, images, self.run, codes)
         for observation, group in groups.items():
             with self.failing(encoder, images.name, group):
@@ -126,7 +126,8 @@ class _Table:
         """Observe once, then conclude every evaluation of the ``group`` that shares the observation."""
         encoder, images, started = population.encoder, population.images, datetime.now(UTC)
         rows = observation.rows(population)
-        observed = self.observe(observation, population, rows, part)
+        doing = " and ".join(evaluation.name for evaluation in group)
+        observed = self.observe(observation, population, rows, part, doing)
         for evaluation in group:
             with self.failing(encoder, images.name, [evaluation]):
                 self.tell(f"{encoder.name}: {evaluation.name}, conclusion")
@@ -135,17 +136,19 @@ class _Table:
                 self.store.finish(key_of(evaluation, encoder, images, self.run), result)
                 self.results.append(result)
 
-    def observe(self, observation: Observation, population: Population, rows: Sequence[int], part: float) -> Observed:
-        """Return what is seen of ``rows``; doing so is worth ``part`` of the whole table."""
+    def observe(
+        self, observation: Observation, population: Population, rows: Sequence[int], part: float, doing: str
+    ) -> Observed:
+        """Return what is seen of ``rows`` for ``doing``, a stage that is worth ``part`` of the whole table."""
         if isinstance(observation, Joint):
             # Piece by piece, so that other evaluations share the pieces.
             pieces = observation.parts
-            return joined([self.observe(piece, population, rows, part / len(pieces)) for piece in pieces])
+            return joined([self.observe(piece, population, rows, part / len(pieces), doing) for piece in pieces])
         before = self.share
 
         def told(done: int, total: int) -> None:
             self.share = before + part * done / max(total, 1)
-            self.tell(f"{population.encoder.name}: {observation.name}, {done} of {total} images")
+            self.tell(f"{population.encoder.name}: {doing}, {done} of {total}")
 
         return observe(observation, population, rows, self.store, self.engine, told)
 
