@@ -137,7 +137,7 @@ class _Table:
             population = Population(encoder, images, self.run)
             if problem := unfit(population):
                 raise HoldfastError(problem)
-            codes = self.observe(CleanCodes(), population, range(len(images)))["codes"]
+            codes = self.observe(CleanCodes(), population, range(len(images)), "codes")["codes"]
             population = Population(population.encoder, images, self.run, codes)
             groups: dict[Observation, list[Evaluation]] = {}
             for evaluation in missing:
@@ -156,14 +156,14 @@ class _Table:
         with self.failing(population.encoder, population.images.name, group):
             rows = observation.rows(population)
             for piece in parts(observation):
-                self.compute(piece, population, rows, 1 if isinstance(self.engine, Local) else 0)
+                self.compute(piece, population, rows, named(group), 1 if isinstance(self.engine, Local) else 0)
         return len(self.failures) == failed
 
     def conclude(self, population: Population, observation: Observation, group: Sequence[Evaluation]) -> None:
         """Observe once, then conclude every evaluation of the ``group`` that shares the observation."""
         encoder, images, started = population.encoder, population.images, datetime.now(UTC)
         rows = observation.rows(population)
-        observed = self.observe(observation, population, rows)
+        observed = self.observe(observation, population, rows, named(group))
         for evaluation in group:
             with self.failing(encoder, images.name, [evaluation]):
                 piece, since = (encoder.name, evaluation), monotonic()
@@ -174,16 +174,16 @@ class _Table:
                 self.results.append(result)
                 self.forecast.tell(piece, 1, monotonic() - since, 1, 1)
 
-    def observe(self, observation: Observation, population: Population, rows: Sequence[int]) -> Observed:
-        """Return what is seen of ``rows``."""
+    def observe(self, observation: Observation, population: Population, rows: Sequence[int], doing: str) -> Observed:
+        """Return what is seen of ``rows`` for ``doing``, which progress names."""
         if isinstance(observation, Joint):
             # Piece by piece, so that other evaluations share the pieces.
-            return joined([self.observe(piece, population, rows) for piece in observation.parts])
-        self.compute(observation, population, rows)
+            return joined([self.observe(piece, population, rows, doing) for piece in observation.parts])
+        self.compute(observation, population, rows, doing)
         return observe(observation, population, rows, self.store)
 
     def compute(
-        self, observation: Observation, population: Population, rows: Sequence[int], most: int | None = None
+        self, observation: Observation, population: Population, rows: Sequence[int], doing: str, most: int | None = None
     ) -> None:
         """Compute what the store does not hold of ``rows``, at most so many shards, and measure how long it takes."""
         name = population.encoder.name
@@ -195,8 +195,8 @@ class _Table:
             self.forecast.tell(piece, fresh, now - since, done, total)
             before, since = done, now
             if upcoming or fresh:
-                doing = f"{name}: {observation.name}, {done} of {total} images"
-                self.tell(doing, self.forecast.seconds(piece, upcoming) if upcoming else None)
+                stage = f"{name}: {doing}, {done} of {total}"
+                self.tell(stage, self.forecast.seconds(piece, upcoming) if upcoming else None)
 
         compute(observation, population, rows, self.store, self.engine, told, most)
 
@@ -236,6 +236,11 @@ class _Table:
                 )
                 self.store.fail(failure)
                 self.failures.append(failure)
+
+
+def named(group: Sequence[Evaluation]) -> str:
+    """Return the names of evaluations that share an observation, as progress shows them."""
+    return " and ".join(evaluation.name for evaluation in group)
 
 
 def unfit(population: Population) -> str | None:

@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
 
+from holdfast.catalog import everything
 from holdfast.cli import run
+from holdfast.cli.list import command
 from holdfast.cli.progress import Shown, remaining
+from holdfast.errors import HoldfastWarning
 from holdfast.store import load
 from holdfast.suites import SUITES
 from tests.cli.processes import listening
@@ -224,6 +229,22 @@ def test_a_defect_is_called_one(capsys, monkeypatch):
     ]
 
 
+def test_warnings_of_libraries_are_not_ours(capsys, monkeypatch):
+    def warn():
+        warnings.warn("look here", HoldfastWarning, stacklevel=1)
+        warnings.warn("old spelling", FutureWarning, stacklevel=1)
+        warnings.warn("overflow", RuntimeWarning, stacklevel=1)
+        return {}
+
+    monkeypatch.setattr("holdfast.catalog.everything", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert run(["list"]) == 0
+        assert said(capsys) == ["holdfast: warning: look here", "RuntimeWarning: overflow"]
+        assert run(["list", "--debug"]) == 0
+        assert "FutureWarning: old spelling" in said(capsys)
+
+
 def test_a_spent_budget_says_how_to_continue(capsys):
     assert run([*QUICK, "--out", "run", "--budget", "0.000001"]) == 1
     assert "run the same command again to continue" in capsys.readouterr().err
@@ -273,6 +294,14 @@ def test_list_shows_everything(capsys):
     assert "breakaway" not in capsys.readouterr().out
 
 
+def test_every_kind_can_be_listed_and_the_help_names_them(capsys):
+    assert command.__doc__
+    for kind in everything():
+        assert run(["list", kind]) == 0
+        assert kind in command.__doc__
+    assert "``" not in capsys.readouterr().out
+
+
 def test_suites_are_listed_with_every_setting_they_change(capsys):
     assert run(["list", "suites"]) == 0
     shown = capsys.readouterr().out
@@ -293,11 +322,25 @@ def test_doctor_examines(capsys):
     assert "loads the same twice" in capsys.readouterr().out
 
 
+def test_lines_that_go_into_a_file_end_where_their_words_do(capsys):
+    assert run(["doctor", "builtin:digits-random"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 10
+    assert lines == [line.rstrip() for line in lines]
+
+
+def test_progress_names_what_was_asked_for(capsys, monkeypatch):
+    monkeypatch.setattr("holdfast.cli.progress.QUIET_SECONDS", 0.0)
+    assert run([*QUICK, "--out", "run"]) == 0
+    stages = {line.split(": ")[1].split(",")[0] for line in said(capsys) if "%  " in line}
+    assert stages == {"codes", "overlap"}
+
+
 def test_progress_is_plain_lines_away_from_a_terminal(capsys):
     with Shown() as shown:
-        shown("encoder: codes, 0 of 9 images", 0.0)
-        shown("encoder: codes, 9 of 9 images", 0.5)
-    assert said(capsys) == ["  0%  encoder: codes, 0 of 9 images"]
+        shown("encoder: codes, 0 of 9", 0.0)
+        shown("encoder: codes, 9 of 9", 0.5)
+    assert said(capsys) == ["  0%  encoder: codes, 0 of 9"]
 
 
 def test_time_left_is_proportional():
@@ -309,3 +352,14 @@ def test_nothing_at_all_shows_the_help_and_no_second_sentence(capsys):
     captured = capsys.readouterr()
     assert "Usage: holdfast" in captured.out
     assert captured.err == ""
+
+
+def test_the_shell_can_complete_commands(capsys):
+    assert run(["--help"]) == 0
+    assert "--install-completion" in capsys.readouterr().out
+    shell = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    script = subprocess.run([*PROCESS, "--show-completion", "bash"], env=shell, capture_output=True, text=True, check=True)
+    assert "_HOLDFAST_COMPLETE=complete_bash" in script.stdout
+    typed = {**os.environ, "_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast ev", "COMP_CWORD": "1"}
+    offered = subprocess.run(PROCESS, env=typed, capture_output=True, text=True, check=True)
+    assert offered.stdout.split() == ["evaluate"]

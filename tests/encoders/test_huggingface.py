@@ -12,10 +12,10 @@ import torch
 from holdfast.encoder import Geometry
 from holdfast.encoders import Options, load
 from holdfast.encoders.huggingface_images import recipe
+from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.errors import HoldfastError
-from tests.vision import declare_operators
 
-declare_operators()
+declare_missing_operators()
 transformers = pytest.importorskip("transformers")
 
 TINY: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -14,10 +14,10 @@ from holdfast import doctor
 from holdfast.encoders import Options, load
 from holdfast.encoders.onnx_graph import OnnxModule, parse
 from holdfast.encoders.onnx_operators import OPERATORS
+from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.errors import HoldfastError, HoldfastWarning
 from tests.encoders import factories
 from tests.encoders.onnx_cases import CASES, Case
-from tests.vision import declare_operators
 
 onnx = pytest.importorskip("onnx")
 runtime = pytest.importorskip("onnxruntime")
@@ -145,7 +145,7 @@ def test_small_network_equals_the_original(module, file):
     ],
 )
 def test_exported_networks_equal_the_originals(name, size, dynamo, tmp_path):
-    declare_operators()
+    declare_missing_operators()
     timm = pytest.importorskip("timm")
     fixed = {"img_size": size} if name.startswith("vit") else {}
     module = timm.create_model(name, num_classes=0, **fixed).eval().requires_grad_(False)

@@ -10,10 +10,10 @@ from holdfast.encoder import Geometry
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
 from holdfast.encoders.torchvision import without_head
+from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.errors import HoldfastError
-from tests.vision import declare_operators
 
-declare_operators()
+declare_missing_operators()
 timm = pytest.importorskip("timm")
 torchvision = pytest.importorskip("torchvision")
 

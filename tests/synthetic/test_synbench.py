@@ -213,7 +213,7 @@ def test_a_run_keeps_each_scale_and_goes_on(tmp_path: Path) -> None:
 
     def stop(doing: str, share: float, left: float) -> None:
         calls.append(doing)
-        if "mixture, 4 of 9" in doing:
+        if "synbench, 4 of 9" in doing:
             raise StoppedError
 
     results, failures = evaluate([made], lambda _: images, [SMALL], run, Store(tmp_path), progress=stop)

@@ -12,13 +12,14 @@ import os
 import sys
 import traceback
 import warnings
+from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Annotated, Any
 
 import typer
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, HoldfastWarning
 
 INTERRUPTED = 130
 
@@ -28,7 +29,6 @@ def application() -> typer.Typer:
     app = typer.Typer(
         help="Measure how robust representation encoders are, without labels.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
     app.callback()(_common)
@@ -54,7 +54,7 @@ def run(arguments: list[str]) -> int:
         logging.getLogger("holdfast").setLevel(logging.DEBUG)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _warn
+            warnings.showwarning = partial(_warn, debug)
             status = application()([part for part in arguments if part != "--debug"], "holdfast", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
@@ -102,5 +102,9 @@ def _say(sentence: str, status: int, traced: bool = False) -> int:
     return status
 
 
-def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    print(f"holdfast: warning: {message}", file=sys.stderr)
+def _warn(debug: bool, message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print a warning; of what will change in the libraries below, only who develops needs to know."""
+    if issubclass(category, HoldfastWarning):
+        print(f"holdfast: warning: {message}", file=sys.stderr)
+    elif debug or not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
+        print(f"{category.__name__}: {message}", file=sys.stderr)

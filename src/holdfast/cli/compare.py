@@ -88,12 +88,12 @@ def _print(form: str, results: Sequence[Result], failures: Sequence[Failure], co
 
 
 def _tables(tables: Sequence[Table]) -> None:
-    from holdfast.cli.console import console
+    from holdfast.cli.console import console, show
 
     out = console()
     for table in tables:
         out.print(f"{table.title}, {len(table.encoders)} encoders" if len(table.encoders) > 1 else table.title)
-        out.print(_grid(table))
+        show(_grid(table))
         for sentence in (*_meetings(table), *table.notes):
             out.print(sentence)
         out.print()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from rich.console import Console
+from rich.table import Table
 
 UNLIMITED = 10_000
 
@@ -12,3 +13,11 @@ UNLIMITED = 10_000
 def console() -> Console:
     """Return a console that prints names as they are, without markup or colours of its own."""
     return Console(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else UNLIMITED)
+
+
+def show(table: Table) -> None:
+    """Print ``table`` without the spaces that would fill each line to its width."""
+    out = console()
+    with out.capture() as captured:
+        out.print(table)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))

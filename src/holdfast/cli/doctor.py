@@ -23,7 +23,7 @@ def command(
     from rich.text import Text
 
     from holdfast import data
-    from holdfast.cli.console import console
+    from holdfast.cli.console import show
     from holdfast.doctor import IMAGES, examine_loading
     from holdfast.encoders import Options, load
     from holdfast.run import Run
@@ -39,5 +39,5 @@ def command(
     colours = {"ok": "green", "warning": "yellow", "failed": "red"}
     for check in checks:
         table.add_row(Text(check.status, style=colours[check.status]), Text(check.name), Text(check.sentence))
-    console().print(table)
+    show(table)
     return 1 if any(check.status == "failed" for check in checks) else 0

@@ -10,7 +10,7 @@ import typer
 def command(
     kind: Annotated[str | None, typer.Argument(help="encoders, images, attacks, bounds ...; none: all.")] = None,
 ) -> None:
-    """List encoders, images, evaluations, attacks, bounds, objectives, balls, divergences and suites."""
+    """List encoders, images, evaluations, attacks, presets, bounds, objectives, balls, divergences and suites."""
     from rich.text import Text
 
     from holdfast.catalog import everything
@@ -27,7 +27,7 @@ def command(
         out.print(Text(title, style="bold"))
         width = max((len(name) for name in catalogue[title]), default=0)
         for name, meaning in catalogue[title].items():
-            out.print(f"  {name:{width}}  {meaning}")
+            out.print(f"  {name:{width}}  {meaning.replace('``', '`')}")
             if kind == "suites":
                 _changes(name)
 

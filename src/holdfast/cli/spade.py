@@ -50,7 +50,7 @@ def _show(result: Result) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.console import console
+    from holdfast.cli.console import console, show
     from holdfast.report.text import condition, interval, number, words
 
     screen = console()
@@ -61,7 +61,7 @@ def _show(result: Result) -> None:
         given = " · ".join(condition(key, value) for key, value in estimate.conditions.items())
         cells = (f"{words(estimate.quantity)} ({given})", number(estimate.value), interval(estimate), estimate.method)
         grid.add_row(*map(Text, cells))
-    screen.print(grid)
+    show(grid)
     for verdict in result.findings.verdicts:
         screen.print(Text(f"{verdict.question} {verdict.status}: {verdict.reason}"))
         for key, value in verdict.witness.items():

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from holdfast.encoder import Encoder
 from holdfast.encoders.huggingface_images import images_of
 from holdfast.encoders.reference import Options, first_line, require, split
+from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import check_pooling, pool
 from holdfast.errors import HoldfastError
 
@@ -83,6 +84,7 @@ def _model(place: str, revision: str | None, how: str | None, options: Options) 
 
 def _read(place: str, revision: str | None, options: Options) -> tuple[Any, dict[str, Any]]:
     """Return the model and the report of which weights the files lack."""
+    declare_missing_operators()
     transformers = require("transformers", "huggingface")
     logging = transformers.utils.logging
     before = logging.get_verbosity()

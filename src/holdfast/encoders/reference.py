@@ -97,7 +97,11 @@ def require(package: str, extra: str) -> Any:
         advice = f"install it with: pip install {package} (in a clone of holdfast: pip install '.[{extra}]')"
         raise HoldfastError(f"{package} cannot be imported ({first_line(error)}); {advice}") from error
     except RuntimeError as error:  # torchvision compiled for another build of torch
-        advice = f"it was built for another torch than yours; install the two together: pip install torch {package}"
+        advice = (
+            "torchvision was built for another torch than yours; install the two together: "
+            "pip install --force-reinstall torch torchvision (without a GPU, add --index-url "
+            "https://download.pytorch.org/whl/cpu)"
+        )
         raise HoldfastError(f"{package} cannot be imported ({first_line(error)}); {advice}") from error
 
 

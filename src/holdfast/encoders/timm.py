@@ -15,6 +15,7 @@ from torch import nn
 
 from holdfast.encoder import Domain, Encoder, Geometry, Interpolation
 from holdfast.encoders.reference import Options, first_line, require, split
+from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
 from holdfast.errors import HoldfastError, HoldfastWarning
 
@@ -34,6 +35,7 @@ class Settings:
 def load(name: str, options: Options) -> Encoder:
     """Return the timm model ``name``, as in ``resnet18`` or ``resnet18?pretrained=false&seed=1``."""
     name, settings = split(name, Settings)
+    declare_missing_operators()
     timm = require("timm", "vision")
     if not name.startswith("hf-hub:") and not timm.is_model(name):
         close = get_close_matches(name, timm.list_models() + timm.list_pretrained(), n=5, cutoff=0.5)

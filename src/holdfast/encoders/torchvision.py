@@ -16,6 +16,7 @@ from torch import nn
 
 from holdfast.encoder import Domain, Encoder, Geometry
 from holdfast.encoders.reference import Options, first_line, require, split
+from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
 from holdfast.errors import HoldfastError, nearest
 
@@ -35,6 +36,7 @@ class Settings:
 def load(name: str, options: Options) -> Encoder:
     """Return the torchvision model ``name[@weights]``; the weights are torchvision's default ones unless named."""
     name, settings = split(name, Settings)
+    declare_missing_operators()
     models = require("torchvision", "vision").models
     architecture, _, tag = name.partition("@")
     known = models.list_models(module=models)
