@@ -87,10 +87,13 @@ class Estimate(Record):
 
 
 class Verdict(Record):
-    """The answer to a yes-or-no question; ``unknown`` is an answer."""
+    """The answer to a yes-or-no question; ``unknown`` is an answer.
+
+    A search that could have refuted it and did not leaves ``no violation found``, which is no proof.
+    """
 
     question: str
-    status: Literal["proved", "refuted", "unknown"]
+    status: Literal["proved", "refuted", "no violation found", "unknown"]
     reason: str
     witness: dict[str, str] = Field(default_factory=dict)
 
