@@ -151,6 +151,10 @@ class EncoderInfo(Record):
     fingerprint: str
     parameters: int
     features: int
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """How an image becomes a code: input, normalisation, resizing and pooling; empty where it was not recorded."""
+    warnings: tuple[str, ...] = ()
+    """What is not known of it and may spoil all of its numbers."""
 
 
 class ImagesInfo(Record):
