@@ -265,6 +265,24 @@ def test_moving_changes_the_type_of_codes_and_nothing_else():
     assert moved.parameters == made.parameters == 4 * 12 + 4 + 8 + 25
 
 
+def test_an_encoder_says_how_an_image_becomes_a_code():
+    geometry = Geometry(256, (224, 224), "bicubic")
+    imagenet = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+    made = Encoder(nn.Flatten(), "a", Domain((3, 224, 224)), *imagenet, geometry=geometry, pooling="none")
+    expected = {
+        "input": "3 x 224 x 224 in [0, 1]",
+        "normalisation": "mean 0.485 0.456 0.406, std 0.229 0.224 0.225",
+        "resizing": "shorter side to 256, centre 224 x 224, bicubic",
+        "pooling": "none",
+    }
+    assert made.inputs == made.to("cpu", torch.bfloat16).inputs == expected
+    assert Encoder(nn.Flatten(), "b", Domain((5,))).inputs == {
+        "input": "5 in [0, 1]", "normalisation": "none", "resizing": "none", "pooling": "inside the module",
+    }  # fmt: skip
+    unsure = Encoder(nn.Linear(5, 2), "c", Domain((5,)), caution="Nothing is known.").to("cpu", torch.float64)
+    assert (unsure.caution, unsure.inputs["normalisation"]) == ("Nothing is known.", "not stated")
+
+
 def test_an_encoder_without_weights_goes_anywhere():
     made = encoder(nn.Flatten())
     assert made.to("cpu", torch.float64) is made

@@ -114,7 +114,7 @@ def test_unknown_fields_and_claims_are_refused():
         Series.model_validate({**series().model_dump(), "mean": 0.5})
     with pytest.raises(ValidationError, match="'lower bound', 'upper bound' or 'estimate'"):
         Series.model_validate({**series().model_dump(), "claim": "proof"})
-    with pytest.raises(ValidationError, match="'proved', 'refuted' or 'unknown'"):
+    with pytest.raises(ValidationError, match="'proved', 'refuted', 'no violation found' or 'unknown'"):
         Verdict.model_validate({"question": "?", "status": "maybe", "reason": ""})
 
 

@@ -165,6 +165,8 @@ def _record(
             fingerprint=encoder.fingerprint,
             parameters=encoder.parameters,
             features=found.codes.shape[1],
+            inputs=encoder.inputs,
+            warnings=(encoder.caution,) if encoder.caution else (),
         ),
         images=ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images)),
         settings={

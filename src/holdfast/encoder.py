@@ -122,6 +122,8 @@ class Encoder:
         mean, std: per-channel normalisation to put inside, if ``module`` expects normalised inputs.
         source: where it came from, for the record.
         geometry: how image files are brought to ``domain.shape``; by default resized and cropped to it.
+        pooling: how ``module`` makes one vector of many, in words for the record.
+        caution: what is not known of the encoder and may spoil all of its numbers, as one sentence.
 
     Example:
         >>> encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 2, 2)))
@@ -141,6 +143,8 @@ class Encoder:
         std: Sequence[float] | None = None,
         source: str = "python",
         geometry: Geometry | None = None,
+        pooling: str = "inside the module",
+        caution: str = "",
     ) -> None:
         if not isinstance(module, nn.Module):
             raise HoldfastError(f"an encoder is made of a torch.nn.Module, got {type(module).__name__}; wrap it in one")
@@ -174,6 +178,9 @@ class Encoder:
             module = Normalised(module, mean, std, len(domain.shape))
         self.module = module.eval().requires_grad_(False)
         self.name, self.domain, self.source = name, domain, source
+        self.pooling, self.caution = pooling, caution
+        # As text, for numbers would change with the precision that the weights are moved to.
+        self.normalisation = _normalisation(module) or ("not stated" if caution else "none")
         if geometry is None and len(domain.shape) == 3:
             height, width = domain.shape[1:]
             geometry = Geometry(min(height, width), (height, width))
@@ -207,6 +214,25 @@ class Encoder:
         """Return a hash of everything the codes depend on: weights, structure, code, settings, domain and geometry."""
         return fingerprint(self.module, self.domain, self.geometry)
 
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Return how an image file becomes a code, as far as that is known, for the record.
+
+        Example:
+            >>> Encoder(nn.Flatten(), "pixels", Domain((1, 8, 8))).inputs["resizing"]
+            'shorter side to 8, centre 8 x 8, bilinear'
+        """
+        known = {
+            "input": f"{_sizes(self.domain.shape)} in [{self.domain.low:g}, {self.domain.high:g}]",
+            "normalisation": self.normalisation,
+            "resizing": "none",
+            "pooling": self.pooling,
+        }
+        if self.geometry:
+            how = self.geometry
+            known["resizing"] = f"shorter side to {how.resize}, centre {_sizes(how.crop)}, {how.interpolation}"
+        return known
+
     @cached_property
     def parameters(self) -> int:
         """Return the number of weights."""
@@ -218,10 +244,21 @@ class Encoder:
         if anchor is None or (anchor.dtype == dtype and anchor.device == torch.device(device)):
             return self
         fingerprint = self.fingerprint
-        moved = Encoder(self.module, self.name, self.domain, source=self.source, geometry=self.geometry)
-        moved.module.to(device, dtype)
+        moved = copy.copy(self)
+        moved.module = copy.deepcopy(self.module).to(device, dtype)
         moved.__dict__["fingerprint"] = fingerprint
         return moved
 
     def __repr__(self) -> str:
         return f"Encoder({self.name!r}, {self.domain.shape}, fingerprint={self.fingerprint!r})"
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _normalisation(module: nn.Module) -> str:
+    if not isinstance(module, Normalised):
+        return ""
+    mean, std = (" ".join(f"{number:.4g}" for number in part.flatten()) for part in (module.mean, module.std))
+    return f"mean {mean}, std {std}"

@@ -49,6 +49,8 @@ class Population:
             fingerprint=self.encoder.fingerprint,
             parameters=self.encoder.parameters,
             features=self.codes.shape[1],
+            inputs=self.encoder.inputs,
+            warnings=(self.encoder.caution,) if self.encoder.caution else (),
         )
 
     @property

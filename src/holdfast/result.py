@@ -87,10 +87,13 @@ class Estimate(Record):
 
 
 class Verdict(Record):
-    """The answer to a yes-or-no question; ``unknown`` is an answer."""
+    """The answer to a yes-or-no question; ``unknown`` is an answer.
+
+    A search that could have refuted it and did not leaves ``no violation found``, which is no proof.
+    """
 
     question: str
-    status: Literal["proved", "refuted", "unknown"]
+    status: Literal["proved", "refuted", "no violation found", "unknown"]
     reason: str
     witness: dict[str, str] = Field(default_factory=dict)
 
@@ -148,6 +151,10 @@ class EncoderInfo(Record):
     fingerprint: str
     parameters: int
     features: int
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """How an image becomes a code: input, normalisation, resizing and pooling; empty where it was not recorded."""
+    warnings: tuple[str, ...] = ()
+    """What is not known of it and may spoil all of its numbers."""
 
 
 class ImagesInfo(Record):

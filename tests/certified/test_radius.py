@@ -124,8 +124,16 @@ def test_honest_certificates_leave_no_contradiction() -> None:
     result = SMALL(builtin("digits-robust"), digits())
     (verdict,) = result.findings.verdicts
     assert verdict.reason.startswith("contradictions: 0 of 18 certificates")
-    assert verdict.status == "unknown"
+    assert verdict.status == "no violation found"
     assert not result.findings.warnings
+
+
+def test_of_no_certificates_nothing_is_known() -> None:
+    from holdfast.certified.findings import contradictions, verdict
+
+    none = torch.zeros(2, 3, dtype=torch.bool)
+    assert verdict([contradictions(none, 0, {})], {}).status == "unknown"
+    assert verdict([contradictions(none, 51_462, {})], {}).reason.startswith("contradictions: 0 of 51,462 certificates")
 
 
 def test_every_attack_stays_in_its_own_ball() -> None:

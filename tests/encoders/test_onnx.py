@@ -177,6 +177,7 @@ def test_inner_value_and_pooling_leave_a_head_out(module, file):
     encoder = load(f"onnx:{file}?output={features}&pool=mean")
     pixels = torch.rand(2, 1, 8, 8)
     assert torch.allclose(encoder(pixels), module[:3](pixels).mean((2, 3)), atol=1e-5)
+    assert encoder.inputs["pooling"] == "mean"
     assert encoder.parameters < load(f"onnx:{file}").parameters, "the head's weights must not be kept"
     with pytest.raises(HoldfastError, match="computes no value"):
         load(f"onnx:{file}?output=nothing")
@@ -193,9 +194,13 @@ def test_graph_for_one_image_runs_image_by_image(module, tmp_path):
 def test_colour_without_normalisation_warns_unless_it_is_said(tmp_path):
     file = export(nn.Flatten(), tmp_path / "colour.onnx", (3, 4, 4), dynamo=False)
     with pytest.warns(HoldfastWarning, match="says nothing of normalisation"):
-        load(f"onnx:{file}")
+        unsure = load(f"onnx:{file}")
+    assert "says nothing of normalisation" in unsure.caution
+    assert unsure.inputs["normalisation"] == "not stated"
     pixels = torch.rand(2, 3, 4, 4)
-    assert torch.equal(load(f"onnx:{file}?mean=0&std=1")(pixels), pixels.flatten(1))
+    stated = load(f"onnx:{file}?mean=0&std=1")
+    assert torch.equal(stated(pixels), pixels.flatten(1))
+    assert not stated.caution
 
 
 def write(tmp_path: Path, nodes: list[Any], inputs=("x",), outputs=("y",), opset: int = 17, batch: Any = "b") -> Path:

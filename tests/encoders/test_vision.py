@@ -39,6 +39,7 @@ def test_timm_codes_are_the_models_own_after_its_normalisation():
 
 def test_timm_transformer_keeps_its_recipe_and_takes_another_size():
     encoder = load("timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k?pretrained=false")
+    assert encoder.inputs["pooling"] == "token, by timm"
     assert encoder.domain.shape == (3, 224, 224)
     assert encoder.geometry == Geometry(248, (224, 224), "bicubic")
     assert torch.allclose(encoder.module.get_buffer("mean").flatten(), torch.tensor(0.5))

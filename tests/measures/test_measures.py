@@ -17,14 +17,17 @@ from holdfast.divergences import Cosine, L2Distance
 from holdfast.encoder import Domain, Encoder
 from holdfast.errors import HoldfastError
 from holdfast.images import Images
+from holdfast.measures.attacked import Case
 from holdfast.measures.breakaway import Breakaway
 from holdfast.measures.displacement import Displacement
 from holdfast.measures.impersonation import Impersonation
-from holdfast.measures.masking import Masking
+from holdfast.measures.masking import Masking, verdict
 from holdfast.measures.overlap import Overlap
 from holdfast.measures.population import effective_rank
+from holdfast.measures.series import series_of
 from holdfast.result import Claim, Result
 from holdfast.run import Run
+from holdfast.stats import summarise
 from tests.samples import builtin, digits
 
 BALL = Linf(0.1)
@@ -182,6 +185,17 @@ def test_masked_gradients_are_caught() -> None:
     honest = evaluation(builtin("digits-robust"), digits(20))
     assert not honest.findings.warnings
     assert not any(verdict.status == "refuted" for verdict in honest.findings.verdicts)
+
+
+def test_a_check_without_a_violation_says_so_and_proves_nothing() -> None:
+    values = torch.tensor([0.0] * 200)
+    case = Case(Linf(0.1), GradientAttack(steps=3), L2Distance())
+    flags = [series_of("score_only_wins", case, v, "yes or no", Claim.ESTIMATE, "x") for v in (values, values + 1)]
+    clean, broken = (summarise(flag, "share", "lower") for flag in flags)
+    answer = verdict("score_only_wins", [clean])
+    assert (answer.status, answer.reason) == ("no violation found", "0 of 200 images in each ball")
+    assert verdict("score_only_wins", [clean, broken]).status == "refuted"
+    assert verdict("wider_ball_moves_less", [clean]).status == "unknown"
 
 
 def test_vanished_gradients_are_counted() -> None:

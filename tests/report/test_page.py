@@ -117,6 +117,20 @@ def test_warnings_come_before_the_numbers(whole):
     assert whole.index("Gradients may be masked") < whole.index('id="summary"')
 
 
+def test_the_way_from_image_to_code_is_told_and_what_is_not_known_of_it_comes_first():
+    one, two = breakaway("a"), impersonation("a")
+    inputs = {"normalisation": "mean 0.5, std 0.5", "pooling": "cls"}
+    info = one.encoder.model_copy(update={"inputs": inputs, "warnings": ("It says nothing of normalisation.",)})
+    told = [result.model_copy(update={"encoder": info}) for result in (one, two)]
+    first, rest = Page(render(told, [], compare(told))).words.split("What to do with this")
+    assert first.count("It says nothing of normalisation.") == 1
+    assert "all evaluations" in first
+    assert "normalisation: mean 0.5, std 0.5" in rest.split("What was measured")[1]
+    assert "pooling: cls" in rest
+    old = Page(render([one], [], compare([one]))).words
+    assert "not recorded" in old.split("What was measured")[1]
+
+
 def test_unread_images_and_a_spent_budget_are_told_with_what_to_do():
     one = breakaway("a")
     one = one.model_copy(update={"images": one.images.model_copy(update={"skipped": ("broken.png: truncated",)})})

@@ -74,10 +74,12 @@ def verdict(found: Sequence[Estimate], proof: dict[str, str]) -> Verdict:
     advice = "attacks can refute a certificate, never prove one"
     if count:
         advice = "trust none of them, and report this as a defect"
+    elif not all_:
+        advice = "there was nothing to attack"
     return Verdict(
         question=QUESTION,
-        status="refuted" if count else "unknown",
-        reason=f"contradictions: {count} of {all_} certificates; {advice}",
+        status="refuted" if count else "no violation found" if all_ else "unknown",
+        reason=f"contradictions: {count:,} of {all_:,} certificates; {advice}",
         witness=proof,
     )
 

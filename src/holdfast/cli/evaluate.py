@@ -122,8 +122,7 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
             "again, which computes only what is missing"
         )
     for alert in alerts(groups(outcome.results)):
-        where = listed(list(alert.evaluations))
-        shown.say(f"warning about {listed(list(alert.encoders))} ({where}): {alert.warning}")
+        shown.say(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     print(f"Report: {outcome.report}")
     return 1 if outcome.failures else 0
 

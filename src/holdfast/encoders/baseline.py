@@ -48,7 +48,8 @@ def raw_pixels(domain: Domain) -> Encoder:
     """
     spelled = "x".join(map(str, domain.shape))
     limits = "" if (domain.low, domain.high) == (0, 1) else f"&low={domain.low:g}&high={domain.high:g}"
-    return Encoder(nn.Flatten(), "pixels", domain, source=f"baseline:pixels?shape={spelled}{limits}")
+    source = f"baseline:pixels?shape={spelled}{limits}"
+    return Encoder(nn.Flatten(), "pixels", domain, source=source, pooling="none, pixels are flattened")
 
 
 def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
@@ -66,6 +67,7 @@ def random_init(encoder: Encoder, seed: int = 0) -> Encoder:
         encoder.domain,
         source=f"baseline:random of {encoder.source}, seed {seed}",
         geometry=encoder.geometry,
+        pooling=encoder.pooling,
     )
 
 

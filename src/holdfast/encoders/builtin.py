@@ -63,7 +63,7 @@ def load(name: str, options: Options | None = None) -> Encoder:
         raise HoldfastError(f"the weights of builtin:{name} do not match their card; install holdfast again")
     module = network()
     module.load_state_dict(tensors(weights))
-    return Encoder(module, name, DOMAIN, source=f"{SOURCE}:{name}")
+    return Encoder(module, name, DOMAIN, source=f"{SOURCE}:{name}", pooling="none, the last layer reads all positions")
 
 
 def card(name: str) -> dict[str, Any]:

@@ -27,6 +27,11 @@ from holdfast.errors import HoldfastError
 
 SOURCE = "hf"
 CLASS_TOKENS = ("cls_token", "class_embedding")
+POOLINGS = {
+    "cls": "cls, the class token of the last hidden state",
+    "mean": "mean of the patch tokens or the feature map",
+    "pooler": "pooler, the model's own pooled output",
+}
 PREFIX_TOKENS = (*CLASS_TOKENS, "distillation_token")
 
 
@@ -43,13 +48,15 @@ def load(name: str, options: Options) -> Encoder:
     place, revision = _place(name)
     model = _model(place, revision, settings.pool, options)
     images = images_of(place, revision, model.config, options.size)
+    vision = Vision(model, settings.pool, resized=options.size is not None)
     return Encoder(
-        Vision(model, settings.pool, resized=options.size is not None),
+        vision,
         name,
         images.domain,
         mean=images.mean,
         std=images.std,
         geometry=images.geometry,
+        pooling=POOLINGS[vision.how],
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from holdfast.encoder import Domain, Encoder
+from holdfast.encoders.wrappers import Pooled
 from holdfast.errors import HoldfastError, HoldfastWarning
 
 
@@ -30,19 +31,21 @@ def encoder_of(
     shape = _shape(name, settings.shape, known, size)
     if (settings.mean is None) != (settings.std is None):
         raise HoldfastError(f"{name!r} needs both mean and std in its settings, or neither")
+    caution = ""
     if settings.mean is None and len(shape) == 3 and shape[0] == 3:
-        warnings.warn(
+        caution = (
             f"{name!r} says nothing of normalisation, so pixels in [{settings.low:g}, {settings.high:g}] reach it as "
-            "they are; if it was trained on normalised images add ?mean=...&std=... (mean=0&std=1 says that it was not)",
-            HoldfastWarning,
-            stacklevel=3,
+            "they are; if it was trained on normalised images add ?mean=...&std=... (mean=0&std=1 says that it was not)"
         )
+        warnings.warn(caution, HoldfastWarning, stacklevel=3)
     return Encoder(
         module.eval(),
         name,
         Domain(shape, settings.low, settings.high),
         mean=numbers(settings.mean, shape[0]) if settings.mean is not None else None,
         std=numbers(settings.std, shape[0]) if settings.std is not None else None,
+        pooling=module.how if isinstance(module, Pooled) else "inside the module",
+        caution=caution,
     )
 
 

@@ -52,7 +52,15 @@ def load(name: str, options: Options) -> Encoder:
         mean=config["mean"],
         std=config["std"],
         geometry=_geometry(name, config, (height, width)),
+        pooling=_pooling(model),
     )
+
+
+def _pooling(model: nn.Module) -> str:
+    """Return timm's word for its pooling (``avg``, ``token``, ``map`` ...), which models keep in one of two places."""
+    pool = getattr(model, "global_pool", None) or getattr(getattr(model, "head", None), "global_pool", None)
+    kind = pool if isinstance(pool, str) else getattr(pool, "pool_type", None)
+    return f"{kind}, by timm" if kind else "inside the module"
 
 
 def _create(timm: Any, name: str, pretrained: bool, size: int | None) -> nn.Module:

@@ -58,6 +58,7 @@ def load(name: str, options: Options) -> Encoder:
         geometry=Geometry(
             round(recipe.resize_size[0] * side / recipe.crop_size[0]), (side, side), recipe.interpolation.value
         ),
+        pooling="as in the classifier, up to its last linear layer",
     )
 
 

@@ -149,7 +149,7 @@ ALARMING = 0.05
 def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
     """Return the answer to the question that ``quantity`` counts violations of, over all balls.
 
-    Violations refute; their absence on the images probed proves nothing.
+    Violations refute; their absence on the images probed is no proof.
     """
     found = [estimate for estimate in estimates if estimate.quantity == quantity and estimate.n]
     if not found:
@@ -159,8 +159,9 @@ def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
     worst = max(found, key=lambda estimate: estimate.value)
     said = f"violated by {worst.value:.1%} of {worst.n} images in the {worst.conditions['ball']} ball"
     if worst.value == 0:
-        said = f"no violation on the {worst.n} images probed"
-    elif worst.value <= ALARMING:
+        reason = f"0 of {worst.n:,} images in each ball"
+        return Verdict(question=QUESTIONS[quantity], status="no violation found", reason=reason)
+    if worst.value <= ALARMING:
         said = f"{said}: few enough for chance"
     status: Literal["refuted", "unknown"] = "refuted" if worst.value > ALARMING else "unknown"
     return Verdict(question=QUESTIONS[quantity], status=status, reason=said)

@@ -24,10 +24,18 @@ class Alert:
     evaluations: tuple[str, ...]
     warning: str
 
+    @property
+    def where(self) -> str:
+        """Return which evaluations raised it, in words."""
+        return text.listed(list(self.evaluations)) if self.evaluations else "all evaluations"
+
 
 def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
-    """Return every warning once."""
+    """Return every warning once, first those that concern all numbers of an encoder."""
     found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for name, result in ((name, result) for group in groups for name, result in group.items()):
+        for warning in result.encoder.warnings:
+            found.setdefault(warning, ({}, {}))[0][name] = None
     for group in groups:
         for name, result in group.items():
             for warning in (*result.findings.warnings, *_own(result)):
