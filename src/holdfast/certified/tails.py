@@ -1,14 +1,14 @@
-"""The Weibull law of small values: what the nearest of many distances follow in the limit, fitted by likelihood."""
+"""The Weibull law of small values: what the nearest of many distances follow in the limit."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 import numpy as np
 from jaxtyping import Float
 
-STEEPEST = 1e4
-"""Shape of a law of which all values are one, for all one can see."""
+from holdfast import weibull
 
 
 @dataclass(frozen=True)
@@ -27,25 +27,10 @@ class Tail:
 def fit(values: Float[np.ndarray, "k"]) -> Tail | None:
     """Return the law of largest likelihood of positive ``values``; None if they are all the same.
 
-    The shape ``a`` solves ``sum x^a ln x / sum x^a - 1/a = mean ln x``; its left side grows with ``a``.
-
     Example:
         >>> law = fit(np.array([0.1, 0.2, 0.3, 0.4]))
         >>> round(law.shape, 2), round(law.scale, 2)
         (2.45, 0.28)
     """
-    from scipy.optimize import brentq
-    from scipy.stats import kstest, weibull_min
-
-    top = values.max()
-    logs = np.log(values / top)
-
-    def slope(a: float) -> float:
-        weights = np.exp(a * logs)
-        return float(weights @ logs / weights.sum() - 1 / a - logs.mean())
-
-    if len(values) < 2 or slope(STEEPEST) <= 0:
-        return None
-    shape = float(brentq(slope, 1e-3, STEEPEST, xtol=1e-12))
-    scale = float(top * np.mean(np.exp(shape * logs)) ** (1 / shape))
-    return Tail(shape, scale, float(kstest(values, weibull_min(shape, scale=scale).cdf).statistic))
+    shape, scale = (float(part[0]) for part in weibull.fit(values[None]))
+    return Tail(shape, scale, weibull.misfit(values, shape, scale)[0]) if isfinite(shape) else None

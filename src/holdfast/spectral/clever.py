@@ -15,8 +15,7 @@ from math import nan
 from typing import final
 
 import numpy as np
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Bool, Float
 
 from holdfast.balls import L1, L2, Ball, Linf
 from holdfast.evaluation import Evaluation, Population
@@ -25,13 +24,19 @@ from holdfast.run import Observed
 from holdfast.spectral.graphs.base import Manifold
 from holdfast.spectral.graphs.knn import KNN
 from holdfast.spectral.margins import Gradients, positions
-from holdfast.spectral.weibull import End, right_end
-from holdfast.stats import summarise, wilson
+from holdfast.spectral.weibull import FARTHEST, End, right_end
+from holdfast.stats import summarise
 
 FEW = 10
 CAPPED = 0.1
 """Share of scores equal to the radius from which on a reader is told: their mean is no estimate of a distance."""
+UNFITTED = 0.1
+"""Share of images without a fit from which on a reader is told that the mean over the others is no estimate for all."""
 SAME = "the other sample has the same code, so there is no margin"
+NO_FIT = (
+    f"the largest gradient norms show no end: the fitted one lies over {FARTHEST:g} standard deviations beyond them all"
+)
+GUIDED = "no interval: these images were chosen by their scores, they are no sample"
 Ends = list[list[End]]
 
 
@@ -51,7 +56,7 @@ class Clever(Evaluation):
     graph: Manifold = KNN()
     samples: int = 10_000
     name = "clever"
-    version = 1
+    version = 2
     needs_gradients = True
     title = "Local Lipschitz estimates (CLEVER)"
     meaning = (
@@ -66,8 +71,8 @@ class Clever(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         chosen, (worst, why) = population.choose(self.random), self.observation().worst(population)
-        everyone = f"{len(chosen)} random"
-        places = {everyone: positions(rows, chosen), f"{self.guided} by SPADE": positions(rows, worst)}
+        everyone, guided = f"{len(chosen)} random", f"{self.guided} by SPADE"
+        places = {everyone: positions(rows, chosen), guided: positions(rows, worst)}
         if len(chosen) > FEW:
             places[f"{FEW} random"] = positions(rows, population.choose(FEW))
         series: list[Series] = []
@@ -76,10 +81,11 @@ class Clever(Evaluation):
         for index, ball in enumerate(self.balls):
             ends = [[right_end(m) for m in row] for row in observed[f"maxima{index}"].double().cpu().numpy()]
             for kind, columns in (("targeted", slice(0, 1)), ("untargeted", slice(1, None))):
-                scores = _scores(observed["margin"][:, columns], [row[columns] for row in ends], ball)
+                margins = observed["margin"][:, columns].double().cpu().numpy()
+                scores = _scores(margins, [row[columns] for row in ends], ball)
                 for samples, where in places.items():
                     given = {"ball": str(ball), "margin": kind, "samples": samples}
-                    part = _series(given, scores[where.numpy()], ball)
+                    part = _series(given, scores[where.numpy()], (margins[where.numpy()] > 0).all(axis=1))
                     estimate = summarise(part, "mean", "higher", most=ball.radius) if len(where) else None
                     if samples == everyone:
                         series.append(part)
@@ -87,9 +93,13 @@ class Clever(Evaluation):
                     elif estimate:
                         # Other samples than those of the series: nothing to compare image by image.
                         estimate = estimate.model_copy(update={"series": None, "statistic": "other"})
+                    if estimate and samples == guided:
+                        estimate = estimate.model_copy(update={"low": nan, "high": nan, "method": GUIDED})
                     estimates += [estimate] if estimate else []
-            estimates.append(_fits({"ball": str(ball)}, ends))
+            series.append(_fits({"ball": str(ball)}, [ends[row] for row in places[everyone].tolist()]))
+            estimates.append(summarise(series[-1], "mean", "neither"))
         ids = tuple(population.images.ids[row] for row in chosen)
+        warnings += _unfitted(series)
         return Findings(ids=ids, series=tuple(series), estimates=tuple(estimates), warnings=tuple(warnings))
 
 
@@ -112,17 +122,31 @@ def _capped(part: Series, ball: Ball) -> list[str]:
     ]
 
 
-def _scores(margins: Float[Tensor, "b j"], ends: Ends, ball: Ball) -> Float[np.ndarray, "b"]:
-    """Return for each sample the smallest ``min(g(x) / L, R)`` over the margins; nan where one is not positive."""
+def _unfitted(series: Sequence[Series]) -> list[str]:
+    """Return the warning that some images have no score because the gradients around them show no largest norm."""
+    counts = [(part, list(part.reasons.values()).count(NO_FIT)) for part in series]
+    without = [
+        f"{count} of {len(part.values)} {part.conditions['margin']} in {part.conditions['ball']}"
+        for part, count in counts
+        if count
+    ]
+    if not without:
+        return []
+    many = any(count >= UNFITTED * len(part.values) for part, count in counts if count)
+    advice = " Where it is one image in ten or more, the mean over the others is no estimate for all: raise batches and draws."
+    return [f"Images without a CLEVER score, for {NO_FIT}: {', '.join(without)}.{advice if many else ''}"]
+
+
+def _scores(margins: Float[np.ndarray, "b j"], ends: Ends, ball: Ball) -> Float[np.ndarray, "b"]:
+    """Return for each sample the smallest ``min(g(x) / L, R)``; nan where a margin is not positive or L is not known."""
     slopes = np.array([[end.location for end in row] for row in ends])
-    values = margins.double().cpu().numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
-        scores = np.minimum(values / slopes, ball.radius)
-    scores[~(values > 0)] = np.nan
+        scores = np.minimum(margins / slopes, ball.radius)
+    scores[~(margins > 0)] = np.nan
     return scores.min(axis=1) if scores.shape[1] else np.full(len(scores), np.nan)
 
 
-def _series(given: Conditions, values: Float[np.ndarray, "b"], ball: Ball) -> Series:
+def _series(given: Conditions, values: Float[np.ndarray, "b"], apart: Bool[np.ndarray, "b"]) -> Series:
     return Series(
         quantity="clever_score",
         conditions=given,
@@ -130,24 +154,17 @@ def _series(given: Conditions, values: Float[np.ndarray, "b"], ball: Ball) -> Se
         unit="radius",
         claim=Claim.ESTIMATE,
         of="smallest change that turns the margin",
-        reasons=dict.fromkeys(np.flatnonzero(np.isnan(values)).tolist(), SAME),
+        reasons={row: NO_FIT if apart[row] else SAME for row in np.flatnonzero(np.isnan(values)).tolist()},
     )
 
 
-def _fits(given: Conditions, ends: Ends) -> Estimate:
-    """Return the share of fits that the maxima do not contradict."""
-    accepted = [end.accepted for row in ends for end in row]
-    low, high = wilson(sum(accepted), len(accepted)) if accepted else (nan, nan)
-    return Estimate(
+def _fits(given: Conditions, ends: Ends) -> Series:
+    """Return for each sample the share of its fits that the maxima do not contradict; its margins have much in common."""
+    return Series(
         quantity="weibull_fits",
         conditions=given,
-        value=sum(accepted) / len(accepted) if accepted else nan,
-        low=low,
-        high=high,
-        n=len(accepted),
-        method="Wilson",
+        values=tuple(float(np.mean([end.accepted for end in row])) for row in ends),
         unit="share of fits",
         claim=Claim.ESTIMATE,
         of="share of reverse Weibull fits that a Kolmogorov-Smirnov test accepts",
-        better="neither",
     )
