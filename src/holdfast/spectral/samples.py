@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import nan
 
 import numpy as np
 from jaxtyping import Float
