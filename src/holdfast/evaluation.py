@@ -98,6 +98,14 @@ class Population:
         return sorted(self.shuffled[:count].tolist())
 
     @cached_property
+    def originals(self) -> Int[Tensor, "n"]:
+        """For each row the row that stands for all exact copies of its image: the first of them in ``shuffled``."""
+        digests, first = self.images.digests, dict[bytes, int]()
+        for row in self.shuffled.tolist():
+            first.setdefault(digests[row], row)
+        return torch.tensor([first[digest] for digest in digests])
+
+    @cached_property
     def partners(self) -> Int[Tensor, "n"]:
         """For each row the row of another image, chosen at random; every image is one other's partner.
 

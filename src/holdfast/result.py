@@ -61,6 +61,8 @@ class Series(Record):
     claim: Claim
     of: str
     """The quantity of which ``values`` are bounds or estimates."""
+    limits: tuple[Number, Number] | None = None
+    """Between which numbers every value must lie, where the unit does not say so (shares lie in [0, 1])."""
     reasons: dict[int, str] = Field(default_factory=dict)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import hypot, isfinite, isnan, nan, sqrt
 from typing import Literal
 
@@ -14,16 +14,18 @@ from holdfast.errors import HoldfastError
 from holdfast.noise import hashed
 from holdfast.result import Estimate, Number, Record, Series
 
-MOST_RESAMPLES, ALL_DRAWS = 2000, 40_000_000
+MOST_DRAWS, ALL_DRAWS = 2000, 40_000_000
 Values = Float[np.ndarray, "n"]
 Better = Literal["lower", "higher", "neither"]
+Limits = tuple[float, float]
+"""Two numbers between which every value lies, seen or not."""
 Summary = tuple[float, float, float, str]
 """A value, the two ends of its interval and the method."""
 
 
-def resamples(n: int) -> int:
-    """Return how many resamples of ``n`` samples are drawn: 2000, fewer (but 200) where each takes long."""
-    return max(200, min(MOST_RESAMPLES, ALL_DRAWS // n))
+def draws_for(n: int) -> int:
+    """Return how many random weightings of ``n`` samples are drawn: 2000, fewer (but 200) where each takes long."""
+    return max(200, min(MOST_DRAWS, ALL_DRAWS // n))
 
 
 def decides_nothing(n: int, confidence: float) -> bool:
@@ -63,27 +65,61 @@ def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, fl
     return float(ordered[rank - 1]), float(ordered[n - rank])
 
 
-def bootstrap(values: Values, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the BCa interval of the mean over resampled images (Efron 1987), which follows skewed values.
+def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of the mean of values that cannot leave ``limits`` (Gaffke 2005).
 
-    The draws depend on n alone, so paired series resample the same images.
+    An image that was not seen may have any value, so each end is taken with one more image, at the limit on its side, under
+    random weights: the share of the population that each image stands for (Learned-Miller and Thomas 2019,
+    https://arxiv.org/abs/1905.06208). For yes or no this is the interval of Clopper and Pearson; for their paired
+    differences, McNemar's exact test.
+
+    Example:
+        >>> low, high = bounded_interval(np.zeros(1000), (0.0, 1.0))
+        >>> low, round(high, 3)
+        (0.0, 0.004)
     """
-    from scipy.special import ndtr, ndtri
+    least, most = limits
+    return -_upper_end(-values, -least, confidence), _upper_end(values, most, confidence)
 
-    if not np.isfinite(values).all():
+
+def _upper_end(values: Values, most: float, confidence: float) -> float:
+    # Sorted, so that the weights meet the values in the same order however the images are ordered.
+    below = _weights(len(values)) @ np.sort(most - values)[::-1].astype(np.float32)
+    return max(most - float(np.quantile(below, (1 - confidence) / 2)), float(values.mean()))
+
+
+@lru_cache(maxsize=2)
+def _weights(n: int) -> Float[np.ndarray, "r n"]:
+    """Return random weights of ``n`` samples that leave some to one more: uniform among those that add up to 1."""
+    rng = np.random.default_rng(abs(hashed("weights", n)))
+    weights = rng.standard_exponential((draws_for(n), n + 1), dtype=np.float32)
+    return weights[:, :n] / weights.sum(1, keepdims=True)
+
+
+def skewed_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of the mean of values without limits: Student's, with their skewness removed (Hall 1992).
+
+    https://doi.org/10.1111/j.2517-6161.1992.tb01876.x, the cubic transformation of the studentised mean.
+    """
+    from scipy.special import stdtrit
+
+    n = len(values)
+    if n < 2 or not np.isfinite(values).all():
         return nan, nan
-    draws, mean = _resampled(tuple(values.tolist()), "mean"), values.mean()
-    centred = values - mean
-    spread = float((centred**2).sum())
-    if spread == 0:
-        return float(mean), float(mean)
-    acceleration = float((centred**3).sum()) / (6 * spread**1.5)
-    # Half of the ties, so that a discrete distribution is not taken for a shifted one.
-    below = ((draws < mean).sum() + (draws == mean).sum() / 2) / len(draws)
-    shift = float(ndtri(np.clip(below, 1 / len(draws), 1 - 1 / len(draws))))
-    ends = shift + ndtri(np.array([(1 - confidence) / 2, (1 + confidence) / 2]))
-    low, high = np.quantile(draws, ndtr(shift + ends / (1 - acceleration * ends)))
-    return float(min(low, mean)), float(max(high, mean))
+    values = np.sort(values)  # so that sums round alike however the images are ordered
+    mean, spread = float(values.mean()), float(values.std())
+    if spread <= abs(mean) * n * np.finfo(np.float64).eps:
+        return mean, mean
+    skewness = float((((values - mean) / spread) ** 3).mean()) / sqrt(n)
+    quantile = float(stdtrit(n - 1, (1 + confidence) / 2))
+
+    def untransformed(t: float) -> float:
+        if abs(skewness) < 1e-6:
+            return t
+        return float(3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1))
+
+    error = spread / sqrt(n - 1)
+    return mean - error * untransformed(quantile), mean - error * untransformed(-quantile)
 
 
 def jackknife(
@@ -116,9 +152,7 @@ def summarise(
 ) -> Estimate:
     """Return the mean, median or share (a mean of zeros and ones) of ``series``, leaving out its undefined values.
 
-    A mean of values that are all equal has a bootstrap interval of length zero, which says nothing about what was not
-    seen; if no value can leave [0, ``most``] (shares: 1), the Wilson interval for the share of samples with another
-    value is added, and where there is no such limit there is no interval.
+    The mean's interval depends on whether its values have limits: [0, ``most``] if given, else the series' own.
 
     Raises:
         HoldfastError: a share of values other than 0 and 1.
@@ -127,8 +161,7 @@ def summarise(
     values = values[~np.isnan(values)]
     n, missing = len(values), len(series.values) - len(values)
     reason = f"{missing} of {len(series.values)} samples undefined: {next(iter(series.reasons.values()), 'no reason')}"
-    if most is None and series.unit.startswith("share"):
-        most = 1.0
+    limits = limits_of(series) if most is None else (0.0, most)
     if not n:
         value, low, high, method = nan, nan, nan, "undefined"
     elif statistic == "share":
@@ -136,7 +169,7 @@ def summarise(
     elif statistic == "median":
         value, low, high, method = _median(values, confidence)
     else:
-        value, low, high, method = _mean(values, confidence, most)
+        value, low, high, method = _mean(values, confidence, limits)
     return Estimate(
         quantity=quantity or series.quantity,
         conditions=series.conditions,
@@ -173,66 +206,61 @@ def _median(values: Values, confidence: float) -> Summary:
     return float(np.median(values)), *median_interval(values, confidence), method
 
 
-def _mean(values: Values, confidence: float, most: float | None) -> Summary:
-    """Return the mean of ``values``, none of which can leave [0, ``most``]."""
-    n, lowest, highest = len(values), float(values.min()), float(values.max())
-    if lowest < highest:
-        method = f"BCa bootstrap over samples, {resamples(n)} resamples"
-        return float(values.mean()), *bootstrap(values, confidence), method
-    # The mean of equal values may round away from them.
-    if most is not None and 0 <= lowest <= most:
-        unseen = wilson(0, n, confidence)[1]
-        return lowest, lowest * (1 - unseen), lowest + (most - lowest) * unseen, "all values equal: Wilson"
-    return lowest, nan, nan, "one sample: no interval" if n == 1 else "all values equal: no interval"
+def limits_of(series: Series) -> Limits | None:
+    """Return between which numbers every value of ``series`` must lie: what it says itself; 0 and 1 for shares."""
+    share = series.unit == "yes or no" or (series.unit.startswith("share") and "distance" not in series.unit)
+    return series.limits or ((0.0, 1.0) if share else None)
+
+
+def _mean(values: Values, confidence: float, limits: Limits | None) -> Summary:
+    """Return the mean of ``values``, none of which can leave ``limits``, if there are any."""
+    values = np.sort(values)
+    n = len(values)
+    mean = float(
+        values.mean() if values[0] < values[-1] else values[0]
+    )  # that of equal values may round away from them
+    if limits is not None:
+        method = f"Gaffke's bounds for values in [{limits[0]:.3g}, {limits[1]:.3g}], {draws_for(n)} draws"
+        return mean, *bounded_interval(values, limits, confidence), method
+    if isfinite(mean) and values[0] < values[-1]:
+        return mean, *skewed_interval(values, confidence), "Student's interval with skewness removed"
+    reason = "one sample" if n == 1 else "all values equal" if isfinite(mean) else "infinite values"
+    return mean, nan, nan, f"{reason}: no interval"
 
 
 @lru_cache(maxsize=2)
 def _draws(n: int) -> Int[np.ndarray, "r n"]:
     """Return how often each of ``n`` samples occurs in each resample; the draws depend on n alone."""
     rng = np.random.default_rng(abs(hashed("bootstrap", n)))
-    counts = np.empty((resamples(n), n), dtype=np.int8)  # a sample is drawn once on average, and never a hundred times
+    counts = np.empty((draws_for(n), n), dtype=np.int8)  # a sample is drawn once on average, and never a hundred times
     for row in counts:
         row[:] = np.bincount(rng.integers(0, n, n), minlength=n)
     return counts
 
 
-@lru_cache(maxsize=64)
-def _resampled(values: tuple[float, ...], statistic: str) -> Float[np.ndarray, "r"]:
-    """Return the mean or median of ``values`` in each resample. Kept, for each encoder meets all others."""
+def _resampled_medians(values: Values) -> Float[np.ndarray, "r"]:
+    """Return the median of ``values`` in each resample."""
     counts, n = _draws(len(values)), len(values)
-    order = np.argsort(np.asarray(values))
-    numbers = np.asarray(values)[order]
+    order = np.argsort(values, kind="stable")
     result = np.empty(len(counts))
     step = max(1, 2**22 // n)  # rows at a time, so that memory stays bounded
     for top in range(0, len(counts), step):
-        part = counts[top : top + step, order]
-        if statistic != "median":
-            result[top : top + step] = part @ numbers / n
-            continue
-        seen = part.cumsum(1, dtype=np.int32)
+        seen = counts[top : top + step, order].cumsum(1, dtype=np.int32)
         # The sample in the middle, or the two there are: the first at which enough have been seen.
-        middle = [numbers[(seen >= rank).argmax(1)] for rank in ((n + 1) // 2, n // 2 + 1)]
+        middle = [values[order[(seen >= rank).argmax(1)]] for rank in ((n + 1) // 2, n // 2 + 1)]
         result[top : top + step] = (middle[0] + middle[1]) / 2
     return result
 
 
-def _student(differences: Values, confidence: float) -> tuple[float, float]:
-    """Return Student's interval of a mean: resampling few samples gives intervals that are too short."""
-    from scipy.special import stdtrit
-
-    n = len(differences)
-    if n < 2:
-        return nan, nan
-    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * float(differences.std(ddof=1)) / sqrt(n)
-    return float(differences.mean()) - half, float(differences.mean()) + half
-
-
-def _mcnemar(left: Values, right: Values) -> float:
-    """Return the exact chance of so uneven a split of the samples on which two yes-or-no series differ (McNemar 1947)."""
-    from scipy.stats import binomtest
-
-    ups, downs = int((left > right).sum()), int((left < right).sum())
-    return float(binomtest(ups, ups + downs).pvalue) if ups + downs else 1.0
+def _median_difference(left: Values, right: Values, confidence: float) -> tuple[float, float]:
+    """Return the percentile interval of the difference of two medians over resampled samples (Efron 1979)."""
+    if np.median(left) < np.median(right):  # one way round, so that swapping the two swaps the ends
+        low, high = _median_difference(right, left, confidence)
+        return -high, -low
+    order = np.lexsort((right, left))  # so that draws meet the samples in the same order however these are ordered
+    draws = _resampled_medians(left[order]) - _resampled_medians(right[order])
+    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
 
 
 Outcome = Literal["a is better", "b is better", "tied", "a is lower", "a is higher"]
@@ -254,8 +282,8 @@ class Difference(Record):
 def paired(a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95) -> Difference:
     """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
 
-    The interval is a bootstrap's, or Student's for means of fewer than 50 samples. Series of yes and no must also pass
-    McNemar's exact test, and so few samples that even one sign throughout would be chance (fewer than 6) are tied.
+    The interval is that of a mean, of the samples' differences, or a bootstrap's for medians. So few samples that even one
+    sign throughout would be chance (fewer than 6) are tied.
 
     Raises:
         ValueError: the two run over different numbers of samples.
@@ -265,20 +293,21 @@ def paired(a: Series, b: Series, statistic: str, better: Better, confidence: flo
         raise ValueError(f"paired series need the same samples, got {len(left)} and {len(right)}")
     both = ~(np.isnan(left) | np.isnan(right))
     left, right = left[both], right[both]
-    if not len(left):
+    n = len(left)
+    if not n:
         return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")
-    draws = _resampled(tuple(left.tolist()), statistic) - _resampled(tuple(right.tolist()), statistic)
-    low, high = (float(q) for q in np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2]))
-    take = np.median if statistic == "median" else np.mean
-    value = float(take(left) - take(right))
-    if statistic != "median" and len(left) < 50:
-        low, high = _student(left - right, confidence)
-    if np.isin(left, (0, 1)).all() and np.isin(right, (0, 1)).all():
-        chance = _mcnemar(left, right)
+    if statistic == "median":
+        value = float(np.median(left) - np.median(right))
+        low, high = _median_difference(left, right, confidence)
     else:
-        chance = 2.0 ** (1 - len(left))
-    tied = low <= 0 <= high or isnan(value + low + high) or chance > 1 - confidence
-    return Difference(value=value, low=low, high=high, n=len(left), outcome="tied" if tied else _outcome(value, better))
+        ours, theirs = limits_of(a), limits_of(b)
+        limits = (ours[0] - theirs[1], ours[1] - theirs[0]) if ours and theirs else None
+        differences = np.sort(left - right)
+        value = float(differences.mean())
+        interval = skewed_interval if limits is None else partial(bounded_interval, limits=limits)
+        low, high = interval(differences, confidence=confidence)
+    tied = low <= 0 <= high or isnan(value + low + high) or decides_nothing(n, confidence)
+    return Difference(value=value, low=low, high=high, n=n, outcome="tied" if tied else _outcome(value, better))
 
 
 def unpaired(a: Estimate, b: Estimate) -> Difference:

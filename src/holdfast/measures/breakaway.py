@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import sqrt
 from typing import final
 
 import torch
@@ -34,16 +35,17 @@ from holdfast.measures.attacked import (
     nearest,
     shown_case,
 )
-from holdfast.measures.neighbours import closer_counts
+from holdfast.measures.neighbours import crossings
 from holdfast.measures.pictures import extremes
 from holdfast.measures.population import cautions
-from holdfast.measures.series import radius_curves, series_of
-from holdfast.result import Claim, Findings, Picture, Series
+from holdfast.measures.series import UNDEFINED, radius_curves, series_of
+from holdfast.result import Claim, Estimate, Findings, Picture, Series
 from holdfast.run import Observed
 from holdfast.stats import summarise
 
 RISK = "risk of the worst perturbation for each pair"
 KEPT = "nearest-neighbour accuracy under the worst perturbation"
+LEFT_OUT = f"{UNDEFINED}; or an exact copy, which is counted once"
 
 
 @final
@@ -58,7 +60,7 @@ class Breakaway(Evaluation):
     pairwise: Attack = NAMED["adaptive"]
     rivals: int = 10
     name = "breakaway"
-    version = 1
+    version = 2
     title = "Breakaway risk"
     meaning = (
         "The breakaway risk is the chance that an attacked image lies closer to a random other image than to its own "
@@ -75,30 +77,35 @@ class Breakaway(Evaluation):
         return Joint((*away, *pairwise))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        away = [(case, closer(population, rows, case, observed[f"{k}.codes"])) for k, case in enumerate(self._cases())]
+        seen = [closer(population, rows, case, observed[f"{k}.codes"]) for k, case in enumerate(self._cases())]
+        away = [(case, count) for case, (count, _) in zip(self._cases(), seen, strict=True)]
         retrieved, crossed = [], []
         for k, case in enumerate(self._strongest(), start=len(away)):
             retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
-            retrieved.append((retrieval, closer(population, rows, case, observed[f"{k}.retrieval"])))
+            retrieved.append((retrieval, closer(population, rows, case, observed[f"{k}.retrieval"])[0]))
             crossed.append(crossed_to_partner(population, rows, crossing, observed[f"{k}.crossing"]))
-        others = max(1, len(population.images) - 1)
+        others = max(1, len(population.originals.unique()) - 1)
         shares = [
-            series_of("breakaway_share", case, count / others, "share of others", Claim.LOWER, RISK)
+            series_of("breakaway_share", case, count / others, "share of others", Claim.LOWER, RISK, LEFT_OUT)
             for case, count in away
         ]
+        influences = [
+            influence(case, count / others, passed, others)
+            for case, (count, passed) in zip(self._cases(), seen, strict=True)
+        ]
         kept = [
-            series_of("nearest_neighbour_kept", case, kept_nearest(count), "yes or no", Claim.UPPER, KEPT)
+            series_of("nearest_neighbour_kept", case, kept_nearest(count), "yes or no", Claim.UPPER, KEPT, LEFT_OUT)
             for case, count in away + retrieved
         ]
-        risks = [summarise(series, "mean", "lower", "breakaway_risk") for series in shares]
+        risks = [risk(share, moves) for share, moves in zip(shares, influences, strict=True)]
         worst = [summarise(series, "share", "lower", "pairwise_breakaway_risk") for series in crossed]
         accuracy = [summarise(series, "share", "higher", "nearest_neighbour_accuracy") for series in kept]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
-            series=(*shares, *kept, *crossed),
+            series=(*shares, *influences, *kept, *crossed),
             estimates=(*risks, *worst, *accuracy),
             curves=radius_curves(risks, self._cases()),
-            warnings=cautions(population),
+            warnings=cautions(population, self.divergences),
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
@@ -121,12 +128,45 @@ class Breakaway(Evaluation):
         return cases(self.balls, [self.pairwise], self.divergences)
 
 
-def closer(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> Tensor:
-    """Return how many images are closer to each moved code than its own, as floats; nan where that is undefined."""
+def closer(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many images are closer to each moved code than its own, and how many attacked images pass each of ``rows``.
+
+    Exact copies count once. Both are floats, nan where that is undefined and for copies of another image.
+    """
     divergence, clean = population.fitted(case.divergence), population.codes
-    moved, own = moved.to(clean.device), torch.as_tensor(rows, device=clean.device)
-    counts = closer_counts(divergence, moved, own, clean).double()
-    return counts.masked_fill(~divergence(moved.double(), clean[own].double()).isfinite(), torch.nan)
+    originals = population.originals.to(clean.device)
+    distinct, place = originals.unique(return_inverse=True)
+    own = torch.as_tensor(rows, device=clean.device)
+    moved = moved.to(clean.device)
+    copies = originals[own] != own
+    defined = divergence(moved.double(), clean[own].double()).isfinite() & ~copies
+    counts, passed = crossings(divergence, moved.masked_fill(~defined[:, None], torch.nan), place[own], clean[distinct])
+    return counts.double().masked_fill(~defined, torch.nan), passed[place[own]].double().masked_fill(
+        ~defined, torch.nan
+    )
+
+
+def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series:
+    """Return the risk as each image moves it: by breaking away from others, and by being passed by them.
+
+    The risk is a mean over pairs, and so an image not drawn takes part in it twice (Hoeffding 1948). Where few of the images
+    are attacked, chance in who the others are weighs less than chance in who is attacked, by ``sqrt(attacked / images)``.
+    """
+    attacked = int((~shares.isnan()).sum())
+    weight = sqrt(attacked / (others + 1))
+    rival = weight * passed / max(1, attacked - 1)
+    mean = float(rival.nanmean())
+    found = series_of(
+        "breakaway_influence", case, shares + rival - mean, "share of others", Claim.LOWER, RISK, LEFT_OUT
+    )
+    return found.model_copy(update={"limits": (-mean, 1 + weight - mean)})
+
+
+def risk(shares: Series, influences: Series) -> Estimate:
+    """Return the mean of ``shares`` with the interval that ``influences`` give it."""
+    found = summarise(influences, "mean", "lower", "breakaway_risk")
+    value = summarise(shares, "mean", "lower").value
+    return found.model_copy(update={"value": value, "low": max(0.0, found.low), "high": min(1.0, found.high)})
 
 
 def kept_nearest(counts: Tensor) -> Tensor:
@@ -140,5 +180,8 @@ def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, 
     own, other = clean[list(rows)].double(), clean[population.partners[list(rows)]].double()
     moved = moved.to(clean.device).double()
     ours, theirs = divergence(moved, own), divergence(moved, other)
-    crossed = (theirs < ours).double().masked_fill(~(theirs - ours).isfinite(), torch.nan)
-    return series_of("crossed_to_a_random_image", case, crossed, "yes or no", Claim.LOWER, RISK)
+    originals, here = population.originals, torch.as_tensor(rows)
+    copies = (originals[here] != here) | (originals[here] == originals[population.partners[here]])
+    undefined = ~(theirs - ours).isfinite() | copies.to(clean.device)
+    crossed = (theirs < ours).double().masked_fill(undefined, torch.nan)
+    return series_of("crossed_to_a_random_image", case, crossed, "yes or no", Claim.LOWER, RISK, LEFT_OUT)

@@ -76,7 +76,7 @@ class Impersonation(Evaluation):
             series=(*quantiles, *successes),
             estimates=(*estimates, *rates),
             curves=radius_curves(estimates, self._cases()),
-            warnings=cautions(population),
+            warnings=cautions(population, self.divergences),
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:

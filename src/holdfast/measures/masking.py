@@ -127,7 +127,7 @@ class Masking(Evaluation):
             series=(*flags, *moves),
             estimates=tuple(estimates),
             verdicts=tuple(verdict(quantity, estimates) for quantity in QUESTIONS),
-            warnings=(*cautions(population), *alarms(estimates)),
+            warnings=(*cautions(population, [self.divergence]), *alarms(estimates)),
         )
 
     def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:

@@ -9,6 +9,7 @@ under cosine) is nobody's neighbour.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log2
 
@@ -46,20 +47,35 @@ def closer_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], c
         >>> closer_counts(L2Distance(), torch.tensor([[1.6]]), torch.tensor([0]), clean)
         tensor([2])
     """
+    return crossings(divergence, moved, own, clean)[0]
+
+
+def crossings(
+    divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean
+) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
+    """Return for each moved code how many clean codes are strictly closer than its own, and for each of those to how many.
+
+    Arguments are those of ``closer_counts``.
+    """
     if divergence.embed(clean[:1]) is None:
-        return _slow_counts(divergence, moved, own, clean)
+        return _slow_crossings(divergence, moved, own, clean)
     frame = Frame.of(divergence, clean)
     points, mine = frame.place(moved), frame.place(clean[own])
     height = min(len(points), 1024)
     counts = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+    passed = torch.zeros(len(clean), dtype=torch.int64, device=points.device)
     for left in range(0, len(clean), TILE // height):
         block = clean[left : left + TILE // height]
-        placed = frame.place(block)
+        placed, there = frame.place(block), passed[left : left + len(block)]
         for top in range(0, len(points), height):
             part = slice(top, top + height)
             tile = Tile(points[part], mine[part], own[part] - left, placed)
-            counts[part] += among(tile.sure) + tile.settle(divergence, moved[part], clean[own[part]], block)
-    return counts
+            counts[part] += among(tile.sure)
+            there += tile.sure.sum(0, dtype=torch.int32)
+            for row, column in tile.settled(divergence, moved[part], clean[own[part]], block):
+                counts[part] += row.bincount(minlength=len(counts[part]))
+                there += column.bincount(minlength=len(block))
+    return counts, passed
 
 
 @dataclass(frozen=True)
@@ -118,23 +134,21 @@ class Tile:
         self.low, self.high = (level - slack)[:, None], (level + slack)[:, None]
         self.sure = self.h < self.low
 
-    def settle(
+    def settled(
         self, divergence: Divergence, moved: Codes, mine: Codes, block: Float[Tensor, "k d"]
-    ) -> Int[Tensor, "b"]:
-        """Return how many of the others are closer after all, from differences of the codes themselves in float64."""
-        counts = torch.zeros(len(moved), dtype=torch.int64, device=moved.device)
+    ) -> Iterator[tuple[Int[Tensor, "p"], Int[Tensor, "p"]]]:
+        """Yield rows and columns of others that are closer after all, by the codes themselves in float64."""
         # Few rows have anyone within rounding, and only these are looked at again.
         doubtful = (among(self.h <= self.high) > among(self.sure)).nonzero()[:, 0]
         if not len(doubtful):
-            return counts
+            return
         row, column = ((self.h[doubtful] <= self.high[doubtful]) & ~self.sure[doubtful]).nonzero(as_tuple=True)
         row, step = doubtful[row], max(1, 2 * TILE // block.shape[1])
         for start in range(0, len(row), step):
             i, j = row[start : start + step], column[start : start + step]
             point, ours, theirs = (embedded(divergence, codes.double()) for codes in (moved[i], mine[i], block[j]))
             closer = (point - theirs).square().sum(1) < (point - ours).square().sum(1) * (1 - 2 * TIE)
-            counts.index_add_(0, i, closer.long())
-        return counts
+            yield i[closer], j[closer]
 
 
 def among(mask: Bool[Tensor, "b k"]) -> Int[Tensor, "b"]:
@@ -142,13 +156,47 @@ def among(mask: Bool[Tensor, "b k"]) -> Int[Tensor, "b"]:
     return mask.sum(1, dtype=torch.int32)
 
 
-def _slow_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean) -> Int[Tensor, "m"]:
+def _slow_crossings(
+    divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean
+) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
     """The definition, one moved code at a time: for divergences without an embedding, and the tests' oracle."""
-    counts = torch.zeros_like(own)
+    counts, passed = torch.zeros_like(own), torch.zeros(len(clean), dtype=torch.int64, device=clean.device)
     for i, (code, row) in enumerate(zip(moved.double(), own.tolist(), strict=True)):
         distance = divergence(code.expand_as(clean), clean.double())
-        counts[i] = (distance < distance[row] * (1 - TIE)).sum()  # which its own distance never is
-    return counts
+        closer = distance < distance[row] * (1 - TIE)  # which its own distance never is
+        counts[i] = closer.sum()
+        passed += closer
+    return counts, passed
+
+
+def shares_within(divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean) -> Float[Tensor, "t p"]:
+    """Return for each threshold and clean code the share of the other codes with divergence at most that.
+
+    In float64, in blocks; a code without a place is left out. For a handful of thresholds: for many,
+    ``share_of_pairs_within`` is faster.
+
+    Example:
+        >>> from holdfast.divergences import L2Distance
+        >>> shares_within(L2Distance(), torch.tensor([1.0]).double(), torch.tensor([[0.0], [1.0], [3.0]]))
+        tensor([[0.5000, 0.5000, 0.0000]], dtype=torch.float64)
+    """
+    points = divergence.embed(clean.double())
+    if points is not None:
+        points = points[points.isfinite().all(1)]
+        points = points - points.mean(0)
+    n = len(clean if points is None else points)
+    shares = torch.zeros(len(thresholds), n, dtype=torch.float64, device=clean.device)
+    width = max(1, TILE // max(n, 1))
+    for top in range(0, n, width):
+        if points is None:
+            block = _asked(divergence, clean.double(), top, width)
+        else:
+            block = divergence.of_distance(torch.cdist(points[top : top + width], points))
+            rows = torch.arange(len(block), device=block.device)
+            block[rows, rows + top] = torch.nan
+        for k, threshold in enumerate(thresholds.tolist()):
+            shares[k, top : top + width] = (block * (1 - TIE) <= threshold).sum(1)
+    return shares / max(1, n - 1)
 
 
 def share_of_pairs_within(divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean) -> Float[Tensor, "t"]:

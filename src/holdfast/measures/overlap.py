@@ -79,7 +79,7 @@ class Overlap(Evaluation):
             series=(*overlaps, *reverse, *margins),
             estimates=(*risks, *estimates, *others),
             curves=radius_curves(estimates, self._cases()),
-            warnings=cautions(population),
+            warnings=cautions(population, self.divergences),
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import nan
 
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.divergences import Cosine, Divergence
 from holdfast.evaluation import Population
 from holdfast.result import Claim, Estimate
 from holdfast.stats import jackknife
@@ -39,7 +41,7 @@ def collapsed(codes: Float[Tensor, "n d"]) -> bool:
 
 def rank_estimate(population: Population) -> Estimate:
     """Return the effective rank of the clean codes with its interval."""
-    codes = population.codes
+    codes = population.codes[population.shuffled]  # so that no group depends on the order of the images
     value, low, high = effective_rank(codes), nan, nan
     if len(codes) >= 10:
         low, high = jackknife(lambda rows: effective_rank(codes[rows]), len(codes))
@@ -57,8 +59,8 @@ def rank_estimate(population: Population) -> Estimate:
     )
 
 
-def cautions(population: Population) -> tuple[str, ...]:
-    """Return the sentences a reader must see beside any number about this population."""
+def cautions(population: Population, divergences: Sequence[Divergence] = ()) -> tuple[str, ...]:
+    """Return the sentences a reader must see beside any number about this population under these divergences."""
     said = []
     digests = population.images.digests
     # Of copies of one image nobody can tell whether the encoder tells images apart.
@@ -71,6 +73,11 @@ def cautions(population: Population) -> tuple[str, ...]:
     if twins:
         said.append(
             f"{twins} of {len(digests)} images are exact copies of others; a pair of copies has no distance to compare "
-            "with and is left out where that matters. Remove duplicates for clean numbers."
+            "with and is left out where that matters, and breakaway counts each image once. Remove duplicates for clean "
+            "numbers."
+        )
+    if population.codes.shape[1] == 1 and any(isinstance(divergence, Cosine) for divergence in divergences):
+        said.append(
+            "Codes have one feature, so cosine sees their sign alone: nearly everything reads as robust. Read l2 instead."
         )
     return tuple(said)

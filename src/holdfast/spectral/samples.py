@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import nan
 
 import numpy as np
 from jaxtyping import Float
 
 from holdfast.result import Claim, Conditions, Estimate, Series
 from holdfast.spectral.analysis import RANKS, TOP, Spade
-from holdfast.stats import bootstrap, summarise
+from holdfast.stats import skewed_interval, summarise
 
 GROUPS = 20
 """Labels or clusters shown, the largest first."""
@@ -70,7 +69,7 @@ def group_means(found: Spade, given: Conditions, groups: Mapping[str, Sequence[i
     for name in sorted(largest, key=list(groups).index) if kind == "label" else largest:
         values = scores[list(groups[name])]
         values = values[np.isfinite(values)]
-        ends = bootstrap(values) if len(values) > 1 else (nan, nan)
+        ends = skewed_interval(values)
         if np.isnan(ends[0]):
             continue
         made.append(
@@ -81,7 +80,7 @@ def group_means(found: Spade, given: Conditions, groups: Mapping[str, Sequence[i
                 low=min(ends[0], float(values.mean())),
                 high=max(ends[1], float(values.mean())),
                 n=len(values),
-                method="BCa bootstrap over samples",
+                method="Student's interval with skewness removed",
                 unit="squared stretch",
                 claim=Claim.ESTIMATE,
                 of=f"mean stretch around the samples of the {kind}",
