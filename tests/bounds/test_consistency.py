@@ -204,10 +204,21 @@ def remembered(m: Any, x: Tensor) -> Tensor:
     return m.last
 
 
+def autocast(m: Any, x: Tensor, enabled: bool = True) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+        return m.linear(x)
+
+
+def test_autocast_is_refused_though_float64_is_spared() -> None:
+    with pytest.raises(HoldfastError, match="computes under autocast in torch.bfloat16, which rounds"):
+        trace(encoder(autocast))
+
+
 HONEST: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "a cache": cached,
     "what it saw last, unused": remembered,
     "memory that is set": lambda m, x: m.linear(x) + torch.empty(3).fill_(2.0).to(x),
+    "autocast that is off": lambda m, x: autocast(m, x, enabled=False),
     "a seeded generator": lambda m, x: m.linear(x) * np.random.default_rng(1).random(),
 }
 

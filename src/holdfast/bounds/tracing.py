@@ -96,11 +96,11 @@ def _reasons(name: str) -> Iterator[None]:
 
 
 def _graph(encoder: Encoder, exported: Any, dtype: torch.dtype, device: torch.device) -> Graph:
-    _check_random(encoder.name, exported)
+    _check_operations(encoder.name, exported)
     with _reasons(encoder.name), torch.no_grad():
         # Decomposed by no table: all that happens is that in-place operations become functions.
         program = exported.run_decompositions({})
-    _check_random(encoder.name, program)
+    _check_operations(encoder.name, program)
     _check_effects(encoder.name, program)
     builder = Builder((1, *encoder.domain.shape), dtype, device)
     values = dict(_placeholders(program, builder))
@@ -115,13 +115,18 @@ def _graph(encoder: Encoder, exported: Any, dtype: torch.dtype, device: torch.de
     return builder.graph(output)
 
 
-def _check_random(name: str, program: Any) -> None:
-    """Raise if any operation draws random numbers, whether or not its result depends on the input."""
+def _check_operations(name: str, program: Any) -> None:
+    """Raise if any operation draws random numbers, on the input or not, or casts what float64 happens to be spared."""
     for node in program.graph.nodes:
         if _draws(node):
             raise HoldfastError(
                 f"{name} uses the random operation {_name(node.target)!r} ({node.name}), which cannot be bounded; "
                 "call eval() on the module, or leave it out"
+            )
+        if str(node.target) == "wrap_with_autocast" and node.args[2]:
+            raise HoldfastError(
+                f"{name} computes under autocast in {node.args[1]}, which rounds and cannot be bounded; "
+                "compute in float32 or float64"
             )
 
 
