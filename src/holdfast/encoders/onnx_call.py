@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from numpy.typing import NDArray
 import torch
 from torch import Tensor
 
 from holdfast.errors import HoldfastError
+
+Setting = NDArray[Any] | Tensor
+"""An input that says how an operator computes; a tensor only where it depends on the pixels."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Call:
         """Return an attribute or its default."""
         return self.attributes.get(name, default)
 
-    def integers(self, name: str, given: Tensor | None) -> list[int] | None:
+    def integers(self, name: str, given: Setting | None) -> list[int] | None:
         """Return integers that are an input in recent operator sets and an attribute in older ones."""
         return given.flatten().tolist() if given is not None else self.attributes.get(name)
 

@@ -1,4 +1,8 @@
-"""An ONNX graph as a torch module: its nodes in order, each an entry of the operator table."""
+"""An ONNX graph as a torch module: its nodes in order, each an entry of the operator table.
+
+What follows from shapes and constants alone (sizes to reshape to, axes, ranges) is computed on the CPU and outside of
+any tracing. A traced graph then has sizes where it would have had unknowns, and no device is waited for.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
-from holdfast.encoders.onnx_operators import OPERATORS, Call
+from holdfast.encoders.onnx_operators import OPERATORS, SETTINGS, Call
 from holdfast.encoders.reference import require
 from holdfast.errors import HoldfastError
 
@@ -104,6 +109,12 @@ class OnnxModule(nn.Module):
                 self.register_parameter(self.slots[name], nn.Parameter(value.float(), requires_grad=False))
             else:
                 self.register_buffer(self.slots[name], value.float() if value.is_floating_point() else value)
+        settings = {name for node in graph.nodes for name in node.inputs[SETTINGS.get(node.operator, len(node.inputs)) :]}
+        self.known = {
+            name: value
+            for name, value in graph.constants.items()
+            if name in settings or not value.is_floating_point() or value.numel() == 1
+        }
         self.last_use = _last_use(graph)
 
     def extra_repr(self) -> str:
@@ -112,14 +123,37 @@ class OnnxModule(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         values = {name: getattr(self, slot) for name, slot in self.slots.items()}
         values[self.graph.input] = x
+        with _disable_current_modes():
+            known = {name: value.to(x.dtype) if value.is_floating_point() else value for name, value in self.known.items()}
         for place, node in enumerate(self.graph.nodes):
-            call = Call(node.operator, node.attributes, len(node.outputs), x.dtype, x.device)
-            results = OPERATORS[node.operator](call, *(values[name] if name else None for name in node.inputs))
-            results = results if isinstance(results, tuple) else (results,)
-            values.update(zip(node.outputs, results, strict=False))
+            if node.operator in ("Shape", "Size") or all(name in known for name in node.inputs if name):
+                with _disable_current_modes():
+                    inputs = [known.get(name, values.get(name)) for name in node.inputs]
+                    known.update(_results(node, inputs, x.dtype, torch.device("cpu")))
+            else:
+                values.update(_results(node, _inputs(node, values, known, x), x.dtype, x.device))
             for name in self.last_use.get(place, ()):  # what nothing reads any more need not stay in memory
                 values.pop(name, None)
-        return values[self.graph.output]
+        return {**known, **values}[self.graph.output].to(x.device)
+
+
+def _inputs(node: Node, values: Mapping[str, Tensor], known: Mapping[str, Tensor], x: Tensor) -> list[Any]:
+    """Return what a node reads: settings as arrays, which no tracing sees, and all else where the pixels are."""
+    first = SETTINGS.get(node.operator, len(node.inputs))
+    found: list[Any] = []
+    for place, name in enumerate(node.inputs):
+        if place >= first and name in known:
+            with _disable_current_modes():
+                found.append(known[name].numpy())
+        else:
+            found.append(values[name] if name in values else known[name].to(x.device) if name else None)
+    return found
+
+
+def _results(node: Node, inputs: list[Any], dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:
+    call = Call(node.operator, node.attributes, len(node.outputs), dtype, device)
+    results = OPERATORS[node.operator](call, *inputs)
+    return dict(zip(node.outputs, results if isinstance(results, tuple) else (results,), strict=False))
 
 
 def _last_use(graph: Graph) -> dict[int, list[str]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.encoders.onnx_call import Call
+from holdfast.encoders.onnx_call import Call, Setting
 
 CONVOLUTIONS: dict[int, Any] = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 TRANSPOSED: dict[int, Any] = {
@@ -146,7 +146,7 @@ def lp_norm(call: Call, x: Tensor) -> Tensor:
 
 
 def resize(
-    call: Call, x: Tensor, roi: Tensor | None = None, scales: Tensor | None = None, sizes: Tensor | None = None
+    call: Call, x: Tensor, roi: Any = None, scales: Setting | None = None, sizes: Setting | None = None
 ) -> Tensor:
     """Resize images (b, c, h, w) in the variants that torch computes in the same way."""
     mode, grid = call.get("mode", "nearest"), call.get("coordinate_transformation_mode", "half_pixel")

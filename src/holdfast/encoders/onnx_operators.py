@@ -15,9 +15,9 @@ from torch.nn import functional
 
 from holdfast.encoders import onnx_layers as layers
 from holdfast.encoders import onnx_shapes as shapes
-from holdfast.encoders.onnx_call import Call
+from holdfast.encoders.onnx_call import Call, Setting
 
-__all__ = ["OPERATORS", "Call"]
+__all__ = ["OPERATORS", "SETTINGS", "Call"]
 
 Operator = Callable[..., Any]
 
@@ -40,7 +40,7 @@ def _many(function: Callable[[Tensor, Tensor], Tensor]) -> Operator:
 
 
 def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Operator:
-    def reduce(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
+    def reduce(call: Call, x: Tensor, axes: Setting | None = None) -> Tensor:
         over = call.integers("axes", axes)
         if over is None and call.get("noop_with_empty_axes", 0):
             return x
@@ -185,3 +185,8 @@ OPERATORS: Mapping[str, Operator] = {
     "Unsqueeze": shapes.unsqueeze,
     "Where": lambda call, condition, a, b: torch.where(condition, a, b),
 }
+SETTINGS: Mapping[str, int] = {
+    **dict.fromkeys(("Expand", "Pad", "Reshape", "Resize", "Slice", "Split", "Squeeze", "Tile", "Unsqueeze"), 1),
+    **{name: 1 for name in OPERATORS if name.startswith("Reduce")},
+}
+"""The first input that says how an operator computes rather than what of: sizes, axes, ends."""

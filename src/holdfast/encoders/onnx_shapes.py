@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.encoders.onnx_call import Call
+from holdfast.encoders.onnx_call import Call, Setting
 
 INTEGERS = {2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64, 9: torch.bool}
 FLOATS = (1, 10, 11, 16)
@@ -44,7 +44,7 @@ def space_to_depth(call: Call, x: Tensor) -> Tensor:
     return blocks.reshape(b, c * side**2, h // side, w // side)
 
 
-def expand(call: Call, x: Tensor, size: Tensor) -> Tensor:
+def expand(call: Call, x: Tensor, size: Setting) -> Tensor:
     return x.expand(torch.broadcast_shapes(x.shape, torch.Size(size.tolist())))
 
 
@@ -67,7 +67,7 @@ def _from_start(indices: Tensor, size: int) -> Tensor:
     return torch.where(indices < 0, indices + size, indices).long()
 
 
-def pad(call: Call, x: Tensor, pads: Tensor, value: Tensor | None = None, axes: Tensor | None = None) -> Tensor:
+def pad(call: Call, x: Tensor, pads: Setting, value: Setting | None = None, axes: Setting | None = None) -> Tensor:
     over = [axis % x.ndim for axis in axes.tolist()] if axes is not None else list(range(x.ndim))
     ends = pads.tolist()
     before, after = dict(zip(over, ends[: len(over)], strict=True)), dict(zip(over, ends[len(over) :], strict=True))
@@ -93,7 +93,7 @@ def range_(call: Call, start: Tensor, end: Tensor, step: Tensor) -> Tensor:
     return torch.arange(start.item(), end.item(), step.item(), dtype=dtype, device=call.device)
 
 
-def reshape(call: Call, x: Tensor, size: Tensor) -> Tensor:
+def reshape(call: Call, x: Tensor, size: Setting) -> Tensor:
     wanted = size.tolist()
     if not call.get("allowzero", 0):
         wanted = [x.shape[axis] if part == 0 else part for axis, part in enumerate(wanted)]
@@ -105,7 +105,7 @@ def shape(call: Call, x: Tensor) -> Tensor:
 
 
 def slice_(
-    call: Call, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None
+    call: Call, x: Tensor, starts: Setting, ends: Setting, axes: Setting | None = None, steps: Setting | None = None
 ) -> Tensor:
     cuts = zip(
         axes.tolist() if axes is not None else range(len(starts)),
@@ -123,14 +123,14 @@ def slice_(
     return x
 
 
-def split(call: Call, x: Tensor, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
+def split(call: Call, x: Tensor, sizes: Setting | None = None) -> tuple[Tensor, ...]:
     axis = call.get("axis", 0)
     if sizes is not None:
         return x.split(sizes.tolist(), axis)
     return x.split(math.ceil(x.shape[axis] / call.outputs), axis)
 
 
-def squeeze(call: Call, x: Tensor, axes: Tensor | None = None) -> Tensor:
+def squeeze(call: Call, x: Tensor, axes: Setting | None = None) -> Tensor:
     return x.squeeze() if axes is None else x.squeeze(axes.tolist())
 
 
@@ -138,8 +138,8 @@ def transpose(call: Call, x: Tensor) -> Tensor:
     return x.permute(call.get("perm", list(reversed(range(x.ndim)))))
 
 
-def unsqueeze(call: Call, x: Tensor, axes: Tensor) -> Tensor:
-    rank = x.ndim + axes.numel()
-    for axis in sorted(axis % rank for axis in axes.flatten().tolist()):
+def unsqueeze(call: Call, x: Tensor, axes: Setting) -> Tensor:
+    wanted = axes.flatten().tolist()
+    for axis in sorted(axis % (x.ndim + len(wanted)) for axis in wanted):
         x = x.unsqueeze(axis)
     return x
