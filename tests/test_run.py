@@ -124,3 +124,8 @@ def test_noise_follows_the_seed_and_the_ids():
     one = Run(seed=3, batch_size=5).noise(["a", "b"])
     assert torch.equal(one.keys, Run(seed=3).noise(["a", "b"]).keys)
     assert not torch.equal(one.keys, Run(seed=4).noise(["a", "b"]).keys)
+
+
+def test_a_device_that_cannot_compute_is_refused():
+    with pytest.raises(HoldfastError, match=r"device 'meta' cannot be used \(.*\); use --device cpu"):
+        Run(device="meta")

@@ -69,7 +69,7 @@ def examine(encoder: Encoder, pixels: Pixels | None = None, run: Run | None = No
 
 
 def examine_loading(load: Callable[[], Encoder], pixels: Pixels | None = None, run: Run | None = None) -> list[Check]:
-    """Return whether ``load`` returns the same encoder twice, then ``examine`` of it, then whether it can be certified if it is fit."""
+    """Return whether ``load`` gives one encoder twice, then ``examine`` of it and, if it is fit, whether bounds exist."""
     first, again = load(), load()
     status: Status = "ok" if first.fingerprint == again.fingerprint else "failed"
     sentence = (

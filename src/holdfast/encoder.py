@@ -88,7 +88,7 @@ class Geometry:
 
 def _sizes(values: Any) -> bool:
     """Return whether ``values`` are positive whole numbers in a tuple, which is what can be compared and kept."""
-    return isinstance(values, tuple) and all(isinstance(value, Integral) and value > 0 for value in values)
+    return isinstance(values, tuple) and all(isinstance(value, Integral) and int(value) > 0 for value in values)
 
 
 class Normalised(nn.Module):

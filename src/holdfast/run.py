@@ -41,6 +41,12 @@ class Run:
             raise HoldfastError(f"unknown device {self.device!r}; use cpu, cuda, cuda:1 or mps") from error
         if kind == "cuda" and not torch.cuda.is_available():
             raise HoldfastError(f"device {self.device!r} was asked for but torch sees no GPU; use --device cpu")
+        if kind not in ("cpu", "cuda"):
+            try:
+                torch.zeros(1, device=self.device).tolist()
+            except Exception as error:  # each of torch's devices says in its own way that it is not there
+                said = str(error).partition("\n")[0]
+                raise HoldfastError(f"device {self.device!r} cannot be used ({said}); use --device cpu") from error
 
     @property
     def dtype(self) -> torch.dtype:

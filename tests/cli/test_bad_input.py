@@ -319,6 +319,14 @@ def test_a_folder_that_cannot_be_written(capsys):
     assert "cannot write file/run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("reference", ["onnx:{}", "exported:{}", "checkpoint:{}"])
+def test_what_the_system_refuses_is_one_sentence(reference, capsys):
+    assert run(["doctor", reference.format("a" * 5000), "--arch", "tests.cli.modules:linear"]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("holdfast: cannot use 'aaaa")
+    assert sentence.endswith("File name too long; check path, permissions and free space")
+
+
 def test_an_unfit_encoder_is_not_attacked(capsys):
     save_file(modules.weights(modules.linear(), **{"1.weight": 0.0}), "bad.safetensors")
     bad = ["checkpoint:bad.safetensors", "--arch", "tests.cli.modules:linear"]

@@ -103,9 +103,10 @@ def test_the_hub_is_asked_for_the_revision_and_split(
     assert images.name == "user/pets@v2"
 
 
-def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [ConnectionError, IndexError])  # the latter is what an empty name raises
+def test_a_hub_that_does_not_answer_is_one_sentence(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **options: Any) -> Any:
-        raise ConnectionError("Couldn't reach 'user/pets' on the Hub\nmore")
+        raise kind("Couldn't reach 'user/pets' on the Hub\nmore")
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
     with pytest.raises(HoldfastError, match=r"cannot load the dataset 'user/pets' \(Couldn't .* Hub\); check name"):

@@ -66,6 +66,9 @@ def run(arguments: list[str]) -> int:
         return _say(f"{error.format_message().rstrip('.')} ({command} --help lists what there is)", 2)
     except HoldfastError as error:
         return _say(str(error), 2, debug)
+    except OSError as error:  # whose sentences lack only the advice
+        where = f" {error.filename!r}" if error.filename else ""
+        return _say(f"cannot use{where}: {error.strerror or error}; check path, permissions and free space", 2, debug)
     except SystemExit as error:  # a stranger's module wants to end more than itself
         return _say(f"a module called exit({error.code}) and ended the command; take that out of it", 2, debug)
     except Exception as error:

@@ -70,6 +70,7 @@ def _npz(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
 
 def member(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
     """Return the array ``key`` of the archive at ``path``, unless far more would be unpacked than is on disk."""
+    assert file.zip is not None
     sizes = [record.file_size for record in file.zip.infolist() if record.filename.removesuffix(".npy") == key]
     if max(sizes, default=0) > max(UNPACKED, path.stat().st_size):
         raise HoldfastError(
