@@ -143,7 +143,11 @@ class _Table:
         if isinstance(observation, Joint):
             # Piece by piece, so that other evaluations share the pieces.
             pieces = observation.parts
-            return joined([self.observe(piece, population, rows, part / len(pieces), doing) for piece in pieces])
+            share, count = part / len(pieces), len(pieces)
+            doings = [f"{doing} (part {k} of {count})" for k in range(1, count + 1)]
+            return joined(
+                [self.observe(piece, population, rows, share, said) for piece, said in zip(pieces, doings, strict=True)]
+            )
         before = self.share
 
         def told(done: int, total: int) -> None:

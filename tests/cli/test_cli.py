@@ -258,7 +258,7 @@ def test_lines_that_go_into_a_file_end_where_their_words_do(capsys):
 def test_progress_names_what_was_asked_for(capsys, monkeypatch):
     monkeypatch.setattr("holdfast.cli.progress.QUIET_SECONDS", 0.0)
     assert run([*QUICK, "--out", "run"]) == 0
-    stages = {line.split(": ")[1].split(",")[0] for line in said(capsys) if "%  " in line}
+    stages = {re.split(r"[ ,]", line.split(": ")[1])[0] for line in said(capsys) if "%  " in line}
     assert stages == {"codes", "overlap"}
 
 

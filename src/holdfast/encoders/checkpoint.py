@@ -20,6 +20,7 @@ from holdfast.encoder import Encoder, Normalised
 from holdfast.encoders.checkpoint_weights import WeightSettings, fit, read_weights
 from holdfast.encoders.inputs import InputSettings, encoder_of
 from holdfast.encoders.reference import Options, existing, first_line, split
+from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
 from holdfast.errors import HoldfastError
 
@@ -55,6 +56,7 @@ def _inside(module: nn.Module) -> nn.Module:
 
 
 def _build(arch: str) -> nn.Module | Encoder:
+    declare_missing_operators()  # many a factory imports timm or torchvision
     factory = _factory(arch)
     try:
         # Weights come from the file; the seed fixes what a module keeps outside of its state dict.
@@ -76,6 +78,8 @@ def _factory(arch: str) -> Callable[[], Any]:
         factory = getattr(import_module(home), attribute)
     except (ImportError, AttributeError) as error:
         raise HoldfastError(f"--arch {arch}: {first_line(error)}; check the spelling and the Python path") from error
+    except Exception as error:  # whatever a stranger's module raises
+        raise HoldfastError(f"--arch {arch}: {home} fails: {type(error).__name__}: {first_line(error)}") from error
     if not callable(factory):
         raise HoldfastError(f"--arch {arch} is {type(factory).__name__}, expected a function without arguments")
     return factory
