@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -197,3 +199,20 @@ def test_shape_and_normalisation_must_be_said_whole(file):
         load(f"checkpoint:{file}", arch())
     with pytest.raises(HoldfastError, match="both mean and std"):
         load(f"checkpoint:{file}{SHAPE}&mean=0.5", arch())
+
+
+def test_a_factory_whose_module_fails_is_one_sentence(file, tmp_path, monkeypatch):
+    (tmp_path / "broken_architecture.py").write_text("raise RuntimeError('operator sea::weed does not exist')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(HoldfastError, match="broken_architecture fails: RuntimeError: operator sea::weed"):
+        load(f"checkpoint:{file}{SHAPE}", Options(arch="broken_architecture:plain"))
+
+
+@pytest.mark.slow
+def test_a_fresh_process_builds_what_imports_torchvision(tmp_path):
+    pytest.importorskip("timm")
+    save_file(torch.nn.Linear(4, 2).state_dict(), tmp_path / "weights.safetensors")
+    (tmp_path / "mine.py").write_text("import timm, torch\ndef encoder():\n    return torch.nn.Linear(4, 2)\n")
+    doctor = [sys.executable, "-m", "holdfast", "doctor", "checkpoint:weights.safetensors?shape=4", "--arch"]
+    done = subprocess.run([*doctor, "mine:encoder"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
