@@ -148,7 +148,12 @@ def test_every_command_and_flag_is_documented(name: str) -> None:
 
 
 def test_global_flags_are_documented() -> None:
-    assert set(rows(section(DOCS / "command-line.md", "Command line"))) == {"--version", "--debug", "--install-completion", "--show-completion"}
+    assert set(rows(section(DOCS / "command-line.md", "Command line"))) == {
+        "--version",
+        "--debug",
+        "--install-completion",
+        "--show-completion",
+    }
 
 
 def test_every_command_in_the_documentation_is_understood() -> None:

@@ -284,7 +284,9 @@ def test_the_shell_can_complete_commands(capsys):
     assert run(["--help"]) == 0
     assert "--install-completion" in capsys.readouterr().out
     shell = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    script = subprocess.run([*PROCESS, "--show-completion", "bash"], env=shell, capture_output=True, text=True, check=True)
+    script = subprocess.run(
+        [*PROCESS, "--show-completion", "bash"], env=shell, capture_output=True, text=True, check=True
+    )
     assert "_HOLDFAST_COMPLETE=complete_bash" in script.stdout
     typed = {**os.environ, "_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast ev", "COMP_CWORD": "1"}
     offered = subprocess.run(PROCESS, env=typed, capture_output=True, text=True, check=True)
