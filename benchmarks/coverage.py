@@ -188,7 +188,9 @@ def truth(where: Key, tally: Tally, scores: dict[Key, float]) -> float:
         codes = torch.cat(tally.codes).double()
         codes = codes[torch.randperm(len(codes), generator=torch.Generator().manual_seed(0))]
         divergence = next(found for name, found in DIVERGENCES.items() if f"divergence={name}" in said)
-        apart = torch.cat([divergence(codes, codes.roll(step, 0)) for step in range(1, 1 + max(10, 10**6 // len(codes)))])
+        apart = torch.cat(
+            [divergence(codes, codes.roll(step, 0)) for step in range(1, 1 + max(10, 10**6 // len(codes)))]
+        )
         return float((apart <= np.nanmedian(pooled)).double().mean())
     if len(pooled):
         return float(np.nanmedian(pooled))

@@ -103,6 +103,11 @@ def test_encoder_sources_are_documented() -> None:
     assert {re.sub(r"\[(\w+)\].*", r"\1", name) for name in table} == set(encoders.sources())
 
 
+def test_the_kinds_that_can_be_listed_are_documented() -> None:
+    named = re.findall(r"`(\w+)`", section(DOCS / "command-line.md", "list").partition("|")[0])
+    assert named == [*catalog.everything()]
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_documented_as_they_are(name: str) -> None:
     preset = PRESETS[name]
@@ -143,7 +148,12 @@ def test_every_command_and_flag_is_documented(name: str) -> None:
 
 
 def test_global_flags_are_documented() -> None:
-    assert set(rows(section(DOCS / "command-line.md", "Command line"))) == {"--version", "--debug"}
+    assert set(rows(section(DOCS / "command-line.md", "Command line"))) == {
+        "--version",
+        "--debug",
+        "--install-completion",
+        "--show-completion",
+    }
 
 
 def test_every_command_in_the_documentation_is_understood() -> None:

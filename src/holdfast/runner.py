@@ -178,7 +178,13 @@ class _Table:
         """Return what is seen of ``rows`` for ``doing``, which progress names."""
         if isinstance(observation, Joint):
             # Piece by piece, so that other evaluations share the pieces.
-            return joined([self.observe(piece, population, rows, doing) for piece in observation.parts])
+            count = len(observation.parts)
+            return joined(
+                [
+                    self.observe(piece, population, rows, f"{doing} (part {k} of {count})")
+                    for k, piece in enumerate(observation.parts, start=1)
+                ]
+            )
         self.compute(observation, population, rows, doing)
         return observe(observation, population, rows, self.store)
 

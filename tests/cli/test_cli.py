@@ -332,7 +332,7 @@ def test_lines_that_go_into_a_file_end_where_their_words_do(capsys):
 def test_progress_names_what_was_asked_for(capsys, monkeypatch):
     monkeypatch.setattr("holdfast.cli.progress.QUIET_SECONDS", 0.0)
     assert run([*QUICK, "--out", "run"]) == 0
-    stages = {line.split(": ")[1].split(",")[0] for line in said(capsys) if "%  " in line}
+    stages = {re.split(r"[ ,]", line.split(": ")[1])[0] for line in said(capsys) if "%  " in line}
     assert stages == {"codes", "overlap"}
 
 
@@ -358,7 +358,9 @@ def test_the_shell_can_complete_commands(capsys):
     assert run(["--help"]) == 0
     assert "--install-completion" in capsys.readouterr().out
     shell = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    script = subprocess.run([*PROCESS, "--show-completion", "bash"], env=shell, capture_output=True, text=True, check=True)
+    script = subprocess.run(
+        [*PROCESS, "--show-completion", "bash"], env=shell, capture_output=True, text=True, check=True
+    )
     assert "_HOLDFAST_COMPLETE=complete_bash" in script.stdout
     typed = {**os.environ, "_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast ev", "COMP_CWORD": "1"}
     offered = subprocess.run(PROCESS, env=typed, capture_output=True, text=True, check=True)

@@ -249,3 +249,20 @@ def test_inputs_stated_in_another_form_say_so(file, tmp_path):
     for said, expected in zip(done.stdout.splitlines(), MISTAKEN.values(), strict=True):
         assert said.startswith("HoldfastError ")
         assert expected in said
+
+
+def test_a_factory_whose_module_fails_is_one_sentence(file, tmp_path, monkeypatch):
+    (tmp_path / "broken_architecture.py").write_text("raise RuntimeError('operator sea::weed does not exist')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(HoldfastError, match="cannot be imported .RuntimeError: operator sea::weed"):
+        load(f"checkpoint:{file}{SHAPE}", Options(arch="broken_architecture:plain"))
+
+
+@pytest.mark.slow
+def test_a_fresh_process_builds_what_imports_torchvision(tmp_path):
+    pytest.importorskip("timm")
+    save_file(torch.nn.Linear(4, 2).state_dict(), tmp_path / "weights.safetensors")
+    (tmp_path / "mine.py").write_text("import timm, torch\ndef encoder():\n    return torch.nn.Linear(4, 2)\n")
+    doctor = [sys.executable, "-m", "holdfast", "doctor", "checkpoint:weights.safetensors?shape=4", "--arch"]
+    done = subprocess.run([*doctor, "mine:encoder"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

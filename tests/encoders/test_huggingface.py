@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,15 @@ def test_pooling_is_what_it_says(tmp_path):
     for how, codes in expected.items():
         assert torch.allclose(load(f"hf:{tmp_path}?pool={how}")(pixels), codes, atol=1e-5), how
     assert torch.equal(load(f"hf:{tmp_path}")(pixels), load(f"hf:{tmp_path}?pool=cls")(pixels))
+
+
+@pytest.mark.slow
+def test_a_fresh_process_loads_a_folder(tmp_path):
+    """Beside whichever torchvision is installed: nothing was imported or declared before."""
+    vit(tmp_path)
+    doctor = [sys.executable, "-m", "holdfast", "doctor", f"hf:{tmp_path}"]
+    done = subprocess.run(doctor, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_recipe_of_the_processor_becomes_domain_and_geometry(tmp_path):

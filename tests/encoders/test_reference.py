@@ -73,7 +73,9 @@ def test_missing_package_names_the_extra():
 def test_package_of_another_build_is_told_apart(tmp_path, monkeypatch):
     (tmp_path / "misfit.py").write_text("raise RuntimeError('operator misfit::nms does not exist')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(HoldfastError, match="built for another torch"):
+    with pytest.raises(
+        HoldfastError, match="another torch than yours.*: pip install --force-reinstall torch torchvision "
+    ):
         require("misfit", "vision")
 
 

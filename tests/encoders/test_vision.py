@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -94,6 +97,15 @@ def test_heads_of_heavy_families_are_cut_too(name):
         head = [part for part in model.modules() if isinstance(part, nn.Linear) and part.out_features == 1000][-1]
         assert torch.allclose(head(codes), model(pixels), atol=1e-4)
     assert encoder(pixels).shape == codes.shape
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reference", ["timm:resnet10t?pretrained=false", "torchvision:resnet18?pretrained=false"])
+def test_a_fresh_process_loads_them_in_silence(reference):
+    """Beside whichever torchvision is installed: nothing was imported or declared before."""
+    doctor = [sys.executable, "-m", "holdfast", "doctor", reference, "--size", "32"]
+    done = subprocess.run(doctor, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_random_baseline_of_a_convolutional_network():

@@ -20,6 +20,7 @@ from holdfast.encoder import Encoder, Normalised
 from holdfast.encoders.checkpoint_weights import WeightSettings, fit, read_weights
 from holdfast.encoders.inputs import InputSettings, encoder_of
 from holdfast.encoders.reference import Options, existing, first_line, split
+from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
 from holdfast.errors import HoldfastError
 
@@ -55,6 +56,7 @@ def _inside(module: nn.Module) -> nn.Module:
 
 
 def _build(arch: str) -> nn.Module | Encoder:
+    declare_missing_operators()  # many a factory imports timm or torchvision
     factory = _factory(arch)
     try:
         # Weights come from the file; the seed fixes what a module keeps outside of its state dict.
