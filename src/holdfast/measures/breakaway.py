@@ -83,7 +83,7 @@ class Breakaway(Evaluation):
             crossed.append(crossed_to_partner(population, rows, crossing, observed[f"{k}.crossing"]))
         others = max(1, len(population.images) - 1)
         shares = [
-            series_of("breakaway_share", case, count / others, "share of others", Claim.LOWER, RISK)
+            series_of("breakaway_share", case, count / others, "share of other images", Claim.LOWER, RISK)
             for case, count in away
         ]
         kept = [

@@ -46,14 +46,25 @@ def _standing(section: Section, table: Table) -> Standing:
     if len(table.ranked) == 1:
         leaders = table.ranked
     telling = not firsts or any(len(names) < len(table.ranked) for names in firsts)
-    return Standing(section, leaders, _sentence(firsts, table), _worst(section, table, leaders), telling)
+    sentence = _sentence(firsts, _missing(section, table), table)
+    return Standing(section, leaders, sentence, _worst(section, table, leaders), telling)
 
 
-def _sentence(firsts: Sequence[tuple[str, ...]], table: Table) -> str:
-    if len(table.ranked) == 1:
+def _missing(section: Section, table: Table) -> tuple[str, ...]:
+    """Return who has no number in some row of ``section``, where therefore nobody is ranked."""
+    return tuple(dict.fromkeys(name for row in section.rows for name in row.missing(table)))
+
+
+def _sentence(firsts: Sequence[tuple[str, ...]], missing: Sequence[str], table: Table) -> str:
+    if len(table.ranked) < 2:
         return ""
+    without = f"Not ranked where {text.few(missing, table.ranked)} {text.have(missing)} no number." if missing else ""
     if not firsts:
-        return "No two encoders are comparable."
+        return without or "The encoders cannot be compared here."
+    return f"{_places(firsts, table)} {without}".rstrip()
+
+
+def _places(firsts: Sequence[tuple[str, ...]], table: Table) -> str:
     if len(set(firsts)) == 1:
         return f"{'Best' if len(firsts[0]) == 1 else 'Tied for best'}{_under(len(firsts), len(firsts))}."
     parts = [
