@@ -214,6 +214,16 @@ def test_evaluations_and_conditions_can_be_chosen(both, capsys):
     assert "linf:0.05" not in Path("page.html").read_text().partition("What was measured")[0].partition("Settings")[0]
 
 
+def test_who_was_asked_for_and_is_missing_is_counted_and_named(capsys):
+    asked = [f"builtin:{name}" for name in (ROBUST, WEAK, MIDDLE)]
+    folder = run_of("run", [breakaway(ROBUST), breakaway(WEAK)], asked=asked)
+    assert run(["compare", folder, "--html", "page.html"]) == 0
+    captured = capsys.readouterr()
+    assert ", 2 of 3 encoders" in captured.out
+    assert f"no result: evaluate of builtin:{MIDDLE}: the run in run stopped before it" in captured.err
+    assert "Robustness of 2 of 3 encoders" in Path("page.html").read_text()
+
+
 def test_a_tie_whose_interval_leaves_out_zero_says_why(capsys):
     def with_yes(name, count):
         one = breakaway(name)

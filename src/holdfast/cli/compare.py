@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.runs import read
+from holdfast.cli.runs import read, unfinished
 from holdfast.errors import HoldfastError, nearest
 
 if TYPE_CHECKING:
@@ -47,7 +47,10 @@ def command(
     results, failures = read(runs)
     if not results:
         raise HoldfastError(f"{', '.join(map(str, runs))}: no results to compare; repeat the run's holdfast evaluate")
-    results = chosen(results, _words(only), where or ())
+    wanted = _words(only)
+    failures = [failure for failure in failures if not wanted or failure.evaluation in wanted]
+    failures += unfinished(runs, results, failures)
+    results = chosen(results, wanted, where or ())
     comparison = compare(results)
     apart = unmet(comparison.refusals)
     if apart and not comparison.contests:
@@ -79,6 +82,7 @@ def _page(
 
 
 def _print(form: str, results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> None:
+    from holdfast.report.alerts import lost
     from holdfast.report.files import report
     from holdfast.report.printed import csv, latex, markdown
     from holdfast.report.protocol import groups
@@ -87,21 +91,24 @@ def _print(form: str, results: Sequence[Result], failures: Sequence[Failure], co
     found = groups(results)
     tables = summary(found, comparison)
     if form == "table":
-        _tables(tables)
+        _tables(tables, len(lost(results, failures)))
     elif form == "json":
         print(report(results, failures, comparison).model_dump_json(indent=1))
     else:
         print({"csv": csv(found, comparison), "markdown": markdown(tables), "latex": latex(tables)}[form], end="")
 
 
-def _tables(tables: Sequence[Table]) -> None:
+def _tables(tables: Sequence[Table], absent: int) -> None:
+    """Print ``tables``; so many encoders more were asked for and are ``absent``."""
     from holdfast.cli.console import console
     from holdfast.report.differences import apart, beside, pairs
     from holdfast.report.tally import sentences, tally
 
     out = console()
     for table in tables:
-        out.print(f"{table.title}, {len(table.encoders)} encoders" if len(table.encoders) > 1 else table.title)
+        count = len(table.encoders)
+        of = f" of {count + absent}" if absent else ""
+        out.print(f"{table.title}, {count}{of} encoders" if count + absent > 1 else table.title)
         out.print(_grid(table, table.encoders, beside(table)))
         for sentence in (*sentences(tally(table)), *table.notes):
             out.print(sentence)

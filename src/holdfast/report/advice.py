@@ -74,7 +74,7 @@ def _choice(table: Table, found: Tally, alerts: Sequence[Alert]) -> Iterator[str
     doubted = [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]
     if doubted:
         yield f"Settle the warnings about {text.listed(doubted)} above before you rely on that."
-    yield "Robust is not useful: all this says how little codes change. Choose among encoders that do your job."
+    yield "Robust does not mean useful: this only says how little codes change. Choose among encoders that do your job."
 
 
 def _proportion(table: Table) -> Iterator[str]:

@@ -8,7 +8,13 @@ from math import inf, isnan
 from holdfast.result import Estimate
 
 NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1"}
-NAMES = {"clever": "CLEVER", "spade": "SPADE", "synbench": "SynBench", "riemannian": "Riemannian"}
+NAMES = {
+    "score_only_wins": "wins of the score-only attack",
+    "clever": "CLEVER",
+    "spade": "SPADE",
+    "synbench": "SynBench",
+    "riemannian": "Riemannian",
+}
 OBJECTIVES = {
     "retrieval": "another nearest neighbour",
     "crossing": "a random other image",
@@ -73,6 +79,8 @@ def words(name: str) -> str:
         ('breakaway risk', 'ℓ∞ radius', 'SPADE score')
     """
     known = NORMS | NAMES
+    if name in known:
+        return known[name]
     return " ".join(known.get(word, word) for word in name.replace("_", " ").split(" "))
 
 
