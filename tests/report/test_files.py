@@ -23,6 +23,8 @@ from holdfast.report.tally import sentences
 from holdfast.report.text import number
 from tests.report.synthetic import breakaway, displacement, everything
 
+CASE = ("ball", "attack", "divergence")
+
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory) -> dict[str, Path]:
@@ -91,16 +93,11 @@ def test_the_csv_holds_every_paired_difference(written):
     rows = list(csv.DictReader(written["table.csv"].open(encoding="utf-8", newline="")))
     contests = compare(everything()[0]).contests
     pairs = [(contest, pair) for contest in contests for pair in contest.pairs]
-    minus = {
-        (row["evaluation"], row["quantity"], row["encoder"], row["minus"], row["condition_ball"], row["condition_attack"],
-         row["condition_divergence"]): row
-        for row in rows if row["minus"]
-    }  # fmt: skip
+    keys = ("evaluation", "quantity", "encoder", "minus", *(f"condition_{key}" for key in CASE))
+    minus = {tuple(row[key] for key in keys): row for row in rows if row["minus"]}
     assert len(minus) == len(pairs) > 100
     for c, pair in pairs:
-        row = minus[
-            c.evaluation, c.quantity, pair.a, pair.b, *(c.conditions[k] for k in ("ball", "attack", "divergence"))
-        ]
+        row = minus[(c.evaluation, c.quantity, pair.a, pair.b, *(c.conditions[key] for key in CASE))]
         apart = pair.difference
         assert [row[key] for key in ("value", "low", "high")] == [repr(n) for n in (apart.value, apart.low, apart.high)]
         assert row["n"] == str(apart.n)
