@@ -50,7 +50,7 @@ def test_of_two_encoders_the_paired_difference_is_shown(both, capsys):
     assert all(contest.pairs[0].difference.outcome == "b is better" for contest in contests), "another fixture"
     assert f"{WEAK} − {ROBUST}" in shown
     assert all(cells[3].endswith(f"] {ROBUST} is better") for cells in numbers)
-    assert f"{WEAK} and {ROBUST}: {ROBUST} is better in {len(numbers)} of {len(numbers)} rows" in shown
+    assert f"{WEAK} and {ROBUST}: {ROBUST} is better in {len(numbers)} of {len(numbers)} conditions" in shown
 
 
 def test_two_equal_encoders_are_tied_in_words(capsys):
@@ -58,11 +58,11 @@ def test_two_equal_encoders_are_tied_in_words(capsys):
     numbers = rows(shown)
     assert numbers
     assert all(cells[3] == "0 [0, 0] tied" for cells in numbers)
-    assert f"{ROBUST} and twin: tied in {len(numbers)} of {len(numbers)} rows" in shown
+    assert f"{ROBUST} and twin: tied in {len(numbers)} of {len(numbers)} conditions" in shown
 
 
 def test_ranks_of_three_encoders_admit_ties(capsys):
-    shown = rows(printed(capsys, run_of("three", [breakaway(WEAK), breakaway(ROBUST), TWIN])))
+    shown = rows(printed(capsys, run_of("three", [breakaway(WEAK), breakaway(ROBUST), TWIN])).partition("Paired")[0])
     assert shown
     for _, weak, robust, twin in shown:
         assert weak.endswith("] #3")
@@ -166,6 +166,14 @@ def test_a_damaged_result_is_named(both, capsys):
         (["both", "--html", "."], "cannot write the page to the folder .; name a file"),
         (["both", "--html", "both/run.json/page.html"], "name another file with --html"),
         (["empty"], "empty: no results to compare"),
+        (["both", "--only", "breakway"], "no such evaluation in these runs; did you mean 'breakaway'"),
+        (["both", "--where", "atack=adaptive"], "no number has this condition; did you mean 'attack'"),
+        (
+            ["both", "--where", "attack=square"],
+            "no number was taken under all of attack=square; there are attack: u-pgd",
+        ),
+        (["both", "--where", "l3:1"], "unknown ball 'l3'"),
+        (["both", "--where", "strong"], "radius in --where strong"),
         ([], "Missing argument 'runs'"),
     ],
 )
@@ -177,6 +185,43 @@ def test_mistakes_are_one_sentence(both, arguments, expected, capsys):
     assert sentence.startswith("holdfast: ")
     assert expected in sentence
     assert captured.out == ""
+
+
+def test_of_three_encoders_every_difference_is_shown_below_the_ranks(capsys):
+    shown = printed(capsys, run_of("three", [breakaway(WEAK), breakaway(ROBUST), TWIN]))
+    ranks, below = shown.split("Paired differences")
+    assert f"{WEAK} − {ROBUST}" not in ranks
+    for heads in (f"{WEAK} − {ROBUST}", f"{WEAK} − twin", f"{ROBUST} − twin"):
+        assert heads in below
+    assert all(cells[3].endswith("0 [0, 0] tied") for cells in rows(below))
+
+
+def test_evaluations_and_conditions_can_be_chosen(both, capsys):
+    run_of(both, [breakaway(name).model_copy(update={"evaluation": "overlap"}) for name in (ROBUST, WEAK)])
+    whole = list(csv.DictReader(StringIO(printed(capsys, both, "--format", "csv"))))
+    some = ["--only", "overlap", "--where", "attack=adaptive", "--where", "linf:0.1"]
+    part = list(csv.DictReader(StringIO(printed(capsys, both, "--format", "csv", *some))))
+    wanted = [
+        row
+        for row in whole
+        if (row["evaluation"], row["condition_attack"], row["condition_ball"]) == ("overlap", "adaptive", "linf:0.1")
+    ]
+    assert 0 < len(wanted) < len(whole)
+    assert part == wanted
+    shown = printed(capsys, both, *some, "--html", "page.html")
+    assert "ℓ∞ ≤ 0.1 · adaptive" in shown
+    assert "ℓ∞ ≤ 0.05" not in shown
+    assert "linf:0.05" not in Path("page.html").read_text().partition("What was measured")[0].partition("Settings")[0]
+
+
+def test_who_was_asked_for_and_is_missing_is_counted_and_named(capsys):
+    asked = [f"builtin:{name}" for name in (ROBUST, WEAK, MIDDLE)]
+    folder = run_of("run", [breakaway(ROBUST), breakaway(WEAK)], asked=asked)
+    assert run(["compare", folder, "--html", "page.html"]) == 0
+    captured = capsys.readouterr()
+    assert ", 2 of 3 encoders" in captured.out
+    assert f"no result: evaluate of builtin:{MIDDLE}: the run in run stopped before it" in captured.err
+    assert "Robustness of 2 of 3 encoders" in Path("page.html").read_text()
 
 
 def test_a_tie_whose_interval_leaves_out_zero_says_why(capsys):

@@ -17,7 +17,7 @@ from holdfast.report.standings import standings
 from holdfast.report.tables import summary
 from holdfast.report.text import number
 from holdfast.result import Claim, Failure
-from tests.report.synthetic import breakaway, everything
+from tests.report.synthetic import breakaway, displacement, everything
 
 
 def told(results, failures=(), runs=()) -> str:
@@ -33,8 +33,10 @@ def warned(result, *warnings):
 def test_the_best_encoder_is_named_with_its_count():
     results, failures = everything()
     said = told(results, failures)
-    assert "digits-robust holds fastest: it is best or tied for best in 48 of the 48 headline rows" in said
-    assert "1 cell could not be computed" in said
+    assert "digits-robust is the most robust: it is best or tied for best in 44 of the 44 conditions" in said
+    assert "digits-random has no number in 4 conditions (relative quantile), so nobody is ranked there" in said
+    assert said.startswith("timm:vit_tiny was asked for and has no result, so nothing here speaks of it: pixels must")
+    assert "1 result could not be computed, for 1 reason listed below" in said
     assert "Settle the warnings" not in said, "the leader has none of its own"
 
 
@@ -53,8 +55,8 @@ def test_a_baseline_is_never_recommended_and_said_to_be_better():
     real = [breakaway("digits-random"), breakaway("digits-contrastive")]
     pixels = based(breakaway("digits-robust"))
     said = told([*real, pixels])
-    assert "Of these encoders digits-contrastive holds fastest" in said
-    assert "The baseline digits-robust is better than all of them at breakaway risk (8 of 8 rows)" in said
+    assert "Of these encoders digits-contrastive is the most robust" in said
+    assert "The baseline digits-robust is better than all of them at breakaway risk (8 of 8 conditions)" in said
     assert "encoder=digits-contrastive<=" in gate_of(said)
     (table,) = summary(groups([*real, pixels]), compare([*real, pixels]))
     assert all(standing.leaders == ("digits-contrastive",) for standing in standings(table))
@@ -67,9 +69,42 @@ def test_equal_encoders_are_not_ranked_by_chance():
     first = breakaway("one")
     second = first.model_copy(update={"encoder": first.encoder.model_copy(update={"name": "two"})})
     said = told([first, second])
-    assert "tied in every headline row" in said
+    assert "tied in all 16 conditions compared" in said
     (table,) = summary(groups([first, second]), compare([first, second]))
     assert not any(standing.telling for standing in standings(table))
+
+
+def test_no_winner_is_made_of_what_the_others_were_not_measured_in():
+    def named(result, name):
+        return result.model_copy(update={"encoder": result.encoder.model_copy(update={"name": name})})
+
+    # One and two are equal, and three was measured in eight conditions of twenty-four alone.
+    equal = [named(make("digits-robust"), name) for make in (breakaway, displacement) for name in ("one", "two")]
+    said = told([*equal, named(displacement("digits-robust"), "three")])
+    assert "tied in all 8 conditions compared" in said
+    assert "best or tied" not in said
+    missing = "three has no number in 16 conditions (breakaway risk, nearest neighbour accuracy)"
+    assert f"{missing}, so nobody is ranked there" in said
+    results = [*equal, named(displacement("digits-robust"), "three")]
+    (table,) = summary(groups(results), compare(results))
+    assert {standing.section.title: standing.sentence for standing in standings(table)} == {
+        "breakaway risk": "Not ranked where three has no number.",
+        "nearest neighbour accuracy": "Not ranked where three has no number.",
+        "universal quantile": "No difference between the encoders was found under any of 8 conditions.",
+    }
+
+
+def test_nobody_is_told_to_guard_a_useless_encoder():
+    weak = breakaway("digits-random")
+    assert "gate it" in told([weak])
+    zero = {"value": 0.0, "low": 0.0, "high": 0.0126}
+    estimates = tuple(
+        e.model_copy(update=zero) if e.quantity == "nearest_neighbour_accuracy" else e for e in weak.estimates
+    )
+    useless = weak.model_copy(update={"findings": weak.findings.model_copy(update={"estimates": estimates})})
+    assert "gate it" not in told([useless])
+    assert "gate it" not in told([warned(weak, "COLLAPSED: all images have one code.")])
+    assert "gate it" not in told([of(weak, to={"value": 0.99, "low": 0.98, "high": 1.0})]), "a gate that never shuts"
 
 
 def test_the_stronger_attack_is_named():
@@ -203,9 +238,9 @@ def test_a_spent_budget_is_no_failure_to_mend():
     failed = Failure(evaluation="overlap", encoder="a", images="x", error="HoldfastError", reason="it broke")
     spent = failed.model_copy(update={"error": "BudgetSpentError"})
     one = breakaway("digits-robust")
-    assert "1 cell: stopped by --budget; run the same command again to continue." in told([one], [spent])
+    assert "1 result missing: stopped by --budget; run the same command again to continue." in told([one], [spent])
     assert "mend" not in told([one], [spent])
-    assert "1 cell could not be computed; mend" in told([one], [spent, failed])
+    assert "1 result could not be computed, for 1 reason listed below; mend" in told([one], [spent, failed])
 
 
 def test_rows_keep_attacks_on_one_divergence_together():
@@ -259,7 +294,6 @@ def test_what_has_no_interval_promises_none():
 def test_one_reason_of_one_encoder_is_one_sentence():
     failed = Failure(evaluation="overlap", encoder="a", images="x", error="E", reason="it broke")
     others = [failed.model_copy(update=changed) for changed in ({"evaluation": "spade"}, {"encoder": "b"})]
-    assert without([failed, *others]) == (
-        "no result: overlap and spade of a: it broke",
-        "no result: overlap of b: it broke",
-    )
+    assert without([failed, *others]) == ("no result: overlap and spade of a; overlap of b: it broke",)
+    both = [failed, failed.model_copy(update={"encoder": "b"}), failed.model_copy(update={"reason": "too large"})]
+    assert without(both) == ("no result: overlap of a and b: it broke", "no result: overlap of a: too large")

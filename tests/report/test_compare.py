@@ -106,7 +106,9 @@ def test_other_samples_are_refused():
 def test_undefined_values_take_no_part():
     results = [measured("a", NOISE), measured("b", NOISE + 1), measured("c", np.full(200, nan))]
     comparison = compare(results)
-    assert comparison.contests[0].ranks == {"a": 1, "b": 2}
+    (contest,) = comparison.contests
+    assert [(pair.a, pair.b, pair.difference.outcome) for pair in contest.pairs] == [("a", "b", "a is better")]
+    assert contest.ranks == {}, "c might be the best"
     (refusal,) = comparison.refusals
     assert refusal.encoders == ("c",)
     assert "two images are equal" in refusal.reason
@@ -152,6 +154,7 @@ def test_infinite_values_have_no_mean_difference():
     values[0] = inf
     comparison = compare([measured("a", values), measured("b", values)])
     assert comparison.contests[0].pairs == ()
+    assert comparison.contests[0].ranks == {}
     assert "infinite" in comparison.refusals[0].reason
 
 

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import csv
+import html
 import json
+import re
 from math import isnan
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from holdfast.errors import HoldfastError
 from holdfast.report import write
+from holdfast.report.compare import compare
 from holdfast.report.files import Report
-from tests.report.synthetic import breakaway, everything
+from holdfast.report.printed import latex, markdown
+from holdfast.report.protocol import groups
+from holdfast.report.tables import summary
+from holdfast.report.tally import sentences
+from holdfast.report.text import number
+from tests.report.synthetic import breakaway, displacement, everything
+
+CASE = ("ball", "attack", "divergence")
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +33,24 @@ def written(tmp_path_factory) -> dict[str, Path]:
 
 
 def test_every_file_is_there_and_nothing_else(written):
-    assert set(written) == {"report.html", "report.json", "schema.json", "table.csv", "table.md", "table.tex"}
-    assert {path.name for path in written["report.html"].parent.iterdir()} == set(written)
+    tables = {"report.html", "report.json", "schema.json", "table.csv", "table.md", "table.tex"}
+    charts = {name for name in written if name.startswith("charts/")}
+    assert set(written) == tables | charts
+    folder = written["report.html"].parent
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == set(written)
+
+
+def test_every_chart_of_the_page_is_a_file_that_stands_alone(written):
+    charts = {name: path.read_text(encoding="utf-8") for name, path in written.items() if name.startswith("charts/")}
+    page = written["report.html"].read_text(encoding="utf-8")
+    assert len(charts) == page.count("<svg ") > 10
+    assert "charts/breakaway-breakaway-risk-by-linf-radius-linf-l2.svg" in charts
+    for svg in charts.values():
+        root = ElementTree.fromstring(svg)
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        assert not re.search(r"var\(|currentColor|url\((?!#)", svg)
+        said = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert "digits-robust" in said, "the key is missing"
 
 
 def test_the_json_holds_the_records_and_renders_again(written, tmp_path):
@@ -48,11 +75,12 @@ def test_the_json_follows_its_schema(written):
 def test_the_csv_holds_every_estimate(written):
     rows = list(csv.DictReader(written["table.csv"].open(encoding="utf-8", newline="")))
     every = [(r, e) for r in everything()[0] for e in r.estimates]
-    assert len(rows) == len(every)
+    alone = [row for row in rows if not row["minus"]]
+    assert len(alone) == len(every)
     for r, e in every:
         (row,) = [
             row
-            for row in rows
+            for row in alone
             if (row["encoder"], row["quantity"], row["evaluation"]) == (r.encoder.name, e.quantity, r.evaluation)
             and all(row[f"condition_{key}"] == value for key, value in e.conditions.items())
         ]
@@ -61,26 +89,90 @@ def test_the_csv_holds_every_estimate(written):
         assert row["reason"] == (e.reason or "")
 
 
+def test_the_csv_holds_every_paired_difference(written):
+    rows = list(csv.DictReader(written["table.csv"].open(encoding="utf-8", newline="")))
+    contests = compare(everything()[0]).contests
+    pairs = [(contest, pair) for contest in contests for pair in contest.pairs]
+    keys = ("evaluation", "quantity", "encoder", "minus", *(f"condition_{key}" for key in CASE))
+    minus = {tuple(row[key] for key in keys): row for row in rows if row["minus"]}
+    assert len(minus) == len(pairs) > 100
+    for c, pair in pairs:
+        row = minus[(c.evaluation, c.quantity, pair.a, pair.b, *(c.conditions[key] for key in CASE))]
+        apart = pair.difference
+        assert [row[key] for key in ("value", "low", "high")] == [repr(n) for n in (apart.value, apart.low, apart.high)]
+        assert row["n"] == str(apart.n)
+        named = {"a is better": f"{pair.a} is better", "b is better": f"{pair.b} is better"}
+        assert row["outcome"].startswith(named.get(apart.outcome, "tied"))
+
+
+@pytest.mark.parametrize("names", [("digits-random", "digits-robust"), ("digits-random", "digits-robust", "third")])
+def test_paired_differences_stand_in_the_tables(names):
+    results = [breakaway(name) for name in names]
+    comparison = compare(results)
+    tables = summary(groups(results), comparison)
+    apart = comparison.contests[0].pairs[0].difference
+    ends = [number(value) for value in (apart.value, apart.low, apart.high)]
+    assert "{} [{}, {}]".format(*ends) in markdown(tables)
+    assert "${}$ [${}$, ${}$]".format(*ends) in latex(tables)
+    for printed in (markdown(tables), latex(tables).replace("$-$", "−")):
+        assert "digits-random − digits-robust" in printed
+        assert ("Paired differences" in printed) == (len(names) > 2)
+
+
+def test_the_same_counts_stand_in_every_output(tmp_path):
+    results = [*(make(name) for make in (breakaway, displacement) for name in ("one", "two")), displacement("three")]
+    written = write(results, [], tmp_path)
+    counts = Report.model_validate_json(written["report.json"].read_text(encoding="utf-8")).tallies
+    said = sentences(counts[0])
+    assert said[0] == "one and two: tied in 8 of 8 conditions"
+    assert said[-1].startswith("three has no number in 16 conditions")
+    page = html.unescape(written["report.html"].read_text(encoding="utf-8"))
+    for text in (
+        page,
+        written["table.md"].read_text(encoding="utf-8"),
+        written["table.tex"].read_text(encoding="utf-8"),
+    ):
+        assert all(sentence in text for sentence in said)
+    rows = list(csv.DictReader(written["table.csv"].open(encoding="utf-8", newline="")))
+    assert {row["evaluation"] for row in rows if row["rank"]} == {"displacement"}
+
+
 def test_markdown_is_a_table_with_its_best_in_bold(written):
     lines = written["table.md"].read_text(encoding="utf-8").splitlines()
     table = [line for line in lines if line.startswith("|")]
-    assert {line.count("|") for line in table} == {7}
+    assert {line.count("|") for line in table} == {7, 9}  # four encoders; their six pairs
     assert sum("**" in line for line in table) > 10
     assert "undefined" in "".join(table)
 
 
 def test_special_characters_do_not_break_the_tables(tmp_path):
     written = write([breakaway(r"a|b_c & 100% {x} \y $z ~^#<i>")], [], tmp_path)
-    markdown = written["table.md"].read_text(encoding="utf-8")
-    assert r"a\|b\_c & 100% {x} \\y $z ~^\#\<i\>" in markdown
-    latex = written["table.tex"].read_text(encoding="utf-8")
-    assert r"a|b".replace("|", r"\textbar{}") + r"\_c \& 100\% \{x\} \textbackslash{}y \$z" in latex
-    assert latex.isascii()
+    lines = written["table.md"].read_text(encoding="utf-8")
+    assert r"a\|b\_c & 100% {x} \\y $z ~^\#\<i\>" in lines
+    printed = written["table.tex"].read_text(encoding="utf-8")
+    assert r"a|b".replace("|", r"\textbar{}") + r"\_c \& 100\% \{x\} \textbackslash{}y \$z" in printed
+    assert printed.isascii()
 
 
-def test_latex_rows_have_a_cell_per_encoder(written):
-    rows = [line for line in written["table.tex"].read_text(encoding="utf-8").splitlines() if line.endswith(r"\\")]
-    assert {line.count("&") for line in rows} == {5}
+def test_latex_rows_are_grouped_and_have_a_cell_per_encoder(written):
+    printed = written["table.tex"].read_text(encoding="utf-8")
+    rows = [line for line in printed.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    assert {line.count("&") for line in rows} == {4, 6}  # four encoders; their six pairs
+    measures = re.findall(r"\\midrule\n\\multicolumn\{5\}\{l\}\{\\textit\{(.*?) \$", printed)
+    assert measures[:2] == ["universal quantile", "relative quantile"]
+    assert len(measures) == len(set(measures)) == 6
+    assert printed.count(r"\begin{tabular}") == printed.count(r"\end{tabular}") == printed.count(r"\toprule") == 2
+
+
+def test_latex_numbers_are_mathematics():
+    one = breakaway("digits-robust")
+    tiny = {"value": 5.6e-4, "low": -3e-7, "high": 12_346.0, "confidence": 0.68}
+    estimates = (one.estimates[0].model_copy(update=tiny),)
+    one = one.model_copy(update={"findings": one.findings.model_copy(update={"estimates": estimates})})
+    printed = latex(summary(groups([one]), compare([one])))
+    assert r"$5.6\times10^{-4}$ [$-3.0\times10^{-7}$, $12{,}346$] ($68$\%)" in printed
+    two = [breakaway("digits-random"), breakaway("digits-robust")]
+    assert r"$\mathbf{5.6\times10^{-4}}$ [$5.0\times10^{-4}$" in latex(summary(groups(two), compare(two)))
 
 
 def test_a_report_never_half_replaces_the_last(written, monkeypatch, tmp_path):

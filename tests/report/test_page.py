@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.report.compare import compare
 from holdfast.report.page import render
+from holdfast.report.text import number
 from holdfast.result import Failure, Findings
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result
 
@@ -138,7 +139,7 @@ def test_unread_images_and_a_spent_budget_are_told_with_what_to_do():
     words = Page(render([one], [spent], compare([one]))).words
     first, facts = words.split("What to do with this")
     assert "1 of 598 images could not be read" in first
-    assert "1 cell: stopped by --budget; run the same command again" in first
+    assert "1 result missing: stopped by --budget; run the same command again" in first
     assert "broken.png: truncated" in facts.split("What was measured")[1]
     assert "mend" not in words
 
@@ -178,6 +179,29 @@ def test_any_number_of_encoders_is_laid_out(count):
     assert f"encoder-{count - 1}" in words
 
 
+@pytest.mark.parametrize("names", [("digits-random", "digits-robust"), ("digits-random", "digits-robust", "third")])
+def test_paired_differences_are_on_the_page(names):
+    results = [breakaway(name) for name in names]
+    comparison = compare(results)
+    words = " ".join(Page(render(results, [], comparison)).words.split())
+    assert "digits-random − digits-robust" in words
+    assert ("Paired differences" in words) == (len(names) > 2)
+    apart = comparison.contests[0].pairs[0].difference
+    assert f"{number(apart.value)} [{number(apart.low)}, {number(apart.high)}] digits-robust is better" in words
+
+
+def test_words_of_our_own_are_replaced_and_those_that_stay_are_explained(whole):
+    one = breakaway("a")
+    aimed = one.estimates[0].model_copy(update={"conditions": {"ball": "linf:0.1", "attack": "adaptive at retrieval"}})
+    one = one.model_copy(update={"findings": one.findings.model_copy(update={"estimates": (aimed,)})})
+    words = Page(render([one], [], compare([one]))).words + Page(whole).words
+    for strange in ("headline row", "holds fastest", "at retrieval", "share of others"):
+        assert strange not in words
+    legend = words[words.index("How to read this", words.index("What was measured")) :]
+    for explained in ("condition", "objective: another nearest neighbour", "share of other images", "u-pgd", "A − B"):
+        assert explained in legend
+
+
 def test_a_reason_against_ranking_is_said_once_and_only_where_there_is_a_ranking():
     alone, other = (breakaway(name) for name in ("digits-robust", "digits-random"))
     reason = "it is not a mean or median of one recorded value per sample"
@@ -202,6 +226,26 @@ def test_a_run_in_which_everything_failed_is_still_a_page():
     words = Page(render([], [failure], compare([]))).words
     assert "Nothing could be measured" in words
     assert "out of memory" in words
+
+
+def test_who_was_asked_for_and_is_missing_is_in_the_title_and_causes_are_grouped():
+    reasons = ("out of memory", "no rule for Softmax", "too many neurons", "no labels")
+    failures = [
+        Failure(evaluation=f"evaluation-{k}", encoder=encoder, images="x", error="E", reason=reason)
+        for encoder in ("lost", "digits-robust", "digits-random")
+        for reason in reasons
+        for k in range(3)
+    ]
+    results = [breakaway("digits-robust"), breakaway("digits-random")]
+    page = render(results, failures, compare(results))
+    assert "Robustness of 2 of 3 encoders on builtin:digits" in page
+    first, rest = Page(page).words.split("What to do with this")
+    assert "lost was asked for and has no result: out of memory; no rule for Softmax" in first
+    assert "36 results could not be computed" in first
+    table = page[page.index('aria-label="Missing results"') :]
+    assert table[: table.index("</table>")].count("<tr>") == 1 + len(reasons)
+    shared = "evaluation-0, evaluation-1 and evaluation-2 of lost, digits-robust and digits-random"
+    assert rest.count(shared) == len(reasons)
 
 
 def test_an_empty_finding_is_laid_out():

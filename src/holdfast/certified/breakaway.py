@@ -36,7 +36,7 @@ from holdfast.result import Claim, Conditions, Estimate, Findings, Series
 from holdfast.run import Observed
 from holdfast.stats import summarise
 
-RISK = "share of others that some allowed change carries the image past"
+RISK = "share of other images that some allowed change carries the image past"
 UNDEFINED = "no other image whose code can be told from the image's own, or a zero code"
 
 
@@ -181,8 +181,8 @@ class CertifiedBreakaway(Evaluation):
         kept = f"staying the nearest of {looked} others to oneself, whatever the allowed change"
         share, clear = (all_ - seen["certified"]) / all_, seen["certified"] == all_
         values = [
-            ("certified_breakaway", proved, share, "share of others", Claim.UPPER, RISK),
-            ("attacked_breakaway", struck, seen["passed"] / all_, "share of others", Claim.LOWER, RISK),
+            ("certified_breakaway", proved, share, "share of other images", Claim.UPPER, RISK),
+            ("attacked_breakaway", struck, seen["passed"] / all_, "share of other images", Claim.LOWER, RISK),
             ("certified_nearest_neighbour", proved, clear.double(), "yes or no", Claim.LOWER, kept),
             ("attacked_nearest_neighbour", struck, (seen["passed"] == 0).double(), "yes or no", Claim.UPPER, kept),
         ]

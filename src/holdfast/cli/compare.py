@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.runs import read
+from holdfast.cli.runs import read, unfinished
 from holdfast.errors import HoldfastError, nearest
 
 if TYPE_CHECKING:
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from holdfast.report.tables import Cell, Table
     from holdfast.result import Failure, Result
 
+ABREAST = 3
+"""So many differences stand side by side on a terminal."""
 FORMATS = ("table", "markdown", "csv", "latex", "json")
 
 
@@ -29,6 +30,11 @@ def command(
     format_: Annotated[
         str, typer.Option("--format", help="How to print it: table, markdown, csv, latex or json.")
     ] = "table",
+    only: Annotated[str | None, typer.Option(help="Compare these evaluations alone, separated by commas.")] = None,
+    where: Annotated[
+        list[str] | None,
+        typer.Option(help="Compare these conditions alone, as in attack=adaptive or linf:8/255; repeatable."),
+    ] = None,
 ) -> int:
     """Compare encoders, image by image, on what earlier runs have measured."""
     if format_ not in FORMATS:
@@ -36,10 +42,15 @@ def command(
     # Loaded here, because these need torch.
     from holdfast.report.alerts import without
     from holdfast.report.compare import compare, unmet
+    from holdfast.report.select import chosen
 
     results, failures = read(runs)
     if not results:
         raise HoldfastError(f"{', '.join(map(str, runs))}: no results to compare; repeat the run's holdfast evaluate")
+    wanted = _words(only)
+    failures = [failure for failure in failures if not wanted or failure.evaluation in wanted]
+    failures += unfinished(runs, results, failures)
+    results = chosen(results, wanted, where or ())
     comparison = compare(results)
     apart = unmet(comparison.refusals)
     if apart and not comparison.contests:
@@ -71,7 +82,8 @@ def _page(
 
 
 def _print(form: str, results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> None:
-    from holdfast.report.files import Report
+    from holdfast.report.alerts import lost
+    from holdfast.report.files import report
     from holdfast.report.printed import csv, latex, markdown
     from holdfast.report.protocol import groups
     from holdfast.report.tables import summary
@@ -79,46 +91,57 @@ def _print(form: str, results: Sequence[Result], failures: Sequence[Failure], co
     found = groups(results)
     tables = summary(found, comparison)
     if form == "table":
-        _tables(tables)
+        _tables(tables, len(lost(results, failures)))
     elif form == "json":
-        report = Report(results=tuple(results), failures=tuple(failures), comparison=comparison)
-        print(report.model_dump_json(indent=1))
+        print(report(results, failures, comparison).model_dump_json(indent=1))
     else:
         print({"csv": csv(found, comparison), "markdown": markdown(tables), "latex": latex(tables)}[form], end="")
 
 
-def _tables(tables: Sequence[Table]) -> None:
+def _tables(tables: Sequence[Table], absent: int) -> None:
+    """Print ``tables``; so many encoders more were asked for and are ``absent``."""
     from holdfast.cli.console import console, show
+    from holdfast.report.differences import apart, beside, pairs
+    from holdfast.report.tally import sentences, tally
 
     out = console()
     for table in tables:
-        out.print(f"{table.title}, {len(table.encoders)} encoders" if len(table.encoders) > 1 else table.title)
-        show(_grid(table))
-        for sentence in (*_meetings(table), *table.notes):
+        count = len(table.encoders)
+        of = f" of {count + absent}" if absent else ""
+        out.print(f"{table.title}, {count}{of} encoders" if count + absent > 1 else table.title)
+        show(_grid(table, table.encoders, beside(table)))
+        for sentence in (*sentences(tally(table)), *table.notes):
             out.print(sentence)
         out.print()
+        rest, shown = apart(table), pairs(table)
+        for start in range(0, len(shown) if rest.sections else 0, ABREAST):
+            out.print("Paired differences")
+            show(_grid(rest, (), shown[start : start + ABREAST]))
 
 
-def _grid(table: Table) -> Grid:
-    """Return ``table`` for a terminal: a number, its interval and its rank per encoder; of two, the difference as well."""
+def _grid(table: Table, encoders: Sequence[str], pairs: Sequence[tuple[str, str]]) -> Grid:
+    """Return rows of ``table`` for a terminal: a number, its interval and its rank per encoder, a difference per pair."""
     from rich import box
     from rich.table import Table as Grid
     from rich.text import Text
 
+    from holdfast.report.differences import head, met, outcome, said
     from holdfast.report.text import ARROWS
 
-    pair = table.encoders if len(table.encoders) == 2 else None
     grid = Grid(box=box.SIMPLE_HEAD)
-    heads = [*table.encoders, *([f"{pair[0]} − {pair[1]}"] if pair else [])]
-    for head in ("", *heads):
-        grid.add_column(Text(head), overflow="fold")
+    heads = [*encoders, *map(head, pairs)]
+    for title in ("", *heads):
+        grid.add_column(Text(title), overflow="fold")
     for section in table.sections:
         title = f"{section.title} {ARROWS[section.like.better]}".rstrip()
         grid.add_row(Text(f"{title} ({section.like.claim})", style="bold"), *[""] * len(heads))
         for row in section.rows:
             under = " · ".join(filter(None, (row.first, row.rest))) or "all images"
-            cells = [_cell(cell, name, row.contest) for name, cell in zip(table.encoders, row.cells, strict=True)]
-            grid.add_row(*map(Text, [f"  {under}", *cells, *([_difference(row.contest)] if pair else [])]))
+            cells = [_cell(cell, name, row.contest) for name, cell in zip(encoders, row.cells, strict=False)]
+            found = [met(row, names) for names in pairs]
+            grid.add_row(
+                *map(Text, [f"  {under}", *cells, *(f"{said(pair)} {outcome(pair)}".strip() for pair in found)])
+            )
     return grid
 
 
@@ -140,35 +163,5 @@ def _rank(name: str, contest: Contest) -> str:
     return f"{'tied ' if tied else ''}#{rank}"
 
 
-def _difference(contest: Contest | None) -> str:
-    """Return the paired difference of the only two encoders and who is better by it."""
-    from holdfast.report.text import number
-
-    if contest is None or len(contest.pairs) != 1:
-        return "not comparable"
-    pair, apart = contest.pairs[0], contest.pairs[0].difference
-    said = apart.outcome.replace("a is", f"{pair.a} is").replace("b is", f"{pair.b} is")
-    # The interval alone would tell them apart, but so few samples may fall so by chance: `stats.paired`.
-    chance = apart.outcome == "tied" and (apart.low > 0 or apart.high < 0)
-    return f"{number(apart.value)} [{number(apart.low)}, {number(apart.high)}] {said}{' (too few differ)' if chance else ''}"
-
-
-def _meetings(table: Table) -> Iterator[str]:
-    """Yield for each two encoders in how many rows which of them is better and in how many they are tied."""
-    outcomes: dict[tuple[str, str], Counter[str]] = {}
-    for contest in (row.contest for section in table.sections for row in section.rows):
-        for pair in contest.pairs if contest and contest.ranks else ():
-            outcomes.setdefault((pair.a, pair.b), Counter())[pair.difference.outcome] += 1
-    for (a, b), counted in outcomes.items():
-        rows = sum(counted.values())
-        parts = [
-            f"{said} in {counted[outcome]}"
-            for outcome, said in (
-                ("a is better", f"{a} is better"),
-                ("b is better", f"{b} is better"),
-                ("tied", "tied"),
-            )
-            if counted[outcome]
-        ]
-        if parts:
-            yield f"{a} and {b}: {', '.join(parts)} of {rows} row{'s' * (rows > 1)}"
+def _words(text: str | None) -> list[str]:
+    return [word.strip() for word in (text or "").split(",") if word.strip()]

@@ -86,7 +86,7 @@ class Breakaway(Evaluation):
             crossed.append(crossed_to_partner(population, rows, crossing, observed[f"{k}.crossing"]))
         others = max(1, len(population.originals.unique()) - 1)
         shares = [
-            series_of("breakaway_share", case, count / others, "share of others", Claim.LOWER, RISK, LEFT_OUT)
+            series_of("breakaway_share", case, count / others, "share of other images", Claim.LOWER, RISK, LEFT_OUT)
             for case, count in away
         ]
         influences = [

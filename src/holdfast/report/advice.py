@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import isfinite
 from shlex import quote
 
 from holdfast.report import text
-from holdfast.report.alerts import FEW, STOPPED, Alert, alerts, split
+from holdfast.report.alerts import FEW, STOPPED, Alert, alerts, causes, lost, split
 from holdfast.report.gate import suggested
 from holdfast.report.protocol import Group
 from holdfast.report.standings import standings
 from holdfast.report.tables import Cell, Row, Section, Table
+from holdfast.report.tally import Tally, missed, tally
 from holdfast.result import Claim, Failure
 
 HARM = {("lower", Claim.LOWER), ("higher", Claim.UPPER)}
@@ -32,8 +32,10 @@ def advice(
         failures: the cells without one.
         runs: the folders they are in, if they are known.
     """
+    found = tally(table)
     said = (
-        *_choice(table, alerts(groups)),
+        *_missing(found, lost([result for group in groups for result in group.results], failures)),
+        *_choice(table, found, alerts(groups)),
         *_proportion(table),
         _stronger(table),
         _claims(table),
@@ -44,28 +46,35 @@ def advice(
     return tuple(filter(None, said))
 
 
-def _choice(table: Table, alerts: Sequence[Alert]) -> Iterator[str]:
-    rows = [names for part in table.sections for row in part.rows if (names := row.firsts(table.encoders))]
-    told = [names for names in rows if len(names) < len(table.ranked)]  # a tie of all tells nobody apart
-    if not rows:
+def _missing(found: Tally, lost: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    """Yield what was asked for and is not there: nothing below may be read as if it were."""
+    for name, reasons in lost.items():
+        yield f"{name} was asked for and has no result, so nothing here speaks of it: {'; '.join(reasons)}."
+    for gap in found.gaps:
+        yield f"{missed(gap)}."
+
+
+def _choice(table: Table, found: Tally, alerts: Sequence[Alert]) -> Iterator[str]:
+    if not found.conditions:
         yield from _enough(table, table.ranked if len(table.ranked) == 1 else ())
         return
-    shares = Counter(name for names in told for name in names)
-    leaders = [name for name in table.ranked if told and shares[name] == max(shares.values())]
-    lead = (
-        f"best or tied for best in {max(shares.values(), default=0)} of the {text.counted(len(told), 'headline row')}"
-    )
-    if not told:
-        yield "The encoders are tied in every headline row: these images cannot tell them apart; use more of them."
+    most = max(found.firsts.values())
+    leaders = [name for name in table.ranked if found.telling and found.firsts[name] == most]
+    lead = f"best or tied for best in {most} of the {text.counted(found.telling, 'condition')}"
+    if not found.telling:
+        yield (
+            f"The encoders are tied in {'all ' * (found.conditions > 1)}{text.counted(found.conditions, 'condition')} "
+            "compared: these images cannot tell them apart; use more of them."
+        )
     elif len(leaders) == 1:
-        yield f"Of these encoders {leaders[0]} holds fastest: it is {lead} that tell encoders apart."
+        yield f"Of these encoders {leaders[0]} is the most robust: it is {lead} that tell encoders apart."
     else:
         yield f"No single encoder stands out: {text.listed(leaders)} are each {lead} that tell encoders apart."
     yield from _enough(table, leaders)
     doubted = [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]
     if doubted:
         yield f"Settle the warnings about {text.listed(doubted)} above before you rely on that."
-    yield "All this is about whether codes stay put, not whether they are useful: choose among encoders that do your job."
+    yield "Robust does not mean useful: this only says how little codes change. Choose among encoders that do your job."
 
 
 def _proportion(table: Table) -> Iterator[str]:
@@ -76,7 +85,7 @@ def _proportion(table: Table) -> Iterator[str]:
             contests = [row.contest for row in section.rows if row.contest and row.contest.ranks]
             count = sum(contest.beats_all(name) for contest in contests)
             if count:
-                places.append(f"{section.title} ({count} of {text.counted(len(contests), 'row')})")
+                places.append(f"{section.title} ({count} of {text.counted(len(contests), 'condition')})")
         if places:
             whom = "all of them" if len(table.ranked) > 1 else table.ranked[0]
             yield f"The baseline {name} is better than {whom} at {text.listed(places)}."
@@ -131,9 +140,13 @@ def _stronger(table: Table) -> str:
     worse, milder = (high, low) if section.like.better == "lower" else (low, high)
     much = f"a difference of {text.number(gap)}" if shares else f"a factor of {text.number(gap)}"
     return (
-        f"Judge by the stronger attack: {worse.estimate.conditions['attack']} takes {section.title} of {name} from "
-        f"{milder.value} (under {milder.estimate.conditions['attack']}) to {worse.value}, {much}."
+        f"Judge by the stronger attack: {_attack(worse)} takes {section.title} of {name} from "
+        f"{milder.value} (under {_attack(milder)}) to {worse.value}, {much}."
     )
+
+
+def _attack(cell: Cell) -> str:
+    return text.condition("attack", cell.estimate.conditions["attack"])
 
 
 def _gap(section: Section, low: Cell, high: Cell) -> float:
@@ -189,20 +202,24 @@ def _proved(table: Table) -> str:
 
 def _rerun(failures: Sequence[Failure]) -> str:
     spent, failed = split(failures)
-    said = f"{text.counted(len(spent), 'cell')}: {STOPPED}." if spent else ""
+    said = f"{text.counted(len(spent), 'result')} missing: {STOPPED}." if spent else ""
     if not failed:
         return said
     return f"{said} " * bool(said) + (
-        f"{text.counted(len(failed), 'cell')} could not be computed; "
-        "mend the causes listed below and repeat the command, which computes only what is missing."
+        f"{text.counted(len(failed), 'result')} could not be computed, for "
+        f"{text.counted(len(causes(failed)), 'reason')} listed below; mend them and repeat the command, "
+        "which computes only what is missing."
     )
 
 
 def _gate(table: Table, groups: Sequence[Group], runs: Sequence[str]) -> str:
-    """Return a check that would notice if the leader became worse than its interval allows."""
+    """Return a check that would notice if the leader became worse than its interval allows.
+
+    Nobody is told to guard an encoder that is useless, by a bound that cannot be broken, or has collapsed.
+    """
     results = [result for group in groups for result in group.results]
     for standing in standings(table):
-        if standing.worst is None or standing.section.like.better != "lower":
+        if standing.worst is None or standing.section.like.better != "lower" or _useless(table, standing.leaders[0]):
             continue
         estimate = standing.worst[1].estimate
         if (
@@ -214,3 +231,16 @@ def _gate(table: Table, groups: Sequence[Group], runs: Sequence[str]) -> str:
             command = f"holdfast check {folders} --require {quote(gate)}"
             return f"To notice when {standing.leaders[0]} gets worse, gate it: `{command}`"
     return ""
+
+
+def _useless(table: Table, name: str) -> bool:
+    """Return whether the codes of ``name`` never lead back to their own image, under whatever condition."""
+    place = table.encoders.index(name)
+    cells = [
+        cell
+        for section in table.sections
+        if section.like.quantity == "nearest_neighbour_accuracy"
+        for row in section.rows
+        if (cell := row.cells[place]) and cell.defined
+    ]
+    return bool(cells) and all(cell.estimate.value == 0 for cell in cells)

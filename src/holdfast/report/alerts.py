@@ -60,12 +60,48 @@ def _own(result: Result) -> Iterator[str]:
         )
 
 
-def without(failures: Sequence[Failure]) -> tuple[str, ...]:
-    """Return one sentence for each reason why an encoder has no results."""
-    found: dict[tuple[str, str], list[str]] = {}
+@dataclass(frozen=True)
+class Cause:
+    """Why results are missing, with all of those that are missing for this reason."""
+
+    reason: str
+    error: str
+    failures: tuple[Failure, ...]
+
+    @property
+    def what(self) -> str:
+        """Return what is missing, in words: evaluations by encoder."""
+        by_encoder: dict[str, dict[str, None]] = {}
+        for failure in self.failures:
+            by_encoder.setdefault(failure.encoder, {})[failure.evaluation] = None
+        shared: dict[tuple[str, ...], list[str]] = {}
+        for name, evaluations in by_encoder.items():
+            shared.setdefault(tuple(evaluations), []).append(name)
+        return "; ".join(f"{text.listed(list(what))} of {text.listed(names)}" for what, names in shared.items())
+
+
+def causes(failures: Sequence[Failure]) -> tuple[Cause, ...]:
+    """Return each reason once, the one that costs most results first."""
+    found: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
-        found.setdefault((failure.encoder, failure.reason), []).append(failure.evaluation)
-    return tuple(f"no result: {text.listed(what)} of {name}: {reason}" for (name, reason), what in found.items())
+        found.setdefault((failure.reason, failure.error), []).append(failure)
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return tuple(Cause(reason, error, tuple(own)) for (reason, error), own in ordered)
+
+
+def without(failures: Sequence[Failure]) -> tuple[str, ...]:
+    """Return one sentence for each reason why results are missing."""
+    return tuple(f"no result: {cause.what}: {cause.reason}" for cause in causes(failures))
+
+
+def lost(results: Sequence[Result], failures: Sequence[Failure]) -> dict[str, tuple[str, ...]]:
+    """Return the encoders that were asked for and have no result at all, each with the reasons."""
+    known = {name for result in results for name in (result.encoder.name, result.encoder.source)}
+    found: dict[str, dict[str, None]] = {}
+    for failure in failures:
+        if failure.encoder not in known:
+            found.setdefault(failure.encoder, {})[failure.reason] = None
+    return {name: tuple(reasons) for name, reasons in found.items()}
 
 
 def split(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:

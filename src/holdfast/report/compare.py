@@ -4,6 +4,7 @@ Encoders share their images, so the difference of two is known far better than e
 both. Numbers that need all inputs at once, spectra and areas, are compared by their intervals instead. Two encoders are
 *tied* when the interval of the difference contains zero. The rank of an encoder is one plus the
 number of encoders that are better than it by more than that. Baselines are compared, but neither hold a rank nor take one.
+Ranks stand on equal evidence: there are none where an encoder of the table has no number, for it might be the best.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from itertools import combinations
 from math import isfinite, isnan
 from typing import Literal
 
-from holdfast.report.protocol import Group, baselines, difference, groups
+from holdfast.report.protocol import Group, baselines, difference, groups, labels, tabled
 from holdfast.report.text import listed
 from holdfast.result import Claim, Conditions, Estimate, Record, Result, Series
 from holdfast.stats import Difference, paired, unpaired
@@ -38,7 +39,8 @@ class Contest(Record):
     better: Literal["lower", "higher", "neither"]
     pairs: tuple[Pair, ...]
     ranks: dict[str, int]
-    """1 + how many encoders are significantly better, without baselines; empty where neither direction is better."""
+    """1 + how many encoders are significantly better, without baselines; empty where neither direction is better, or
+    where not all encoders of the table could be compared."""
 
     @property
     def best(self) -> tuple[str, ...]:
@@ -67,6 +69,8 @@ class Comparison(Record):
     encoders: tuple[str, ...]
     baselines: tuple[str, ...] = ()
     """Those of the encoders that only put numbers into proportion."""
+    collapsed: tuple[str, ...] = ()
+    """Those that give all images the same code and take no part."""
     contests: tuple[Contest, ...]
     refusals: tuple[Refusal, ...]
 
@@ -82,15 +86,26 @@ def compare(results: Sequence[Result]) -> Comparison:
     refusals: list[Refusal] = []
     found = groups(results)
     beside = baselines(results)
-    collapsed = {result.encoder.fingerprint for result in results if result.findings.collapsed}
-    for group in found:
-        for like in kinds(group):
-            held = _held(group, like, collapsed, refusals)
-            if len(held) > 1:
-                contests.append(_contest(group, like, held, beside, refusals))
+    marks = {result.encoder.fingerprint for result in results if result.findings.collapsed}
+    called = labels(results)
+    collapsed = tuple(name for (_, mark), name in called.items() if mark in marks)
+    for shared in tabled(found):
+        everyone = dict.fromkeys(name for group in shared for name in group.encoders)
+        ranked = tuple(name for name in everyone if name not in (*beside, *collapsed))
+        for group in shared:
+            for like in kinds(group):
+                held = _held(group, like, collapsed, refusals)
+                if len(held) > 1:
+                    contests.append(_contest(group, like, held, ranked, refusals))
     refusals += _apart(found, results)
     encoders = tuple(dict.fromkeys(name for group in found for name in group.encoders))
-    return Comparison(encoders=encoders, baselines=beside, contests=tuple(contests), refusals=tuple(refusals))
+    return Comparison(
+        encoders=encoders,
+        baselines=beside,
+        collapsed=collapsed,
+        contests=tuple(contests),
+        refusals=tuple(refusals),
+    )
 
 
 def kinds(group: Group) -> list[Estimate]:
@@ -110,7 +125,7 @@ def matching(result: Result, like: Estimate) -> Estimate | None:
 
 
 def _held(
-    group: Group, like: Estimate, collapsed: set[str], refusals: list[Refusal]
+    group: Group, like: Estimate, collapsed: Sequence[str], refusals: list[Refusal]
 ) -> dict[str, tuple[Estimate, Series | None]]:
     """Return estimate and per-sample series of each encoder that can take part; the others are added to ``refusals``."""
     held: dict[str, tuple[Estimate, Series | None]] = {}
@@ -121,7 +136,7 @@ def _held(
             continue
         series = _series(result, estimate)
         reason = None
-        if result.encoder.fingerprint in collapsed:
+        if name in collapsed:
             reason = "the encoder is collapsed: it gives all images the same code, so no ranking of it means anything"
         elif isnan(estimate.value):
             reason = f"undefined: {estimate.reason or 'no reason was recorded'}"
@@ -152,9 +167,10 @@ def _contest(
     group: Group,
     like: Estimate,
     held: dict[str, tuple[Estimate, Series | None]],
-    beside: Sequence[str],
+    ranked: Sequence[str],
     refusals: list[Refusal],
 ) -> Contest:
+    """Return the contest of those who ``held`` a number; ``ranked`` are all who must be compared before any has a rank."""
     pairs = []
     for a, b in combinations(held, 2):
         apart = _difference(*held[a], *held[b])
@@ -163,7 +179,9 @@ def _contest(
         else:
             reason = "infinite values" if apart.n else "no sample on which both are defined"
             refusals.append(_refusal(group, (a, b), f"the difference has no interval: {reason}", like))
-    losers = [_loser(pair) for pair in pairs if pair.a not in beside and pair.b not in beside]
+    met = [pair for pair in pairs if pair.a in ranked and pair.b in ranked]
+    complete = set(ranked) <= held.keys() and len(met) == len(ranked) * (len(ranked) - 1) // 2
+    losers = [_loser(pair) for pair in met]
     return Contest(
         evaluation=group.first.evaluation,
         protocol=group.key,
@@ -172,7 +190,7 @@ def _contest(
         claim=like.claim,
         better=like.better,
         pairs=tuple(pairs),
-        ranks={} if like.better == "neither" else {name: 1 + losers.count(name) for name in held if name not in beside},
+        ranks={name: 1 + losers.count(name) for name in ranked} if complete and like.better != "neither" else {},
     )
 
 

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
+from holdfast.report.charts import files
 from holdfast.report.compare import Comparison, compare
 from holdfast.report.page import render
+from holdfast.report.plots import plates
 from holdfast.report.printed import csv, latex, markdown
 from holdfast.report.protocol import groups
 from holdfast.report.tables import summary
+from holdfast.report.tally import Tally, tally
 from holdfast.result import SCHEMA_VERSION, Failure, Record, Result
 
 
@@ -22,6 +25,14 @@ class Report(Record):
     results: tuple[Result, ...]
     failures: tuple[Failure, ...]
     comparison: Comparison
+    tallies: tuple[Tally, ...] = ()
+    """Who won how often: one count per table."""
+
+
+def report(results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> Report:
+    """Return everything that a report of these records shows."""
+    tallies = tuple(tally(table) for table in summary(groups(results), comparison))
+    return Report(results=tuple(results), failures=tuple(failures), comparison=comparison, tallies=tallies)
 
 
 def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) -> dict[str, Path]:
@@ -35,17 +46,18 @@ def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) 
     comparison = compare(results)
     found = groups(results)
     tables = summary(found, comparison)
-    report = Report(results=tuple(results), failures=tuple(failures), comparison=comparison)
+    drawn = {group.key: plates(group, comparison.encoders) for group in found}
     texts = {
-        "report.html": render(results, failures, comparison, [str(folder)]),
-        "report.json": report.model_dump_json(indent=1),
+        "report.html": render(results, failures, comparison, [str(folder)], drawn),
+        "report.json": report(results, failures, comparison).model_dump_json(indent=1),
         "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
         "table.csv": csv(found, comparison),
         "table.md": markdown(tables),
         "table.tex": latex(tables),
+        **{f"charts/{name}.svg": svg for name, svg in files(found, drawn, comparison.encoders).items()},
     }
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "charts").mkdir(parents=True, exist_ok=True)
         return {name: save(folder / name, content) for name, content in texts.items()}
     except OSError as error:
         raise HoldfastError(f"the report cannot be written to {folder} ({error}); choose a folder with room") from error

@@ -8,7 +8,7 @@ matching value of each encoder counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose, isfinite, isnan
 from operator import ge, gt, le, lt
@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError, nearest
 from holdfast.report import text
 from holdfast.report.protocol import labels
 from holdfast.report.tables import interval
-from holdfast.result import Claim, Estimate, Failure, Result
+from holdfast.result import Claim, Conditions, Estimate, Failure, Result
 from holdfast.spelling import convert, read
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
@@ -50,11 +50,7 @@ class Gate:
 
     def matches(self, estimate: Estimate) -> bool:
         """Return whether the gate speaks about ``estimate``."""
-        return (
-            estimate.quantity == self.quantity
-            and (self.radius is None or isclose(_radius(estimate), self.radius, rel_tol=1e-6))
-            and all(_selected(estimate.conditions.get(key), value) for key, value in self.selectors.items())
-        )
+        return estimate.quantity == self.quantity and fits(estimate.conditions, self.radius, self.selectors)
 
     def concerns(self, *called: str) -> bool:
         """Return whether the gate speaks about an encoder that is ``called`` so."""
@@ -91,21 +87,45 @@ def parse(said: str) -> Gate:
         raise HoldfastError(
             f"gate {said!r} needs the form QUANTITY[@BALL,...]<=NUMBER, as in breakaway_risk@8/255,divergence=l2<=0.05"
         )
-    radius, selectors = None, {}
     # Spaces within a name belong to it.
-    for part in filter(None, map(str.strip, (found["selectors"] or "").split(","))):
+    parts = list(filter(None, map(str.strip, (found["selectors"] or "").split(","))))
+    radius, chosen = selectors(parts, f"gate {said!r}")
+    bound = convert(found["bound"].strip(), "float", f"bound in gate {said!r}")
+    encoder = chosen.pop("encoder", None)
+    return Gate(said, found["quantity"], radius, chosen, encoder, found["operator"], bound)
+
+
+def selectors(parts: Sequence[str], where: str) -> tuple[float | None, dict[str, str]]:
+    """Return the radius and the conditions that ``parts`` select, as in ``8/255``, ``linf:8/255`` or ``attack=adaptive``.
+
+    ``where`` they were written is for the error.
+
+    Example:
+        >>> selectors(["ball=linf:1/4", "k=5"], "here")
+        (0.25, {'ball': 'linf', 'k': '5'})
+    """
+    radius, chosen = None, {}
+    for part in parts:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if equals and key != "ball":
-            selectors[key] = value
+            chosen[key] = value
             continue
         ball = value if equals else part
         if ":" in ball:
-            chosen = read(ball, BALLS, "ball")
-            radius, selectors["ball"] = chosen.radius, chosen.name
+            found = read(ball, BALLS, "ball")
+            radius, chosen["ball"] = found.radius, found.name
+        elif ball in BALLS:
+            chosen["ball"] = ball
         else:
-            radius = convert(ball, "float", f"radius in gate {said!r}")
-    bound = convert(found["bound"].strip(), "float", f"bound in gate {said!r}")
-    return Gate(said, found["quantity"], radius, selectors, selectors.pop("encoder", None), found["operator"], bound)
+            radius = convert(ball, "float", f"radius in {where}")
+    return radius, chosen
+
+
+def fits(conditions: Conditions, radius: float | None, wanted: Mapping[str, str]) -> bool:
+    """Return whether a number taken under ``conditions`` is among those that a radius and conditions select."""
+    return (radius is None or isclose(_radius(conditions), radius, rel_tol=1e-6)) and all(
+        _selected(conditions.get(key), value) for key, value in wanted.items()
+    )
 
 
 def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = ()) -> tuple[Answer, ...]:
@@ -179,7 +199,9 @@ def suggested(results: Sequence[Result], encoder: str, like: Estimate) -> str:
     ]
     if not found or not all(isfinite(estimate.value) and isfinite(estimate.high) for estimate in found):
         return ""
-    return gate.text.removesuffix("1") + f"{_up(max(estimate.high for estimate in found)):g}"
+    bound = _up(max(estimate.high for estimate in found))
+    # No share is above 1, so that such a gate would never shut.
+    return "" if text.is_share(like.unit) and bound >= 1 else gate.text.removesuffix("1") + f"{bound:g}"
 
 
 def _up(value: float) -> float:
@@ -250,9 +272,9 @@ def _possible(gate: Gate) -> None:
         )
 
 
-def _radius(estimate: Estimate) -> float:
-    """Return the radius of the ball that ``estimate`` was taken in; nan if it was not taken in one."""
-    radius = estimate.conditions.get("ball", "").partition(":")[2].partition(",")[0]
+def _radius(conditions: Conditions) -> float:
+    """Return the radius of the ball that a number was taken in; nan if it was not taken in one."""
+    radius = conditions.get("ball", "").partition(":")[2].partition(",")[0]
     return float(convert(radius, "float", "radius of a stored ball")) if radius else float("nan")
 
 

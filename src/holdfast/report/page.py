@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.report import text
+from holdfast.report import differences, text
 from holdfast.report.advice import advice
-from holdfast.report.alerts import STOPPED, alerts, split
+from holdfast.report.alerts import STOPPED, alerts, causes, lost, split
 from holdfast.report.compare import Comparison, Refusal, unmet
 from holdfast.report.plots import Plate, plates
 from holdfast.report.protocol import Group, difference, groups, plain
 from holdfast.report.standings import standings
 from holdfast.report.svg import COLOURS
 from holdfast.report.tables import Table, summary, table
+from holdfast.report.tally import sentences, tally
 from holdfast.result import EncoderInfo, Failure, Picture, Result, Verdict
 
 if TYPE_CHECKING:
@@ -70,9 +71,21 @@ class Block:
 
 
 def render(
-    results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison, runs: Sequence[str] = ()
+    results: Sequence[Result],
+    failures: Sequence[Failure],
+    comparison: Comparison,
+    runs: Sequence[str] = (),
+    drawn: Mapping[str, tuple[Plate, ...]] | None = None,
 ) -> str:
-    """Return the page; ``runs`` are the folders of the results, which it names in commands to copy."""
+    """Return the page.
+
+    Args:
+        results: everything measured.
+        failures: the results that are missing.
+        comparison: of the ``results``.
+        runs: the folders of the results, which the page names in commands to copy.
+        drawn: the plots by the key of their group, if they have been drawn before.
+    """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -87,31 +100,37 @@ def render(
     first: dict[str, Group] = {}
     for group in found:
         first.setdefault(group.first.evaluation, group)
-    blocks = [_block(group, first[group.first.evaluation], comparison) for group in found]
+    drawn = drawn or {group.key: plates(group, comparison.encoders) for group in found}
+    blocks = [_block(group, first[group.first.evaluation], comparison, drawn[group.key]) for group in found]
+    absent = lost(results, failures)
     return environment.get_template("page.html").render(
         text=text,
+        differences=differences,
         plain=plain,
         zip=zip,
         code=_code,
-        headline=_headline(results, comparison),
+        headline=_headline(results, comparison, len(absent)),
         lead=_lead(results),
         facts=_facts(results),
         encoders=_encoders(found),
         colours={name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)},
         tables=tables,
+        tallies=[sentences(tally(table)) for table in tables],
         advice=advice(tables[0], found, failures, runs) if tables else (),
         standings=standings(tables[0]) if tables else (),
         alerts=alerts(found),
         evaluations={name: [b for b in blocks if b.group.first.evaluation == name] for name in first},
         refusals=unmet(comparison.refusals),
+        absent=absent,
         failures=failures,
+        causes=causes(failures),
         spent=split(failures)[0],
         failed=split(failures)[1],
         stopped=STOPPED,
     )
 
 
-def _block(group: Group, first: Group, comparison: Comparison) -> Block:
+def _block(group: Group, first: Group, comparison: Comparison, drawn: tuple[Plate, ...]) -> Block:
     refusals = [
         refusal
         for refusal in comparison.refusals
@@ -123,23 +142,25 @@ def _block(group: Group, first: Group, comparison: Comparison) -> Block:
         group,
         difference(group.first, first.first) if group is not first else "",
         table(group.first.title, [group], comparison),
-        plates(group, comparison.encoders),
+        drawn,
         tuple(refusals),
     )
 
 
-def _headline(results: Sequence[Result], comparison: Comparison) -> str:
+def _headline(results: Sequence[Result], comparison: Comparison, absent: int) -> str:
     if not results:
         return "Nothing could be measured"
     images = list(dict.fromkeys(result.images.name for result in results))
     encoders = comparison.encoders
     who = encoders[0] if len(encoders) == 1 else text.counted(len(encoders), "encoder")
+    if absent:  # who was asked for and is not here belongs into the count
+        who = f"{len(encoders)} of {text.counted(len(encoders) + absent, 'encoder')}"
     return f"Robustness of {who} on {text.listed(images)}"
 
 
 def _lead(results: Sequence[Result]) -> str:
     if not results:
-        return "Every cell of this run failed; the reasons are below."
+        return "Nothing that was asked for has a result; the reasons are below."
     counts = sorted({len(result.findings.ids) for result in results} - {0})
     looked = "inputs of its own making"
     if counts:

@@ -8,19 +8,24 @@ import re
 from collections.abc import Callable, Sequence
 from math import isnan
 
-from holdfast.report import text
-from holdfast.report.compare import Comparison
+from holdfast.report import differences, text
+from holdfast.report.compare import Comparison, Pair
 from holdfast.report.protocol import Group
 from holdfast.report.tables import Cell, Row, Section, Table
+from holdfast.report.tally import sentences, tally
+from holdfast.result import Estimate, Result
 
 FIXED = (
-    "evaluation", "version", "protocol", "images", "encoder", "quantity", "value", "low", "high", "confidence", "n",
-    "method", "claim", "of", "unit", "better", "rank", "reason",
+    "evaluation", "version", "protocol", "images", "encoder", "minus", "quantity", "value", "low", "high", "confidence", "n",
+    "method", "claim", "of", "unit", "better", "rank", "outcome", "reason",
 )  # fmt: skip
 
 
 def csv(groups: Sequence[Group], comparison: Comparison) -> str:
-    """Return one line per estimate; each condition is a column of its own, and undefined values are empty."""
+    """Return one line per estimate and one per paired difference, which names the other encoder under ``minus``.
+
+    Each condition is a column of its own, and undefined values are empty.
+    """
     every = [estimate for group in groups for result in group.results for estimate in result.estimates]
     keys = list(dict.fromkeys(key for estimate in every for key in estimate.conditions))
     out = io.StringIO()
@@ -31,13 +36,39 @@ def csv(groups: Sequence[Group], comparison: Comparison) -> str:
             for e in result.estimates:
                 contest = comparison.contest(group.key, e)
                 rank = contest.ranks.get(name, "") if contest else ""
-                numbers = ["" if isnan(value) else repr(value) for value in (e.value, e.low, e.high)]
-                fixed = (
-                    result.evaluation, result.version, group.key, result.images.name, name, e.quantity, *numbers,
-                    e.confidence, e.n, e.method, e.claim.value, e.of, e.unit, e.better, rank, e.reason or "",
-                )  # fmt: skip
-                writer.writerow([*fixed, *(e.conditions.get(key, "") for key in keys)])
+                where = [e.conditions.get(key, "") for key in keys]
+                fixed = _fixed(group, result, name, e)
+                writer.writerow([*(fixed | {"rank": rank, "reason": e.reason or ""}).values(), *where])
+                for pair in contest.pairs if contest else ():
+                    if pair.a == name:
+                        writer.writerow([*(fixed | _minus(pair, e)).values(), *where])
     return out.getvalue()
+
+
+def _fixed(group: Group, result: Result, name: str, e: Estimate) -> dict[str, object]:
+    said = (
+        result.evaluation, result.version, group.key, result.images.name, name, "", e.quantity,
+        *map(_digits, (e.value, e.low, e.high)), e.confidence, e.n, e.method, e.claim.value, e.of, e.unit, e.better,
+        "", "", "",
+    )  # fmt: skip
+    return dict(zip(FIXED, said, strict=True))
+
+
+def _minus(pair: Pair, e: Estimate) -> dict[str, object]:
+    apart = pair.difference
+    return {
+        "minus": pair.b,
+        **{name: _digits(getattr(apart, name)) for name in ("value", "low", "high")},
+        "n": apart.n,
+        "method": "paired, sample by sample" if apart.paired else "from the two intervals, as if independent",
+        "claim": "estimate",
+        "of": f"difference of {e.of}",
+        "outcome": differences.outcome(pair),
+    }
+
+
+def _digits(value: float) -> str:
+    return "" if isnan(value) else repr(value)
 
 
 def markdown(tables: Sequence[Table]) -> str:
@@ -45,32 +76,74 @@ def markdown(tables: Sequence[Table]) -> str:
     parts = []
     for table in tables:
         names = [_markdown(name) for name in table.encoders]
-        lines = [f"### {_markdown(table.title)}", "", f"| measure | under | {' | '.join(names)} |"]
-        lines.append("|" + " --- |" * (2 + len(names)))
-        for section, row in _rows(table):
-            cells = [_styled(cell, "**{}**", "{} =", str) for cell in row.cells]
-            lines.append(f"| {_markdown(_title(section))} | {_markdown(_under(row))} | {' | '.join(cells)} |")
-        lines += ["", *(f"- {_markdown(note)}" for note in table.notes)]
+        near, apart = differences.beside(table), differences.apart(table)
+        rows = [
+            (section, row, [_marked(cell) for cell in row.cells] + _differences(row, near, str))
+            for section, row in _rows(table)
+        ]
+        lines = [f"### {_markdown(table.title)}", "", *_grid([*names, *_heads(near, _markdown)], rows)]
+        if apart.sections:
+            pairs = differences.pairs(apart)
+            rows = [(section, row, _differences(row, pairs, str)) for section, row in _rows(apart)]
+            lines += ["", "Paired differences:", "", *_grid(_heads(pairs, _markdown), rows)]
+        lines += ["", *(f"- {_markdown(note)}" for note in (*sentences(tally(table)), *table.notes))]
         parts.append("\n".join(lines).rstrip())
-    return "\n\n".join([*parts, "Bold: best. =: tied for best. [ ]: interval. ↓ ↑: the better direction."]) + "\n"
+    legend = (
+        "Bold: best. =: tied for best. [ ]: interval. A − B: difference on the same images. ↓ ↑: the better direction."
+    )
+    return "\n\n".join([*parts, legend]) + "\n"
+
+
+def _grid(heads: Sequence[str], rows: Sequence[tuple[Section, Row, list[str]]]) -> list[str]:
+    return [
+        f"| measure | condition | {' | '.join(heads)} |",
+        "|" + " --- |" * (2 + len(heads)),
+        *(
+            f"| {_markdown(_title(section))} | {_markdown(_under(row))} | {' | '.join(cells)} |"
+            for section, row, cells in rows
+        ),
+    ]
+
+
+def _heads(pairs: Sequence[tuple[str, str]], escape: Callable[[str], str]) -> list[str]:
+    return [escape(differences.head(names)) for names in pairs]
+
+
+def _differences(row: Row, pairs: Sequence[tuple[str, str]], escape: Callable[[str], str]) -> list[str]:
+    return [escape(differences.said(differences.met(row, names))) for names in pairs]
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """Return the summary as ``tabular`` environments (booktabs); the best value is bold, those tied are underlined."""
+    """Return the summary as ``tabular`` environments (booktabs) with a group of rows per measure.
+
+    The best value is bold, those tied for best are underlined.
+    """
     parts = []
     for table in tables:
-        names = " & ".join(_latex(name) for name in table.encoders)
-        lines = [
-            f"% {table.title}".replace("\n", " "),
-            rf"\begin{{tabular}}{{ll{'r' * len(table.encoders)}}}",
-            r"\toprule",
-        ]
-        lines += [rf"measure & under & {names} \\", r"\midrule"]
-        for section, row in _rows(table):
-            cells = [_styled(cell, r"\textbf{{{}}}", r"\underline{{{}}}", _latex) for cell in row.cells]
-            lines.append(rf"{_latex(_title(section))} & {_latex(_under(row))} & {' & '.join(cells)} \\")
-        parts.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}"]))
+        near, apart = differences.beside(table), differences.apart(table)
+        heads = [*map(_latex, table.encoders), *_heads(near, _latex)]
+        said = [_comment(line) for line in (table.title, *sentences(tally(table)))]
+        cells = {id(row): [*map(_set, row.cells), *_differences(row, near, _numbers)] for _, row in _rows(table)}
+        parts.append("\n".join([*said, *_tabular(table, heads, cells)]))
+        if apart.sections:
+            pairs = differences.pairs(apart)
+            cells = {id(row): _differences(row, pairs, _numbers) for _, row in _rows(apart)}
+            said = [_comment(f"Paired differences. {table.title}")]
+            parts.append("\n".join([*said, *_tabular(apart, _heads(pairs, _latex), cells)]))
     return "\n\n".join(["% Needs \\usepackage{booktabs}. Bold: best; underlined: tied for best.", *parts]) + "\n"
+
+
+def _tabular(table: Table, heads: Sequence[str], cells: dict[int, list[str]]) -> list[str]:
+    lines = [rf"\begin{{tabular}}{{l{'r' * len(heads)}}}", r"\toprule", rf"condition & {' & '.join(heads)} \\"]
+    for section in table.sections:
+        title = _latex(_title(section))
+        lines += [r"\midrule", rf"\multicolumn{{{1 + len(heads)}}}{{l}}{{\textit{{{title}}}}} \\"]
+        lines += [rf"\quad {_latex(_under(row))} & {' & '.join(cells[id(row)])} \\" for row in section.rows]
+    return [*lines, r"\bottomrule", r"\end{tabular}"]
+
+
+def _comment(said: str) -> str:
+    return f"% {' '.join(said.split())}"
 
 
 def _rows(table: Table) -> list[tuple[Section, Row]]:
@@ -85,11 +158,19 @@ def _under(row: Row) -> str:
     return " · ".join(filter(None, (row.first, row.rest))) or "all images"
 
 
-def _styled(cell: Cell | None, best: str, tied: str, escape: Callable[[str], str]) -> str:
+def _marked(cell: Cell | None) -> str:
     if cell is None:
         return "–"
-    value = escape(f"{cell.value} {cell.interval}".strip())
-    return {"best": best, "tied": tied}.get(cell.mark, "{}").format(value)
+    value = f"{cell.value} {cell.interval}".strip()
+    return {"best": "**{}**", "tied": "{} ="}.get(cell.mark, "{}").format(value)
+
+
+def _set(cell: Cell | None) -> str:
+    """Return a cell in LaTeX; text commands do not reach into mathematics, so the number is marked inside."""
+    if cell is None:
+        return "--"
+    style = {"best": r"\mathbf{{{}}}", "tied": r"\underline{{{}}}"}.get(cell.mark, "{}")
+    return f"{_numbers(cell.value, style)} {_numbers(cell.interval)}".strip()
 
 
 def _markdown(said: str) -> str:
@@ -108,5 +189,29 @@ SPECIAL = {
 
 
 def _latex(said: str) -> str:
+    return _escaped(" ".join(said.split()))
+
+
+def _escaped(said: str) -> str:
     pattern = "|".join(re.escape(mark) for mark in SPECIAL)
-    return re.sub(pattern, lambda found: SPECIAL[found[0]], " ".join(said.split()))
+    return re.sub(pattern, lambda found: SPECIAL[found[0]], said)
+
+
+NUMBER = re.compile(r"−?(?:∞|\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?)")
+
+
+def _numbers(said: str, style: str = "{}") -> str:
+    """Return ``said`` in LaTeX with its numbers as mathematics.
+
+    Example:
+        >>> print(_numbers("5.6e-4 [−∞, 12,346] (68%)"))
+        $5.6\\times10^{-4}$ [$-\\infty$, $12{,}346$] ($68$\\%)
+    """
+    parts, end = [], 0
+    for found in NUMBER.finditer(said):
+        mantissa, _, exponent = found[0].partition("e")
+        digits = mantissa.replace("−", "-").replace("∞", r"\infty").replace(",", "{,}")
+        power = rf"\times10^{{{exponent}}}" if exponent else ""
+        parts += [_escaped(said[end : found.start()]), f"${style.format(digits + power)}$"]
+        end = found.end()
+    return "".join([*parts, _escaped(said[end:])])

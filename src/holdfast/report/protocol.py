@@ -73,6 +73,19 @@ def groups(results: Sequence[Result]) -> tuple[Group, ...]:
     return tuple(Group(tuple(cells.values()), tuple(cells)) for _, cells in ranked)
 
 
+def tabled(found: Sequence[Group]) -> tuple[tuple[Group, ...], ...]:
+    """Return which groups share a table: all evaluations of one set of images, and each further protocol by itself."""
+    sets: dict[str, list[Group]] = {}
+    for group in found:
+        sets.setdefault(group.first.images.fingerprint, []).append(group)
+    shared: list[tuple[Group, ...]] = []
+    for own in sorted(sets.values(), key=lambda own: -sum(len(group.results) for group in own)):
+        main = {group.first.evaluation: group for group in reversed(own)}
+        shared.append(tuple(group for group in own if group is main[group.first.evaluation]))
+        shared += [(group,) for group in own if group is not main[group.first.evaluation]]
+    return tuple(shared)
+
+
 def difference(a: Result, b: Result) -> str:
     """Return in words how the protocol of ``a`` departs from that of ``b``; empty if it does not."""
     parts = []

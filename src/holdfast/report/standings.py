@@ -21,7 +21,7 @@ class Standing:
     worst: tuple[Row, Cell] | None
     """The first leader's worst number."""
     telling: bool
-    """Whether any encoders could be told apart, or there was nobody to tell apart from."""
+    """Whether some encoders come first and others do not, or there is one alone."""
 
     @property
     def at_worst(self) -> str:
@@ -45,15 +45,31 @@ def _standing(section: Section, table: Table) -> Standing:
     leaders = tuple(name for name in table.ranked if shares and shares[name] == max(shares.values()))
     if len(table.ranked) == 1:
         leaders = table.ranked
-    telling = not firsts or any(len(names) < len(table.ranked) for names in firsts)
-    return Standing(section, leaders, _sentence(firsts, table), _worst(section, table, leaders), telling)
+    telling = bool(leaders) and (not firsts or any(len(names) < len(table.ranked) for names in firsts))
+    sentence = _sentence(firsts, _missing(section, table), table)
+    return Standing(section, leaders, sentence, _worst(section, table, leaders), telling)
 
 
-def _sentence(firsts: Sequence[tuple[str, ...]], table: Table) -> str:
-    if len(table.ranked) == 1:
-        return ""
+def _missing(section: Section, table: Table) -> tuple[str, ...]:
+    """Return who has no number in some row of ``section``, where therefore nobody is ranked."""
+    return tuple(dict.fromkeys(name for row in section.rows for name in row.missing(table)))
+
+
+def _sentence(firsts: Sequence[tuple[str, ...]], missing: Sequence[str], table: Table) -> str:
+    if len(table.ranked) < 2:
+        return "" if table.ranked else "All encoders have collapsed."
+    if not firsts and set(missing) == set(table.ranked):
+        return "No encoder has a number here."
+    without = f"Not ranked where {text.listed(list(missing))} {text.have(missing)} no number." if missing else ""
     if not firsts:
-        return "No two encoders are comparable."
+        return without or "The encoders cannot be compared here."
+    return f"{_places(firsts, table)} {without}".rstrip()
+
+
+def _places(firsts: Sequence[tuple[str, ...]], table: Table) -> str:
+    if all(len(names) == len(table.ranked) for names in firsts):
+        under = f" under any of {len(firsts)} conditions" if len(firsts) > 1 else ""
+        return f"No difference between the encoders was found{under}."
     if len(set(firsts)) == 1:
         return f"{'Best' if len(firsts[0]) == 1 else 'Tied for best'}{_under(len(firsts), len(firsts))}."
     parts = [

@@ -9,7 +9,7 @@ from math import isfinite, isnan
 
 from holdfast.report import text
 from holdfast.report.compare import Comparison, Contest, kinds, matching
-from holdfast.report.protocol import Group, difference
+from holdfast.report.protocol import Group, difference, tabled
 from holdfast.result import Claim, Estimate
 
 USUAL = 0.95
@@ -67,6 +67,11 @@ class Row:
     contest: Contest | None = None
     """Who beats whom in this row."""
 
+    def missing(self, table: Table) -> tuple[str, ...]:
+        """Return which of the encoders that ``table`` ranks have no number here."""
+        held = {name for name, cell in zip(table.encoders, self.cells, strict=True) if cell and cell.defined}
+        return tuple(name for name in table.ranked if name not in held)
+
     def firsts(self, encoders: Sequence[str]) -> tuple[str, ...]:
         """Return which of the table's ``encoders`` hold the first place, alone or tied."""
         return tuple(name for name, cell in zip(encoders, self.cells, strict=True) if cell and cell.mark)
@@ -93,12 +98,13 @@ class Table:
     title: str
     encoders: tuple[str, ...]
     baselines: tuple[str, ...]
+    collapsed: tuple[str, ...]
     sections: tuple[Section, ...]
 
     @property
     def ranked(self) -> tuple[str, ...]:
-        """Return the encoders that are there to be chosen among."""
-        return tuple(name for name in self.encoders if name not in self.baselines)
+        """Return the encoders that are there to be chosen among: no baselines, none that has collapsed."""
+        return tuple(name for name in self.encoders if name not in (*self.baselines, *self.collapsed))
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -123,20 +129,19 @@ def interval(estimate: Estimate) -> str:
 
 def summary(groups: Sequence[Group], comparison: Comparison) -> tuple[Table, ...]:
     """Return the headline numbers: one table per set of images, and one more for each further protocol on it."""
-    sets: dict[str, list[Group]] = {}
-    for group in groups:
-        sets.setdefault(group.first.images.fingerprint, []).append(group)
+    main: dict[str, dict[str, Group]] = {}
     tables = []
-    for own in sorted(sets.values(), key=lambda own: -sum(len(group.results) for group in own)):
-        main = {group.first.evaluation: group for group in reversed(own)}
-        images = own[0].first.images
-        where = f"On {text.counted(images.count, 'image')} of {images.name}"
-        if sum(group.first.images.name == images.name for group, *_ in sets.values()) > 1:
-            where += f" ({images.fingerprint[:6]})"
-        tables.append(table(where, [group for group in own if group in main.values()], comparison, headline=True))
-        for group in (group for group in own if group not in main.values()):
-            other = difference(group.first, main[group.first.evaluation].first)
-            tables.append(table(f"{group.first.title}, with {other}", [group], comparison, headline=True))
+    for part in tabled(groups):
+        first, images = part[0].first, part[0].first.images
+        beside = main.get(images.fingerprint)
+        if beside is not None:
+            title = f"{first.title}, with {difference(first, beside[first.evaluation].first)}"
+        else:
+            main[images.fingerprint] = {group.first.evaluation: group for group in part}
+            title = f"On {text.counted(images.count, 'image')} of {images.name}"
+            if len({g.first.images.fingerprint for g in groups if g.first.images.name == images.name}) > 1:
+                title += f" ({images.fingerprint[:6]})"
+        tables.append(table(title, part, comparison, headline=True))
     return tuple(tables)
 
 
@@ -144,8 +149,10 @@ def table(title: str, groups: Sequence[Group], comparison: Comparison, headline:
     """Return the table of ``groups``, which share their images and differ in evaluation: all numbers or the headline."""
     encoders = tuple(name for name in comparison.encoders if any(name in group.encoders for group in groups))
     sections = [part for group in groups for part in _sections(group, encoders, comparison, headline)]
-    beside = tuple(name for name in encoders if name in comparison.baselines)
-    return Table(title, encoders, beside, tuple(sections))
+    beside, collapsed = (
+        tuple(name for name in encoders if name in some) for some in (comparison.baselines, comparison.collapsed)
+    )
+    return Table(title, encoders, beside, collapsed, tuple(sections))
 
 
 def _sections(group: Group, encoders: Sequence[str], comparison: Comparison, headline: bool) -> list[Section]:

@@ -8,6 +8,21 @@ from math import inf, isnan
 from holdfast.result import Estimate
 
 NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1"}
+NAMES = {
+    "score_only_wins": "wins of the score-only attack",
+    "clever": "CLEVER",
+    "spade": "SPADE",
+    "synbench": "SynBench",
+    "riemannian": "Riemannian",
+}
+OBJECTIVES = {
+    "retrieval": "another nearest neighbour",
+    "crossing": "a random other image",
+    "the negative": "the negative's code",
+    "the difference": "the certified margin",
+}
+"""What an attack climbs where it is not simply the distance from the clean code."""
+COUNTS = {"n": "samples", "k": "neighbours"}
 ALL = "all encoders"
 ARROWS = {"lower": "↓", "higher": "↑", "neither": ""}
 
@@ -60,10 +75,13 @@ def words(name: str) -> str:
     """Return a quantity, unit or setting in words.
 
     Example:
-        >>> words("breakaway_risk"), words("linf radius")
-        ('breakaway risk', 'ℓ∞ radius')
+        >>> words("breakaway_risk"), words("linf radius"), words("spade_score")
+        ('breakaway risk', 'ℓ∞ radius', 'SPADE score')
     """
-    return " ".join(NORMS.get(word, word) for word in name.replace("_", " ").split(" "))
+    known = NORMS | NAMES
+    if name in known:
+        return known[name]
+    return " ".join(known.get(word, word) for word in name.replace("_", " ").split(" "))
 
 
 def ball(text: str) -> str:
@@ -83,14 +101,17 @@ def condition(key: str, value: str) -> str:
     """Return one condition as the report shows it; balls, attacks and divergences need no introduction.
 
     Example:
-        >>> condition("attack", "u-pgd"), condition("k", "5")
-        ('u-pgd', 'k 5')
+        >>> condition("attack", "u-pgd"), condition("k", "5"), condition("attack", "adaptive at retrieval")
+        ('u-pgd', '5 neighbours', 'adaptive (objective: another nearest neighbour)')
     """
     if key == "ball":
         return ball(value)
     if key == "divergence":
         return words(value)
-    return value if key == "attack" else f"{words(key)} {value}"
+    if key == "attack":
+        search, _, objective = value.partition(" at ")
+        return f"{search} (objective: {OBJECTIVES[objective]})" if objective in OBJECTIVES else value
+    return f"{value} {COUNTS[key]}" if key in COUNTS else f"{words(key)} {value}"
 
 
 def conditions(given: Mapping[str, str], without: tuple[str, ...] = ()) -> str:
@@ -132,6 +153,16 @@ def few(names: Sequence[str], everyone: Collection[str]) -> str:
     """
     cut = len(names) > 4 and set(names) != set(everyone)
     return f"{', '.join(names[:3])} and {len(names) - 3} more" if cut else among(names, everyone)
+
+
+def have(names: Sequence[str]) -> str:
+    """Return the verb for so many subjects.
+
+    Example:
+        >>> have(["a"]), have(["a", "b"])
+        ('has', 'have')
+    """
+    return "has" if len(names) == 1 else "have"
 
 
 def opening(said: str) -> str:

@@ -1,0 +1,60 @@
+"""Paired differences as the report prints them: ``a − b`` on the same images, with its interval and who is better."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.report import text
+from holdfast.report.compare import Pair
+from holdfast.report.tables import Row, Section, Table
+
+
+def pairs(table: Table) -> tuple[tuple[str, str], ...]:
+    """Return every two encoders of ``table`` that are compared somewhere in it."""
+    contests = [row.contest for section in table.sections for row in section.rows if row.contest]
+    return tuple(dict.fromkeys((pair.a, pair.b) for contest in contests for pair in contest.pairs))
+
+
+def beside(table: Table) -> tuple[tuple[str, str], ...]:
+    """Return the pairs that stand in the table itself: the only one of two encoders; others get a table of their own."""
+    return pairs(table) if len(table.encoders) == 2 else ()
+
+
+def apart(table: Table) -> Table:
+    """Return ``table`` with those of its rows alone whose differences get a table of their own."""
+    compared = [] if beside(table) else [part for part in map(_compared, table.sections) if part.rows]
+    return replace(table, sections=tuple(compared))
+
+
+def _compared(section: Section) -> Section:
+    return replace(section, rows=tuple(row for row in section.rows if row.contest and row.contest.pairs))
+
+
+def head(names: tuple[str, str]) -> str:
+    """Return what stands above the differences of two encoders."""
+    return " − ".join(names)
+
+
+def met(row: Row, names: tuple[str, str]) -> Pair | None:
+    """Return the comparison of two encoders in ``row``, if there is one."""
+    found = row.contest.pairs if row.contest else ()
+    return next((pair for pair in found if (pair.a, pair.b) == names), None)
+
+
+def said(pair: Pair | None) -> str:
+    """Return the difference with its interval."""
+    if pair is None:
+        return "–"
+    apart = pair.difference
+    return f"{text.number(apart.value)} [{text.number(apart.low)}, {text.number(apart.high)}]"
+
+
+def outcome(pair: Pair | None) -> str:
+    """Return who is better by the difference, in words."""
+    if pair is None:
+        return ""
+    apart = pair.difference
+    named = apart.outcome.replace("a is", f"{pair.a} is").replace("b is", f"{pair.b} is")
+    # The interval alone would tell them apart, but so few samples may fall so by chance: `stats.paired`.
+    chance = apart.outcome == "tied" and (apart.low > 0 or apart.high < 0)
+    return f"{named} (too few differ)" if chance else named

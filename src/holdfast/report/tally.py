@@ -1,0 +1,104 @@
+"""Who won how often: one count over one table, which every form of the report prints.
+
+A condition counts only if every encoder to choose among has a number there: whoever was not measured might have won it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from holdfast.report import text
+from holdfast.report.compare import Contest
+from holdfast.report.tables import Table
+from holdfast.result import Record
+
+
+class Meeting(Record):
+    """In how many conditions either of two encoders is better, and in how many they are tied."""
+
+    a: str
+    b: str
+    a_better: int
+    b_better: int
+    tied: int
+
+
+class Gap(Record):
+    """In how many conditions encoders have no number, and of which quantities."""
+
+    encoders: tuple[str, ...]
+    conditions: int
+    quantities: tuple[str, ...]
+
+
+class Tally(Record):
+    """The outcome of all comparisons in one table."""
+
+    table: str
+    conditions: int
+    """Those that count: a better direction, and a comparison of every two encoders."""
+    telling: int
+    """Those of them in which not all encoders are tied."""
+    firsts: dict[str, int]
+    """In how many telling conditions each encoder is best or tied for best."""
+    meetings: tuple[Meeting, ...]
+    gaps: tuple[Gap, ...]
+    """Why other conditions do not count."""
+
+
+def tally(table: Table) -> Tally:
+    """Return the outcome of all comparisons in ``table``."""
+    contests = [row.contest for part in table.sections for row in part.rows if row.contest and row.contest.ranks]
+    several = [contest for contest in contests if len(contest.ranks) > 1]
+    telling = [contest for contest in several if len(contest.best) < len(contest.ranks)]
+    return Tally(
+        table=table.title,
+        conditions=len(several),
+        telling=len(telling),
+        firsts={name: sum(name in contest.best for contest in telling) for name in table.ranked},
+        meetings=tuple(_meetings(contests)),
+        gaps=tuple(_gaps(table)),
+    )
+
+
+def sentences(found: Tally) -> tuple[str, ...]:
+    """Return the tally in words."""
+    return (*map(_met, found.meetings), *map(missed, found.gaps))
+
+
+def missed(gap: Gap) -> str:
+    """Return what is missing of some encoders, in words."""
+    who, quantities = text.listed(list(gap.encoders)), ", ".join(map(text.words, gap.quantities))
+    where = f"{text.counted(gap.conditions, 'condition')} ({quantities})"
+    return f"{who} {text.have(gap.encoders)} no number in {where}, so nobody is ranked there"
+
+
+def _meetings(contests: list[Contest]) -> Iterator[Meeting]:
+    outcomes: dict[tuple[str, str], Counter[str]] = {}
+    for contest in contests:
+        for pair in contest.pairs:
+            outcomes.setdefault((pair.a, pair.b), Counter())[pair.difference.outcome] += 1
+    for (a, b), counted in outcomes.items():
+        yield Meeting(a=a, b=b, a_better=counted["a is better"], b_better=counted["b is better"], tied=counted["tied"])
+
+
+def _gaps(table: Table) -> Iterator[Gap]:
+    if len(table.ranked) < 2:
+        return
+    found: dict[tuple[str, ...], list[str]] = {}
+    for section in table.sections:
+        for row in section.rows if section.like.better != "neither" else ():
+            # Where nobody has a number there is nothing to be ranked.
+            if 0 < len(who := row.missing(table)) < len(table.ranked):
+                found.setdefault(who, []).append(section.like.quantity)
+    for who, quantities in found.items():
+        yield Gap(encoders=who, conditions=len(quantities), quantities=tuple(dict.fromkeys(quantities)))
+
+
+def _met(meeting: Meeting) -> str:
+    a, b = meeting.a, meeting.b
+    counts = {f"{a} is better": meeting.a_better, f"{b} is better": meeting.b_better, "tied": meeting.tied}
+    total = sum(counts.values())
+    said = ", ".join(f"{outcome} in {count}" for outcome, count in counts.items() if count)
+    return f"{a} and {b}: {said} of {text.counted(total, 'condition')}"
