@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import Tensor
@@ -89,7 +91,7 @@ def test_derivatives_are_monotone_between_inflections(name: str) -> None:
     curve = CURVES[name]
     low = 1.0 if name in POSITIVE else -30.0
     ends = [low, *curve.bends, 30.0]
-    for left, right in zip(ends, ends[1:], strict=False):
+    for left, right in pairwise(ends):
         x = torch.linspace(left, right, 300, dtype=torch.float64)
         slopes = curve.function(x).diff() / x.diff()
         turns = slopes.diff()
