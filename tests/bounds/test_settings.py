@@ -101,6 +101,9 @@ MAPS: dict[str, Function] = {
     "type_as": lambda x: x.type_as(torch.ones(1).to(x)).contiguous().detach(),
 }
 FUNCTIONS: dict[str, Function] = {
+    "convs of tiles": lambda x: functional.conv2d(
+        torch.relu(functional.conv2d(x.reshape(2, 2, 4, 4), KERNEL.to(x), None, 1, 1)), KERNEL.to(x), None, 2, groups=2
+    ).flatten(0, 1)[None],
     "max pool": lambda x: functional.max_pool2d(x, 3, 2, 1),
     "max pool with ceil mode": lambda x: functional.max_pool2d(x, (3, 2), (2, 3), (1, 0), ceil_mode=True),
     "max pool that begins in the padding": lambda x: functional.max_pool2d(x, 2, 3, 1, ceil_mode=True),
