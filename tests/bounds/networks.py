@@ -107,6 +107,17 @@ OPERATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu": after(lambda x: functional.gelu(4 * x)),
     "gelu tanh": after(lambda x: functional.gelu(4 * x, approximate="tanh")),
     "silu": after(lambda x: functional.silu(6 * x)),
+    "mish": after(lambda x: functional.mish(6 * x)),
+    "hardswish": after(lambda x: functional.hardswish(9 * x) - functional.hardsigmoid(5 * x)),
+    "exponential units": after(lambda x: functional.elu(3 * x, 0.5) + functional.selu(2 * x) - functional.celu(x, 0.2)),
+    "prelu": after(lambda x: functional.prelu(x, torch.linspace(-0.5, 1.5, 4).to(x)) + functional.softplus(x, 9)),
+    "resizing": after(
+        lambda x: functional.pixel_shuffle(functional.interpolate(torch.relu(x), scale_factor=0.7, mode="bilinear"), 2)
+    ),
+    "rounded max pool": after(
+        lambda x: functional.adaptive_max_pool2d(functional.max_pool2d(x, 3, 2, ceil_mode=True), (2, 5))
+    ),
+    "instance norm": after(lambda x: functional.instance_norm(x, eps=0.1)),
     "powers": after(lambda x: torch.exp(x) / (1 + x**2) - (1 + x * x).sqrt() + torch.rsqrt(0.5 + x**2)),
     "softmax": after(lambda x: torch.softmax(3 * x, 1)),
     "layer norm": after(lambda x: functional.layer_norm(x, [6], torch.linspace(-1, 1, 6).to(x), torch.ones(6).to(x))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -24,9 +25,9 @@ SHAPE = (4, 4, 4)
 Function = Callable[[Tensor], Tensor]
 
 
-def attention(x: Tensor, **settings: object) -> Tensor:
+def attention(x: Tensor, **settings: Any) -> Tensor:
     query, key, value = (x.flatten(2) * scale for scale in (0.4, 1.0, 2.0))
-    return functional.scaled_dot_product_attention(query, key, value, **settings)  # type: ignore[arg-type]
+    return functional.scaled_dot_product_attention(query, key, value, **settings)
 
 
 def grouped(x: Tensor) -> Tensor:
@@ -54,7 +55,7 @@ MAPS: dict[str, Function] = {
     "flatten": lambda x: x.flatten(-2, -1).unflatten(-1, (2, -1)).squeeze(0).unsqueeze(-1).mT[None],
     "repeat": lambda x: x[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1, 2).repeat(1, 2, 1, 1).tile(2),
     "repeat_interleave": lambda x: x.repeat_interleave(2, -1).flip(-1, 1).roll((1, 2), (2, -1)),
-    "windows": lambda x: torch.cat([x.unfold(2, 2, 1).flatten(1), functional.unfold(x, 2, 1, 1, 2).flatten(1)], 1),
+    "windows": lambda x: functional.unfold(x, 2, 1, 1, 2),
     "index_select": lambda x: x.index_select(1, torch.tensor([2, 0, 2])).narrow(-1, 1, 2)[..., ::2],
     "parts": lambda x: torch.stack([*x.split([1, 3], 1)[1].unbind(-1), *x[:, 1:].chunk(4, 2)[0].unbind(2)], 2),
     "pixel shuffle": lambda x: functional.pixel_unshuffle(functional.pixel_shuffle(x, 2), 4).flip(1),
@@ -68,7 +69,6 @@ MAPS: dict[str, Function] = {
     "adaptive average pool 1d": lambda x: functional.adaptive_avg_pool1d(x.flatten(2), 5),
     "adaptive average pool 3d": lambda x: functional.adaptive_avg_pool3d(x[None], (3, 2, 1))[0],
     "nearest": lambda x: functional.interpolate(x, scale_factor=1.7),
-    "nearest exact": lambda x: functional.interpolate(x, (5, 3), mode="nearest-exact"),
     "nearest 1d": lambda x: functional.interpolate(x.flatten(2), 7),
     "bilinear": lambda x: functional.interpolate(x, scale_factor=(1.5, 0.8), mode="bilinear"),
     "bilinear by the given scale": lambda x: functional.interpolate(
@@ -101,6 +101,9 @@ MAPS: dict[str, Function] = {
     "type_as": lambda x: x.type_as(torch.ones(1).to(x)).contiguous().detach(),
 }
 FUNCTIONS: dict[str, Function] = {
+    "convs of tiles": lambda x: functional.conv2d(
+        torch.relu(functional.conv2d(x.reshape(2, 2, 4, 4), KERNEL.to(x), None, 1, 1)), KERNEL.to(x), None, 2, groups=2
+    ).flatten(0, 1)[None],
     "max pool": lambda x: functional.max_pool2d(x, 3, 2, 1),
     "max pool with ceil mode": lambda x: functional.max_pool2d(x, (3, 2), (2, 3), (1, 0), ceil_mode=True),
     "max pool that begins in the padding": lambda x: functional.max_pool2d(x, 2, 3, 1, ceil_mode=True),
@@ -109,7 +112,7 @@ FUNCTIONS: dict[str, Function] = {
     "max pool with places": lambda x: functional.max_pool2d(x, 2, 1, return_indices=True)[0],
     "max pool 1d": lambda x: functional.max_pool1d(x.flatten(2), 4, 3, 2, 2, True),
     "max pool 3d": lambda x: functional.max_pool3d(x[None], (2, 3, 1), 2, (1, 1, 0))[0],
-    "adaptive max pool": lambda x: functional.adaptive_max_pool2d(x, (3, None)),
+    "adaptive max pool": lambda x: functional.adaptive_max_pool2d(x, (3, 2)),
     "adaptive max pool 1d": lambda x: functional.adaptive_max_pool1d(x.flatten(2), 5),
     "amax": lambda x: torch.cat(
         [x.amax((-1, 1), keepdim=True).flatten(1), x.amax(2).flatten(1), x.amax()[None, None]], 1

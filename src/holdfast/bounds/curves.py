@@ -3,6 +3,8 @@
 A line of any slope ``k`` lies below ``f`` once its constant is ``min f(x) - k x``, which is attained at an end or where
 ``f' = k``; between two inflections ``f'`` is monotone, so bisection finds the only such point. The slopes themselves
 need no proof: they are those of the concave (convex) envelope on a grid, which minimise the area between the lines.
+Kinks are inflections one of whose sides is a line: there every extreme is at an end. Mish: Misra 2019,
+https://arxiv.org/abs/1908.08681; Hardswish: Howard et al. 2019, https://arxiv.org/abs/1905.02244.
 """
 
 from __future__ import annotations

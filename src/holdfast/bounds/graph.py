@@ -142,9 +142,10 @@ class Builder:
     def nonlinear(self, rule: str | Rule, *inputs: Var) -> Var:
         """Append a rule, or that of ``RULES`` with this name, entry by entry, with broadcasting."""
         shape = tuple(torch.broadcast_shapes(*(var.shape for var in inputs)))
-        return self._append(
-            shape, tuple(self.expand(var, shape) for var in inputs), RULES[rule] if isinstance(rule, str) else rule
-        )
+        if not shape:
+            raise HoldfastError(f"{self.naming} of a single number for all images cannot be bounded; keep their axis")
+        found = RULES[rule] if isinstance(rule, str) else rule
+        return self._append(shape, tuple(self.expand(var, shape) for var in inputs), found)
 
     def graph(self, output: Var) -> Graph:
         """Return the graph that computes ``output``, without what it does not need."""

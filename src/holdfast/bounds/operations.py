@@ -192,10 +192,10 @@ VIEWS = {"view": "reshape", "_unsafe_view": "reshape"}
 MONOTONE = (
     *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t"),
     *("expand", "repeat", "tile", "repeat_interleave", "select", "slice", "narrow", "index_select", "flip", "roll"),
-    *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold", "im2col", "pad", "constant_pad_nd"),
+    *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "pad", "constant_pad_nd"),
     *("sum", "mean", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
     *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
-    *("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact2d"),
+    *("upsample_nearest1d", "upsample_nearest2d"),
     *("upsample_linear1d", "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_trilinear3d"),
 )
 SAME = (

@@ -51,7 +51,7 @@ class InstanceAccuracy(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "instance-accuracy"
-    version = 1
+    version = 2
     needs_gradients = True
     uses_labels = True
     title = "Instance accuracy"

@@ -61,7 +61,7 @@ class Linear(Observation):
     attack: Attack
     neurons: int
     name = "linear"
-    version = 2
+    version = 3
     uses_labels = True
 
     def rows(self, population: Population) -> list[int]:
@@ -162,7 +162,7 @@ class LinearRadius(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
     name = "linear-radius"
-    version = 1
+    version = 2
     needs_gradients = True
     uses_labels = True
     title = "Linear radius, with labels"

@@ -58,7 +58,7 @@ class Between(Observation):
     attack: Attack
     neurons: int
     name = "between"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
@@ -104,7 +104,7 @@ class CertifiedOverlap(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "certified-overlap"
-    version = 1
+    version = 2
     needs_gradients = True
     title = "Certified overlap risk"
     meaning = (
