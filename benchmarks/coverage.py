@@ -1,4 +1,6 @@
-"""How often intervals hold the truth, and how often encoders of equal truth are told apart: ``python -m benchmarks.coverage``.
+"""How often intervals hold the truth, and how often encoders of equal truth are told apart.
+
+``python -m benchmarks.coverage --processes 16 --replications 500``
 
 Images are drawn anew for each replication from a known law, independent uniform pixels, and measured by the evaluations
 themselves at the sizes of suite ``quick``. One population is fragile: every image carries some risk. In the other a cliff
@@ -188,7 +190,9 @@ def truth(where: Key, tally: Tally, scores: dict[Key, float]) -> float:
         codes = torch.cat(tally.codes).double()
         codes = codes[torch.randperm(len(codes), generator=torch.Generator().manual_seed(0))]
         divergence = next(found for name, found in DIVERGENCES.items() if f"divergence={name}" in said)
-        apart = torch.cat([divergence(codes, codes.roll(step, 0)) for step in range(1, 1 + max(10, 10**6 // len(codes)))])
+        apart = torch.cat(
+            [divergence(codes, codes.roll(step, 0)) for step in range(1, 1 + max(10, 10**6 // len(codes)))]
+        )
         return float((apart <= np.nanmedian(pooled)).double().mean())
     if len(pooled):
         return float(np.nanmedian(pooled))

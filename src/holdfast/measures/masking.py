@@ -69,12 +69,12 @@ class Masking(Evaluation):
     """Whether the encoder's gradients can be trusted to find what there is to find."""
 
     balls: tuple[Ball, ...] = BALLS
-    attack: Attack = AdaptiveAttack(restarts=10)
+    attack: Attack = AdaptiveAttack(restarts=10, steps=25)
     blind: Attack = SquareAttack(queries=500)
     divergence: Divergence = L2Distance()
     attacked: int = 100
     name = "masking"
-    version = 1
+    version = 2
     title = "Gradient masking"
     meaning = (
         "Gradient attacks only mean something where gradients lead somewhere. Where one of these checks fails, read the "
@@ -142,7 +142,7 @@ QUESTIONS = {
     "wider_ball_moves_less": "Do wider balls allow larger displacements?",
 }
 ALARMING = 0.05
-"""Share of images above which a failed check becomes a warning beside every number."""
+"""Share of images above which a failed check becomes a warning beside every number, if the whole interval is above it."""
 
 
 def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
@@ -155,13 +155,13 @@ def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
         return Verdict(
             question=QUESTIONS[quantity], status="unknown", reason="not measured: it takes two radii of one norm"
         )
-    worst = max(found, key=lambda estimate: estimate.value)
+    worst = max(found, key=lambda estimate: (estimate.low, estimate.value))
     said = f"violated by {worst.value:.1%} of {worst.n} images in the {worst.conditions['ball']} ball"
     if worst.value == 0:
         said = f"no violation on the {worst.n} images probed"
-    elif worst.value <= ALARMING:
+    elif worst.low <= ALARMING:
         said = f"{said}: few enough for chance"
-    status: Literal["refuted", "unknown"] = "refuted" if worst.value > ALARMING else "unknown"
+    status: Literal["refuted", "unknown"] = "refuted" if worst.low > ALARMING else "unknown"
     return Verdict(question=QUESTIONS[quantity], status=status, reason=said)
 
 
@@ -171,5 +171,5 @@ def alarms(estimates: Sequence[Estimate]) -> list[str]:
         f"GRADIENT MASKING SUSPECTED: {QUESTIONS[estimate.quantity]} Not for {estimate.value:.1%} of {estimate.n} images "
         f"in the {estimate.conditions['ball']} ball; attack numbers of this encoder may be too kind."
         for estimate in estimates
-        if estimate.value > ALARMING
+        if estimate.low > ALARMING
     ]
