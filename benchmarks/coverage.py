@@ -83,7 +83,7 @@ class Law:
         return Encoder(module, "turned" if turned else "straight", Domain((1, 4, 4)))
 
 
-LAWS = {"fragile": Law((0.03, 0.06)), "robust": Law((0.01, 0.02), cliff=500.0)}
+LAWS = {"fragile": Law((0.08, 0.15)), "robust": Law((0.01, 0.02), cliff=500.0)}
 
 
 @dataclass

@@ -85,6 +85,8 @@ def compare(results: Sequence[Result]) -> Comparison:
     collapsed = {result.encoder.fingerprint for result in results if result.findings.collapsed}
     for group in found:
         for like in kinds(group):
+            if any(other.quantity == f"{like.quantity}_extrapolated" for other in kinds(group)):
+                continue  # its bias depends on the encoder; the one without it is compared
             held = _held(group, like, collapsed, refusals)
             if len(held) > 1:
                 contests.append(_contest(group, like, held, beside, refusals))
