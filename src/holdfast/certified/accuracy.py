@@ -51,7 +51,7 @@ class InstanceAccuracy(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "instance-accuracy"
-    version = 1
+    version = 2
     title = "Instance accuracy"
     meaning = (
         "Of pairs of an image and another one, the share in which no allowed change makes the first more similar to the "

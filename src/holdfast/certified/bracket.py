@@ -49,7 +49,7 @@ class Bracket(Observation):
     attack: Attack
     neurons: int
     name = "bracket"
-    version = 3
+    version = 4
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)

@@ -81,7 +81,7 @@ class Escape(Observation):
     attack: Attack
     neurons: int
     name = "escape"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
@@ -142,7 +142,7 @@ class CertifiedBreakaway(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "certified-breakaway"
-    version = 1
+    version = 2
     title = "Certified breakaway risk"
     meaning = (
         "Of the other images, the share that some allowed change of an image carries it past, so that it becomes closer to "

@@ -49,7 +49,7 @@ class Moved(Observation):
     attack: Attack
     neurons: int
     name = "moved"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
@@ -89,7 +89,7 @@ class CertifiedDisplacement(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "certified-displacement"
-    version = 1
+    version = 2
     title = "Certified displacement"
     meaning = (
         "The certified displacement is a distance that the representation provably never moves beyond, whatever the allowed "

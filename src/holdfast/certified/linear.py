@@ -61,7 +61,7 @@ class Linear(Observation):
     attack: Attack
     neurons: int
     name = "linear"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
@@ -161,7 +161,7 @@ class LinearRadius(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
     name = "linear-radius"
-    version = 1
+    version = 2
     title = "Linear radius, with labels"
     meaning = (
         "A linear classifier is trained on the clean representations of labelled images. The certified radius is a size of "

@@ -59,7 +59,7 @@ class Shared(Observation):
     attack: Attack
     neurons: int
     name = "shared"
-    version = 3
+    version = 4
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
@@ -99,7 +99,7 @@ class MarginDistribution(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
     name = "margin-distribution"
-    version = 1
+    version = 2
     title = "Margin distribution"
     meaning = (
         "The distances of an image's nearest others in code space follow a Weibull law, if the theory of extreme values "

@@ -58,7 +58,7 @@ class Between(Observation):
     attack: Attack
     neurons: int
     name = "between"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
@@ -104,7 +104,7 @@ class CertifiedOverlap(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "certified-overlap"
-    version = 1
+    version = 2
     title = "Certified overlap risk"
     meaning = (
         "Two images overlap when both can be changed so that the impostor looks more like the first image than the first "

@@ -60,7 +60,7 @@ class CertifiedRadius(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
     name = "certified-radius"
-    version = 2
+    version = 3
     title = "Certified radius"
     meaning = (
         "The certified radius is a size of change up to which no image near the clean one is more similar to another "

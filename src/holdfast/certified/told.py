@@ -40,7 +40,7 @@ class Told(Observation):
     attack: Attack
     neurons: int
     name = "told"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)

@@ -73,7 +73,7 @@ class Untargeted(Observation):
     divergence: Divergence
     attacked: int
     name = "untargeted"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.attacked)
@@ -133,7 +133,7 @@ class Pairwise(Observation):
     rivals: int
     attacked: int
     name = "pairwise"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.attacked)

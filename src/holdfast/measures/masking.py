@@ -44,7 +44,7 @@ class Probes(Observation):
     divergence: Divergence
     attacked: int
     name = "probes"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.attacked)

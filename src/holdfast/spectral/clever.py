@@ -51,7 +51,7 @@ class Clever(Evaluation):
     graph: Manifold = KNN()
     samples: int = 10_000
     name = "clever"
-    version = 1
+    version = 2
     title = "Local Lipschitz estimates (CLEVER)"
     meaning = (
         "The CLEVER score estimates how far an image must move before the encoder finds it more similar to another sample "
