@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import isnan
 from multiprocessing import get_context
@@ -39,6 +39,7 @@ from holdfast.report.compare import compare
 from holdfast.result import Estimate, Result
 from holdfast.run import Run
 from holdfast.suites import SUITES
+from holdfast.synthetic.synbench import SynBench
 
 PIXELS, FEATURES = 16, 8
 ATTACK = GradientAttack(steps=3, stride=0.5)
@@ -201,13 +202,11 @@ def truth(where: Key, tally: Tally, scores: dict[Key, float]) -> float:
 
 def unlimited(law: str, only: Sequence[str]) -> dict[Key, float]:
     """Return the extrapolated scores of a run with many more samples, which their intervals speak of."""
-    found = {}
     for evaluation in measured(LAWS[law], only):
-        if evaluation.name == "synbench":
-            many = type(evaluation)(samples=MANY, scales=evaluation.scales)  # type: ignore[attr-defined, call-arg]
-            result = many(LAWS[law].encoder(False), LAWS[law].images(2, 0))
-            found = {key("synbench", e): e.value for e in result.estimates if "_extrapolated" in e.quantity}
-    return found
+        if isinstance(evaluation, SynBench):
+            result = replace(evaluation, samples=MANY)(LAWS[law].encoder(False), LAWS[law].images(2, 0))
+            return {key("synbench", e): e.value for e in result.estimates if "_extrapolated" in e.quantity}
+    return {}
 
 
 @dataclass(frozen=True)
@@ -261,7 +260,7 @@ def simulated(
     replications: int, processes: int, laws: Sequence[str], counts: Sequence[int], only: Sequence[str] = ()
 ) -> list[Row]:
     """Return the table."""
-    found = []
+    found: list[Row] = []
     for law in laws:
         scores = unlimited(law, only)
         for count in counts:

@@ -7,7 +7,7 @@ from math import isnan
 import pytest
 from benchmarks.coverage import LEAST, WRONG, Row, chance, simulated
 
-REPLICATIONS = 24
+REPLICATIONS = 20
 UNLIMITED = {"certified_displacement", "attacked_displacement", "certified_tau", "attacked_tau"}
 """Means without limits: no interval allows for rare values far beyond all seen, and the robust population has such."""
 
