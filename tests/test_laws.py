@@ -99,6 +99,21 @@ def test_results_ignore_order(evaluation: Evaluation) -> None:
         assert forward.findings.ids != flipped.findings.ids, "vacuous: nothing was reversed"
 
 
+def ends(result: Result) -> dict[tuple[str, str], tuple[float, float]]:
+    """Every interval."""
+    return {(e.quantity, str(sorted(e.conditions.items()))): (e.low, e.high) for e in result.estimates}
+
+
+@every
+def test_intervals_ignore_order(evaluation: Evaluation) -> None:
+    images, turned = digits(COUNT), [(5 * row) % COUNT for row in range(COUNT)]
+    forward, shuffled = (evaluation(builtin(), of, Run(precision="float64")) for of in (images, images[turned]))
+    found, again = ends(forward), ends(shuffled)
+    assert found.keys() == again.keys()
+    for where, interval in found.items():
+        assert again[where] == pytest.approx(interval, rel=1e-6, abs=1e-9, nan_ok=True), where
+
+
 @every
 def test_results_depend_on_the_images_and_the_encoder(evaluation: Evaluation) -> None:
     """The laws of this file are awake: something does change the numbers."""

@@ -359,7 +359,7 @@ def test_equal_risks_of_different_shapes_are_told_apart_as_rarely_as_promised(n:
     """One encoder fails rarely and badly, the other often and a little. The risks are equal, the samples hardly ever."""
     rng, wrong = np.random.default_rng(0), []
     for _ in range(200):
-        ours, theirs = (law_of_shares(*law, n, rng) for law in (RARE_AND_LARGE, COMMON_AND_SMALL))
+        ours, theirs = (law_of_shares(p, size, n, rng) for p, size in (RARE_AND_LARGE, COMMON_AND_SMALL))
         wrong.append(differ(ours, theirs, unit="share").outcome != "tied")
     assert np.mean(wrong) <= 0.05 + 3 * (0.05 * 0.95 / 200) ** 0.5
 

@@ -48,6 +48,7 @@ class Attack(ABC):
         for restart in range(1, self.restarts):
             other, its_gain = self.search(encoder, pixels, objective, ball, noise.fork(self.name, restart))
             found, gain = better(found, gain, other, its_gain)
+        found = self.refined(encoder, pixels, objective, ball, found)
         assert_inside(encoder, pixels, found, ball)
         return found
 
@@ -56,6 +57,10 @@ class Attack(ABC):
         self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise
     ) -> tuple[Pixels, Gain]:
         """Return one run's attacked images and their gains."""
+
+    def refined(self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, found: Pixels) -> Pixels:
+        """Return what a last search from the best points ``found`` leads to; by default those points."""
+        return found
 
 
 def better(found: Pixels, gain: Gain, other: Pixels, its_gain: Gain) -> tuple[Pixels, Gain]:

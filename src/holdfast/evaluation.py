@@ -114,6 +114,12 @@ class Population:
         """
         return self.others(range(len(self.images)), 1)[:, 0]
 
+    def couples(self, count: int) -> list[int]:
+        """Return up to ``count`` randomly chosen rows, ascending, whose pairs with their partners share no image."""
+        if count < 1:
+            raise HoldfastError(f"the number of pairs to look at must be at least 1, got {count}")
+        return sorted(self.shuffled[: max(1, len(self.images) - 1) : 2][:count].tolist())
+
     def others(self, rows: Sequence[int], count: int) -> Int[Tensor, "b k"]:
         """Return for each of ``rows`` up to ``count`` other images chosen at random: those after it in ``shuffled``.
 

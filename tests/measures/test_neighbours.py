@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from holdfast.divergences import DIVERGENCES, Cosine, Divergence, L2Distance
-from holdfast.measures.neighbours import _slow_crossings, closer_counts, share_of_pairs_within
+from holdfast.measures.neighbours import (
+    _slow_crossings,
+    closer_counts,
+    crossings,
+    share_of_pairs_within,
+    shares_within,
+)
 
 KINDS = [kind() for kind in DIVERGENCES.values()]
 
@@ -130,3 +136,27 @@ def test_counting_needs_little_memory() -> None:
         patch.setattr(torch, "addmm", watched)
         closer_counts(L2Distance(), moved, torch.arange(1000), clean)
     assert 0 < largest <= 16 * 2**20
+
+
+@pytest.mark.parametrize("divergence", KINDS, ids=str)
+def test_who_is_passed_is_counted_as_who_passes(divergence: Divergence) -> None:
+    clean = codes(60, 6, 0, 1e3) if divergence.name in ("l2", "cosine") else codes(60, 6, 0)
+    divergence, own = divergence.fit(clean), torch.arange(40)
+    moved = clean[own] + codes(40, 6, 1)
+    (counts, passed), slow = (crossings(divergence, moved, own, clean), _slow_crossings(divergence, moved, own, clean))
+    assert torch.equal(counts, slow[0])
+    assert torch.equal(passed, slow[1])
+    assert counts.sum() == passed.sum() > 0
+
+
+@pytest.mark.parametrize("divergence", KINDS, ids=str)
+def test_shares_within_average_to_the_share_of_pairs(divergence: Divergence) -> None:
+    clean = codes(70, 6, 5, dtype=torch.float64)
+    divergence = divergence.fit(clean)
+    thresholds = divergence(clean[:4], clean[4:8])
+    shares = shares_within(divergence, thresholds, clean)
+    assert shares.shape == (4, 70)
+    if divergence.embed(clean[:1]) is not None or divergence.name in ("l1", "linf"):  # symmetric ones
+        assert torch.allclose(shares.mean(1), share_of_pairs_within(divergence, thresholds, clean), atol=2 / 70**2)
+    first = divergence(clean[0].expand_as(clean), clean)
+    assert shares[0, 0].item() == pytest.approx(float((first[1:] <= thresholds[0]).double().mean()), abs=1.1 / 69)

@@ -18,7 +18,7 @@ NOISE = np.random.default_rng(0).normal(size=200)
 
 
 def measured(encoder, values, better="lower", statistic="mean", **changes) -> Result:
-    own = series("risk", CASE, np.asarray(values, dtype=float), "share", Claim.LOWER, "worst-case risk")
+    own = series("risk", CASE, np.asarray(values, dtype=float), "radius", Claim.LOWER, "worst-case risk")
     findings = Findings(
         ids=changes.pop("ids", ids(len(values))),
         series=(own,),
@@ -212,3 +212,28 @@ def test_a_cell_given_twice_counts_once():
 def test_comparisons_survive_their_json():
     comparison = compare(everything()[0])
     assert Comparison.model_validate_json(comparison.model_dump_json()) == comparison
+
+
+def test_the_score_without_bias_is_compared_where_there_is_one():
+    def scores(encoder, plain: float, extrapolated: float) -> Result:
+        made = tuple(
+            Estimate(
+                quantity=quantity,
+                value=value,
+                low=value - 0.01,
+                high=value + 0.01,
+                n=9,
+                method="",
+                unit="",
+                claim=Claim.ESTIMATE,
+                of="",
+                better="higher",
+                statistic="whole",
+            )
+            for quantity, value in (("score", plain), ("score_extrapolated", extrapolated))
+        )
+        return result("made-up", encoder, Findings(ids=(), estimates=made), ("score_extrapolated",))
+
+    (contest,) = compare([scores("many features", 0.8, 0.95), scores("few", 0.9, 0.9)]).contests
+    assert contest.quantity == "score_extrapolated"
+    assert contest.ranks == {"many features": 1, "few": 2}

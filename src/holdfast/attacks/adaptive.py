@@ -2,6 +2,10 @@
 
 Croce and Hein 2020, https://arxiv.org/abs/2003.01690, section 3: start with steps as long as the ball is wide; at
 checkpoints, halve the step and return to the best point if too few steps rose or neither step nor best value changed.
+
+Departure: of several starts, each takes the first 40% of its steps, and the best goes on with what the others left. On
+adversarially trained encoders whole runs from five starts find up to 10% more than one run of as many steps, and on some 2%
+less; so divided, they find at least as much on all.
 """
 
 from __future__ import annotations
@@ -23,6 +27,8 @@ from holdfast.objective import Objective
 MOMENTUM = 0.75
 RISING = 0.75
 """Share of the steps since the last checkpoint that must have raised the objective."""
+SCOUTING = 0.4
+"""Share of its steps that each of several starts takes before the best of them goes on alone."""
 SPREAD = 0.05
 """Share of the coordinates that the first step in a sparse ball touches; it falls to the top one alone at the end."""
 
@@ -32,49 +38,65 @@ SPREAD = 0.05
 class AdaptiveAttack(Attack):
     """Climb the objective with step sizes that adapt to each sample; the recommended attack, free of step settings.
 
-    Distances have many local maxima in a ball: for the same 100 steps, four starts find 1 to 7% more than one on
-    adversarially trained encoders, and up to 3% less where the ball is wide.
+    It takes ``restarts`` times ``steps`` steps in all, more than half of them from the best start.
     """
 
-    restarts: int = 4
-    steps: int = 25
+    restarts: int = 5
+    steps: int = 20
     name = "adaptive"
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.restarts < 1:
             raise HoldfastError(f"adaptive: steps and restarts must be positive, got {self.steps} and {self.restarts}")
 
+    @property
+    def scouting(self) -> int:
+        """How many steps each start takes."""
+        return self.steps if self.restarts == 1 else max(1, round(SCOUTING * self.steps))
+
     def search(
         self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise
     ) -> tuple[Pixels, Gain]:
-        before = moved = random_start(pixels, ball, noise, 1.0, encoder.domain)
-        gain, gradient = climb(encoder, moved, objective)
-        best, best_gain, best_gradient = moved, gain, gradient
-        length = torch.full_like(gain, 2 * ball.radius)
-        rises, at_checkpoint = torch.zeros_like(gain), (length, best_gain)
-        marks, last_mark = checkpoints(self.steps), 0
-        for step in range(1, self.steps + 1):
-            toward = direction(ball, moved, gradient, encoder, SPREAD * (1 - step / self.steps))
-            ahead = inside(pixels, moved + column(length, moved).to(moved.dtype) * toward, ball, encoder)
-            inertia = MOMENTUM if step > 1 else 1.0
-            blend = moved + inertia * (ahead - moved) + (1 - inertia) * (moved - before)
-            before, moved = moved, inside(pixels, blend, ball, encoder)
-            now, gradient = climb(encoder, moved, objective)
-            rises = rises + (now > gain)
-            best_gradient = torch.where(column(now > best_gain, moved), gradient, best_gradient)
-            best, best_gain = better(best, best_gain, moved, now)
-            gain = now
-            if step in marks:
-                stalled = (rises < RISING * (step - last_mark)) | (
-                    (at_checkpoint[0] == length) & (at_checkpoint[1] >= best_gain)
-                )
-                at_checkpoint = (length, best_gain)
-                length = torch.where(stalled, length / 2, length)
-                back = column(stalled, moved)
-                moved, gradient = torch.where(back, best, moved), torch.where(back, best_gradient, gradient)
-                before, gain = torch.where(back, best, before), torch.where(stalled, best_gain, gain)
-                rises, last_mark = torch.zeros_like(rises), step
-        return best, best_gain
+        start = random_start(pixels, ball, noise, 1.0, encoder.domain)
+        return ascend(encoder, pixels, objective, ball, start, self.scouting, 2 * ball.radius)
+
+    def refined(self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, found: Pixels) -> Pixels:
+        left = self.restarts * (self.steps - self.scouting)
+        return ascend(encoder, pixels, objective, ball, found, left, ball.radius / 2)[0] if left else found
+
+
+def ascend(
+    encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, start: Pixels, steps: int, first: float
+) -> tuple[Pixels, Gain]:
+    """Return the best point on the way of ``steps`` steps from ``start``, the first as long as ``first``, and its gain."""
+    before = moved = start
+    gain, gradient = climb(encoder, moved, objective)
+    best, best_gain, best_gradient = moved, gain, gradient
+    length = torch.full_like(gain, first)
+    rises, at_checkpoint = torch.zeros_like(gain), (length, best_gain)
+    marks, last_mark = checkpoints(steps), 0
+    for step in range(1, steps + 1):
+        toward = direction(ball, moved, gradient, encoder, SPREAD * (1 - step / steps))
+        ahead = inside(pixels, moved + column(length, moved).to(moved.dtype) * toward, ball, encoder)
+        inertia = MOMENTUM if step > 1 else 1.0
+        blend = moved + inertia * (ahead - moved) + (1 - inertia) * (moved - before)
+        before, moved = moved, inside(pixels, blend, ball, encoder)
+        now, gradient = climb(encoder, moved, objective)
+        rises = rises + (now > gain)
+        best_gradient = torch.where(column(now > best_gain, moved), gradient, best_gradient)
+        best, best_gain = better(best, best_gain, moved, now)
+        gain = now
+        if step in marks:
+            stalled = (rises < RISING * (step - last_mark)) | (
+                (at_checkpoint[0] == length) & (at_checkpoint[1] >= best_gain)
+            )
+            at_checkpoint = (length, best_gain)
+            length = torch.where(stalled, length / 2, length)
+            back = column(stalled, moved)
+            moved, gradient = torch.where(back, best, moved), torch.where(back, best_gradient, gradient)
+            before, gain = torch.where(back, best, before), torch.where(stalled, best_gain, gain)
+            rises, last_mark = torch.zeros_like(rises), step
+    return best, best_gain
 
 
 def checkpoints(steps: int) -> list[int]:

@@ -73,7 +73,7 @@ class Untargeted(Observation):
     divergence: Divergence
     attacked: int
     name = "untargeted"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.attacked)
@@ -92,7 +92,8 @@ class Untargeted(Observation):
 class Targeted(Observation):
     """Codes of pairs of images moved towards each other: ``ahead`` from x_i to x_j, ``back`` from x_j to x_i.
 
-    Each of ``pairs`` randomly chosen images is paired with one other, its partner.
+    Up to ``pairs`` random pairs, no image in two of them: pairs that share images err alike, and intervals would be too
+    short.
     """
 
     ball: Ball
@@ -100,10 +101,10 @@ class Targeted(Observation):
     divergence: Divergence
     pairs: int
     name = "targeted"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.pairs)
+        return population.couples(self.pairs)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         partners = population.partners[list(rows)].tolist()
@@ -132,7 +133,7 @@ class Pairwise(Observation):
     rivals: int
     attacked: int
     name = "pairwise"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.attacked)

@@ -44,7 +44,7 @@ class Probes(Observation):
     divergence: Divergence
     attacked: int
     name = "probes"
-    version = 1
+    version = 2
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.attacked)
@@ -69,12 +69,12 @@ class Masking(Evaluation):
     """Whether the encoder's gradients can be trusted to find what there is to find."""
 
     balls: tuple[Ball, ...] = BALLS
-    attack: Attack = AdaptiveAttack(restarts=10)
+    attack: Attack = AdaptiveAttack(restarts=10, steps=25)
     blind: Attack = SquareAttack(queries=500)
     divergence: Divergence = L2Distance()
     attacked: int = 100
     name = "masking"
-    version = 1
+    version = 2
     needs_gradients = True
     title = "Gradient masking"
     meaning = (
@@ -143,7 +143,7 @@ QUESTIONS = {
     "wider_ball_moves_less": "Do wider balls allow larger displacements?",
 }
 ALARMING = 0.05
-"""Share of images above which a failed check becomes a warning beside every number."""
+"""Share of images above which a failed check becomes a warning beside every number, if the whole interval is above it."""
 
 
 def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
@@ -156,14 +156,14 @@ def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
         return Verdict(
             question=QUESTIONS[quantity], status="unknown", reason="not measured: it takes two radii of one norm"
         )
-    worst = max(found, key=lambda estimate: estimate.value)
+    worst = max(found, key=lambda estimate: (estimate.low, estimate.value))
     said = f"violated by {worst.value:.1%} of {worst.n} images in the {worst.conditions['ball']} ball"
     if worst.value == 0:
         reason = f"0 of {worst.n:,} images in each ball"
         return Verdict(question=QUESTIONS[quantity], status="no violation found", reason=reason)
-    if worst.value <= ALARMING:
+    if worst.low <= ALARMING:
         said = f"{said}: few enough for chance"
-    status: Literal["refuted", "unknown"] = "refuted" if worst.value > ALARMING else "unknown"
+    status: Literal["refuted", "unknown"] = "refuted" if worst.low > ALARMING else "unknown"
     return Verdict(question=QUESTIONS[quantity], status=status, reason=said)
 
 
@@ -173,5 +173,5 @@ def alarms(estimates: Sequence[Estimate]) -> list[str]:
         f"GRADIENT MASKING SUSPECTED: {QUESTIONS[estimate.quantity]} Not for {estimate.value:.1%} of {estimate.n} images "
         f"in the {estimate.conditions['ball']} ball; attack numbers of this encoder may be too kind."
         for estimate in estimates
-        if estimate.value > ALARMING
+        if estimate.low > ALARMING
     ]

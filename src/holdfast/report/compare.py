@@ -94,6 +94,8 @@ def compare(results: Sequence[Result]) -> Comparison:
         ranked = tuple(name for name in everyone if name not in (*beside, *collapsed))
         for group in shared:
             for like in kinds(group):
+                if any(other.quantity == f"{like.quantity}_extrapolated" for other in kinds(group)):
+                    continue  # its bias depends on the encoder; the one without it is compared
                 held = _held(group, like, collapsed, refusals)
                 if len(held) > 1:
                     contests.append(_contest(group, like, held, ranked, refusals))

@@ -52,7 +52,7 @@ class Spectral(Evaluation):
     layers: tuple[str, ...] = ()
     certify: bool = True
     name = "spade"
-    version = 1
+    version = 2
     uses_labels = True
     title = "Spectral stretch (SPADE)"
     meaning = (

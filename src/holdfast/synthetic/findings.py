@@ -74,7 +74,8 @@ def estimates(found: Findable) -> tuple[Estimate, ...]:
     """Return the scores and suggested budgets, as published and extrapolated to unlimited samples, and what biases them."""
     whole, extrapolated = found.scores(WHOLE), found.scores(EXTRAPOLATED)
     return (
-        *_means(found, whole),
+        *_means(found, extrapolated, "_extrapolated", "with unlimited samples"),
+        *_means(found, whole, "", "with so many samples"),
         *_scores(found, whole, "", "with so many samples"),
         *_scores(found, extrapolated, "_extrapolated", "with unlimited samples"),
         *_suggestions(found, whole, ""),
@@ -103,15 +104,15 @@ def _scores(found: Findable, scores: Scores, kind: str, of: str) -> Iterator[Est
             yield _score(found, f"synbench_score{kind}", conditions, of, *numbers)
 
 
-def _means(found: Findable, scores: Scores) -> Iterator[Estimate]:
+def _means(found: Findable, scores: Scores, kind: str, of: str) -> Iterator[Estimate]:
     """Yield each budget's mean over the thresholds: few numbers for a summary."""
     between = f"{min(found.thresholds):g} to {max(found.thresholds):g}"
     ceiling = found.ceiling()
     for e, budget in enumerate(found.budgets):
         # The mean of the standard errors bounds that of the mean, however the thresholds' scores depend on each other.
         numbers = (float(part[:, e].mean()) for part in (scores.value, scores.error, ceiling))
-        of = f"with so many samples, on average over thresholds {between}"
-        yield _score(found, "mean_synbench_score", {"budget": f"{budget:g}"}, of, *numbers)
+        average = f"{of}, on average over thresholds {between}"
+        yield _score(found, f"mean_synbench_score{kind}", {"budget": f"{budget:g}"}, average, *numbers)
 
 
 def _score(

@@ -41,7 +41,7 @@ class SynBench(Evaluation):
     direction: str = "ones"
     mode: str = "exact"
     name = "synbench"
-    version = 1
+    version = 2
     title = "SynBench: synthetic classes"
     meaning = (
         "Two Gaussian classes are fed to the encoder, which then needs no images; the score compares the accuracy and the "
@@ -49,7 +49,7 @@ class SynBench(Evaluation):
         "It depends strongly on the direction in which the classes differ and on the grid of scales, which the settings "
         "record, and it does not see robustness to attacks."
     )
-    headline = ("mean_synbench_score",)
+    headline = ("mean_synbench_score_extrapolated", "mean_synbench_score")
 
     def __post_init__(self) -> None:
         if len(set(self.scales)) < 2 or min(self.scales) <= 0:
