@@ -24,7 +24,7 @@ from holdfast.errors import HoldfastError, HoldfastWarning, nearest
 from holdfast.evaluation import Evaluation
 from holdfast.result import Record
 from holdfast.spelling import convert, fields_of, number
-from holdfast.suites import SUITES
+from holdfast.suites import SUITES, suite_settings
 
 Settings = Mapping[str, Mapping[str, Any]]
 
@@ -105,8 +105,8 @@ def references(asked: Request) -> list[tuple[str, Options]]:
     ]
 
 
-def planned(asked: Request) -> list[Evaluation]:
-    """Return the evaluations that ``asked`` names, with their settings."""
+def planned(asked: Request, operations: int = 0) -> list[Evaluation]:
+    """Return the evaluations that ``asked`` names, with their settings, for encoders of up to so many operations."""
     known = evaluations()
     for name in (*asked.only, *asked.settings):
         if name not in known:
@@ -123,7 +123,7 @@ def planned(asked: Request) -> list[Evaluation]:
         warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
     blind = {kind.name: dict.fromkeys(attack_fields(kind), "square") for kind in kinds} if asked.black_box else {}
-    chosen = _merged(_merged(_merged(SUITES[asked.suite].settings, over), blind), asked.settings)
+    chosen = _merged(_merged(_merged(suite_settings(asked.suite, operations), over), blind), asked.settings)
     return [build(kind, chosen.get(kind.name, {})) for kind in kinds]
 
 

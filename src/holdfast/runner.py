@@ -77,7 +77,7 @@ def evaluate(
     if not evaluations:
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
     began = monotonic() if began is None else began
-    forecast = Forecast({encoder.name: _operations(encoder) for encoder in encoders})
+    forecast = Forecast({encoder.name: operations(encoder) for encoder in encoders})
     table = _Table(evaluations, run, store, engine or Local(), progress, budget, began, forecast)
     for encoder in encoders:
         table.look_up(encoder, images_for)
@@ -86,14 +86,6 @@ def evaluate(
     if progress:
         progress("all cells", 1.0, 0.0)
     return table.results, table.failures
-
-
-def _operations(encoder: Encoder) -> int:
-    """Return the operations of ``encoder``; whoever cannot be run hears of it when it is examined."""
-    try:
-        return operations(encoder)
-    except Exception:
-        return 0
 
 
 @dataclass
