@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from inspect import formatannotation
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -139,8 +139,11 @@ def attack_fields(kind: type[Evaluation]) -> list[str]:
 
 def asked_balls(plan: Sequence[Evaluation]) -> set[Ball]:
     """Return the balls of attacks that somebody asked for; where a default one is too wide, its cell alone fails."""
-    kinds = [(one, vars(one)["balls"]) for one in plan if attacks_in_balls(type(one))]
-    return {ball for one, balls in kinds for ball in balls if ball not in fields_of(type(one))["balls"].default}
+    balls: set[Ball] = set()
+    for one in plan:
+        if attacks_in_balls(kind := type(one)):
+            balls |= {*vars(one)["balls"]} - {*cast(tuple[Ball, ...], fields_of(kind)["balls"].default)}
+    return balls
 
 
 def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:

@@ -22,7 +22,7 @@ from holdfast.engine.local import Local
 from holdfast.engine.shards import CleanCodes, compute, observe
 from holdfast.engine.work import Forecast, operations
 from holdfast.errors import HoldfastError
-from holdfast.evaluation import Evaluation, Joint, Observation, Population, joined, parts
+from holdfast.evaluation import Evaluation, Joint, Observation, Population, joined, parts, pieces
 from holdfast.images import Images
 from holdfast.provenance import provenance
 from holdfast.result import Failure, Result
@@ -117,7 +117,7 @@ class _Table:
             missing = [e for e, result in zip(self.evaluations, known, strict=True) if result is None]
             self.missing[encoder.name] = images, missing
             for evaluation in missing:
-                for what in (evaluation, *parts(evaluation.observation())):
+                for what in pieces(evaluation):
                     self.forecast.expect((encoder.name, what))
 
     def fill(self, encoder: Encoder) -> None:
@@ -216,8 +216,9 @@ class _Table:
         except Exception as error:
             log.debug("%s failed", encoder.name, exc_info=True)
             for evaluation in evaluations:
-                for what in (evaluation, *parts(evaluation.observation())):
-                    self.forecast.drop((encoder.name, what))
+                if (encoder.name, evaluation) in self.forecast.waiting:
+                    for what in pieces(evaluation):
+                        self.forecast.drop((encoder.name, what))
                 failure = Failure(
                     evaluation=evaluation.name,
                     encoder=encoder.name,
