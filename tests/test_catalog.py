@@ -9,13 +9,16 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import holdfast.measures
 from holdfast import catalog
 from holdfast.balls import L2
 from holdfast.config import Request, build, planned, request
+from holdfast.encoder import Domain, Encoder
 from holdfast.errors import HoldfastError, HoldfastWarning
 from holdfast.evaluation import Evaluation, settings
+from holdfast.session import sized
 from holdfast.suites import SUITES
 from tests import tiny
 
@@ -84,6 +87,29 @@ def test_everything_in_the_catalogue_has_a_meaning():
 def test_suites_name_only_what_exists(suite):
     assert set(SUITES[suite].settings) <= set(catalog.evaluations())
     assert planned(Request(suite=suite))
+
+
+def test_quick_asks_less_of_large_encoders():
+    full, less = ({one.name: settings(one) for one in planned(Request(), n)} for n in (10**6, 60 * 10**6))
+    assert full == {one.name: settings(one) for one in planned(Request())}
+    assert (less["overlap"]["pairs"], less["masking"]["attacked"], less["overlap"]["balls"]) == (30, 8, ["linf:0.05"])
+    assert less["certified-radius"]["anchors"] == 8
+    asked = Request(eps=("8/255",), settings={"overlap": {"pairs": 200}})
+    given = {one.name: settings(one) for one in planned(asked, 10**12)}
+    assert (given["overlap"]["pairs"], given["overlap"]["balls"]) == (200, ["linf:8/255"])
+    assert planned(Request(suite="standard"), 10**12) == planned(Request(suite="standard"))
+
+
+def test_the_largest_encoder_decides_for_all_and_it_is_said():
+    small = Encoder(nn.Flatten(), "pixels", Domain((1, 40, 40)))
+    large = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(1600, 7500)), "large", Domain((1, 40, 40)))
+    with pytest.warns(
+        HoldfastWarning, match=r"large takes 24 million operations an image, so quick looks at 75 images"
+    ):
+        (overlap,) = sized(Request(only=("overlap",)), [small, large])
+    assert settings(overlap)["pairs"] == 75
+    assert sized(Request(only=("overlap",)), [small]) == []
+    assert sized(Request(only=("overlap",), device="cuda"), [large]) == []
 
 
 @pytest.fixture

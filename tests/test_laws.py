@@ -18,7 +18,7 @@ from holdfast.catalog import evaluations
 from holdfast.config import attack_fields
 from holdfast.encoder import Encoder
 from holdfast.errors import HoldfastError
-from holdfast.evaluation import Evaluation, Joint, Observation, Population, joined, parts
+from holdfast.evaluation import Evaluation, Joint, Observation, Population, joined, parts, pieces
 from holdfast.images import Images
 from holdfast.result import Claim, Result
 from holdfast.run import Run
@@ -230,7 +230,7 @@ def test_whatever_decides_a_number_is_in_its_key(evaluation: Evaluation) -> None
     unlabelled = Images(images.pixels(range(COUNT)), images.ids)
     key = key_of(evaluation, encoder, images, run)
     observed = parts(evaluation.observation())
-    labelled = any(what.uses_labels for what in (evaluation, *observed))
+    labelled = any(what.uses_labels for what in pieces(evaluation))
     assert (key_of(evaluation, encoder, unlabelled, run) != key) == labelled
     assert key_of(evaluation, encoder, images[list(range(COUNT))[::-1]], run) != key
     for other in (Run(seed=1), Run(attack_seed=1), Run(precision="float64")):

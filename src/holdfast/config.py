@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from inspect import formatannotation
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -24,7 +24,7 @@ from holdfast.errors import HoldfastError, HoldfastWarning, nearest
 from holdfast.evaluation import Evaluation
 from holdfast.result import Record
 from holdfast.spelling import convert, fields_of, number
-from holdfast.suites import SUITES
+from holdfast.suites import SUITES, suite_settings
 
 Settings = Mapping[str, Mapping[str, Any]]
 
@@ -105,8 +105,8 @@ def references(asked: Request) -> list[tuple[str, Options]]:
     ]
 
 
-def planned(asked: Request) -> list[Evaluation]:
-    """Return the evaluations that ``asked`` names, with their settings."""
+def planned(asked: Request, operations: int = 0) -> list[Evaluation]:
+    """Return the evaluations that ``asked`` names, with their settings, for encoders of up to so many operations."""
     known = evaluations()
     for name in (*asked.only, *asked.settings):
         if name not in known:
@@ -123,7 +123,7 @@ def planned(asked: Request) -> list[Evaluation]:
         warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
     blind = {kind.name: dict.fromkeys(attack_fields(kind), "square") for kind in kinds} if asked.black_box else {}
-    chosen = _merged(_merged(_merged(SUITES[asked.suite].settings, over), blind), asked.settings)
+    chosen = _merged(_merged(_merged(suite_settings(asked.suite, operations), over), blind), asked.settings)
     return [build(kind, chosen.get(kind.name, {})) for kind in kinds]
 
 
@@ -139,8 +139,11 @@ def attack_fields(kind: type[Evaluation]) -> list[str]:
 
 def asked_balls(plan: Sequence[Evaluation]) -> set[Ball]:
     """Return the balls of attacks that somebody asked for; where a default one is too wide, its cell alone fails."""
-    kinds = [(one, vars(one)["balls"]) for one in plan if attacks_in_balls(type(one))]
-    return {ball for one, balls in kinds for ball in balls if ball not in fields_of(type(one))["balls"].default}
+    balls: set[Ball] = set()
+    for one in plan:
+        if attacks_in_balls(kind := type(one)):
+            balls |= {*vars(one)["balls"]} - {*cast(tuple[Ball, ...], fields_of(kind)["balls"].default)}
+    return balls
 
 
 def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:

@@ -278,7 +278,7 @@ def settings(thing: Evaluation | Observation) -> dict[str, Any]:
 def protocol(evaluation: Evaluation, images: Images, run: Run) -> dict[str, Any]:
     """Return everything but the encoder, the images and the version that decides the numbers of ``evaluation``."""
     own: dict[str, Any] = {**settings(evaluation), "seed": run.seed, "precision": run.precision}
-    for what in (evaluation, *parts(evaluation.observation())):
+    for what in pieces(evaluation):
         own |= circumstances(what, images, run)
     return own
 
@@ -300,6 +300,11 @@ def parts(observation: Observation) -> tuple[Observation, ...]:
         if isinstance(observation, Joint)
         else (observation,)
     )
+
+
+def pieces(evaluation: Evaluation) -> tuple[Evaluation | Observation, ...]:
+    """Return ``evaluation`` and the observations it is concluded from."""
+    return (evaluation, *parts(evaluation.observation()))
 
 
 def _plain(value: Any) -> Any:

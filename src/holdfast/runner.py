@@ -22,7 +22,7 @@ from holdfast.engine.local import Local
 from holdfast.engine.shards import CleanCodes, compute, observe
 from holdfast.engine.work import Forecast, operations
 from holdfast.errors import HoldfastError
-from holdfast.evaluation import Evaluation, Joint, Observation, Population, joined, parts
+from holdfast.evaluation import Evaluation, Joint, Observation, Population, joined, parts, pieces
 from holdfast.images import Images
 from holdfast.provenance import provenance
 from holdfast.result import Failure, Result
@@ -77,7 +77,7 @@ def evaluate(
     if not evaluations:
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
     began = monotonic() if began is None else began
-    forecast = Forecast({encoder.name: _operations(encoder) for encoder in encoders})
+    forecast = Forecast({encoder.name: operations(encoder) for encoder in encoders})
     table = _Table(evaluations, run, store, engine or Local(), progress, budget, began, forecast)
     for encoder in encoders:
         table.look_up(encoder, images_for)
@@ -86,14 +86,6 @@ def evaluate(
     if progress:
         progress("all cells", 1.0, 0.0)
     return table.results, table.failures
-
-
-def _operations(encoder: Encoder) -> int:
-    """Return the operations of ``encoder``; whoever cannot be run hears of it when it is examined."""
-    try:
-        return operations(encoder)
-    except Exception:
-        return 0
 
 
 @dataclass
@@ -125,7 +117,7 @@ class _Table:
             missing = [e for e, result in zip(self.evaluations, known, strict=True) if result is None]
             self.missing[encoder.name] = images, missing
             for evaluation in missing:
-                for what in (evaluation, *parts(evaluation.observation())):
+                for what in pieces(evaluation):
                     self.forecast.expect((encoder.name, what))
 
     def fill(self, encoder: Encoder) -> None:
@@ -230,8 +222,9 @@ class _Table:
         except Exception as error:
             log.debug("%s failed", encoder.name, exc_info=True)
             for evaluation in evaluations:
-                for what in (evaluation, *parts(evaluation.observation())):
-                    self.forecast.drop((encoder.name, what))
+                if (encoder.name, evaluation) in self.forecast.waiting:
+                    for what in pieces(evaluation):
+                        self.forecast.drop((encoder.name, what))
                 failure = Failure(
                     evaluation=evaluation.name,
                     encoder=encoder.name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,13 +22,16 @@ from holdfast.encoders.reference import named
 from holdfast.engine.base import Engine
 from holdfast.engine.local import Local
 from holdfast.engine.ray import Ray
-from holdfast.errors import HoldfastError, nearest
+from holdfast.engine.work import operations
+from holdfast.errors import HoldfastError, HoldfastWarning, nearest
+from holdfast.evaluation import Evaluation
 from holdfast.images import Images
 from holdfast.report import write
 from holdfast.result import Failure, Result
 from holdfast.run import Run
 from holdfast.runner import Progress, evaluate
 from holdfast.store import Store, StoreError
+from holdfast.suites import LARGE, suite_settings
 
 TOUR = "builtin:digits"
 
@@ -57,6 +61,7 @@ def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
     reference = images_reference(asked)
     store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
     encoders = encoders_of(asked)
+    evaluations = sized(asked, encoders) or evaluations
     for ball, encoder in product(asked_balls(evaluations), encoders):
         ball.check(encoder.domain)
 
@@ -82,6 +87,28 @@ def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
             "so free some space and run the same command again"
         ) from error
     return Outcome(results, failures, written["report.html"])
+
+
+def sized(asked: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return the plan of quick for large encoders, one for all of them, so that they can be compared; else nothing.
+
+    It follows their operations, not their speed, so that the same command always asks for the same.
+    """
+    largest = max(operations(encoder) for encoder in encoders) if asked.device == "cpu" else 0
+    if asked.suite != "quick" or largest <= LARGE:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warned when it was planned first
+        plan = planned(asked, largest)
+    name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
+    counts = suite_settings("quick", largest)["displacement"]
+    warnings.warn(
+        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick looks at {counts['attacked']} images "
+        "instead of 300 and attacks them less often; --suite standard asks for everything, --device cuda is faster",
+        HoldfastWarning,
+        stacklevel=2,
+    )
+    return plan
 
 
 def encoders_of(asked: Request) -> list[Encoder]:

@@ -6,14 +6,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+Settings = Mapping[str, Mapping[str, Any]]
+
 
 @dataclass(frozen=True)
 class Suite:
     """``settings`` that replace the defaults, by evaluation and field; evaluations not named keep their own."""
 
     meaning: str
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
 
+
+_ONCE = {"balls": ["linf:0.05"], "divergences": ["l2"], "attacks": ["u-pgd", "adaptive:restarts=1"]}
+LARGE = 1_000_000
+"""From so many operations an image on, quick asks less of an encoder on a CPU: in full, it would take hours."""
+REACH = 6_000_000
+"""An encoder of so many operations gets the counts of quick in full, one of twice as many half of them."""
+COUNTS = ("attacked", "pairs", "anchors", "random")
+LEAST = 8
+_LARGE: Settings = {
+    "displacement": _ONCE,
+    "breakaway": {**_ONCE, "pairwise": "adaptive:restarts=1"},
+    "impersonation": _ONCE,
+    "overlap": _ONCE,
+    "masking": {"attack": "adaptive:restarts=2", "blind": "square:queries=100"},
+    "synbench": {"samples": 256},
+    "clever": {"batches": 20, "guided": 2},
+    "instance-accuracy": {"balls": ["linf:0.05"]},
+    "certified-breakaway": {"balls": ["linf:0.05"], "divergences": ["l2"]},
+    "certified-overlap": {"balls": ["linf:0.05"], "divergences": ["l2"]},
+    "certified-displacement": {"balls": ["linf:0.05"], "divergences": ["l2"]},
+}
+"""What quick changes beside the counts for large encoders."""
 
 _STRONG = ["u-pgd", "adaptive:steps=100,restarts=5", "square"]
 _DIVERGENCES = ["l2", "cosine", "whitened", "rank"]
@@ -73,3 +97,22 @@ SUITES = {
         },
     ),
 }
+
+
+def suite_settings(suite: str, operations: int = 0) -> Settings:
+    """Return the settings of ``suite``; those of quick have sizes for encoders of so many operations an image.
+
+    Example:
+        >>> [suite_settings("quick", n)["overlap"]["pairs"] for n in (0, 12_000_000, 60_000_000, 10**10)]
+        [300, 150, 30, 8]
+    """
+    given = SUITES[suite].settings
+    if suite != "quick" or operations <= LARGE:
+        return given
+    return {name: {**_counted(fields, operations), **_LARGE.get(name, {})} for name, fields in given.items()}
+
+
+def _counted(fields: Mapping[str, Any], operations: int) -> dict[str, Any]:
+    """Return ``fields`` with counts in proportion to what the encoder allows."""
+    share = min(1.0, REACH / operations)
+    return {name: max(LEAST, round(value * share)) if name in COUNTS else value for name, value in fields.items()}

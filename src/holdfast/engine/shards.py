@@ -97,7 +97,8 @@ def _missing(rows: Sequence[int], held: set[str], observation: Observation, popu
     Cutting comes first, so that an interrupted run goes on with the very shards of an unbroken one.
     """
     size, ids = max(1, _size(population, observation) // observation.inputs(population)), observation.ids(population)
-    first = min(size, max(1, len(rows) // FIRST))
+    # Clean codes are quick, and copies of one image keep one code while they share a batch.
+    first = size if isinstance(observation, CleanCodes) else min(size, max(1, len(rows) // FIRST))
     cut = [rows[:first], *(rows[start : start + size] for start in range(first, len(rows), size))]
     shards = ([row for row in shard if ids[row] not in held] for shard in cut)
     return [shard for shard in shards if shard]

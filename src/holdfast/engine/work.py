@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, final
@@ -21,7 +22,8 @@ Piece = tuple[str, Observation | Evaluation]
 def operations(encoder: Encoder) -> int:
     """Return the floating-point operations of one image's code, those of products and convolutions alone.
 
-    Counted rather than timed, so that the same encoder always has the same number. What torch does not see counts as 0.
+    Counted rather than timed, so that the same encoder always has the same number. What torch does not see counts as 0,
+    and so does an encoder that fails: its examination says why.
 
     Example:
         >>> from torch import nn
@@ -31,7 +33,8 @@ def operations(encoder: Encoder) -> int:
     """
     weight = next(encoder.module.parameters(), torch.zeros(()))
     image = torch.full((1, *encoder.domain.shape), encoder.domain.low, device=weight.device, dtype=weight.dtype)
-    with torch.no_grad(), _Counting() as counted:
+    counted = _Counting()
+    with torch.no_grad(), counted, suppress(Exception):
         encoder.module(image)
     return counted.operations
 
