@@ -52,7 +52,7 @@ class Spectral(Evaluation):
     layers: tuple[str, ...] = ()
     certify: bool = True
     name = "spade"
-    version = 1
+    version = 2
     title = "Spectral stretch (SPADE)"
     meaning = (
         "The SPADE score says how much farther apart an encoder can put images that are neighbours in pixels, as seen by "
