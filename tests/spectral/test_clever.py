@@ -129,7 +129,11 @@ def test_random_and_guided_images_are_both_printed():
     groups = {e.conditions["samples"]: e for e in found.estimates if e.conditions.get("margin") == "targeted"}
     assert set(groups) == {"12 random", "10 random", "3 by SPADE"}
     missing = {name: int((e.reason or "0").split()[0]) for name, e in groups.items()}
-    assert {name: e.n + missing[name] for name, e in groups.items()} == {"12 random": 12, "10 random": 10, "3 by SPADE": 3}
+    assert {name: e.n + missing[name] for name, e in groups.items()} == {
+        "12 random": 12,
+        "10 random": 10,
+        "3 by SPADE": 3,
+    }
     assert groups["12 random"].series == "clever_score"
     assert groups["3 by SPADE"].series is None
     assert len(found.findings.ids) == 12
@@ -256,7 +260,7 @@ def test_images_without_a_fit_have_no_score_and_are_counted():
     said = next(w for w in found.findings.warnings if "without a CLEVER score" in w)
     assert f"{len(missing)} of 20 targeted in l1:1.0" in said
     assert "raise batches and draws" in said
-    assert 0 < min(v for v in targeted.values if v == v)
+    assert min(v for v in targeted.values if v == v) > 0
 
 
 def test_fits_are_counted_image_by_image():

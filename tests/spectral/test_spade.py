@@ -250,7 +250,9 @@ def test_two_alike_projections_are_tied():
     rng = np.random.default_rng(0)
     first = np.linalg.qr(rng.normal(size=(64, 12)))[0]
     second = np.linalg.qr(first + 0.03 * rng.normal(size=first.shape))[0]
-    kept = [Spectral(k=5)(linear(torch.tensor(m.T, dtype=torch.float32), (1, 8, 8)), digits(200)) for m in (first, second)]
+    kept = [
+        Spectral(k=5)(linear(torch.tensor(m.T, dtype=torch.float32), (1, 8, 8)), digits(200)) for m in (first, second)
+    ]
     results = [
         result.model_copy(update={"encoder": result.encoder.model_copy(update={"name": name})})
         for name, result in zip("ab", kept, strict=True)
