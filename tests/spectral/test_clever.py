@@ -251,7 +251,7 @@ def test_an_end_moves_with_its_values():
 def test_images_without_a_fit_have_no_score_and_are_counted():
     found = Clever(balls=(L1(1.0),), batches=8, draws=3, random=20, guided=0, rivals=1)(builtin(), digits(40), RUN)
     targeted = next(s for s in found.series if s.conditions.get("margin") == "targeted")
-    missing = np.flatnonzero(np.isnan(targeted.values))
+    missing = np.flatnonzero(np.isnan(targeted.values)).tolist()
     assert 2 <= len(missing) < 20
     assert {targeted.reasons[row] for row in missing} == {NO_FIT}
     estimate = found.estimate("clever_score", margin="targeted", samples="20 random")

@@ -30,7 +30,7 @@ from holdfast.spectral.points import points
 from holdfast.spectral.population import Asked, scores_of
 from holdfast.spectral.spade import Spectral
 from holdfast.spectral.stability import Subsets, baselines, noise, numbers, projection, subsets
-from tests.samples import DIGITS, builtin, digits
+from tests.samples import DIGITS, builtin, digits, linear
 from tests.spectral.graphs import folded
 
 RUN = Run(precision="float64")
@@ -213,7 +213,53 @@ def test_an_interval_holds_only_what_can_be():
     far = np.array([1.0, 9.0])
     made = Subsets(100, 50, dict.fromkeys(("spade_score", "eigenvalue_gap", "edge_hop_distortion"), far))
     ends = {name: made.interval(name, 1.5)[0] for name in made.found}
-    assert ends == {"spade_score": 0, "eigenvalue_gap": 1, "edge_hop_distortion": 1}
+    assert ends == {"spade_score": pytest.approx(0, abs=1e-6), "eigenvalue_gap": 1, "edge_hop_distortion": 1}
+    assert ends["spade_score"] > 0
+    assert np.isnan(made.interval("spade_score", 0.0)).all()
+
+
+def test_a_number_that_depends_on_the_size_keeps_its_relative_spread():
+    halves = np.random.default_rng(0).normal(10, 0.5, 8)
+    plain, shrunk = Subsets(100, 50, {"a": halves}), Subsets(100, 50, {"a": 7 * halves})
+    assert plain.interval("a", 3.0) == pytest.approx(shrunk.interval("a", 3.0))
+
+
+def test_values_of_one_graph_are_no_independent_samples(result):
+    """Intervals of means and medians over samples come from whole subsets, and no two encoders are paired by them."""
+    for estimate in result.estimates:
+        if estimate.quantity not in ("node_score", "hop_distortion"):
+            continue
+        assert estimate.series is None
+        if estimate.conditions.get("vectors") in ("1", "2"):
+            assert isnan(estimate.low)
+            assert "first eigenvectors" in estimate.method
+        else:
+            assert estimate.statistic == "whole"
+            assert estimate.low < estimate.value < estimate.high
+            assert "4 random subsets of 60 samples" in estimate.method
+    hops, edges = result.estimate("hop_distortion"), result.estimates
+    edge = next(e for e in edges if e.quantity == "edge_hop_distortion" and "outputs" not in e.conditions)
+    assert hops.high - hops.low == pytest.approx(edge.high - edge.low, rel=1), "hardly another number"
+    label = result.estimate("label_score", label="0")
+    assert isnan(label.low)
+    assert label.method.startswith("no interval: ")
+
+
+def test_two_alike_projections_are_tied():
+    """They differ on most samples in the same direction, for the graphs share their accidents; that decides nothing."""
+    rng = np.random.default_rng(0)
+    first = np.linalg.qr(rng.normal(size=(64, 12)))[0]
+    second = np.linalg.qr(first + 0.03 * rng.normal(size=first.shape))[0]
+    kept = [
+        Spectral(k=5)(linear(torch.tensor(m.T, dtype=torch.float32), (1, 8, 8)), digits(200)) for m in (first, second)
+    ]
+    results = [
+        result.model_copy(update={"encoder": result.encoder.model_copy(update={"name": name})})
+        for name, result in zip("ab", kept, strict=True)
+    ]
+    outcomes = {(c.quantity, p.difference.outcome) for c in compare(results).contests for p in c.pairs}
+    assert {quantity for quantity, _ in outcomes} >= {"node_score", "hop_distortion", "spade_score"}
+    assert {outcome for _, outcome in outcomes} == {"tied"}
 
 
 def test_missing_intervals_are_no_comparison(tmp_path):

@@ -145,7 +145,7 @@ def scored(drawing: Drawing, seed: int = 0) -> Spade:
         riemannian=riemannian(found.values),
         riemannian_all=riemannian(all_values(inputs, outputs)) if inputs.n <= DENSE else None,
         edge_scores=edges,
-        edge_scores_all=_closed_form(inputs, outputs, seed),
+        edge_scores_all=edge_scores_all(drawing, seed),
         hops=edge_hops(inputs, outputs, seed),
         stretch=_stretch(inputs, outputs, edges[TOP], seed),
         cut=sweep(inputs, outputs, found.vectors[:, 0]),
@@ -179,7 +179,9 @@ def _infinite(drawing: Drawing, split: Split, seed: int) -> Spade:
     )
 
 
-def _closed_form(inputs: Graph, outputs: Graph, seed: int) -> Float[np.ndarray, "m"] | None:
+def edge_scores_all(drawing: Drawing, seed: int) -> Float[np.ndarray, "m"] | None:
+    """Return the score of every input edge from all eigenvectors; None if there are too many samples."""
+    inputs, outputs = drawing.inputs, drawing.outputs
     if inputs.n > FACTORED:
         return None
     return forms(inputs, Laplacian(outputs), inputs.edges, sketch_rows(inputs.n), seed)

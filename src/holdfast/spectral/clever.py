@@ -86,7 +86,9 @@ class Clever(Evaluation):
                 for samples, where in places.items():
                     given = {"ball": str(ball), "margin": kind, "samples": samples}
                     part = _series(given, scores[where.numpy()], (margins[where.numpy()] > 0).all(axis=1))
-                    estimate = summarise(part, "mean", "higher", most=ball.radius) if len(where) else None
+                    # The radius limits the scores where they meet it; elsewhere it is no more than far away.
+                    most = ball.radius if ball.radius in part.values else None
+                    estimate = summarise(part, "mean", "higher", most=most) if len(where) else None
                     if samples == everyone:
                         series.append(part)
                         warnings += _capped(part, ball)
@@ -133,7 +135,9 @@ def _unfitted(series: Sequence[Series]) -> list[str]:
     if not without:
         return []
     many = any(count >= UNFITTED * len(part.values) for part, count in counts if count)
-    advice = " Where it is one image in ten or more, the mean over the others is no estimate for all: raise batches and draws."
+    advice = (
+        " Where it is one in ten or more, the mean over the others is no estimate for all: raise batches and draws."
+    )
     return [f"Images without a CLEVER score, for {NO_FIT}: {', '.join(without)}.{advice if many else ''}"]
 
 

@@ -48,7 +48,7 @@ def assembled(
         _estimate(name, base, value, subsets.interval(name, value), found.inputs.n, subsets.method)
         for name, value in whole.items()
     ]
-    estimates += [*_brackets(found, base), *_spread(subsets, base), *summaries(series)]
+    estimates += [*_brackets(found, base), *_spread(subsets, base), *summaries(series, subsets)]
     for name, draws in baselines.items():
         estimates += _ranges({**base, "outputs": name}, draws, found.inputs.n)
     estimates += [_layer({**conditions(other), "outputs": name}, other) for name, other in others.items()]

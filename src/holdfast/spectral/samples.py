@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isinf, nan
 
 import numpy as np
 from jaxtyping import Float
 
 from holdfast.result import Claim, Conditions, Estimate, Series
 from holdfast.spectral.analysis import RANKS, TOP, Spade
-from holdfast.stats import skewed_interval, summarise
+from holdfast.spectral.stability import Subsets, node_score
+from holdfast.stats import summarise
 
 GROUPS = 20
 """Labels or clusters shown, the largest first."""
+INFINITE = "no interval: infinite, for output components separate input neighbours"
+UNSTEADY = "no interval: the first eigenvectors are others in other samples"
+RELATED = "no interval: scores of one graph's samples depend on each other"
 
 
 def per_sample(found: Spade, base: Conditions) -> list[Series]:
@@ -48,17 +53,21 @@ def _missing(found: Spade, row: int) -> str:
     )
 
 
-def summaries(series: Sequence[Series]) -> list[Estimate]:
-    """Return means over the samples, but medians of node scores: a few samples hold most of their sum."""
+def summaries(series: Sequence[Series], subsets: Subsets) -> list[Estimate]:
+    """Return means over the samples, but medians of node scores: a few samples hold most of their sum.
+
+    All samples share two graphs, so their values depend on each other: intervals come from whole subsets.
+    """
     made = []
     for part in series:
-        values = np.asarray(part.values)
-        median = part.quantity == "node_score"
-        if np.isinf(values).any() and not median:
-            note = "no interval: infinite, for output components separate input neighbours"
-            made.append(summarise(part, "mean", "lower").model_copy(update={"method": note}))
-        else:
-            made.append(summarise(part, "median" if median else "mean", "lower"))
+        whole = summarise(part, "median" if part.quantity == "node_score" else "mean", "lower")
+        vectors = part.conditions.get("vectors")
+        low, high = subsets.interval(node_score(vectors) if vectors else part.quantity, whole.value)
+        method = INFINITE if isinf(whole.value) else subsets.method
+        if vectors and vectors not in (str(TOP), "all"):
+            method = UNSTEADY
+        update = {"low": low, "high": high, "method": method, "series": None, "statistic": "whole"}
+        made.append(whole.model_copy(update=update))
     return made
 
 
@@ -69,18 +78,17 @@ def group_means(found: Spade, given: Conditions, groups: Mapping[str, Sequence[i
     for name in sorted(largest, key=list(groups).index) if kind == "label" else largest:
         values = scores[list(groups[name])]
         values = values[np.isfinite(values)]
-        ends = skewed_interval(values)
-        if np.isnan(ends[0]):
+        if not len(values):
             continue
         made.append(
             Estimate(
                 quantity=f"{kind}_score",
                 conditions={**given, kind: name},
                 value=float(values.mean()),
-                low=min(ends[0], float(values.mean())),
-                high=max(ends[1], float(values.mean())),
+                low=nan,
+                high=nan,
                 n=len(values),
-                method="Student's interval with skewness removed",
+                method=RELATED,
                 unit="squared stretch",
                 claim=Claim.ESTIMATE,
                 of=f"mean stretch around the samples of the {kind}",

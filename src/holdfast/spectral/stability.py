@@ -9,47 +9,57 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from math import sqrt
+from math import exp, sqrt
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
 from holdfast.noise import Noise
-from holdfast.spectral.analysis import TOP
+from holdfast.spectral.analysis import TOP, edge_scores_all
 from holdfast.spectral.drawing import SAMPLES_PER_NEIGHBOUR, Drawing, draw
 from holdfast.spectral.eigen import DENSE, SCORES, all_values, spectrum
 from holdfast.spectral.graphs.base import Manifold
 from holdfast.spectral.hops import edge_hops
 from holdfast.spectral.points import BLOCK, Points, points
-from holdfast.spectral.scores import riemannian
+from holdfast.spectral.scores import edge_scores, riemannian
 
 LARGEST = 5000
 """Largest subset: a few of them must not cost more than the whole."""
 CHUNK = 4096
 """Features projected together."""
 Numbers = dict[str, float]
-LEAST = {"eigenvalue_gap": 1.0, "edge_hop_distortion": 1.0}
+LEAST = {"eigenvalue_gap": 1.0, "edge_hop_distortion": 1.0, "hop_distortion": 1.0}
 """What a number cannot fall below, if that is more than zero: eigenvalues descend, and no two samples share a node."""
 
 
+def node_score(vectors: int | str) -> str:
+    """Return what the median node score from so many eigenvectors is called among the numbers."""
+    return f"node_score {vectors}"
+
+
 def numbers(drawing: Drawing, seed: int = 0) -> Numbers:
-    """Return the population's numbers that cost little: eigenvalues and hops."""
+    """Return the population's numbers that cost little: eigenvalues and what follows from them, and hops."""
     inputs, outputs = drawing.inputs, drawing.outputs
     if drawing.split is not None:
-        values = np.array([np.inf])
-        found = {"spade_score": np.inf, "riemannian_distance": np.inf, "eigenvalue_gap": np.inf}
+        found = dict.fromkeys(("spade_score", "riemannian_distance", "eigenvalue_gap", node_score(TOP)), np.inf)
     else:
-        values = spectrum(inputs, outputs, TOP, SCORES, seed).values
+        largest = spectrum(inputs, outputs, TOP, SCORES, seed)
         found = {
-            "spade_score": float(values[0]),
-            "riemannian_distance": riemannian(values),
-            "eigenvalue_gap": float(values[0] / values[1]),
+            "spade_score": float(largest.values[0]),
+            "riemannian_distance": riemannian(largest.values),
+            "eigenvalue_gap": float(largest.values[0] / largest.values[1]),
+            node_score(TOP): float(np.nanmedian(inputs.node_means(edge_scores(inputs, largest, TOP)))),
         }
     if inputs.n <= DENSE // 2:  # half of what the whole may have: as large as its subsets
         whole = np.inf if drawing.split else riemannian(all_values(inputs, outputs))
         found["riemannian_distance_all"] = whole
-    return {**found, "edge_hop_distortion": float(np.nanmean(edge_hops(inputs, outputs, seed)))}
+    hops = edge_hops(inputs, outputs, seed)
+    return {
+        **found,
+        "edge_hop_distortion": float(np.nanmean(hops)),
+        "hop_distortion": float(np.nanmean(inputs.node_means(hops))),
+    }
 
 
 @dataclass(frozen=True)
@@ -65,17 +75,18 @@ class Subsets:
     def interval(self, name: str, value: float, confidence: float = 0.95) -> tuple[float, float]:
         """Return the delete-d jackknife interval around the whole's ``value`` (Shao and Wu 1989).
 
-        The variance over subsets times ``size / (n - size)``, cut where the number cannot be (see ``LEAST``). There is
-        none, nan, with fewer than two subsets or where a number is infinite.
+        The variance of the logarithm over subsets times ``size / (n - size)``: numbers that grow or shrink with the number
+        of samples, as node scores do, keep their relative spread. It is cut where the number cannot be (see ``LEAST``).
+        There is none, nan, with fewer than two subsets or where a number is infinite or zero.
         """
         from scipy.special import stdtrit
 
-        values = self.found.get(name, np.empty(0))
-        if len(values) < 2 or not np.isfinite(values).all() or not np.isfinite(value):
+        values = np.append(self.found.get(name, np.empty(0)), value)
+        if len(values) < 3 or not (np.isfinite(values) & (values > 0)).all():
             return np.nan, np.nan
-        error = values.std(ddof=1) * sqrt(self.size / (self.n - self.size))
-        half = float(stdtrit(len(values) - 1, (1 + confidence) / 2)) * error
-        return max(min(LEAST.get(name, 0.0), value), value - half), value + half
+        error = np.log(values[:-1]).std(ddof=1) * sqrt(self.size / (self.n - self.size))
+        half = float(stdtrit(len(values) - 2, (1 + confidence) / 2)) * float(error)
+        return max(min(LEAST.get(name, 0.0), value), value * exp(-half)), value * exp(half)
 
     @property
     def method(self) -> str:
@@ -101,9 +112,17 @@ def subsets(x: Points, y: Points, k: int, manifold: Manifold, count: int, seed: 
     found: dict[str, list[float]] = {}
     for rows in _choices(n, size, count, seed):
         drawing = draw(x.subset(rows), y.subset(rows), k, manifold, repair, seed)
-        for name, value in numbers(drawing, seed).items():
+        for name, value in {**numbers(drawing, seed), **_all_vectors(drawing, seed)}.items():
             found.setdefault(name, []).append(value)
     return Subsets(n, size, {name: np.array(values) for name, values in found.items()})
+
+
+def _all_vectors(drawing: Drawing, seed: int) -> Numbers:
+    """Return the median node score from all eigenvectors, which costs as much as the other numbers together."""
+    if drawing.split is not None:
+        return {node_score("all"): np.inf}
+    scores = edge_scores_all(drawing, seed)
+    return {} if scores is None else {node_score("all"): float(np.nanmedian(drawing.inputs.node_means(scores)))}
 
 
 def _choices(n: int, size: int, count: int, seed: int) -> Iterator[np.ndarray]:

@@ -1,0 +1,52 @@
+"""Intervals cover and alike encoders are tied, on populations drawn afresh; see ``benchmarks/coverage_spectral.py``."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from benchmarks.coverage_spectral import CASES, Row, encoders, images, simulate, swap, table
+from scipy.stats import binom
+
+RARE = 1e-3
+"""Chance at which one of some forty numbers may fail though all is well."""
+
+
+@pytest.fixture(scope="module")
+def found() -> list[Row]:
+    small = [case for case in CASES if case.size in (50, 400)]
+    return simulate(small, replications=16, processes=2)
+
+
+@pytest.mark.slow
+def test_every_interval_covers_or_says_why_there_is_none(found):
+    for row in found:
+        if row.intervals:
+            assert binom.cdf(row.covered, row.intervals, 0.92) > RARE, row
+        if row.without:
+            assert row.method.startswith(("no interval", "undefined")), row
+    assert {row.kind for row in found if row.intervals} == {"linear", "network"}
+
+
+@pytest.mark.slow
+def test_encoders_of_equal_truth_are_rarely_told_apart(found):
+    assert sum(row.compared for row in found) > 100
+    for row in found:
+        assert binom.sf(row.wrong - 1, row.compared, 0.05) > RARE, row
+
+
+@pytest.mark.slow
+def test_the_table_has_a_line_for_each_number(found):
+    text = table(found)
+    assert len(text.splitlines()) == len(found) + 2
+    assert "| hop_distortion |" in text
+    assert "no interval: the first eigenvectors" in text
+
+
+def test_twins_have_equal_truth_but_other_values():
+    """The generator is symmetric: swapped images come from it too."""
+    shown = images(4000, 3).pixels(range(4000))
+    assert torch.allclose(shown.mean(0), swap(shown).mean(0), atol=0.02)
+    for kind in ("linear", "network"):
+        own, twin = encoders(kind)
+        assert torch.equal(own.forward(shown[:5]), twin.forward(swap(shown[:5])))
+        assert not torch.allclose(own.forward(shown[:5]), twin.forward(shown[:5]))
