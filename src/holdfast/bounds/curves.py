@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from math import inf, pi, sqrt
+from math import exp, inf, log1p, pi, sqrt
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ class Curve:
     turns: tuple[float, ...] = ()
     domain: float = -inf
     """The function is defined above this value alone."""
+    jump: float = 0.0
+    """The function may lie this far from one with that derivative."""
 
     def rule(self) -> Rule:
         return Rule(self.function, self.interval, self.relax, lambda box: box.lower < box.upper)
@@ -40,7 +42,7 @@ class Curve:
     def interval(self, box: Box) -> Box:
         ends = [self._at(point.clamp(*box)) for point in (*box, *self._constants(self.turns, box.lower))]
         values = torch.stack(ends)
-        return Box(*_outward(values.amin(0), values.amax(0), torch.zeros_like(box.lower)))
+        return Box(*_outward(values.amin(0) - self.jump, values.amax(0) + self.jump, torch.zeros_like(box.lower)))
 
     def relax(self, box: Box) -> Planes:
         lower, upper = self._slopes(box, -1), self._slopes(box, 1)
@@ -84,7 +86,7 @@ class Curve:
         ends = [self._constants((bend,), box.lower)[0].clamp(*box) for bend in (-inf, *self.bends, inf)]
         points = [*ends, *(self._tangent(a, b, slope) for a, b in pairwise(ends))]
         gaps = torch.stack([self._at(x) - slope * x for x in points])
-        return gaps.amin(0), gaps.amax(0)
+        return gaps.amin(0) - self.jump, gaps.amax(0) + self.jump
 
     def _tangent(self, low: Values, high: Values, slope: Values) -> Values:
         """Return the point between ``low`` and ``high``, where ``f'`` is monotone, at which ``f' = slope``, or an end."""
@@ -121,8 +123,34 @@ def _gelu_tanh_slope(x: Tensor) -> Tensor:
     return (1 + t) / 2 + x / 2 * (1 - t * t) * a * (1 + 3 * b * x * x)
 
 
+def _mish_slope(x: Tensor) -> Tensor:
+    t = torch.tanh(functional.softplus(x))
+    return t + x * (1 - t * t) * torch.sigmoid(x)
+
+
+def _hardswish_slope(x: Tensor) -> Tensor:
+    # At its ends, that of the parabola: the other side of each is a line, where any slope finds an end.
+    return torch.where(x < -3, 0.0, torch.where(x > 3, 1.0, x / 3 + 0.5))
+
+
+def elu(alpha: float) -> Rule:
+    """``x`` above zero, ``alpha * (exp(x) - 1)`` below (Clevert et al. 2015, https://arxiv.org/abs/1511.07289)."""
+
+    def slope(x: Tensor) -> Tensor:
+        return torch.where(x > 0, 1.0, alpha * torch.exp(x.clamp_max(0)))
+
+    return Curve(partial(functional.elu, alpha=alpha), slope, (0.0,), (0.0,)).rule()
+
+
+def softplus(threshold: float) -> Rule:
+    """``log(1 + exp(x))``, but ``x`` itself above the threshold, as torch computes it."""
+    jump = log1p(exp(-threshold))
+    return Curve(partial(functional.softplus, threshold=threshold), torch.sigmoid, jump=jump).rule()
+
+
 CURVES = {
     "sigmoid": Curve(torch.sigmoid, lambda x: torch.sigmoid(x) * torch.sigmoid(-x), (0.0,)),
+    "log_sigmoid": Curve(functional.logsigmoid, lambda x: torch.sigmoid(-x)),
     "tanh": Curve(torch.tanh, lambda x: 1 - torch.tanh(x) ** 2, (0.0,)),
     "gelu": Curve(
         functional.gelu, lambda x: _normal_share(x) + x * _normal(x), (-sqrt(2), sqrt(2)), (-0.7517915246935646,)
@@ -134,6 +162,8 @@ CURVES = {
         (-0.7524614220710163,),
     ),
     "silu": Curve(functional.silu, _silu_slope, (-2.399357280515468, 2.399357280515468), (-1.278464542761074,)),
+    "mish": Curve(functional.mish, _mish_slope, (-2.256376396360793, 1.490571179485428), (-1.192431214515495,)),
+    "hardswish": Curve(functional.hardswish, _hardswish_slope, (-3.0, 3.0), (-1.5,)),
     "exp": Curve(torch.exp, torch.exp),
     "square": Curve(torch.square, lambda x: 2 * x, turns=(0.0,)),
     "sqrt": Curve(torch.sqrt, lambda x: 0.5 / torch.sqrt(x), domain=0.0),

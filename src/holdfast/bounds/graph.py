@@ -18,6 +18,9 @@ from holdfast.bounds.affine import Affine, Diagonal, General
 from holdfast.bounds.curves import CURVES
 from holdfast.bounds.forms import Shape
 from holdfast.bounds.relaxations import Rule, product_rule, relu_rule
+from holdfast.errors import HoldfastError
+
+Number = float | int
 
 RULES: dict[str, Rule] = {
     "relu": relu_rule(),
@@ -102,6 +105,10 @@ class Builder:
         self.nodes.append(node)
         return Var(node.index, shape)
 
+    def constant(self, value: Tensor | Number) -> Tensor:
+        """Return ``value`` in the graph's precision, on its device."""
+        return torch.as_tensor(value, dtype=self.dtype, device=self.device)
+
     def affine(self, function: Callable[..., Tensor], *inputs: Var, absolute: Callable[..., Tensor]) -> Var:
         """Append ``function``, affine in its inputs; ``absolute`` is the same with absolute coefficients, no constant."""
         shapes = [var.shape for var in inputs]
@@ -110,15 +117,18 @@ class Builder:
 
     def monotone(self, function: Callable[..., Tensor], *inputs: Var) -> Var:
         """Append ``function``, affine in its inputs with no negative coefficient: views, sums, means."""
-        offset = function(*self._zeros([var.shape for var in inputs]))
+        zeros = self._zeros([var.shape for var in inputs])
+        offset = function(*zeros)
+        if bool((function(*(zero + 1 for zero in zeros)) < offset).any()):
+            raise HoldfastError(f"{self.naming} with a negative factor cannot be bounded; use a positive one")
         return self.affine(function, *inputs, absolute=lambda *radii: function(*radii) - offset)
 
-    def combine(self, factors: list[Tensor | float], *inputs: Var, offset: Tensor | None = None) -> Var:
+    def combine(self, factors: list[Tensor | Number], *inputs: Var, offset: Tensor | None = None) -> Var:
         """Append ``sum_i factors_i * inputs_i + offset``, entry by entry, with broadcasting."""
         sizes = [tensor.shape for tensor in (*factors, *inputs, offset) if isinstance(tensor, Tensor | Var)]
         shape = tuple(torch.broadcast_shapes(*sizes))
         wide = tuple(self.expand(var, shape) for var in inputs)
-        full = [factor.expand(shape) if isinstance(factor, Tensor) else factor for factor in factors]
+        full = [factor.expand(shape) if isinstance(factor, Tensor) else float(factor) for factor in factors]
         return self._append(shape, wide, Diagonal(tuple(full), None if offset is None else offset.expand(shape)))
 
     def expand(self, var: Var, shape: Shape) -> Var:
@@ -129,10 +139,12 @@ class Builder:
         """Append an affine operation made elsewhere."""
         return self._append(shape, (var,), operation)
 
-    def nonlinear(self, rule: str, *inputs: Var) -> Var:
-        """Append one of ``RULES``, entry by entry, with broadcasting."""
+    def nonlinear(self, rule: str | Rule, *inputs: Var) -> Var:
+        """Append a rule, or that of ``RULES`` with this name, entry by entry, with broadcasting."""
         shape = tuple(torch.broadcast_shapes(*(var.shape for var in inputs)))
-        return self._append(shape, tuple(self.expand(var, shape) for var in inputs), RULES[rule])
+        return self._append(
+            shape, tuple(self.expand(var, shape) for var in inputs), RULES[rule] if isinstance(rule, str) else rule
+        )
 
     def graph(self, output: Var) -> Graph:
         """Return the graph that computes ``output``, without what it does not need."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.bounds.affine import Convolution
-from holdfast.bounds.composed import COMPOSED, products
+from holdfast.bounds.composed import COMPOSED, group_norm, matmul
 from holdfast.bounds.graph import Builder, Var
 from holdfast.errors import HoldfastError
 
@@ -22,8 +22,10 @@ Operation = Callable[..., Any]
 Number = float | int
 
 
-def _monotone(function: Callable[..., Tensor]) -> Operation:
+def _monotone(name: str) -> Operation:
     """Views, sums and means: affine in one tensor, without negative coefficients."""
+    # What cannot be viewed in the batches that bounds are computed in can be copied.
+    function = getattr(torch.ops.aten, VIEWS.get(name, name))
 
     def build(builder: Builder, x: Var, *args: Any, **kwargs: Any) -> Var:
         return builder.monotone(lambda value: function(value, *args, **kwargs), x)
@@ -44,16 +46,8 @@ def _parts(function: Callable[..., Any]) -> Operation:
     return build
 
 
-def _same(builder: Builder, x: Var, *args: Any, **kwargs: Any) -> Var:
-    return x
-
-
-def _cast(builder: Builder, x: Var, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Var:
-    """A cast is no function that is bounded, unless it keeps at least single precision."""
-    for kind in (dtype, *args):
-        if isinstance(kind, torch.dtype) and kind not in (torch.float32, torch.float64):
-            raise HoldfastError(f"a cast to {kind} rounds and cannot be bounded; compute in float32 or float64")
-    return x
+def _same(builder: Builder, x: Var | Tensor, *args: Any, **kwargs: Any) -> Var | Tensor:
+    return x.to(builder.dtype) if isinstance(x, Tensor) else x
 
 
 def _dropout(builder: Builder, x: Var, p: Number, train: bool) -> Var:
@@ -72,16 +66,12 @@ def _cat(builder: Builder, tensors: list[Var | Tensor], dim: int = 0, stack: boo
     return builder.monotone(function, *(part for part in tensors if isinstance(part, Var)))
 
 
-def _constant(builder: Builder, value: Tensor | Number) -> Tensor:
-    return torch.as_tensor(value, dtype=builder.dtype, device=builder.device)
-
-
 def _add(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
     if isinstance(x, Var) and isinstance(y, Var):
         return builder.combine([1.0, float(alpha)], x, y)
     if isinstance(x, Var):
-        return builder.combine([1.0], x, offset=_constant(builder, y) * alpha)
-    return builder.combine([float(alpha)], y, offset=_constant(builder, x))
+        return builder.combine([1.0], x, offset=builder.constant(y) * alpha)
+    return builder.combine([float(alpha)], y, offset=builder.constant(x))
 
 
 def _sub(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
@@ -96,25 +86,21 @@ def _mul(builder: Builder, x: Any, y: Any) -> Var:
     if isinstance(x, Var) and isinstance(y, Var):
         return builder.nonlinear("square", x) if x == y else builder.nonlinear("product", x, y)
     var, factor = (x, y) if isinstance(x, Var) else (y, x)
-    return builder.combine([_constant(builder, factor)], var)
+    return builder.combine([builder.constant(factor)], var)
 
 
-def _div(builder: Builder, x: Any, y: Any) -> Var:
+def _div(builder: Builder, x: Any, y: Any, rounding_mode: str | None = None) -> Var:
+    if rounding_mode is not None:
+        raise HoldfastError(f"div with rounding_mode={rounding_mode!r} jumps and cannot be bounded; divide without it")
     if isinstance(y, Var):
         return _mul(builder, x, builder.nonlinear("reciprocal", y))
-    return _mul(builder, x, 1 / _constant(builder, y))
+    return _mul(builder, x, 1 / builder.constant(y))
 
 
-def _matmul(builder: Builder, x: Any, y: Any) -> Var:
-    if isinstance(x, Var) and isinstance(y, Var):
-        return products(builder, x, y)
-    if isinstance(x, Var):
-        return builder.affine(lambda v: torch.matmul(v, y), x, absolute=lambda r: torch.matmul(r, y.abs()))
-    return builder.affine(lambda v: torch.matmul(x, v), y, absolute=lambda r: torch.matmul(x.abs(), r))
-
-
-def _addmm(builder: Builder, bias: Tensor, x: Any, y: Any) -> Var:
-    return _add(builder, _matmul(builder, x, y), bias)
+def _addmm(builder: Builder, x: Any, y: Any, z: Any, beta: Number = 1, alpha: Number = 1) -> Var:
+    """``beta * x + alpha * y z``."""
+    scaled = beta * x if isinstance(x, Tensor) else builder.combine([beta], x)
+    return _add(builder, scaled, matmul(builder, y, z), alpha)
 
 
 def _fixed(weight: Any, of: str) -> Tensor:
@@ -145,7 +131,7 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Var:
-    if isinstance(padding, str):
+    if isinstance(padding, str) or len(x.shape) != 4 or x.shape[0] != 1:  # windows are those of a single image
         return _conv(functional.conv2d)(builder, x, weight, bias, stride, padding, dilation, groups)
     settings = (_pair(stride), _pair(padding), _pair(dilation), groups)
     convolution = Convolution(_fixed(weight, "conv2d"), bias, x.shape, *settings)
@@ -184,41 +170,42 @@ def _batch_norm(
     return [builder.combine([factor.reshape(column)], x, offset=offset.reshape(column))]
 
 
-VIEWS: dict[str, Callable[..., Tensor]] = {
-    "view": torch.reshape,  # a view of a batch need not be one: its axes may lie apart in memory
-    "reshape": torch.reshape,
-    "_unsafe_view": torch.reshape,
-    "flatten": torch.flatten,
-    "unflatten": torch.unflatten,
-    "squeeze": torch.squeeze,
-    "unsqueeze": torch.unsqueeze,
-    "permute": torch.permute,
-    "transpose": torch.transpose,
-    "t": torch.t,
-    "expand": lambda x, shape, implicit=False: x.expand(shape),
-    "repeat": lambda x, sizes: x.repeat(sizes),
-    "select": torch.select,
-    "slice": torch.ops.aten.slice,
-    "narrow": torch.narrow,
-    "flip": torch.flip,
-    "roll": torch.roll,
-}
-MEANS: dict[str, Callable[..., Tensor]] = {
-    "sum": torch.sum,
-    "mean": torch.mean,
-    "avg_pool1d": functional.avg_pool1d,
-    "avg_pool2d": functional.avg_pool2d,
-    "adaptive_avg_pool1d": functional.adaptive_avg_pool1d,
-    "adaptive_avg_pool2d": functional.adaptive_avg_pool2d,
-    "pad": functional.pad,
-    "constant_pad_nd": functional.pad,
-    "upsample_nearest2d": torch.ops.aten.upsample_nearest2d,
-}
-SAME = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy", "_assert_tensor_metadata")
+def _instance_norm(
+    builder: Builder,
+    x: Var,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    own: bool,
+    momentum: Number,
+    eps: Number,
+    cudnn: bool,
+) -> Var:
+    """Normalisation by each channel's ``own`` statistics, or by stored ones."""
+    if own:
+        return group_norm(builder, x, x.shape[1], weight, bias, eps)
+    return _batch_norm(builder, x, weight, bias, mean, variance, momentum, eps)[0]
+
+
+VIEWS = {"view": "reshape", "_unsafe_view": "reshape"}
+MONOTONE = (
+    *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t"),
+    *("expand", "repeat", "tile", "repeat_interleave", "select", "slice", "narrow", "index_select", "flip", "roll"),
+    *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold", "im2col", "pad", "constant_pad_nd"),
+    *("sum", "mean", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
+    *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
+    *("upsample_nearest1d", "upsample_nearest2d", "_upsample_nearest_exact2d"),
+    *("upsample_linear1d", "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_trilinear3d"),
+)
+SAME = (
+    *("alias", "clone", "contiguous", "detach", "lift_fresh_copy"),
+    *("_to_copy", "to", "type_as"),  # to single or double precision: tracing refuses every result of another type
+)
 OPERATIONS: dict[str, Operation] = {
-    **{name: _monotone(function) for name, function in {**VIEWS, **MEANS}.items()},
+    **{name: _monotone(name) for name in MONOTONE},
     **dict.fromkeys(SAME, _same),
-    **dict.fromkeys(("_to_copy", "to", "type_as"), _cast),
+    "_assert_tensor_metadata": lambda builder, *args, **kwargs: None,
     "split": _parts(torch.split),
     "split_with_sizes": _parts(torch.split),
     "chunk": _parts(torch.chunk),
@@ -232,15 +219,16 @@ OPERATIONS: dict[str, Operation] = {
     "neg": lambda builder, x: builder.combine([-1.0], x),
     "mul": _mul,
     "div": _div,
-    "matmul": _matmul,
-    "mm": _matmul,
-    "bmm": _matmul,
-    "addmm": _addmm,
+    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), matmul),
+    **dict.fromkeys(("addmm", "baddbmm"), _addmm),
     "linear": _linear,
     "conv1d": _conv(functional.conv1d),
     "conv2d": _conv2d,
     "conv3d": _conv(functional.conv3d),
+    "conv_transpose1d": _conv(functional.conv_transpose1d),
     "conv_transpose2d": _conv(functional.conv_transpose2d),
+    "conv_transpose3d": _conv(functional.conv_transpose3d),
     "_native_batch_norm_legit_no_training": _batch_norm,
+    "instance_norm": _instance_norm,
     **COMPOSED,
 }

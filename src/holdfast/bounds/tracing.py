@@ -157,6 +157,8 @@ def _placeholders(program: Any, builder: Builder) -> list[tuple[fx.Node, Var | T
 def _rewrite(builder: Builder, owner: str, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
     args, kwargs = _filled((node.args, node.kwargs), values)
     if node.target is operator.getitem:
+        if args[1] >= len(args[0]):
+            raise HoldfastError(f"{owner} uses places or statistics of {node.args[0]}, which cannot be bounded")
         return args[0][args[1]]
     assert callable(node.target)
     name = _name(node.target)
@@ -164,20 +166,35 @@ def _rewrite(builder: Builder, owner: str, node: fx.Node, values: dict[fx.Node, 
     fx.node.map_aggregate((args, kwargs), lambda value: depends.append(value) if isinstance(value, Var) else None)
     if depends and name not in OPERATIONS:
         raise HoldfastError(
-            f"{owner} uses the operation {name!r} ({node.name}), which cannot be bounded; "
-            "docs/bounds.md lists what can"
+            f"{owner} uses the operation {name!r} ({node.name}), which cannot be bounded; docs/bounds.md lists what can"
         )
     builder.naming = name
     try:
-        return OPERATIONS[name](builder, *args, **kwargs) if depends else _constant(node.target, name, args, kwargs)
+        if not depends:
+            return _constant(node.target, name, args, kwargs)
+        # Bounds are in the graph's own precision.
+        result = OPERATIONS[name](builder, *args, **{key: value for key, value in kwargs.items() if key != "dtype"})
+        _check(result, node.meta.get("val"))
     except HoldfastError:
         raise
-    except Exception as error:  # a setting that a rule does not know
+    except Exception as error:  # an overload or a setting that no rewriting knows
         reason = str(error).strip().partition("\n")[0]
         raise HoldfastError(
             f"{owner} uses the operation {name!r} ({node.name}) in a way that cannot be bounded "
-            f"({type(error).__name__}: {reason})"
+            f"({type(error).__name__}: {reason}); docs/bounds.md lists what can"
         ) from error
+    return result
+
+
+def _check(result: Any, traced: Any) -> None:
+    """Refuse results that are not those of the traced operation, or that it rounds."""
+    if isinstance(result, Var):
+        if traced.dtype not in (torch.float32, torch.float64):
+            raise HoldfastError(f"a cast to {traced.dtype} rounds and cannot be bounded; compute in float32 or float64")
+        assert result.shape == tuple(traced.shape), f"shape {tuple(traced.shape)} expected, got {result.shape}"
+    elif isinstance(result, list):
+        for part, other in zip(result, traced, strict=False):
+            _check(part, other)
 
 
 def _constant(function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
