@@ -176,8 +176,8 @@ class Reshaped(nn.Module):
         y = torch.relu(self.conv(x))
         tokens = y.reshape(y.shape[0], y.shape[1], -1).permute(0, 2, 1)
         tokens = torch.cat([self.token.expand(x.shape[0], -1, -1), tokens], 1)
-        mask = torch.arange(tokens.shape[1]) != 3
-        tokens = tokens + nn.functional.scaled_dot_product_attention(tokens, tokens, tokens, mask)
+        mask = (torch.arange(17) != 3).expand(17, 17)
+        tokens = tokens + nn.functional.scaled_dot_product_attention(*[tokens[:, None]] * 3, mask)[:, 0]
         return self.out(tokens[:, 0])
 
 

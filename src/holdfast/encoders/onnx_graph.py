@@ -109,7 +109,9 @@ class OnnxModule(nn.Module):
                 self.register_parameter(self.slots[name], nn.Parameter(value.float(), requires_grad=False))
             else:
                 self.register_buffer(self.slots[name], value.float() if value.is_floating_point() else value)
-        settings = {name for node in graph.nodes for name in node.inputs[SETTINGS.get(node.operator, len(node.inputs)) :]}
+        settings = {
+            name for node in graph.nodes for name in node.inputs[SETTINGS.get(node.operator, len(node.inputs)) :]
+        }
         self.known = {
             name: value
             for name, value in graph.constants.items()
@@ -124,7 +126,9 @@ class OnnxModule(nn.Module):
         values = {name: getattr(self, slot) for name, slot in self.slots.items()}
         values[self.graph.input] = x
         with _disable_current_modes():
-            known = {name: value.to(x.dtype) if value.is_floating_point() else value for name, value in self.known.items()}
+            known = {
+                name: value.to(x.dtype) if value.is_floating_point() else value for name, value in self.known.items()
+            }
         for place, node in enumerate(self.graph.nodes):
             if node.operator in ("Shape", "Size") or all(name in known for name in node.inputs if name):
                 with _disable_current_modes():
