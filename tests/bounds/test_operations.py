@@ -126,7 +126,7 @@ SETTINGS_REFUSED = {
     "exponent 3": lambda x: x**3,
     "order 1": lambda x: x / x.norm(p=1, dim=1, keepdim=True),
     "ceil_mode": lambda x: nn.functional.max_pool2d(x.reshape(-1, 1, 2, 2), 2, 1, ceil_mode=True).flatten(1),
-    "weights that depend": lambda x: nn.functional.linear(x, x.reshape(4, 1) * x.reshape(1, 4)),
+    "weights that depend": lambda x: nn.functional.linear(x, x.T @ x),
 }
 
 

@@ -166,7 +166,7 @@ def certified_codes(reference: str, shape: tuple[int, ...]) -> tuple[torch.Tenso
 
 
 class Reshaped(nn.Module):
-    """Sizes that follow from those of the input, as forward methods write them, and a mask that leaves tokens out."""
+    """Sizes that follow from those of the input, as forward methods write them, and a mask that keeps every token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class Reshaped(nn.Module):
         y = torch.relu(self.conv(x))
         tokens = y.reshape(y.shape[0], y.shape[1], -1).permute(0, 2, 1)
         tokens = torch.cat([self.token.expand(x.shape[0], -1, -1), tokens], 1)
-        mask = (torch.arange(17) != 3).expand(17, 17)
+        mask = (torch.arange(17) >= 0).expand(17, 17)
         tokens = tokens + nn.functional.scaled_dot_product_attention(*[tokens[:, None]] * 3, mask)[:, 0]
         return self.out(tokens[:, 0])
 
