@@ -128,6 +128,9 @@ OPERATIONS: dict[str, Callable[[], nn.Module]] = {
     "views": after(
         lambda x: torch.stack([*torch.cat(x.chunk(2, 1), 1).unbind(1)], 1).transpose(2, 3).roll(1, 2)[:, :, 1:] / 0.5
     ),
+    "chosen": after(
+        lambda x: torch.where(torch.arange(6) % 2 == 0, torch.relu(x), torch.where(x.isnan(), 0.0, 0.5 - x.flip(3)))
+    ),
     "padding": after(
         lambda x: functional.pad(torch.relu(-x), (1, 0, 2, 1), value=0.3).mean(3, keepdim=True) * torch.ones(4)
     ),

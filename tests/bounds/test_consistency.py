@@ -179,7 +179,7 @@ def test_a_hook_that_counts_is_refused() -> None:
 
     module = nn.Sequential(nn.Linear(8, 3))
     module[0].register_forward_hook(hook)
-    with pytest.raises(HoldfastError, match="changes its own '0._forward_hooks'"):
+    with pytest.raises(HoldfastError, match=r"changes its own '0\._forward_hooks'"):
         trace(Encoder(module.eval(), "hooked", Domain((8,))))
 
 
@@ -210,7 +210,7 @@ def autocast(m: Any, x: Tensor, enabled: bool = True) -> Tensor:
 
 
 def test_autocast_is_refused_though_float64_is_spared() -> None:
-    with pytest.raises(HoldfastError, match="computes under autocast in torch.bfloat16, which rounds"):
+    with pytest.raises(HoldfastError, match=r"computes under autocast in torch\.bfloat16, which rounds"):
         trace(encoder(autocast))
 
 

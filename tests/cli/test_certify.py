@@ -38,6 +38,23 @@ def test_small_changes_are_certified(capsys):
     assert all(found.bound > 0 and found.witness is None for found in recorded().certificates)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("source", ["exported", "onnx"])
+def test_exports_for_any_batch_are_certified_and_evaluated(source, capsys):
+    if source == "onnx":
+        pytest.importorskip("onnxscript")
+    module, pixels = load("builtin:digits-contrastive").module, torch.rand(2, 1, 8, 8)
+    dynamic = {"dynamic_shapes": ({0: torch.export.Dim("b")},)}
+    if source == "onnx":
+        torch.onnx.export(module, (pixels,), "e", dynamo=True, verbose=False, external_data=False, **dynamic)
+    else:
+        torch.export.save(torch.export.export(module, (pixels,), **dynamic), Path("e"))
+    given = [f"{source}:e", *CERTIFY[2:]]
+    assert run(["certify", *given, *QUICK, "--eps", "0.02"]) == 0
+    assert "6 CERTIFIED, 0 FALSIFIED, 0 UNKNOWN" in capsys.readouterr().out
+    assert run(["evaluate", *given[:-1], "run", "--only", "displacement"]) == 0
+
+
 def test_witnesses_refute_by_themselves(capsys):
     assert run([*CERTIFY, *QUICK, "--ball", "linf:0.2", "--precision", "float64"]) == 0
     said, record = capsys.readouterr().out, recorded()

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from holdfast import doctor
+from holdfast.bounds.tracing import trace
 from holdfast.encoder import Encoder
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
@@ -51,6 +52,13 @@ def test_codes_and_gradients_are_the_modules_own(module, file):
     assert ours.grad is not None
     assert theirs.grad is not None
     assert torch.equal(ours.grad, theirs.grad)
+
+
+@pytest.mark.parametrize("dynamic", [BATCH, None])
+def test_programs_can_be_certified(module, tmp_path, dynamic):
+    pixels = PIXELS if dynamic else PIXELS[:1]
+    encoder = load(f"exported:{export(module, tmp_path / 'e.pt2', pixels, dynamic)}")
+    assert torch.allclose(trace(encoder, torch.float32)(PIXELS), module(PIXELS), atol=1e-5)
 
 
 def test_loading_twice_gives_equal_fingerprints_and_other_graphs_another(file, tmp_path):

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from holdfast.balls import Linf
+from holdfast.bounds import certified_radius
+from holdfast.bounds.tracing import trace
 from holdfast.encoder import Geometry
 from holdfast.encoders import Options, load
 from holdfast.encoders.huggingface_images import recipe
@@ -48,6 +51,16 @@ def hidden(model, pixels):
     mean, std = (torch.tensor(IMAGES[key])[:, None, None] for key in ("image_mean", "image_std"))
     with torch.no_grad():
         return model(pixel_values=(pixels - mean) / std)
+
+
+def test_a_vision_transformer_can_be_certified(tmp_path):
+    vit(tmp_path)
+    encoder, pixels = load(f"hf:{tmp_path}"), torch.rand(2, 3, 16, 16, dtype=torch.float64)
+    graph, double = trace(encoder), encoder.to("cpu", torch.float64)
+    assert torch.allclose(graph(pixels), double.forward(pixels), rtol=1e-9, atol=1e-9)
+    row = double.forward(pixels)[:, None]
+    radius = certified_radius(encoder, pixels, row, Linf(0.1))
+    assert radius.min() > 0
 
 
 def test_pooling_is_what_it_says(tmp_path):

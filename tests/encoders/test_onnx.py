@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from holdfast import doctor
+from holdfast.bounds.tracing import trace
 from holdfast.encoders import Options, load
 from holdfast.encoders.onnx_graph import OnnxModule, parse
 from holdfast.encoders.onnx_operators import OPERATORS
@@ -156,6 +157,38 @@ def test_exported_networks_equal_the_originals(name, size, dynamo, tmp_path):
 def test_dynamo_export_equals_the_original(module, tmp_path):
     file = export(module, tmp_path / "dynamo.onnx", (1, 8, 8), dynamo=True)
     assert_same(load(f"onnx:{file}"), module, file)
+
+
+def certified_codes(reference: str, shape: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what the traced graph and what the encoder computes of three images, in float64."""
+    encoder, pixels = load(reference), torch.rand(3, *shape, dtype=torch.float64)
+    return trace(encoder)(pixels), encoder.to("cpu", torch.float64).forward(pixels)
+
+
+class Reshaped(nn.Module):
+    """Sizes that follow from those of the input, as forward methods write them, and a mask that keeps every token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.token, self.out = nn.Conv2d(1, 6, 2, 2), nn.Parameter(torch.rand(1, 1, 6)), nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(self.conv(x))
+        tokens = y.reshape(y.shape[0], y.shape[1], -1).permute(0, 2, 1)
+        tokens = torch.cat([self.token.expand(x.shape[0], -1, -1), tokens], 1)
+        mask = (torch.arange(17) >= 0).expand(17, 17)
+        tokens = tokens + nn.functional.scaled_dot_product_attention(*[tokens[:, None]] * 3, mask)[:, 0]
+        return self.out(tokens[:, 0])
+
+
+@pytest.mark.parametrize("dynamo", [True, False])
+@pytest.mark.parametrize("dynamic", [True, False])
+@pytest.mark.parametrize("kind", [factories.plain, Reshaped])
+def test_what_any_exporter_writes_can_be_certified(kind, dynamo, dynamic, tmp_path):
+    file = export(kind().eval(), tmp_path / "e.onnx", (1, 8, 8), dynamo, dynamic)
+    graph, codes = certified_codes(f"onnx:{file}", (1, 8, 8))
+    assert codes.abs().max() > 0
+    assert torch.allclose(graph, codes, rtol=1e-9, atol=1e-9)
 
 
 def test_doctor_finds_it_healthy_and_fingerprints_are_stable(file):

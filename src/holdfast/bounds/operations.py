@@ -66,6 +66,28 @@ def _cat(builder: Builder, tensors: list[Var | Tensor], dim: int = 0, stack: boo
     return builder.monotone(function, *(part for part in tensors if isinstance(part, Var)))
 
 
+def _isnan(builder: Builder, x: Var) -> Tensor:
+    """Nowhere: of real numbers none is, and where a bound is none, nothing is claimed."""
+    return torch.zeros(x.shape, dtype=torch.bool, device=builder.device)
+
+
+def _where(builder: Builder, condition: Any, x: Any, y: Any) -> Var:
+    """Entries of one or of the other, chosen whatever the input."""
+    if isinstance(condition, Var):
+        raise HoldfastError("where by a condition that depends on the input cannot be bounded; use maximum or clamp")
+    parts = [part if isinstance(part, Var) else builder.constant(part) for part in (x, y)]
+    shape = torch.broadcast_shapes(condition.shape, *(part.shape for part in parts))
+    factors: list[Tensor | Number] = []
+    moving, offset = list[Var](), torch.zeros(shape, dtype=builder.dtype, device=builder.device)
+    for kept, part in zip((condition, ~condition), parts, strict=True):
+        if isinstance(part, Var):
+            factors.append(kept.to(builder.dtype))
+            moving.append(builder.expand(part, tuple(shape)))
+        else:
+            offset = torch.where(kept, part, offset)
+    return builder.combine(factors, *moving, offset=offset)
+
+
 def _add(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
     if isinstance(x, Var) and isinstance(y, Var):
         return builder.combine([1.0, float(alpha)], x, y)
@@ -213,6 +235,8 @@ OPERATIONS: dict[str, Operation] = {
     "dropout": _dropout,
     "cat": _cat,
     "stack": lambda builder, tensors, dim=0: _cat(builder, tensors, dim, stack=True),
+    "isnan": _isnan,
+    "where": _where,
     "add": _add,
     "sub": _sub,
     "rsub": _rsub,

@@ -211,10 +211,12 @@ IDLE = {"train": False, "training": False, "dropout_p": 0.0}
 
 def _draws(node: fx.Node) -> bool:
     """Return whether an operation draws random numbers, as torch says of each of its own."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+    operation: Any = node.target
+    if torch.Tag.nondeterministic_seeded not in getattr(operation, "tags", ()):
         return False
-    given = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
-    asked = {argument.name: argument.default_value for argument in node.target._schema.arguments} | given | node.kwargs
+    arguments = operation._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), node.args, strict=False))
+    asked = {argument.name: argument.default_value for argument in arguments} | given | node.kwargs
     return not any(name in asked and asked[name] == idle for name, idle in IDLE.items())
 
 
