@@ -32,7 +32,7 @@ class Domain:
     high: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (self.shape and _sizes(self.shape)):
+        if not (self.shape and _are_sizes(self.shape)):
             raise HoldfastError(f"domain shape must be positive sizes such as (3, 224, 224), got {self.shape}")
         if not (isinstance(self.low, Real) and isinstance(self.high, Real) and self.low < self.high):
             raise HoldfastError(f"domain needs numbers low < high, got [{self.low!r}, {self.high!r}]")
@@ -76,7 +76,7 @@ class Geometry:
     interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
-        if not (_sizes((self.resize,)) and _sizes(self.crop) and len(self.crop) == 2):
+        if not (_are_sizes((self.resize,)) and _are_sizes(self.crop) and len(self.crop) == 2):
             raise HoldfastError(
                 f"geometry needs a size and (height, width), as in Geometry(256, (224, 224)), got {self.resize!r} and "
                 f"{self.crop!r}"
@@ -86,7 +86,7 @@ class Geometry:
             raise HoldfastError(f"interpolation must be one of {known}, got {self.interpolation!r}")
 
 
-def _sizes(values: Any) -> bool:
+def _are_sizes(values: Any) -> bool:
     """Return whether ``values`` are positive whole numbers in a tuple, which is what can be compared and kept."""
     return isinstance(values, tuple) and all(isinstance(value, Integral) and int(value) > 0 for value in values)
 

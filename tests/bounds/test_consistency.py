@@ -138,7 +138,7 @@ def of_its_batch(m: Any, x: Tensor) -> Tensor:
     return y - y.mean(0)
 
 
-STATEFUL: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
+STATEFUL: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "a counter": (counted, "changes its own 'count'"),
     "a counter in a dictionary": (nested, "changes its own 'kept'"),
     "a buffer in place": (added, "changes its own 'total'"),

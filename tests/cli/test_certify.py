@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def test_exports_for_any_batch_are_certified_and_evaluated(source, capsys):
     if source == "onnx":
         pytest.importorskip("onnxscript")
     module, pixels = load("builtin:digits-contrastive").module, torch.rand(2, 1, 8, 8)
-    dynamic = {"dynamic_shapes": ({0: torch.export.Dim("b")},)}
+    dynamic: dict[str, Any] = {"dynamic_shapes": ({0: torch.export.Dim("b")},)}
     if source == "onnx":
         torch.onnx.export(module, (pixels,), "e", dynamo=True, verbose=False, external_data=False, **dynamic)
     else:

@@ -254,7 +254,7 @@ def test_inputs_stated_in_another_form_say_so(file, tmp_path):
 def test_a_factory_whose_module_fails_is_one_sentence(file, tmp_path, monkeypatch):
     (tmp_path / "broken_architecture.py").write_text("raise RuntimeError('operator sea::weed does not exist')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(HoldfastError, match="cannot be imported .RuntimeError: operator sea::weed"):
+    with pytest.raises(HoldfastError, match=r"cannot be imported .RuntimeError: operator sea::weed"):
         load(f"checkpoint:{file}{SHAPE}", Options(arch="broken_architecture:plain"))
 
 

@@ -177,7 +177,8 @@ class Reshaped(nn.Module):
         tokens = y.reshape(y.shape[0], y.shape[1], -1).permute(0, 2, 1)
         tokens = torch.cat([self.token.expand(x.shape[0], -1, -1), tokens], 1)
         mask = (torch.arange(17) >= 0).expand(17, 17)
-        tokens = tokens + nn.functional.scaled_dot_product_attention(*[tokens[:, None]] * 3, mask)[:, 0]
+        heads = tokens[:, None]
+        tokens = tokens + nn.functional.scaled_dot_product_attention(heads, heads, heads, mask)[:, 0]
         return self.out(tokens[:, 0])
 
 

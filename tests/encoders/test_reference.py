@@ -74,7 +74,7 @@ def test_package_of_another_build_is_told_apart(tmp_path, monkeypatch):
     (tmp_path / "misfit.py").write_text("raise RuntimeError('operator misfit::nms does not exist')")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(
-        HoldfastError, match="another torch than yours.*: pip install --force-reinstall torch torchvision "
+        HoldfastError, match=r"another torch than yours.*: pip install --force-reinstall torch torchvision "
     ):
         require("misfit", "vision")
 
