@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import arguments, ratio
-from holdfast.attack import Attack, climb
 from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack, climb
 from holdfast.attacks.gradient import GradientAttack
-from holdfast.balls import L1, L2, Ball, Linf
-from holdfast.encoder import Domain, Encoder
-from holdfast.noise import Noise
-from holdfast.objective import Objective, Scene
+from holdfast.core.balls import L1, L2, Ball, Linf
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.noise import Noise
 from holdfast.objectives.away import Away
+from holdfast.objectives.base import Objective, Scene
 
 STEPS = 20
 

@@ -17,13 +17,13 @@ from torch.nn import functional
 
 from benchmarks import published
 from benchmarks.measure import arguments, ratio, seconds
-from holdfast.balls import Linf
 from holdfast.bounds import Crown, certified_radius
-from holdfast.bounds.crown import relax
-from holdfast.bounds.graph import Graph
+from holdfast.bounds.methods.crown import relax
+from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import Region, region
-from holdfast.bounds.tracing import trace
-from holdfast.encoder import Encoder
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Encoder
 from holdfast.encoders import rvcl
 
 NETWORKS = {

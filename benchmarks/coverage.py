@@ -28,18 +28,18 @@ from torch import Tensor, nn
 
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.square import SquareAttack
-from holdfast.balls import Linf
-from holdfast.catalog import evaluations
-from holdfast.divergences import Cosine, Divergence, L2Distance
-from holdfast.encoder import Domain, Encoder
-from holdfast.evaluation import Evaluation
-from holdfast.images import Images
-from holdfast.measures.population import effective_rank
+from holdfast.core.balls import Linf
+from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.images import Images
+from holdfast.core.records import Estimate, Result
+from holdfast.core.run import Run
+from holdfast.evaluations.attacked.population import effective_rank
+from holdfast.evaluations.synthetic.synbench import SynBench
+from holdfast.execution.catalog import evaluations
+from holdfast.execution.suites import SUITES
+from holdfast.protocol.evaluation import Evaluation
 from holdfast.report.compare import compare
-from holdfast.result import Estimate, Result
-from holdfast.run import Run
-from holdfast.suites import SUITES
-from holdfast.synthetic.synbench import SynBench
 
 PIXELS, FEATURES = 16, 8
 ATTACK = GradientAttack(steps=3, stride=0.5)

@@ -23,19 +23,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from holdfast.encoder import Domain, Encoder
-from holdfast.images import Images
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.images import Images
+from holdfast.core.records import Estimate, Result
+from holdfast.core.run import Run
+from holdfast.evaluations.spectral.analysis import scored
+from holdfast.evaluations.spectral.clever import Clever
+from holdfast.evaluations.spectral.drawing import checked, draw
+from holdfast.evaluations.spectral.findings import assembled
+from holdfast.evaluations.spectral.solve import one_thread
+from holdfast.evaluations.spectral.spade import Spectral
+from holdfast.evaluations.spectral.stability import subsets
+from holdfast.execution.suites import SUITES
 from holdfast.report.compare import compare
-from holdfast.result import Estimate, Result
-from holdfast.run import Run
-from holdfast.spectral.analysis import scored
-from holdfast.spectral.clever import Clever
-from holdfast.spectral.drawing import checked, draw
-from holdfast.spectral.findings import assembled
-from holdfast.spectral.solve import one_thread
-from holdfast.spectral.spade import Spectral
-from holdfast.spectral.stability import subsets
-from holdfast.suites import SUITES
 
 SIDE, LATENT, CLUSTERS, FEATURES = 8, 6, 5, 16
 DOMAIN = Domain((1, SIDE, SIDE))

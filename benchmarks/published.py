@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.encoder import Encoder
+from holdfast.core.encoder import Encoder
 from holdfast.encoders import Options, load
 
 ARCHITECTURES = {

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from benchmarks import published
-from holdfast.spectral.drawing import Drawing, checked, draw
-from holdfast.spectral.eigen import spectrum
-from holdfast.spectral.graphs.exact import ROWS, nearest
-from holdfast.spectral.graphs.knn import KNN
-from holdfast.spectral.hops import hops
-from holdfast.spectral.points import points
-from holdfast.spectral.resistance import resistances
-from holdfast.spectral.solve import one_thread
+from holdfast.evaluations.spectral.drawing import Drawing, checked, draw
+from holdfast.evaluations.spectral.eigen import spectrum
+from holdfast.evaluations.spectral.graphs.exact import ROWS, nearest
+from holdfast.evaluations.spectral.graphs.knn import KNN
+from holdfast.evaluations.spectral.hops import hops
+from holdfast.evaluations.spectral.points import points
+from holdfast.evaluations.spectral.resistance import resistances
+from holdfast.evaluations.spectral.solve import one_thread
 
 FEATURES, CODES, LATENT, K = 784, 100, 12, 10
 ENCODERS = ("mnist_base", "mnist_cnn_4layer_a")

@@ -16,16 +16,16 @@ import torch
 from benchmarks import published
 from holdfast import data
 from holdfast.bounds import read_method
-from holdfast.certified.around import Hunter
-from holdfast.certified.bracket import seen
-from holdfast.certified.pairs import norm, pairs
-from holdfast.certified.radius import CertifiedRadius
-from holdfast.encoder import Encoder
+from holdfast.core.encoder import Encoder
+from holdfast.core.images import Images
+from holdfast.core.run import Run
 from holdfast.encoders import load
 from holdfast.encoders.builtin import names
-from holdfast.evaluation import Population
-from holdfast.images import Images
-from holdfast.run import Run
+from holdfast.evaluations.certified.around import Hunter
+from holdfast.evaluations.certified.bracket import seen
+from holdfast.evaluations.certified.pairs import norm, pairs
+from holdfast.evaluations.certified.radius import CertifiedRadius
+from holdfast.protocol.population import Population
 
 MEASURED = ("mnist_base", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv3", "cifar10_base_adv4")
 IMAGES = 20

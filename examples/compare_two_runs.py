@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.config import request
+from holdfast.execution.request import request
+from holdfast.execution.session import carry_out
+from holdfast.execution.store import load
 from holdfast.report.compare import compare
-from holdfast.session import carry_out
-from holdfast.store import load
 
 
 def measured(encoder: str, out: str) -> Path:

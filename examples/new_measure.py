@@ -13,18 +13,19 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.balls import Ball, Linf
-from holdfast.divergences import L2Distance
-from holdfast.errors import HoldfastError
-from holdfast.evaluation import Evaluation, Population
-from holdfast.measures.attacked import Case, Untargeted, nearest
-from holdfast.measures.population import cautions
-from holdfast.measures.series import series_of
-from holdfast.result import Claim, Findings
-from holdfast.run import Observed
-from holdfast.stats import summarise
+from holdfast.attacks.base import Attack
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import L2Distance
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Findings
+from holdfast.core.run import Observed
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.attacked.attacked import Case, Untargeted, nearest
+from holdfast.evaluations.attacked.population import cautions
+from holdfast.evaluations.attacked.series import series_of
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.population import Population
 
 
 @final

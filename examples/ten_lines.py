@@ -2,7 +2,7 @@ import torch
 from torch import nn
 
 from holdfast import Domain, Encoder, Images
-from holdfast.measures.breakaway import Breakaway
+from holdfast.evaluations.attacked.breakaway import Breakaway
 
 network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16))  # any module: (b, ...) to (b, d)
 encoder = Encoder(network, "mine", Domain((1, 8, 8)))

@@ -14,11 +14,11 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.data import load
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import load as load_builtin
-from holdfast.measures.breakaway import Breakaway
-from holdfast.measures.displacement import Displacement
+from holdfast.evaluations.attacked.breakaway import Breakaway
+from holdfast.evaluations.attacked.displacement import Displacement
+from holdfast.execution.store import Store
+from holdfast.execution.table import evaluate
 from holdfast.report import write
-from holdfast.runner import evaluate
-from holdfast.store import Store
 
 DOMAIN = Domain((1, 8, 8))
 

@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from torch.nn.functional import affine_grid, cross_entropy, grid_sample, normalize
 
 from holdfast.attacks.gradient import GradientAttack
-from holdfast.balls import Linf
-from holdfast.encoder import Codes, Encoder
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.noise import Noise
 from holdfast.encoders.builtin import DOMAIN, NAMES, network
-from holdfast.noise import Noise
 
 WEIGHTS = Path(__file__).parents[1] / "src/holdfast/encoders/weights"
 SEED, EPOCHS, BATCH, RATE = 0, 300, 240, 5e-3

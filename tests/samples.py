@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from holdfast.encoder import Domain, Encoder
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.images import Images
 from holdfast.encoders.builtin import load as load_builtin
-from holdfast.images import Images
 
 DIGITS = Domain((1, 8, 8))
 

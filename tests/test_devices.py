@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from holdfast.evaluation import Evaluation
-from holdfast.run import Run
+from holdfast.core.run import Run
+from holdfast.protocol.evaluation import Evaluation
 from tests.samples import builtin, digits
 from tests.test_laws import COUNT, every, same
 

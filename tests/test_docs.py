@@ -15,17 +15,18 @@ import pytest
 import typer.main
 
 import holdfast
-from holdfast import catalog, data, encoders
+from holdfast import data, encoders
 from holdfast.attacks.presets import PRESETS
 from holdfast.bounds import METHODS
 from holdfast.cli import application
-from holdfast.config import request
-from holdfast.divergences import DIVERGENCES
-from holdfast.evaluation import settings
+from holdfast.core.divergences import DIVERGENCES
+from holdfast.core.run import Run
+from holdfast.core.settings import number
+from holdfast.execution import catalog
+from holdfast.execution.request import request
+from holdfast.execution.suites import SUITES
+from holdfast.protocol.evaluation import settings
 from holdfast.report.gate import parse
-from holdfast.run import Run
-from holdfast.spelling import number
-from holdfast.suites import SUITES
 from tests.pages import DOCS, PAGES, ROOT, blocks, every_page, prose, rows, section, sections, slug
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import planned, request
+from holdfast.execution.request import planned, request
 from tests.pages import FENCE, ROOT, blocks, every_page
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast import catalog, data, encoders
+from holdfast import data, encoders
 from holdfast.attacks.presets import read_attack
-from holdfast.balls import Linf
-from holdfast.config import build, planned, request
-from holdfast.objective import Scene
-from holdfast.run import Run
+from holdfast.core.balls import Linf
+from holdfast.core.run import Run
+from holdfast.execution import catalog
+from holdfast.execution.request import build, planned, request
+from holdfast.objectives.base import Scene
 from tests.pages import DOCS, ROOT
 from tests.samples import builtin, digits
 

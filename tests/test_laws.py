@@ -13,16 +13,18 @@ from torch import Tensor, nn
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.square import SquareAttack
-from holdfast.balls import Linf
-from holdfast.catalog import evaluations
-from holdfast.config import attack_fields
-from holdfast.encoder import Encoder
-from holdfast.errors import HoldfastError
-from holdfast.evaluation import Evaluation, Joint, Observation, Population, joined, parts, pieces
-from holdfast.images import Images
-from holdfast.result import Claim, Result
-from holdfast.run import Run
-from holdfast.store import key_of
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.records import Claim, Result
+from holdfast.core.run import Run
+from holdfast.execution.catalog import evaluations
+from holdfast.execution.request import attack_fields
+from holdfast.execution.store import key_of
+from holdfast.protocol.evaluation import Evaluation, parts, pieces
+from holdfast.protocol.observation import Joint, Observation, joined
+from holdfast.protocol.population import Population
 from tests.samples import builtin
 from tests.samples import digits as unlabelled
 

@@ -11,12 +11,14 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from holdfast.encoder import Domain, Encoder
-from holdfast.evaluation import Evaluation, Observation, Population
-from holdfast.images import Images
-from holdfast.result import Claim, Findings, Series
-from holdfast.run import Observed
-from holdfast.stats import summarise
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.images import Images
+from holdfast.core.records import Claim, Findings, Series
+from holdfast.core.run import Observed
+from holdfast.core.statistics import summarise
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
 
 DOMAIN = Domain((1, 2, 2))
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from holdfast.balls import L1 as L1
-    from holdfast.balls import L2 as L2
-    from holdfast.balls import Ball as Ball
-    from holdfast.balls import Linf as Linf
-    from holdfast.encoder import Domain as Domain
-    from holdfast.encoder import Encoder as Encoder
-    from holdfast.evaluation import Evaluation as Evaluation
-    from holdfast.images import Images as Images
-    from holdfast.result import Result as Result
-    from holdfast.run import Run as Run
-    from holdfast.spectral.analysis import spade as spade
+    from holdfast.core.balls import L1 as L1
+    from holdfast.core.balls import L2 as L2
+    from holdfast.core.balls import Ball as Ball
+    from holdfast.core.balls import Linf as Linf
+    from holdfast.core.encoder import Domain as Domain
+    from holdfast.core.encoder import Encoder as Encoder
+    from holdfast.core.images import Images as Images
+    from holdfast.core.records import Result as Result
+    from holdfast.core.run import Run as Run
+    from holdfast.evaluations.spectral.analysis import spade as spade
+    from holdfast.protocol.evaluation import Evaluation as Evaluation
 
 _HOMES = {
     "Ball": "balls",

@@ -6,20 +6,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.attack import Attack, assert_inside, climb
 from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack, assert_inside, climb
 from holdfast.attacks.gradient import GradientAttack, ascend, bim, fgsm
 from holdfast.attacks.presets import PRESETS, U_PGD, read_attack
 from holdfast.attacks.square import SquareAttack
-from holdfast.balls import L1, L2, Ball, Linf
-from holdfast.divergences import L2Distance
-from holdfast.encoder import Domain, Encoder
-from holdfast.errors import HoldfastError
-from holdfast.evaluation import Population
-from holdfast.noise import Noise
-from holdfast.objective import Objective, Scene
+from holdfast.core.balls import L1, L2, Ball, Linf
+from holdfast.core.divergences import L2Distance
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.core.run import Run
 from holdfast.objectives.away import Away
-from holdfast.run import Run
+from holdfast.objectives.base import Objective, Scene
+from holdfast.protocol.population import Population
 from tests.samples import builtin, digits, linear
 
 ATTACKS: list[Attack] = [

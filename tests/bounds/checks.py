@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from holdfast.balls import Ball, Linf
-from holdfast.encoder import Encoder
-from holdfast.noise import Noise
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.encoder import Encoder
+from holdfast.core.noise import Noise
 
 
 def points(encoder: Encoder, x: Tensor, ball: Ball, count: int, seed: int = 0) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.encoder import Domain, Encoder
+from holdfast.core.encoder import Domain, Encoder
 
 SHAPE = (2, 6, 6)
 

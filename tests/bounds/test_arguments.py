@@ -8,9 +8,9 @@ import sys
 import pytest
 import torch
 
-from holdfast.balls import Linf
 from holdfast.bounds import Interval, certified_radius, lower_bound
-from holdfast.errors import HoldfastError
+from holdfast.core.balls import Linf
+from holdfast.core.errors import HoldfastError
 from tests.bounds.test_operations import scene
 
 
@@ -40,10 +40,10 @@ def test_methods_have_a_text_form() -> None:
 def test_what_is_no_encoder_or_ball_is_refused(call: str, said: str) -> None:
     """In a process of its own, without the type checks that tests run under."""
     program = (
-        "import torch; from holdfast.balls import Linf; from holdfast.bounds import *; from holdfast.encoders import load;"
+        "import torch; from holdfast.core.balls import Linf; from holdfast.bounds import *; from holdfast.encoders import load;"
         "encoder = load('builtin:digits-random'); x = torch.rand(1, 1, 8, 8); rows = torch.randn(1, 1, 32).double();"
     )
     done = subprocess.run([sys.executable, "-c", program + call], capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("holdfast.errors.HoldfastError")
+    assert last.startswith("holdfast.core.errors.HoldfastError")
     assert said in last

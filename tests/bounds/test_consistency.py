@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.distributions import Bernoulli, Normal
 from torch.nn import functional
 
-from holdfast.balls import Linf
 from holdfast.bounds import lower_bound
-from holdfast.bounds.consistency import probes
-from holdfast.bounds.tracing import trace
-from holdfast.encoder import Domain, Encoder
-from holdfast.errors import HoldfastError
+from holdfast.bounds.network.consistency import probes
+from holdfast.bounds.network.tracing import trace
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
 
 COUNT = [0]
 

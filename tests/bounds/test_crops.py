@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.balls import L2, Linf
 from holdfast.bounds import Branch, Exact, lower_bound
-from holdfast.bounds.crops import _tasks, crop, refine, refined
-from holdfast.bounds.crown import Relaxed, relax
-from holdfast.bounds.parts import Parts
+from holdfast.bounds.methods.crown import Relaxed, relax
+from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.seeking import bisected
-from holdfast.bounds.tracing import trace
-from holdfast.encoder import Domain, Encoder
+from holdfast.bounds.subdomains.crops import _tasks, crop, refine, refined
+from holdfast.bounds.subdomains.parts import Parts
+from holdfast.core.balls import L2, Linf
+from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points
 from tests.bounds.networks import Residual, trained
 

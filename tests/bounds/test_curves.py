@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.bounds.curves import CURVES, elu, softplus
-from holdfast.bounds.relaxations import Box, Rule
+from holdfast.bounds.relaxations.curves import CURVES, elu, softplus
+from holdfast.bounds.relaxations.rules import Box, Rule
 
 RULES: dict[str, Rule] = {
     **{name: curve.rule() for name, curve in CURVES.items()},

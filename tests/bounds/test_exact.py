@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.balls import L2, Linf
 from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, certified_radius, lower_bound
-from holdfast.certified.around import Hunter
-from holdfast.certified.bracket import bracketed
-from holdfast.certified.pairs import pairs
-from holdfast.encoder import Domain, Encoder
-from holdfast.errors import HoldfastError
-from holdfast.evaluation import Population
-from holdfast.run import Run
+from holdfast.core.balls import L2, Linf
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.run import Run
+from holdfast.evaluations.certified.around import Hunter
+from holdfast.evaluations.certified.bracket import bracketed
+from holdfast.evaluations.certified.pairs import pairs
+from holdfast.protocol.population import Population
 from tests.bounds.checks import lowest
 from tests.samples import builtin, digits
 

@@ -14,25 +14,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.balls import L1, L2, Ball, Linf
-from holdfast.bounds import (
-    Alpha,
-    Branch,
-    Crown,
-    Interval,
-    Method,
-    affine,
-    crops,
-    crown,
-    graph,
-    lower_bound,
-    parts,
-    regions,
-    tracing,
-)
-from holdfast.bounds.forms import Form, Place, gather
-from holdfast.bounds.relaxations import Box, Planes
-from holdfast.encoder import Domain, Encoder
+from holdfast.bounds import Alpha, Branch, Crown, Interval, Method, lower_bound, regions
+from holdfast.bounds.methods import crown
+from holdfast.bounds.network import affine, graph, tracing
+from holdfast.bounds.network.forms import Form, Place, gather
+from holdfast.bounds.relaxations.rules import Box, Planes
+from holdfast.bounds.subdomains import crops, parts
+from holdfast.core.balls import L1, L2, Ball, Linf
+from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points
 from tests.bounds.networks import trained
 
@@ -239,7 +228,7 @@ def _alive_beyond_the_edge(patch: pytest.MonkeyPatch) -> None:
     def wrong(values: Tensor, place: Place, size: tuple[int, ...]) -> Tensor:
         return gather(values, place, size).masked_fill(values.eq(1).all(), 1)
 
-    patch.setattr("holdfast.bounds.crops.gather", wrong)
+    patch.setattr("holdfast.bounds.subdomains.crops.gather", wrong)
 
 
 def _unpadded_crops(patch: pytest.MonkeyPatch) -> None:

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.balls import L1, L2, Ball, Linf
 from holdfast.bounds import Crown, certified_radius, lower_bound
-from holdfast.bounds.crown import Relaxed, curved, exact_nodes, minimise, output_bounds, relax, tightened
-from holdfast.bounds.graph import Graph
-from holdfast.bounds.interval import step
+from holdfast.bounds.methods.crown import Relaxed, curved, exact_nodes, minimise, output_bounds, relax, tightened
+from holdfast.bounds.methods.interval import step
+from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import Region, region
-from holdfast.bounds.relaxations import Rule
-from holdfast.bounds.tracing import trace
-from holdfast.encoder import Encoder
+from holdfast.bounds.relaxations.rules import Rule
+from holdfast.core.balls import L1, L2, Ball, Linf
+from holdfast.core.encoder import Encoder
 from tests.bounds.checks import lowest
 from tests.bounds.networks import OPERATIONS, build
 
@@ -90,7 +90,7 @@ def test_images_one_by_one_are_bounded_as_together(name: str, monkeypatch: pytes
     encoder, x, rows = scene(name)
     graph, places = trace(encoder, x.dtype), around(encoder, x, Linf, 0.05, 0.04)
     together = Crown()(graph, places, rows.repeat(2, 1, 1))
-    monkeypatch.setattr("holdfast.bounds.crown.MEMORY", 1)
+    monkeypatch.setattr("holdfast.bounds.methods.crown.MEMORY", 1)
     assert torch.allclose(Crown()(graph, places, rows.repeat(2, 1, 1)), together, rtol=1e-9, atol=1e-9)
 
 

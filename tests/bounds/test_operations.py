@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.balls import L1, L2, Ball, Linf
 from holdfast.bounds import Alpha, Crown, Interval, Method, lower_bound
-from holdfast.bounds.tracing import trace
-from holdfast.encoder import Domain, Encoder
-from holdfast.errors import HoldfastError
+from holdfast.bounds.network.tracing import trace
+from holdfast.core.balls import L1, L2, Ball, Linf
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
 from tests.bounds.checks import lowest, points
 from tests.bounds.networks import OPERATIONS, SHAPE, Apply, build
 

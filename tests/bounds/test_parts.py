@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.balls import L1, L2, Ball, Linf
 from holdfast.bounds import METHODS, Alpha, Crown, certified_radius, lower_bound
-from holdfast.bounds.affine import Convolution
-from holdfast.bounds.forms import Form, Place, gather, identity
-from holdfast.bounds.graph import RULES
+from holdfast.bounds.network.affine import Convolution
+from holdfast.bounds.network.forms import Form, Place, gather, identity
+from holdfast.bounds.network.graph import RULES
 from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import region
-from holdfast.bounds.relaxations import Box
-from holdfast.encoder import Domain, Encoder
-from holdfast.errors import HoldfastError
-from holdfast.spelling import READERS
+from holdfast.bounds.relaxations.rules import Box
+from holdfast.core.balls import L1, L2, Ball, Linf
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.settings import READERS
 from tests.bounds.networks import build
 
 CURVES = sorted(set(RULES) - {"product"})
@@ -268,7 +268,7 @@ def test_misfit_rows_and_images_are_refused() -> None:
 
 
 def test_a_graph_is_traced_once_for_each_encoder() -> None:
-    from holdfast.bounds.tracing import trace
+    from holdfast.bounds.network.tracing import trace
 
     encoder = build("linear")
     assert trace(encoder) is trace(encoder)

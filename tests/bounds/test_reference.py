@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from holdfast.balls import Linf
 from holdfast.bounds import Alpha, Crown, Interval, Method, Semidefinite
-from holdfast.bounds.graph import Graph
+from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import Region
-from holdfast.bounds.tracing import trace
+from holdfast.core.balls import Linf
 from tests.samples import published
 
 NAMES = ["mnist_base", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1", "cifar10_base_adv4"]

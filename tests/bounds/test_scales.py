@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.balls import Linf
 from holdfast.bounds import Alpha, Exact, certified_radius, lower_bound
-from holdfast.encoder import Domain, Encoder
-from holdfast.errors import HoldfastError
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
 
 GRID = torch.stack(torch.meshgrid(*[torch.linspace(-1, 1, 201).double()] * 2, indexing="ij"), -1).reshape(-1, 2)
 X = torch.tensor([[0.4, 0.6]]).double()

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.balls import L2, Linf
 from holdfast.bounds import Alpha, Crown, Exact, Semidefinite, certified_radius, lower_bound
-from holdfast.bounds.casting import cast
-from holdfast.bounds.crown import relax
-from holdfast.bounds.lagrangian import KINDS, Lagrangian, positive
+from holdfast.bounds.methods.crown import relax
+from holdfast.bounds.methods.lagrangian import KINDS, Lagrangian, positive
+from holdfast.bounds.network.casting import cast
+from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import region
-from holdfast.bounds.tracing import trace
-from holdfast.encoder import Domain, Encoder
-from holdfast.errors import HoldfastError
+from holdfast.core.balls import L2, Linf
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
 from tests.bounds.checks import lowest
 from tests.bounds.networks import Residual
 from tests.bounds.test_exact import SHAPE, scene, tiny

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.balls import Linf
 from holdfast.bounds import Crown, Interval, Method, lower_bound
-from holdfast.bounds.affine import Affine
-from holdfast.bounds.graph import Graph
-from holdfast.bounds.relaxations import Rule
-from holdfast.bounds.tracing import trace
-from holdfast.encoder import Domain, Encoder
-from holdfast.errors import HoldfastError
+from holdfast.bounds.network.affine import Affine
+from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.tracing import trace
+from holdfast.bounds.relaxations.rules import Rule
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
 from tests.bounds.checks import points
 from tests.bounds.networks import Apply, trained
 

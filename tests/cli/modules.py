@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.encoder import Domain
+from holdfast.core.encoder import Domain
 
 
 class Net(nn.Sequential):

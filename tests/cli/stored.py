@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.config import Request
-from holdfast.result import Failure, Result
-from holdfast.store import Key, Store
+from holdfast.core.records import Failure, Result
+from holdfast.execution.request import Request
+from holdfast.execution.store import Key, Store
 from tests.report import synthetic
 
 

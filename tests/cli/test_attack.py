@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from holdfast.artefacts import AttackRecord, Replay
 from holdfast.attacks.presets import PRESETS
 from holdfast.cli import run
+from holdfast.execution.artefacts import AttackRecord, Replay
 from tests.cli.processes import listening
 
 ATTACK = ["attack", "builtin:digits-random", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
@@ -73,7 +73,7 @@ def test_an_objective_brings_the_views_it_needs():
 
 def test_a_failed_check_is_said_and_is_the_status(monkeypatch, capsys):
     bad = Replay(in_range=True, in_ball=True, largest_norm=0.05, code_difference=0.1, same_codes=False)
-    monkeypatch.setattr("holdfast.artefacts.replay", lambda *_: bad)
+    monkeypatch.setattr("holdfast.execution.artefacts.replay", lambda *_: bad)
     assert run([*ATTACK, *SHORT]) == 1
     assert "do not pass their check" in capsys.readouterr().err
 

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from holdfast import bounds
-from holdfast.certificates import CertificateRecord
 from holdfast.cli import run
 from holdfast.encoders import load
-from tests.certified.known import Boast
+from holdfast.execution.certificates import CertificateRecord
 from tests.cli.modules import sorted_pixels, weights
+from tests.evaluations.certified.known import Boast
 
 CERTIFY = ["certify", "builtin:digits-contrastive", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
 QUICK = ["--attack", "adaptive:steps=10,restarts=1", "--negatives", "3"]

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.catalog import everything
 from holdfast.cli import run
 from holdfast.cli.list import command
 from holdfast.cli.progress import Shown, remaining
-from holdfast.errors import HoldfastWarning
-from holdfast.store import load
-from holdfast.suites import SUITES
+from holdfast.core.errors import HoldfastWarning
+from holdfast.execution.catalog import everything
+from holdfast.execution.store import load
+from holdfast.execution.suites import SUITES
 from tests.cli.processes import listening
 
 QUICK = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.pairs=8"]
@@ -222,7 +222,7 @@ def test_debug_shows_the_traceback(capsys):
 
 
 def test_a_defect_is_called_one(capsys, monkeypatch):
-    monkeypatch.setattr("holdfast.catalog.everything", lambda: 1 / 0)
+    monkeypatch.setattr("holdfast.execution.catalog.everything", lambda: 1 / 0)
     assert run(["list"]) == 2
     assert said(capsys) == [
         "holdfast: ZeroDivisionError: division by zero; this is a defect of holdfast, --debug shows where"
@@ -236,7 +236,7 @@ def test_warnings_of_libraries_are_not_ours(capsys, monkeypatch):
         warnings.warn("overflow", RuntimeWarning, stacklevel=1)
         return {}
 
-    monkeypatch.setattr("holdfast.catalog.everything", warn)
+    monkeypatch.setattr("holdfast.execution.catalog.everything", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert run(["list"]) == 0

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import run
+from holdfast.core.records import Findings
+from holdfast.core.statistics import summarise
 from holdfast.report.compare import compare
 from holdfast.report.files import Report
-from holdfast.result import Findings
-from holdfast.stats import summarise
 from tests.cli.stored import breakaway, failure, renamed, run_of
 
 ROBUST, WEAK, MIDDLE = "digits-robust", "digits-random", "digits-contrastive"

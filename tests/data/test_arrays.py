@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from holdfast.core.encoder import Domain, Geometry
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.data import arrays, load
 from holdfast.data.array_source import resized
 from holdfast.data.decode import fit
-from holdfast.encoder import Domain, Geometry
-from holdfast.errors import HoldfastError, HoldfastWarning
-from holdfast.spectral import features
+from holdfast.evaluations.spectral import features
 
 GREY, RGB = Domain((1, 4, 5)), Domain((3, 4, 5))
 DRAWN = np.random.default_rng(0).random((6, 3, 4, 5)).astype(np.float32)

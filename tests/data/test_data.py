@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from holdfast.core.encoder import Domain
+from holdfast.core.errors import HoldfastError
 from holdfast.data import builtin, load, loaders
-from holdfast.encoder import Domain
-from holdfast.errors import HoldfastError
 
 DIGITS = Domain((1, 8, 8))
 

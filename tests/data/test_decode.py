@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
+from holdfast.core.encoder import Geometry, Interpolation
 from holdfast.data.decode import decode, fit
-from holdfast.encoder import Geometry, Interpolation
 
 AS_IT_IS = Geometry(2, (2, 2))
 

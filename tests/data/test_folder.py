@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from holdfast.core.encoder import Domain, Geometry
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.data import encoded, load
 from holdfast.data.decode import decode
-from holdfast.encoder import Domain, Geometry
-from holdfast.errors import HoldfastError, HoldfastWarning
 from tests.data.conftest import Painter
 
 RGB = Domain((3, 8, 8))

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from holdfast.core.encoder import Domain
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.data import load
 from holdfast.data.encoded import Encoded
-from holdfast.encoder import Domain
-from holdfast.errors import HoldfastError, HoldfastWarning
 from tests.data.conftest import Painter
 
 datasets = pytest.importorskip("datasets")

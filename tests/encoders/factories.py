@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from holdfast.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder, Geometry
 
 STATED = Domain((1, 8, 8))
 

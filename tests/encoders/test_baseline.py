@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders.baseline import random_init, raw_pixels
-from holdfast.errors import HoldfastError
 
 DOMAIN = Domain((3, 8, 8))
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.balls import Linf
+from holdfast.core.balls import Linf
 from holdfast.encoders import Options, builtin, load
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from holdfast.encoder import Encoder, Geometry
+from holdfast.core.encoder import Encoder, Geometry
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load
-from holdfast.errors import HoldfastError
 from tests.encoders import factories
 
 SHAPE = "?shape=1x8x8"

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast import doctor
-from holdfast.bounds.tracing import trace
-from holdfast.encoder import Encoder
+from holdfast.bounds.network.tracing import trace
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
-from holdfast.errors import HoldfastError, HoldfastWarning
+from holdfast.execution import doctor
 from tests.encoders import factories
 from tests.encoders.test_checkpoint import Malicious
 

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.balls import Linf
 from holdfast.bounds import certified_radius
-from holdfast.bounds.tracing import trace
-from holdfast.encoder import Geometry
+from holdfast.bounds.network.tracing import trace
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Geometry
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load
 from holdfast.encoders.huggingface_images import recipe
 from holdfast.encoders.torchvision_operators import declare_missing_operators
-from holdfast.errors import HoldfastError
 
 declare_missing_operators()
 transformers = pytest.importorskip("transformers")

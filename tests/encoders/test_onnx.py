@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast import doctor
-from holdfast.bounds.tracing import trace
+from holdfast.bounds.network.tracing import trace
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders import Options, load
 from holdfast.encoders.onnx_graph import OnnxModule, parse
 from holdfast.encoders.onnx_operators import OPERATORS
 from holdfast.encoders.torchvision_operators import declare_missing_operators
-from holdfast.errors import HoldfastError, HoldfastWarning
+from holdfast.execution import doctor
 from tests.encoders import factories
 from tests.encoders.onnx_cases import CASES, Case
 
@@ -129,7 +129,7 @@ def test_small_network_equals_the_original(module, file):
     assert_same(load(f"onnx:{file}"), module, file)
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.errors.HoldfastWarning")
+@pytest.mark.filterwarnings("ignore::holdfast.core.errors.HoldfastWarning")
 @pytest.mark.parametrize(
     ("name", "size", "dynamo"),
     [

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast.encoder import Encoder
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load, sources
 from holdfast.encoders.inputs import numbers, sizes
 from holdfast.encoders.reference import require, split
-from holdfast.errors import HoldfastError
 
 
 def test_every_adapter_is_found_by_its_source():

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.encoder import Geometry
+from holdfast.core.encoder import Geometry
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
 from holdfast.encoders.torchvision import without_head
 from holdfast.encoders.torchvision_operators import declare_missing_operators
-from holdfast.errors import HoldfastError
 
 declare_missing_operators()
 timm = pytest.importorskip("timm")

@@ -6,16 +6,16 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from holdfast.divergences import Cosine, Divergence, L1Distance, L2Distance
-from holdfast.errors import HoldfastError
-from holdfast.evaluation import Population
-from holdfast.objective import Scene
+from holdfast.core.divergences import Cosine, Divergence, L1Distance, L2Distance
+from holdfast.core.errors import HoldfastError
+from holdfast.core.run import Run
 from holdfast.objectives.away import Away
+from holdfast.objectives.base import Scene
 from holdfast.objectives.contrast import Batch, Instance, Pair, Queue, Views
 from holdfast.objectives.crossing import Crossing, Misretrieval, margin
 from holdfast.objectives.toward import Toward
 from holdfast.objectives.views import high_pass, shifted
-from holdfast.run import Run
+from holdfast.protocol.population import Population
 from tests.samples import DIGITS, builtin, digits
 
 

@@ -10,7 +10,7 @@ from math import nan
 import numpy as np
 from PIL import Image
 
-from holdfast.result import (
+from holdfast.core.records import (
     Claim,
     Conditions,
     Curve,
@@ -24,7 +24,7 @@ from holdfast.result import (
     Series,
     Verdict,
 )
-from holdfast.stats import summarise
+from holdfast.core.statistics import summarise
 
 BALLS = ("linf:0.05", "linf:0.1")
 ATTACKS = ("u-pgd", "adaptive")

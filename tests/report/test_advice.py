@@ -7,6 +7,7 @@ from math import nan
 
 import pytest
 
+from holdfast.core.records import Claim, Failure
 from holdfast.report.advice import advice
 from holdfast.report.alerts import alerts, without
 from holdfast.report.compare import compare
@@ -16,7 +17,6 @@ from holdfast.report.protocol import groups
 from holdfast.report.standings import standings
 from holdfast.report.tables import summary
 from holdfast.report.text import number
-from holdfast.result import Claim, Failure
 from tests.report.synthetic import breakaway, displacement, everything
 
 

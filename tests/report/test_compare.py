@@ -7,10 +7,10 @@ from math import inf, nan
 import numpy as np
 import pytest
 
+from holdfast.core.records import Claim, Estimate, Findings, Result
+from holdfast.core.statistics import summarise
 from holdfast.report.compare import Comparison, compare
 from holdfast.report.protocol import difference, groups, labels
-from holdfast.result import Claim, Estimate, Findings, Result
-from holdfast.stats import summarise
 from tests.report.synthetic import breakaway, everything, ids, result, series
 
 CASE = {"ball": "linf:0.05", "attack": "u-pgd", "divergence": "l2"}

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 from holdfast.report import write
 from holdfast.report.compare import compare
 from holdfast.report.files import Report

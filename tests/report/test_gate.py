@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import COLLAPSED, Failure, Result
 from holdfast.report.gate import check, parse, warning
-from holdfast.result import COLLAPSED, Failure, Result
 from tests.report.synthetic import breakaway, everything, impersonation
 
 

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from holdfast.core.records import Failure, Findings
 from holdfast.report.compare import compare
 from holdfast.report.page import render
 from holdfast.report.text import number
-from holdfast.result import Failure, Findings
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result
 
 EVIL = "<script>alert('x')</script> & \"quotes\" `code` $x_1$"

@@ -8,10 +8,10 @@ from math import inf, nan
 import numpy as np
 import pytest
 
+from holdfast.core.records import Claim, Curve, Findings
 from holdfast.report.plots import POINTS, plates
 from holdfast.report.protocol import groups
 from holdfast.report.svg import Line, draw
-from holdfast.result import Claim, Curve, Findings
 from tests.report.synthetic import breakaway, result, series
 
 CASE = {"ball": "linf:0.05", "attack": "u-pgd", "divergence": "l2"}

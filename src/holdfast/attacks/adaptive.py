@@ -16,13 +16,13 @@ from typing import final
 
 import torch
 
-from holdfast.attack import Attack, Gain, better, climb
+from holdfast.attacks.base import Attack, Gain, better, climb
 from holdfast.attacks.gradient import passable, random_start
-from holdfast.balls import Ball, column
-from holdfast.encoder import Encoder, Pixels
-from holdfast.errors import HoldfastError
-from holdfast.noise import Noise
-from holdfast.objective import Objective
+from holdfast.core.balls import Ball, column
+from holdfast.core.encoder import Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.objectives.base import Objective
 
 MOMENTUM = 0.75
 RISING = 0.75

@@ -12,12 +12,12 @@ from typing import final
 
 import torch
 
-from holdfast.attack import Attack, Gain, better, climb
-from holdfast.balls import Ball
-from holdfast.encoder import Domain, Encoder, Pixels
-from holdfast.errors import HoldfastError
-from holdfast.noise import Noise
-from holdfast.objective import Objective
+from holdfast.attacks.base import Attack, Gain, better, climb
+from holdfast.core.balls import Ball
+from holdfast.core.encoder import Domain, Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.objectives.base import Objective
 
 
 @final

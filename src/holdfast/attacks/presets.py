@@ -10,20 +10,20 @@ from pkgutil import iter_modules
 import torch
 
 import holdfast.attacks
-from holdfast.attack import Attack
 from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
 from holdfast.attacks.gradient import GradientAttack, bim, fgsm
 from holdfast.attacks.square import SquareAttack
-from holdfast.balls import L2, Ball, Linf
-from holdfast.divergences import Cosine, SoftmaxKL, Wasserstein
-from holdfast.errors import HoldfastError
-from holdfast.noise import Noise
-from holdfast.objective import Goal, Scene
+from holdfast.core.balls import L2, Ball, Linf
+from holdfast.core.divergences import Cosine, SoftmaxKL, Wasserstein
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.core.settings import READERS, read
 from holdfast.objectives.away import Away
+from holdfast.objectives.base import Goal, Scene
 from holdfast.objectives.contrast import Batch, Instance, Pair, Queue, Views
 from holdfast.objectives.toward import Toward
 from holdfast.objectives.views import shifted
-from holdfast.spelling import READERS, read
 
 U_PGD = GradientAttack(steps=50, step=0.001, keep="last")
 """U-PGD as published: 50 steps of 0.001, last point returned. It cannot cross a ball wider than 0.05."""

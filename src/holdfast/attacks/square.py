@@ -14,12 +14,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from holdfast.attack import Attack, Gain
-from holdfast.balls import Ball, column
-from holdfast.encoder import Encoder, Pixels
-from holdfast.errors import HoldfastError
-from holdfast.noise import Noise
-from holdfast.objective import Objective
+from holdfast.attacks.base import Attack, Gain
+from holdfast.core.balls import Ball, column
+from holdfast.core.encoder import Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.objectives.base import Objective
 
 SCHEDULE = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 """Shares of the query budget after which the window's area halves."""

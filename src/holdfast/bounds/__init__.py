@@ -6,19 +6,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.balls import Ball
-from holdfast.bounds.alpha import Alpha
-from holdfast.bounds.branch import Branch
-from holdfast.bounds.exact import Exact
-from holdfast.bounds.graph import Graph
-from holdfast.bounds.method import Crown, Interval, Method
+from holdfast.bounds.methods.alpha import Alpha
+from holdfast.bounds.methods.base import Crown, Interval, Method
+from holdfast.bounds.methods.branch import Branch
+from holdfast.bounds.methods.exact import Exact
+from holdfast.bounds.methods.semidefinite import Semidefinite
+from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.proved import LEAST, known, proved_radii
 from holdfast.bounds.regions import region
-from holdfast.bounds.semidefinite import Semidefinite
-from holdfast.bounds.tracing import trace
-from holdfast.encoder import Encoder, Pixels
-from holdfast.errors import HoldfastError
-from holdfast.spelling import READERS, read
+from holdfast.core.balls import Ball
+from holdfast.core.encoder import Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.settings import READERS, read
 
 __all__ = [
     "METHODS",
@@ -73,7 +73,7 @@ def lower_bound(
         HoldfastError: an argument does not fit, or the encoder cannot be bounded.
 
     Example:
-        >>> from holdfast.balls import Linf
+        >>> from holdfast.core.balls import Linf
         >>> from holdfast.encoders import load
         >>> encoder = load("builtin:digits-robust")
         >>> x = torch.full((1, 1, 8, 8), 0.5)
@@ -102,7 +102,7 @@ def certified_radius(
     ball larger by up to ``tolerance``. Arguments are those of ``lower_bound``; ``ball`` is the largest of interest.
 
     Example:
-        >>> from holdfast.balls import Linf
+        >>> from holdfast.core.balls import Linf
         >>> from holdfast.encoders import load
         >>> encoder = load("builtin:digits-robust")
         >>> x = torch.full((1, 1, 8, 8), 0.5)

@@ -6,13 +6,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.balls import Ball, Linf
-from holdfast.bounds.graph import Graph
-from holdfast.bounds.method import Crown, Method, Place, Reached, Seeker
+from holdfast.bounds.methods.base import Crown, Method, Place, Reached, Seeker
+from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import Region, region
-from holdfast.encoder import Domain, Pixels
-from holdfast.errors import HoldfastError
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.encoder import Domain, Pixels
+from holdfast.core.errors import HoldfastError
 
 LEAST = 1e-9
 """The smallest tolerance: float64 tells no radii apart that are much closer."""

@@ -13,11 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.balls import L1, L2, Ball, Linf, column
-from holdfast.bounds.forms import Form
-from holdfast.bounds.relaxations import Box
-from holdfast.encoder import Domain, Pixels
-from holdfast.errors import HoldfastError
+from holdfast.bounds.network.forms import Form
+from holdfast.bounds.relaxations.rules import Box
+from holdfast.core.balls import L1, L2, Ball, Linf, column
+from holdfast.core.encoder import Domain, Pixels
+from holdfast.core.errors import HoldfastError
 
 HALVINGS = 50
 

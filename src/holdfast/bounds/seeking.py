@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.bounds.method import Place, Reached
+from holdfast.bounds.methods.base import Place, Reached
 from holdfast.bounds.regions import Region
 
 GROWTH = 2.5

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 
 INTERRUPTED = 130
 

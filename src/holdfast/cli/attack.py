@@ -13,13 +13,13 @@ import typer
 
 from holdfast.cli.flags import Arch, Images, Seed, Size, TrustRemoteCode
 from holdfast.cli.subject import ball_of, empty, population_of, require_fit
-from holdfast.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, nearest
 
 if TYPE_CHECKING:
-    from holdfast.artefacts import AttackRecord
     from holdfast.attacks.presets import Preset
-    from holdfast.balls import Ball
-    from holdfast.objective import Goal
+    from holdfast.core.balls import Ball
+    from holdfast.execution.artefacts import AttackRecord
+    from holdfast.objectives.base import Goal
 
 HOW = "How it is attacked"
 COMPUTES = "How it is computed"
@@ -61,11 +61,11 @@ def command(
 ) -> int:
     """Attack images: keep what they become, how far their codes move, and a check of both."""
     # Loaded here, because these need torch.
-    from holdfast.adversarial import attack as attacked
-    from holdfast.artefacts import keep
     from holdfast.cli.progress import Shown
+    from holdfast.core.run import Run
     from holdfast.encoders import Options
-    from holdfast.run import Run
+    from holdfast.execution.adversarial import attack as attacked
+    from holdfast.execution.artefacts import keep
 
     chosen = _preset(preset, ball_of(eps, ball), attack, objective, divergence)
     run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)
@@ -94,8 +94,8 @@ def _summary(record: AttackRecord) -> str:
 def _preset(name: str, ball: Ball | None, attack: str | None, objective: str | None, divergence: str | None) -> Preset:
     """Return the preset ``name`` with what is given instead of its own."""
     from holdfast.attacks.presets import PRESETS, read_attack
-    from holdfast.catalog import objectives
-    from holdfast.spelling import read
+    from holdfast.core.settings import read
+    from holdfast.execution.catalog import objectives
 
     if name not in PRESETS:
         raise HoldfastError(f"unknown preset {name!r}; {nearest(name, list(PRESETS))}")
@@ -118,8 +118,8 @@ def _preset(name: str, ball: Ball | None, attack: str | None, objective: str | N
 
 def _measured_by(goal: Goal, divergence: str, objective: str | None) -> Goal:
     """Return ``goal`` with another divergence."""
-    from holdfast.objective import MeasuredGoal
-    from holdfast.spelling import READERS
+    from holdfast.core.settings import READERS
+    from holdfast.objectives.base import MeasuredGoal
 
     if "divergence=" in (objective or ""):
         raise HoldfastError(f"--divergence {divergence} and --objective {objective} contradict each other; give one")

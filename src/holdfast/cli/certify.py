@@ -11,10 +11,10 @@ import typer
 
 from holdfast.cli.flags import Arch, Images, Seed, Size, TrustRemoteCode
 from holdfast.cli.subject import ball_of, empty, population_of, require_fit
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.certificates import CertificateRecord
+    from holdfast.execution.certificates import CertificateRecord
 
 HOW = "What is certified"
 COMPUTES = "How it is computed"
@@ -52,11 +52,11 @@ def command(
     # Loaded here, because these need torch.
     from holdfast.attacks.presets import read_attack
     from holdfast.bounds import read_method
-    from holdfast.certificates import certify
-    from holdfast.certified.accuracy import InstanceAccuracy
     from holdfast.cli.progress import Shown
+    from holdfast.core.run import Run
     from holdfast.encoders import Options
-    from holdfast.run import Run
+    from holdfast.evaluations.certified.accuracy import InstanceAccuracy
+    from holdfast.execution.certificates import certify
 
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")

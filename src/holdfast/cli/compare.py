@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.runs import read, unfinished
-from holdfast.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, nearest
 
 if TYPE_CHECKING:
     from rich.table import Table as Grid
 
+    from holdfast.core.records import Failure, Result
     from holdfast.report.compare import Comparison, Contest
     from holdfast.report.tables import Cell, Table
-    from holdfast.result import Failure, Result
 
 ABREAST = 3
 """So many differences stand side by side on a terminal."""

@@ -24,9 +24,9 @@ def command(
 
     from holdfast import data
     from holdfast.cli.console import show
-    from holdfast.doctor import IMAGES, examine_loading
+    from holdfast.core.run import Run
     from holdfast.encoders import Options, load
-    from holdfast.run import Run
+    from holdfast.execution.doctor import IMAGES, examine_loading
 
     run, options = Run(device=device, precision=precision), Options(arch, size, trust_remote_code)
     pixels = None

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.flags import Images, Size, TrustRemoteCode
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 MEASURES = "What is measured"
 COMPUTES = "How it is computed"
@@ -101,12 +101,12 @@ def command(
 def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
     from holdfast.cli.progress import Shown
-    from holdfast.config import request
+    from holdfast.execution.request import request
+    from holdfast.execution.session import carry_out
     from holdfast.report.alerts import STOPPED as SPENT
     from holdfast.report.alerts import alerts, split, without
     from holdfast.report.protocol import groups
     from holdfast.report.text import listed
-    from holdfast.session import carry_out
 
     asked = request(flags, config)
     with Shown() as shown:

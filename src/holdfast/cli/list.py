@@ -13,9 +13,9 @@ def command(
     """List encoders, images, evaluations, attacks, presets, bounds, objectives, balls, divergences and suites."""
     from rich.text import Text
 
-    from holdfast.catalog import everything
     from holdfast.cli.console import console
-    from holdfast.errors import HoldfastError, nearest
+    from holdfast.core.errors import HoldfastError, nearest
+    from holdfast.execution.catalog import everything
 
     catalogue = everything()
     if kind is not None and kind not in catalogue:
@@ -34,8 +34,8 @@ def command(
 
 def _changes(suite: str) -> None:
     """Print what ``suite`` sets instead of the defaults, a line per evaluation."""
+    from holdfast.execution.suites import SUITES
     from holdfast.report.protocol import plain
-    from holdfast.suites import SUITES
 
     for evaluation, changed in SUITES[suite].settings.items():
         print(f"    {evaluation}:", "; ".join(f"{name} = {plain(value)}" for name, value in changed.items()))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.result import Failure, Result
+    from holdfast.core.records import Failure, Result
 
 
 def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
@@ -20,7 +20,7 @@ def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
     Raises:
         HoldfastError: a folder holds no run, or results that cannot be read.
     """
-    from holdfast.store import load
+    from holdfast.execution.store import load
 
     runs = {str(folder): load(folder) for folder in dict.fromkeys(folders)}
     for folder, (results, _) in runs.items():
@@ -48,9 +48,9 @@ def unfinished(folders: Sequence[Path], results: Sequence[Result], failures: Seq
     """Return a failure for each encoder that a run was asked to measure and that left no trace: it was stopped before."""
     from pydantic import ValidationError
 
-    from holdfast.config import Request, references
+    from holdfast.core.records import Failure
     from holdfast.encoders.reference import label, named, stamp
-    from holdfast.result import Failure
+    from holdfast.execution.request import Request, references
 
     known = {result.encoder.source for result in results} | {failure.encoder for failure in failures}
     missing = []
@@ -82,7 +82,7 @@ def _complete(folder: Path, count: int) -> None:
     """Raise unless all results under ``folder`` are among the ``count`` that could be read."""
     from pydantic import ValidationError
 
-    from holdfast.result import Result
+    from holdfast.core.records import Result
 
     files = sorted((folder / "results").glob("*.json"))
     if len(files) == count:

@@ -10,7 +10,7 @@ import typer
 from holdfast.cli.flags import Seed
 
 if TYPE_CHECKING:
-    from holdfast.result import Result
+    from holdfast.core.records import Result
 
 
 def command(
@@ -29,10 +29,10 @@ def command(
 ) -> int:
     """Score how a map stretches neighbourhoods, from arrays of its inputs and outputs alone."""
     # Loaded here, because these need torch.
-    from holdfast.config import build
+    from holdfast.evaluations.spectral.features import measure, read, save
+    from holdfast.evaluations.spectral.spade import Spectral
+    from holdfast.execution.request import build
     from holdfast.report import write
-    from holdfast.spectral.features import measure, read, save
-    from holdfast.spectral.spade import Spectral
 
     asked = build(Spectral, {"k": k, "graph": graph, "repair": repair, "subsets": subsets, "certify": certify})
     assert isinstance(asked, Spectral)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.balls import Ball
+    from holdfast.core.balls import Ball
+    from holdfast.core.run import Run
     from holdfast.encoders import Options
-    from holdfast.evaluation import Population
-    from holdfast.run import Run
+    from holdfast.protocol.population import Population
 
 
 def ball_of(eps: str | None, ball: str | None) -> Ball | None:
     """Return the ball that either flag names, if one does."""
-    from holdfast.balls import BALLS, Linf
-    from holdfast.spelling import convert, read
+    from holdfast.core.balls import BALLS, Linf
+    from holdfast.core.settings import convert, read
 
     if eps and ball:
         raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
@@ -40,7 +40,7 @@ def population_of(encoder: str, options: Options, images: str, run: Run, limit: 
     """Return the images and the encoder that the flags name; ``limit`` leaves so many images, chosen by the seed."""
     from holdfast import data
     from holdfast.encoders import load
-    from holdfast.evaluation import Population
+    from holdfast.protocol.population import Population
 
     loaded = load(encoder, options)
     return Population(loaded, data.load(images, loaded.domain, loaded.geometry, limit=limit, seed=run.seed), run)
@@ -48,7 +48,7 @@ def population_of(encoder: str, options: Options, images: str, run: Run, limit: 
 
 def require_fit(population: Population, purpose: str) -> None:
     """Raise unless the encoder can be measured; ``purpose`` says what for, as in ``attacked``."""
-    from holdfast.runner import unfit
+    from holdfast.execution.table import unfit
 
     if problem := unfit(population):
         raise HoldfastError(f"{population.encoder.name} is not fit to be {purpose}: {problem}")

@@ -13,10 +13,10 @@ from pathlib import Path
 from pkgutil import iter_modules
 from urllib.parse import parse_qsl
 
+from holdfast.core.encoder import Domain, Geometry
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.images import Images
 from holdfast.data.base import Request
-from holdfast.encoder import Domain, Geometry
-from holdfast.errors import HoldfastError, nearest
-from holdfast.images import Images
 
 Loader = Callable[[str, dict[str, str], Request], Images]
 
@@ -57,7 +57,7 @@ def load(
         (3, torch.Size([1, 1, 8, 8]))
         >>> load("bultin:digits", Domain((1, 8, 8)))
         Traceback (most recent call last):
-        holdfast.errors.HoldfastError: no file or folder 'bultin:digits', and no image source 'bultin'; did you mean ...
+        holdfast.core.errors.HoldfastError: no file or folder 'bultin:digits', and no image source 'bultin'; did you mean ...
     """
     body, _, query = reference.partition("?")
     settings = _settings(query, reference)

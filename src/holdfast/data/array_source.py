@@ -10,10 +10,10 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from holdfast.core.encoder import Domain, Geometry
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images, TensorSource
 from holdfast.data.base import Request
-from holdfast.encoder import Domain, Geometry
-from holdfast.errors import HoldfastError
-from holdfast.images import Images, TensorSource
 
 Layout = Literal["as stored", "grey", "channels first", "channels last"]
 BLOCK = 1 << 22
@@ -89,7 +89,7 @@ def layout(name: str, shape: tuple[int, ...], domain: Domain) -> Layout:
         'channels last'
         >>> layout("x.npy", (10, 3, 32, 3), Domain((3, 224, 224)))
         Traceback (most recent call last):
-        holdfast.errors.HoldfastError: x.npy of shape (10, 3, 32, 3) may be N x C x H x W or N x H x W x C; ...
+        holdfast.core.errors.HoldfastError: x.npy of shape (10, 3, 32, 3) may be N x C x H x W or N x H x W x C; ...
     """
     if shape[1:] == domain.shape:
         return "as stored"

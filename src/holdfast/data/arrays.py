@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.images import Images
 from holdfast.data.array_source import load_array
 from holdfast.data.base import Request, as_labels, check_settings
-from holdfast.errors import HoldfastError, nearest
-from holdfast.images import Images
 
 SOURCE = "arrays"
 IMAGES, LABELS = ("images", "pixels", "x", "arr_0"), ("labels", "y")

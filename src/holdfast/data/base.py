@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from holdfast.encoder import Domain, Geometry
-from holdfast.errors import HoldfastError, HoldfastWarning, nearest
-from holdfast.noise import hashed
+from holdfast.core.encoder import Domain, Geometry
+from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
+from holdfast.core.noise import hashed
 
 
 @dataclass(frozen=True)

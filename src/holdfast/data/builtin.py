@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.images import Images
 from holdfast.data.array_source import ArraySource
 from holdfast.data.base import Request, check_settings
-from holdfast.errors import HoldfastError, nearest
-from holdfast.images import Images
 
 SOURCE = "builtin"
 TRAINED = 1200

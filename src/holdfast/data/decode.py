@@ -14,7 +14,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from holdfast.encoder import Geometry
+from holdfast.core.encoder import Geometry
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Int, UInt8
 from torch import Tensor
 
+from holdfast.core.encoder import Geometry
+from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.images import Images
+from holdfast.core.settings import convert
 from holdfast.data.base import Request
 from holdfast.data.decode import MAX_PIXELS, complain, decode, pixel_limit
-from holdfast.encoder import Geometry
-from holdfast.errors import HoldfastError, HoldfastWarning
-from holdfast.images import Images
-from holdfast.spelling import convert
 
 THOROUGH = 20_000
 """Up to so many images are decoded once when loaded, to find the damaged ones; of more, only the headers are read

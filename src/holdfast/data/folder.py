@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
 from holdfast.data.base import Request, check_settings
 from holdfast.data.encoded import load_encoded
-from holdfast.errors import HoldfastError
-from holdfast.images import Images
 
 SOURCE = "folder"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm")

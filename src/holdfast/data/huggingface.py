@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.images import Images
 from holdfast.data.base import Request, as_labels, check_settings
 from holdfast.data.encoded import load_encoded
-from holdfast.errors import HoldfastError, nearest
-from holdfast.images import Images
 
 SOURCE = "hf"
 

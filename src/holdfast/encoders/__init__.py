@@ -11,9 +11,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Protocol, cast, runtime_checkable
 
-from holdfast.encoder import Encoder
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError, nearest
 from holdfast.encoders.reference import Options, label, named, stamp
-from holdfast.errors import HoldfastError, nearest
 
 __all__ = ["Adapter", "Options", "load", "sources"]
 
@@ -52,7 +52,7 @@ def load(reference: str, options: Options | None = None) -> Encoder:
         torch.Size([2, 64])
         >>> load("tim:resnet50")
         Traceback (most recent call last):
-        holdfast.errors.HoldfastError: unknown encoder source 'tim' in 'tim:resnet50'; did you mean 'timm'? known: ...
+        holdfast.core.errors.HoldfastError: unknown encoder source 'tim' in 'tim:resnet50'; did you mean 'timm'? known: ...
     """
     options = options or Options()
     short, reference = named(reference)

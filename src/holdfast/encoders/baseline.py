@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from holdfast.encoder import Domain, Encoder
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError, nearest
 from holdfast.encoders.inputs import sizes
 from holdfast.encoders.reference import Options, split
 from holdfast.encoders.wrappers import seeded
-from holdfast.errors import HoldfastError, nearest
 
 SOURCE = "baseline"
 

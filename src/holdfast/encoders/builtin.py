@@ -14,9 +14,9 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.encoder import Domain, Encoder
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError, nearest
 from holdfast.encoders.reference import Options, split
-from holdfast.errors import HoldfastError, nearest
 
 SOURCE = "builtin"
 DOMAIN = Domain((1, 8, 8))
@@ -74,7 +74,7 @@ def card(name: str) -> dict[str, Any]:
         0.15
         >>> card("digits-robst")
         Traceback (most recent call last):
-        holdfast.errors.HoldfastError: no built-in encoder 'digits-robst'; did you mean 'digits-robust'? known: ...
+        holdfast.core.errors.HoldfastError: no built-in encoder 'digits-robst'; did you mean 'digits-robust'? known: ...
     """
     if name not in NAMES:
         raise HoldfastError(f"no built-in encoder {name!r}; {nearest(name, names())}")

@@ -16,13 +16,13 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.encoder import Encoder, Normalised
+from holdfast.core.encoder import Encoder, Normalised
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders.checkpoint_weights import WeightSettings, fit, read_weights
 from holdfast.encoders.inputs import InputSettings, encoder_of
 from holdfast.encoders.reference import Options, existing, first_line, split
 from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
-from holdfast.errors import HoldfastError
 
 SOURCE = "checkpoint"
 

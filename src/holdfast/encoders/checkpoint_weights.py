@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders.reference import first_line
 from holdfast.encoders.zipped import check_expansion
-from holdfast.errors import HoldfastError
 
 Weights = dict[str, Tensor]
 

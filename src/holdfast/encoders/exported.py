@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from holdfast.encoder import Encoder
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders.exported_archive import checked_archive
 from holdfast.encoders.inputs import InputSettings, encoder_of
 from holdfast.encoders.reference import Options, existing, first_line, split
 from holdfast.encoders.wrappers import Traced, for_batches
-from holdfast.errors import HoldfastError
 
 SOURCE = "exported"
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders.reference import first_line
 from holdfast.encoders.zipped import check_expansion
-from holdfast.errors import HoldfastError
 
 HARMLESS = re.compile(
     r"(data/weights/weight_\d+|data/constants/tensor_\d+|extra/.*|\.data/\w+|(archive_)?(format|version)|byteorder)"

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from holdfast.encoder import Encoder
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders.huggingface_images import images_of
 from holdfast.encoders.reference import Options, first_line, require, split
 from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import check_pooling, pool
-from holdfast.errors import HoldfastError
 
 SOURCE = "hf"
 CLASS_TOKENS = ("cls_token", "class_embedding")

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.encoder import Domain, Geometry, Interpolation
+from holdfast.core.encoder import Domain, Geometry, Interpolation
+from holdfast.core.errors import HoldfastError
 from holdfast.encoders.reference import require
-from holdfast.errors import HoldfastError
 
 INTERPOLATIONS: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """As Pillow numbers them."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from holdfast.encoder import Domain, Encoder
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders.wrappers import Pooled
-from holdfast.errors import HoldfastError, HoldfastWarning
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.encoder import Encoder
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError, nearest
 from holdfast.encoders.inputs import InputSettings, encoder_of
 from holdfast.encoders.onnx_graph import OnnxModule, parse
 from holdfast.encoders.reference import Options, existing, first_line, require, split
 from holdfast.encoders.wrappers import Pooled, for_batches
-from holdfast.errors import HoldfastError, nearest
 
 SOURCE = "onnx"
 OLDEST_OPSET = 13

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 Setting = NDArray[Any] | Tensor
 """An input that says how an operator computes; a tensor only where it depends on the pixels."""

@@ -7,8 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.errors import HoldfastError, nearest
-from holdfast.spelling import convert, fields_of
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.settings import convert, fields_of
 
 T = TypeVar("T")
 
@@ -74,7 +74,7 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
         ('encoder', Options(arch=None, size=32, trust_remote_code=False))
         >>> split("encoder?siz=32", Options)
         Traceback (most recent call last):
-        holdfast.errors.HoldfastError: 'encoder' has no setting 'siz'; did you mean 'size'? known: ...
+        holdfast.core.errors.HoldfastError: 'encoder' has no setting 'siz'; did you mean 'size'? known: ...
     """
     base, _, query = name.partition("?")
     known = fields_of(kind)

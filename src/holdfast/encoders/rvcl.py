@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from holdfast.encoder import Domain, Encoder
+from holdfast.core.encoder import Domain, Encoder
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.225, 0.225, 0.225)
 CODE = 100

@@ -13,11 +13,11 @@ from typing import Any, get_args
 
 from torch import nn
 
-from holdfast.encoder import Domain, Encoder, Geometry, Interpolation
+from holdfast.core.encoder import Domain, Encoder, Geometry, Interpolation
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders.reference import Options, first_line, require, split
 from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
-from holdfast.errors import HoldfastError, HoldfastWarning
 
 SOURCE = "timm"
 INTERPOLATIONS = get_args(Interpolation)

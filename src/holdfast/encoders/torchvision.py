@@ -14,11 +14,11 @@ from typing import Any
 
 from torch import nn
 
-from holdfast.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.errors import HoldfastError, nearest
 from holdfast.encoders.reference import Options, first_line, require, split
 from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
-from holdfast.errors import HoldfastError, nearest
 
 SOURCE = "torchvision"
 CLASSES = 1000

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 T = TypeVar("T")
 POOLINGS = ("cls", "mean")

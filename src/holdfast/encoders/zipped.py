@@ -6,7 +6,7 @@ import zipfile
 from io import BytesIO
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
 
 
 def check_expansion(file: Path | BytesIO, name: str) -> None:

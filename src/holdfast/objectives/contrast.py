@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from holdfast.encoder import Codes
-from holdfast.errors import HoldfastError
-from holdfast.objective import Goal, Objective, Scene
+from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
+from holdfast.objectives.base import Goal, Objective, Scene
 from holdfast.objectives.views import high_pass, shifted
 
 

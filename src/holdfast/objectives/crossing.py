@@ -13,10 +13,10 @@ from typing import final
 import torch
 from torch import Tensor
 
-from holdfast.divergences import Divergence
-from holdfast.encoder import Codes
-from holdfast.errors import HoldfastError
-from holdfast.objective import MeasuredGoal, Objective, Scene
+from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
+from holdfast.objectives.base import MeasuredGoal, Objective, Scene
 
 
 @final

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from holdfast.objective import MeasuredGoal, Objective, Scene
+from holdfast.objectives.base import MeasuredGoal, Objective, Scene
 
 
 @final

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from holdfast.encoder import Domain, Pixels
-from holdfast.noise import Noise
+from holdfast.core.encoder import Domain, Pixels
+from holdfast.core.noise import Noise
 
 
 def shifted(pixels: Pixels, noise: Noise, share: float = 0.1) -> Pixels:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from shlex import quote
 
+from holdfast.core.records import Claim, Failure
 from holdfast.report import text
 from holdfast.report.alerts import FEW, STOPPED, Alert, alerts, causes, lost, split
 from holdfast.report.gate import suggested
@@ -13,7 +14,6 @@ from holdfast.report.protocol import Group
 from holdfast.report.standings import standings
 from holdfast.report.tables import Cell, Row, Section, Table
 from holdfast.report.tally import Tally, missed, tally
-from holdfast.result import Claim, Failure
 
 HARM = {("lower", Claim.LOWER), ("higher", Claim.UPPER)}
 """Numbers that show harm done; a certificate that reaches not far shows none."""

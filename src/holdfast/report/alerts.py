@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from holdfast.core.records import Failure, Result
 from holdfast.report import text
 from holdfast.report.protocol import Group
-from holdfast.result import Failure, Result
 
 FEW = 50
 """Fewer samples than this decide little, and no gate is made from them."""

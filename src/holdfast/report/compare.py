@@ -14,10 +14,10 @@ from itertools import combinations
 from math import isfinite, isnan
 from typing import Literal
 
+from holdfast.core.records import Claim, Conditions, Estimate, Record, Result, Series
+from holdfast.core.statistics import Difference, paired, unpaired
 from holdfast.report.protocol import Group, baselines, difference, groups, labels, tabled
 from holdfast.report.text import listed
-from holdfast.result import Claim, Conditions, Estimate, Record, Result, Series
-from holdfast.stats import Difference, paired, unpaired
 
 
 class Pair(Record):

@@ -6,7 +6,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.errors import HoldfastError
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import SCHEMA_VERSION, Failure, Record, Result
 from holdfast.report.charts import files
 from holdfast.report.compare import Comparison, compare
 from holdfast.report.page import render
@@ -15,7 +16,6 @@ from holdfast.report.printed import csv, latex, markdown
 from holdfast.report.protocol import groups
 from holdfast.report.tables import summary
 from holdfast.report.tally import Tally, tally
-from holdfast.result import SCHEMA_VERSION, Failure, Record, Result
 
 
 class Report(Record):

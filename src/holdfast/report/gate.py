@@ -14,13 +14,13 @@ from math import isclose, isfinite, isnan
 from operator import ge, gt, le, lt
 from typing import Literal
 
-from holdfast.balls import BALLS
-from holdfast.errors import HoldfastError, nearest
+from holdfast.core.balls import BALLS
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.records import Claim, Conditions, Estimate, Failure, Result
+from holdfast.core.settings import convert, read
 from holdfast.report import text
 from holdfast.report.protocol import labels
 from holdfast.report.tables import interval
-from holdfast.result import Claim, Conditions, Estimate, Failure, Result
-from holdfast.spelling import convert, read
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
 FORM = re.compile(r"\s*(?P<quantity>\w+)\s*(?:@(?P<selectors>.*?))?\s*(?P<operator><=|>=|<|>)\s*(?P<bound>[^<>=]+)\s*")
@@ -80,7 +80,7 @@ def parse(said: str) -> Gate:
         {'ball': 'linf', 'divergence': 'cosine'}
         >>> parse("breakaway_risk is small")
         Traceback (most recent call last):
-        holdfast.errors.HoldfastError: gate 'breakaway_risk is small' needs the form QUANTITY[@BALL,...]<=NUMBER, ...
+        holdfast.core.errors.HoldfastError: gate 'breakaway_risk is small' needs the form QUANTITY[@BALL,...]<=NUMBER, ...
     """
     found = FORM.fullmatch(said)
     if found is None:

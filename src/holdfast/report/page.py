@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.core.records import EncoderInfo, Failure, Picture, Result, Verdict
 from holdfast.report import differences, text
 from holdfast.report.advice import advice
 from holdfast.report.alerts import STOPPED, alerts, causes, lost, split
@@ -16,7 +17,6 @@ from holdfast.report.standings import standings
 from holdfast.report.svg import COLOURS
 from holdfast.report.tables import Table, summary, table
 from holdfast.report.tally import sentences, tally
-from holdfast.result import EncoderInfo, Failure, Picture, Result, Verdict
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
+from holdfast.core.records import Conditions, Curve, Result, Series
 from holdfast.report import text
 from holdfast.report.protocol import Group
 from holdfast.report.svg import DASHES, Line, draw
-from holdfast.result import Conditions, Curve, Result, Series
 
 POINTS = 160
 """Points per curve: finer than a screen shows, and the page stays small."""

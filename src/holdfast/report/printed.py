@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Sequence
 from math import isnan
 
+from holdfast.core.records import Estimate, Result
 from holdfast.report import differences, text
 from holdfast.report.compare import Comparison, Pair
 from holdfast.report.protocol import Group
 from holdfast.report.tables import Cell, Row, Section, Table
 from holdfast.report.tally import sentences, tally
-from holdfast.result import Estimate, Result
 
 FIXED = (
     "evaluation", "version", "protocol", "images", "encoder", "minus", "quantity", "value", "low", "high", "confidence", "n",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from holdfast.result import Result
+from holdfast.core.records import Result
 
 
 @dataclass(frozen=True)

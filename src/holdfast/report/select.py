@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.records import Result
 from holdfast.report.gate import fits, selectors
-from holdfast.result import Result
 
 
 def chosen(results: Sequence[Result], only: Sequence[str] = (), where: Sequence[str] = ()) -> list[Result]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 
-from holdfast.result import Picture
+from holdfast.core.records import Picture
 
 INCHES = 1.6
 """The side of one picture."""

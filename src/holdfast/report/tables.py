@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import isfinite, isnan
 
+from holdfast.core.records import Claim, Estimate
 from holdfast.report import text
 from holdfast.report.compare import Comparison, Contest, kinds, matching
 from holdfast.report.protocol import Group, difference, tabled
-from holdfast.result import Claim, Estimate
 
 USUAL = 0.95
 """The confidence of an interval that states none."""

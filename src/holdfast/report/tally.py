@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from holdfast.core.records import Record
 from holdfast.report import text
 from holdfast.report.compare import Contest
 from holdfast.report.tables import Table
-from holdfast.result import Record
 
 
 class Meeting(Record):

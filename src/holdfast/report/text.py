@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from math import inf, isnan
 
-from holdfast.result import Estimate
+from holdfast.core.records import Estimate
 
 NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1"}
 NAMES = {

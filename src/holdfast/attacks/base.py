@@ -1,0 +1,103 @@
+"""What every attack has in common: restarts, the best point found, and proof after the fact that it stayed inside."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.core.balls import Ball, column
+from holdfast.core.encoder import Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.core.settings import spell
+from holdfast.objectives.base import Objective
+
+Gain = Float[Tensor, "b"]
+
+
+@dataclass(frozen=True)
+class Attack(ABC):
+    """A search inside ``ball`` around each image, intersected with the encoder's domain, for a point of high objective.
+
+    What it finds bounds the worst case from one side only: a failed attack proves nothing.
+    """
+
+    name: ClassVar[str]
+    restarts: int = 1
+
+    def __str__(self) -> str:
+        return spell(self)
+
+    def __call__(self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise) -> Pixels:
+        """Return the attacked images, shape (b, *pixels).
+
+        Args:
+            encoder: under attack.
+            pixels: clean images in the encoder's domain; the ball stays centred on them throughout.
+            objective: gain per sample, to climb.
+            ball: allowed perturbations.
+            noise: one random stream per image.
+        """
+        ball.check(encoder.domain)
+        found, gain = self.search(encoder, pixels, objective, ball, noise.fork(self.name, 0))
+        for restart in range(1, self.restarts):
+            other, its_gain = self.search(encoder, pixels, objective, ball, noise.fork(self.name, restart))
+            found, gain = better(found, gain, other, its_gain)
+        found = self.refined(encoder, pixels, objective, ball, found)
+        assert_inside(encoder, pixels, found, ball)
+        return found
+
+    @abstractmethod
+    def search(
+        self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise
+    ) -> tuple[Pixels, Gain]:
+        """Return one run's attacked images and their gains."""
+
+    def refined(self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, found: Pixels) -> Pixels:
+        """Return what a last search from the best points ``found`` leads to; by default those points."""
+        return found
+
+
+def better(found: Pixels, gain: Gain, other: Pixels, its_gain: Gain) -> tuple[Pixels, Gain]:
+    """Return for each sample whichever of two points gains more; a gain of nan never wins."""
+    wins = (its_gain > gain) | (gain.isnan() & ~its_gain.isnan())
+    return torch.where(column(wins, found), other, found), torch.where(wins, its_gain, gain)
+
+
+def climb(encoder: Encoder, pixels: Pixels, objective: Objective) -> tuple[Gain, Pixels]:
+    """Return each sample's gain and the gradient of their sum by the pixels: one forward, one backward.
+
+    Raises:
+        HoldfastError: the encoder passes no gradient to its input.
+    """
+    pixels = pixels.detach().requires_grad_()
+    with torch.enable_grad():
+        gain = objective(encoder.forward(pixels))
+        if not gain.requires_grad:
+            raise HoldfastError(
+                f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad); "
+                "use the score-only attack 'square', as holdfast evaluate --black-box does everywhere"
+            )
+        (gradient,) = torch.autograd.grad(gain.sum(), pixels)
+    return gain.detach(), gradient
+
+
+def assert_inside(encoder: Encoder, pixels: Pixels, found: Pixels, ball: Ball) -> None:
+    """Assert that ``found`` lies in the domain and, up to rounding, in the ball."""
+    domain = encoder.domain
+    low, high = torch.tensor([domain.low, domain.high], dtype=found.dtype).tolist()
+    assert bool(((found >= low) & (found <= high)).all()), "an attack left the domain"
+    assert bool(within(pixels, found, ball).all()), f"an attack left its {ball} ball"
+
+
+def within(pixels: Pixels, found: Pixels, ball: Ball) -> Bool[Tensor, "b"]:
+    """Return which of ``found`` lie in the ball around ``pixels``, up to rounding."""
+    # One rounding per pixel of x + delta and of its difference with x, in proportion to their size.
+    eps = torch.finfo(found.dtype).eps
+    slack = ball.norm(2 * eps * pixels.abs().maximum(found.abs()).clamp_min(ball.radius)) + 8 * eps * ball.radius
+    return ball.norm(found - pixels) <= ball.radius + slack

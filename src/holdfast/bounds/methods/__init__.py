@@ -1,0 +1,1 @@
+"""Methods that bound linear functions of a code over a ball."""

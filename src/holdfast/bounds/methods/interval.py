@@ -1,0 +1,59 @@
+"""Interval bounds: boxes carried forward, operation by operation (Gowal et al. 2018, https://arxiv.org/abs/1810.12715)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.bounds.network.affine import Affine
+from holdfast.bounds.network.forms import Form, chosen
+from holdfast.bounds.network.graph import Graph, Node
+from holdfast.bounds.regions import Region
+from holdfast.bounds.relaxations.rules import Box, Rule
+
+
+def step(node: Node, boxes: Sequence[Box], region: Region) -> Box:
+    """Return the box of ``node`` from those of the nodes before it."""
+    if node.operation is None:
+        return region.box
+    inputs = [boxes[i] for i in node.inputs]
+    if isinstance(node.operation, Rule):
+        return node.operation.interval(*inputs)
+    return affine_box(node.operation, inputs)
+
+
+def affine_box(operation: Affine, inputs: Sequence[Box]) -> Box:
+    """Return ``operation(middle) -+ |operation| radius``."""
+    middle = operation.forward(*((box.lower + box.upper) / 2 for box in inputs))
+    radius = operation.magnitude(*((box.upper - box.lower) / 2 for box in inputs))
+    return Box(middle - radius, middle + radius)
+
+
+def boxes(graph: Graph, region: Region) -> list[Box]:
+    """Return the box of every node."""
+    found: list[Box] = []
+    for node in graph.nodes:
+        found.append(step(node, found, region))
+    return found
+
+
+def bounds(graph: Graph, found: Sequence[Box], rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+    """Return lower bounds of ``rows . code``; affine maps at the end of the graph are joined with the rows."""
+    output = graph.nodes[-1]
+    pending, total = {output.index: chosen(rows, output.shape)}, torch.zeros_like(rows[..., 0])
+    for node in reversed(graph.nodes):
+        form = pending.pop(node.index, None)
+        if form is None:
+            continue
+        if not isinstance(node.operation, Affine):
+            lower, upper = found[node.index]
+            radius = Form(form.coef.abs(), form.shape).dot((upper - lower) / 2)
+            total = total + form.dot((lower + upper) / 2) - radius
+            continue
+        total = total if node.operation.offset is None else total + form.dot(node.operation.offset)
+        for source, part in zip(node.inputs, node.operation.transpose(form), strict=True):
+            pending[source] = pending[source].plus(part) if source in pending else part
+    return total

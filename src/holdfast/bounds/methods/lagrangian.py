@@ -1,0 +1,177 @@
+"""The Lagrangian of a ReLU network with its quadratic constraints, and what it proves by a positive semidefinite matrix.
+
+Each unstable ReLU ``y = relu(z)`` with ``z`` in [l, u] satisfies ``y (y - z) = 0``, ``y >= z``, ``y >= 0`` and
+``y (u - l) <= u (z - l)``. Taken into the objective with multipliers they leave a quadratic function ``v' M v / 2`` of
+``v = (1, s)``, where ``s`` in [-1, 1] are the pixels and free outputs, centred and scaled. If ``M + diag(kappa)`` is
+positive semidefinite, the objective is at least ``-sum(kappa) / 2`` (Raghunathan et al. 2018,
+https://arxiv.org/abs/1811.01057; Dathathri et al. 2020, https://arxiv.org/abs/2010.11645). Unlike relaxations of single
+neurons, the products tie neurons of a layer to each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.bounds.network.affine import Affine
+from holdfast.bounds.network.casting import cast
+from holdfast.bounds.network.graph import RULES, Graph, Node
+from holdfast.bounds.relaxations.rules import Box
+from holdfast.core.errors import HoldfastError
+
+Duals = dict[tuple[int, str], Float[Tensor, "b ..."]]
+"""Multipliers of each ReLU node, 0 where it is stable: ``square`` of y (y - z) = 0, ``above`` of y >= z, and so on."""
+KINDS = ("square", "above", "positive", "chord")
+COLUMNS = 64
+"""How many columns of the matrix are computed at a time."""
+
+
+@dataclass(frozen=True)
+class Lagrangian:
+    """One row over one region in each of ``b`` places; nodes lie in ``boxes``.
+
+    Vectors are (b, r, 1 + n): ``r`` copies of ``v``, for a matrix ``V V'`` of rank r in place of ``v v'``.
+    """
+
+    graph: Graph
+    boxes: list[Box]
+    rows: Float[Tensor, "b d"]
+
+    @cached_property
+    def relus(self) -> list[Node]:
+        """The ReLU nodes; a graph with anything else that is not affine is refused."""
+        found = [node for node in self.graph.nodes if node.operation and not isinstance(node.operation, Affine)]
+        for node in found:
+            if node.operation is not RULES["relu"]:
+                raise HoldfastError(f"semidefinite bounds are for ReLU networks, not {node.name!r}; use alpha")
+        return found
+
+    @cached_property
+    def free(self) -> dict[int, Tensor]:
+        """Where each ReLU is unstable."""
+        return {n.index: (self._input(n).lower < 0) & (self._input(n).upper > 0) for n in self.relus}
+
+    @cached_property
+    def spans(self) -> dict[int, tuple[Tensor, Tensor]]:
+        """Middle and half width of the variables: pixels, and outputs of ReLUs (0 where they are stable)."""
+        low, high = self.boxes[0]
+        half = {n.index: torch.where(self.free[n.index], self._input(n).upper / 2, 0.0) for n in self.relus}
+        return {0: ((low + high) / 2, (high - low) / 2), **{node: (width, width) for node, width in half.items()}}
+
+    @cached_property
+    def widths(self) -> Float[Tensor, "b n"]:
+        """Half widths of all variables; those of width 0 are none."""
+        return torch.cat([half.flatten(1) for _, half in self.spans.values()], 1)
+
+    def _input(self, node: Node) -> Box:
+        return self.boxes[node.inputs[0]]
+
+    def pick(self, place: int) -> Lagrangian:
+        """Return that of one place."""
+        one = slice(place, place + 1)
+        return Lagrangian(self.graph, [Box(*(end[one] for end in box)) for box in self.boxes], self.rows[one])
+
+    def cast(self, dtype: torch.dtype) -> Lagrangian:
+        """Return the same in another precision."""
+        boxes = [Box(*(end.to(dtype) for end in box)) for box in self.boxes]
+        return Lagrangian(cast(self.graph, dtype), boxes, self.rows.to(dtype))
+
+    def value(self, vectors: Float[Tensor, "b r n1"], duals: Duals) -> Float[Tensor, "b"]:
+        """Return ``sum v' M v / 2`` over the r vectors of each place; ``M v`` is its derivative."""
+        one, total = vectors[..., :1], torch.zeros_like(vectors[:, 0, 0])
+        values: list[Tensor] = []
+        start = 1
+        for node in self.graph.nodes:
+            inputs = [values[i] for i in node.inputs]
+            if isinstance(node.operation, Affine):
+                values.append(_homogeneous(node.operation, inputs, one))
+                continue
+            middle, half = (end[:, None] for end in self.spans[node.index])
+            count = middle[0].numel()
+            scaled = vectors[..., start : start + count].unflatten(2, middle.shape[2:])
+            start += count
+            unit = one.reshape(*one.shape[:2], *(1,) * (middle.ndim - 2))
+            variable = middle * unit + half * scaled
+            if node.operation is None:
+                values.append(variable)
+                continue
+            active = self._input(node).lower[:, None] >= 0
+            y = torch.where(self.free[node.index][:, None], variable, torch.where(active, inputs[0], 0.0))
+            total = total + self._penalty(node, inputs[0], y, unit, duals)
+            values.append(y)
+        return total + ((values[-1].flatten(2) * one).sum(1) * self.rows).sum(1)
+
+    def _penalty(self, node: Node, z: Tensor, y: Tensor, unit: Tensor, duals: Duals) -> Float[Tensor, "b"]:
+        """Return the constraints of a ReLU node times their multipliers: never positive where they hold."""
+        low, high = self._input(node)
+        slope = torch.where(self.free[node.index], high / (high - low), 0.0)
+        square, above, positive, chord = (duals[node.index, kind] for kind in KINDS)
+        by_y, by_z = (chord - above - positive)[:, None], (above - chord * slope)[:, None]
+        spent = y * (square[:, None] * (y - z) + by_y * unit) + by_z * (z * unit)
+        constant = (chord * slope * low).flatten(1).sum(1)
+        return spent.flatten(1).sum(1) + constant * (unit * unit).flatten(1).sum(1)
+
+    def slope(self, vectors: Float[Tensor, "b r n1"], duals: Duals) -> tuple[Tensor, Tensor]:
+        """Return the value at ``vectors`` and ``M`` times them."""
+        with torch.enable_grad():
+            leaf = vectors.detach().requires_grad_()
+            value = self.value(leaf, duals)
+            (slope,) = torch.autograd.grad(value.sum(), leaf)
+        return value.detach(), slope
+
+    @cached_property
+    def kept(self) -> Int[Tensor, "m"]:
+        """Which entries of v there are in a single place: 1, and the variables that are not of width 0."""
+        return torch.cat([torch.ones_like(self.widths[:, :1]), self.widths], 1)[0].nonzero()[:, 0]
+
+    def matrix(self, duals: Duals) -> Float[Tensor, "i m"]:
+        """Return the rows of ``M`` of a single place that no pixel has, for the entries ``kept``.
+
+        No constraint multiplies two pixels, so that their block is zero and their rows are known from the others.
+        """
+        kept = self.kept
+        inner = kept[(kept == 0) | (kept > self.spans[0][0][0].numel())]
+        rows = []
+        for some in inner.split(COLUMNS):
+            units = torch.zeros(1, len(some), self.widths.shape[1] + 1, dtype=self.rows.dtype, device=self.rows.device)
+            units[0, torch.arange(len(some)), some] = 1.0
+            rows.append(self.slope(units, duals)[1][0][:, kept])
+        return torch.cat(rows)
+
+
+def _homogeneous(operation: Affine, inputs: list[Tensor], one: Tensor) -> Tensor:
+    """Return the operation with its constant multiplied by the first entry of each vector."""
+    moved = operation.forward(*(x.flatten(0, 1) for x in inputs)).unflatten(0, one.shape[:2])
+    if operation.offset is None:
+        return moved
+    return moved + operation.offset * (one - 1).reshape(*one.shape[:2], *(1,) * operation.offset.ndim)
+
+
+def positive(rows: Float[Tensor, "i m"], kappa: Float[Tensor, "m"], pixels: int) -> bool:
+    """Whether a matrix with ``kappa`` added to its diagonal is found positive definite, with room for rounding.
+
+    Its entries are: one, then ``pixels`` of which no two meet, so that they are eliminated first, then the others. Given
+    are the ``rows`` of all but the pixels.
+    """
+    from scipy.sparse import csr_array
+
+    added, given = kappa.double().cpu().numpy(), rows.double().cpu().numpy()
+    inner, outer = np.r_[0, pixels + 1 : len(added)], slice(1, pixels + 1)
+    scale = np.empty_like(added)
+    scale[inner] = given[np.arange(len(inner)), inner] + added[inner]
+    scale[outer] = added[outer]
+    if not (scale > 0).all() or not np.isfinite(given).all() or not np.isfinite(scale).all():
+        return False
+    scale = 1 / np.sqrt(scale)
+    # Backward errors of elimination and Cholesky are below m^2 roundings of entries that are at most 1.
+    diagonal = 1 - 4 * len(added) ** 2 * np.finfo(float).eps
+    cross = csr_array(given[:, outer] * scale[outer] * scale[inner, None])
+    reduced = given[:, inner] * scale[inner] * scale[inner, None]
+    np.fill_diagonal(reduced, diagonal)
+    reduced -= (cross @ cross.T).toarray() / diagonal
+    return int(torch.linalg.cholesky_ex(torch.from_numpy(reduced)).info) == 0

@@ -1,0 +1,1 @@
+"""The encoder as a graph of operations that can be bounded."""

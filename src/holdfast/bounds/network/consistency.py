@@ -1,0 +1,137 @@
+"""Whether a module is the function that its traced graph says it is.
+
+Tracing runs a module once and writes down what happened: a draw, a count or a choice made meanwhile is frozen, and what
+is then proved of the graph is not true of the module. So before anything is proved, the module is called again, traced
+again and compared with its graph at images of many kinds. What shows rarely could hide from these, but not the state
+it needs: the module's own and that of the shared random generators are compared before and after a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from holdfast.bounds.network.graph import Graph
+from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.fingerprint import content
+from holdfast.core.noise import Noise
+
+IMAGES = 12
+WORK = 2**26  # entries of nodes that the comparison may cost, beyond those of one image
+WIDEST = 10.0  # images stay this near zero where the domain has no end
+
+
+def probes(domain: Domain, dtype: torch.dtype, device: torch.device) -> Pixels:
+    """Return seeded images of many brightnesses and contrasts; every fourth lies in a corner of the domain."""
+    noise = Noise.of(0, [f"probe {row}" for row in range(IMAGES)], device)
+    low, high = (min(max(end, -WIDEST), WIDEST) for end in (domain.low, domain.high))
+    darkest, brightest = noise.fork("ends").uniform((2,), dtype).unbind(1)
+    share = noise.uniform(domain.shape, dtype)
+    axes = (-1,) + (1,) * len(domain.shape)
+    share = darkest.reshape(axes) + (brightest - darkest).reshape(axes) * share
+    share[::4] = share[::4].round()
+    return domain.clip(low + (high - low) * share)
+
+
+def call(encoder: Encoder, pixels: Pixels) -> Codes:
+    """Return the module's codes of a copy of ``pixels``, or say in one sentence how it fails."""
+    try:
+        with torch.no_grad():
+            return encoder.forward(pixels.clone())
+    except HoldfastError:
+        raise
+    except Exception as error:  # whatever a stranger's module raises is what the reader must hear
+        reason = str(error).strip().partition("\n")[0]
+        raise HoldfastError(
+            f"{encoder.name} fails on {len(pixels)} images of shape {tuple(pixels.shape[1:])} in "
+            f"{str(pixels.dtype)[6:]}, so it cannot be bounded ({type(error).__name__}: {reason})"
+        ) from error
+
+
+def check_repeatable(encoder: Encoder, pixels: Pixels, codes: Codes) -> None:
+    """Raise unless the module, called again and image by image, returns ``codes`` and is left as it was."""
+    first = call(encoder, pixels[:1])  # what a module keeps of its last call is the same after the next one
+    before, drawn = _state(encoder.module), _generators()
+    again = call(encoder, pixels[:1])
+    if drawn != _generators():
+        raise HoldfastError(
+            f"{encoder.name} draws random numbers whenever it is called, and what is random cannot be bounded; "
+            "switch that off"
+        )
+    changed = [place for place, value in _state(encoder.module).items() if before.get(place) != value]
+    if changed:
+        raise HoldfastError(
+            f"{encoder.name} changes its own {changed[0]!r} whenever it is called, so that nothing proved of one call "
+            "holds for the next; keep no state in forward"
+        )
+    alone = torch.cat([again, *(call(encoder, image) for image in pixels[1:].split(1))])
+    for one, other, said in ((first, again, "when it is called again"), (alone, codes, "alone and among others")):
+        apart = unlike(one, other)
+        if apart.any():
+            raise HoldfastError(
+                f"{encoder.name} returns different codes for the same image {said} ({int(apart.sum())} of {len(apart)} "
+                "images), so it cannot be bounded; look for randomness, counters and batch statistics in its forward"
+            )
+
+
+def check_graph(encoder: Encoder, graph: Graph, pixels: Pixels, codes: Codes) -> None:
+    """Raise unless ``graph`` computes the module's ``codes`` of ``pixels``."""
+    sizes = [prod(node.shape) for node in graph.nodes]
+    count = max(1, min(len(pixels), WORK // sum(sizes)))
+    together = max(1, WORK // 8 // max(sizes))
+    with torch.no_grad():
+        found = torch.cat([graph(some) for some in pixels[:count].split(together)])
+    apart = unlike(found, codes[:count])
+    if apart.any():
+        raise HoldfastError(
+            f"{encoder.name} was traced into a graph that gives other codes than it does for {int(apart.sum())} of "
+            f"{count} images, so it cannot be bounded; its forward must not depend on values, on whether it is traced, "
+            "or on memory that it does not set"
+        )
+
+
+def unlike(found: Codes, codes: Codes) -> Bool[Tensor, "b"]:
+    """Return which rows differ by more than half of their digits, feature by feature, as rounding does not."""
+    size = codes.abs().nan_to_num(0, 0).amax(0)
+    allowed = torch.finfo(codes.dtype).eps ** 0.5 * (size + 0.01 * size.max())
+    close = (found - codes).abs() <= allowed
+    return ~(close | (found == codes) | (found.isnan() & codes.isnan())).all(1)
+
+
+def same_program(first: Any, second: Any) -> bool:
+    """Return whether two exported programs are one, with the same constants."""
+    if first.graph_module.code != second.graph_module.code or first.constants.keys() != second.constants.keys():
+        return False
+    pairs = ((value, second.constants[key]) for key, value in first.constants.items())
+    return all(_equal(one, other) for one, other in pairs if isinstance(one, Tensor))
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and list(content(one)) == list(content(other))
+
+
+def _state(module: nn.Module) -> dict[str, list[str]]:
+    """Return text that describes each attribute, weight and buffer; without those that no two looks describe alike."""
+    first, second = (dict(_described(module)) for _ in range(2))
+    return {place: value for place, value in first.items() if second.get(place) == value}
+
+
+def _described(module: nn.Module) -> Iterator[tuple[str, list[str]]]:
+    parts = frozenset(id(part) for part in module.modules())
+    for name, part in module.named_modules():
+        own = {} if isinstance(part, torch.fx.GraphModule) else vars(part)
+        kept = {key: value for key, value in own.items() if key not in ("_modules", "_parameters", "_buffers")}
+        for key, value in {**kept, **part._parameters, **part._buffers}.items():
+            yield f"{name}.{key}".removeprefix("."), list(content(value, parts))
+
+
+def _generators() -> list[str]:
+    """Return the state of the shared random generators, but for Python's own, which runtime type checkers draw from."""
+    return list(content([np.random.get_state(legacy=False), torch.random.get_rng_state()]))

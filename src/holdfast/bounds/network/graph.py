@@ -1,0 +1,163 @@
+"""A network as a flat list of operations of three kinds: affine maps, functions of single entries, products.
+
+Whatever a module computes is rewritten into these, so that bounds need one rule for each and none for each layer.
+Shapes are those at batch one, that axis included; batches ride on one more axis in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.bounds.network.affine import Affine, Diagonal, General
+from holdfast.bounds.network.forms import Shape
+from holdfast.bounds.relaxations.curves import CURVES
+from holdfast.bounds.relaxations.rules import Rule, product_rule, relu_rule
+from holdfast.core.errors import HoldfastError
+
+Number = float | int
+
+RULES: dict[str, Rule] = {
+    "relu": relu_rule(),
+    "product": product_rule(),
+    **{name: curve.rule() for name, curve in CURVES.items()},
+}
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation on earlier nodes; the first node, the input, has none."""
+
+    index: int
+    name: str
+    shape: Shape
+    inputs: tuple[int, ...] = ()
+    operation: Affine | Rule | None = None
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A network: nodes in order of computation, the input first and the output last."""
+
+    nodes: tuple[Node, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @cached_property
+    def apart(self) -> frozenset[int]:
+        """The nodes whose entries each depend on at most one pixel, no two on the same."""
+        found = {0}
+        for node in self.nodes[1:]:
+            if len(node.inputs) == 1 and node.inputs[0] in found and _apart(node.operation):
+                found.add(node.index)
+        return frozenset(found)
+
+    def __call__(self, pixels: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
+        """Return what the network computes of (b, *pixels), without the axis of batch one."""
+        return self.values(pixels)[-1][:, 0]
+
+    def values(self, pixels: Float[Tensor, "b ..."]) -> list[Float[Tensor, "b ..."]]:
+        """Return the values of every node; the axis of batch one stands wherever the network puts it."""
+        values: list[Tensor] = []
+        for node in self.nodes:
+            inputs = [values[i] for i in node.inputs]
+            if isinstance(node.operation, Rule):
+                values.append(node.operation.function(*inputs))
+            else:
+                values.append(node.operation.forward(*inputs) if node.operation else pixels[:, None])
+        return values
+
+
+def _apart(operation: Affine | Rule | None) -> bool:
+    """Whether each output depends on at most one input, no two on the same: factors, views, paddings with zero."""
+    if not isinstance(operation, General) or operation.offset is not None:
+        return isinstance(operation, Diagonal)
+    probe = torch.rand(operation.shapes[0], dtype=operation.dtype, generator=torch.Generator().manual_seed(0)) + 1
+    out = operation.function(probe.to(operation.device))
+    kept = out[out != 0].cpu()
+    return bool(torch.isin(kept, probe).all()) and len(kept.unique()) == len(kept)
+
+
+@dataclass(frozen=True)
+class Var:
+    """A tensor that depends on the input, while a graph is built."""
+
+    index: int
+    shape: Shape
+
+
+class Builder:
+    """Appends operations to a graph; every method returns the result as a ``Var``."""
+
+    def __init__(self, shape: Shape, dtype: torch.dtype, device: torch.device) -> None:
+        self.dtype, self.device = dtype, device
+        self.nodes = [Node(0, "input", shape)]
+        self.naming = "input"
+        """The traced operation that is being rewritten: nodes are named after it."""
+
+    def _append(self, shape: Shape, inputs: tuple[Var, ...], operation: Affine | Rule) -> Var:
+        node = Node(len(self.nodes), self.naming, shape, tuple(var.index for var in inputs), operation)
+        self.nodes.append(node)
+        return Var(node.index, shape)
+
+    def constant(self, value: Tensor | Number) -> Tensor:
+        """Return ``value`` in the graph's precision, on its device."""
+        return torch.as_tensor(value, dtype=self.dtype, device=self.device)
+
+    def affine(self, function: Callable[..., Tensor], *inputs: Var, absolute: Callable[..., Tensor]) -> Var:
+        """Append ``function``, affine in its inputs; ``absolute`` is the same with absolute coefficients, no constant."""
+        shapes = [var.shape for var in inputs]
+        general = General(function, absolute, shapes, self.dtype, self.device)
+        return self._append(tuple(function(*self._zeros(shapes)).shape), inputs, general)
+
+    def monotone(self, function: Callable[..., Tensor], *inputs: Var) -> Var:
+        """Append ``function``, affine in its inputs with no negative coefficient: views, sums, means."""
+        zeros = self._zeros([var.shape for var in inputs])
+        offset = function(*zeros)
+        if bool((function(*(zero + 1 for zero in zeros)) < offset).any()):
+            raise HoldfastError(f"{self.naming} with a negative factor cannot be bounded; use a positive one")
+        return self.affine(function, *inputs, absolute=lambda *radii: function(*radii) - offset)
+
+    def combine(self, factors: list[Tensor | Number], *inputs: Var, offset: Tensor | None = None) -> Var:
+        """Append ``sum_i factors_i * inputs_i + offset``, entry by entry, with broadcasting."""
+        sizes = [tensor.shape for tensor in (*factors, *inputs, offset) if isinstance(tensor, Tensor | Var)]
+        shape = tuple(torch.broadcast_shapes(*sizes))
+        wide = tuple(self.expand(var, shape) for var in inputs)
+        full = [factor.expand(shape) if isinstance(factor, Tensor) else float(factor) for factor in factors]
+        return self._append(shape, wide, Diagonal(tuple(full), None if offset is None else offset.expand(shape)))
+
+    def expand(self, var: Var, shape: Shape) -> Var:
+        """Append the broadcast of ``var`` to ``shape``, if it has another."""
+        return var if var.shape == shape else self.monotone(lambda x: x.expand(shape), var)
+
+    def local(self, operation: Affine, var: Var, shape: Shape) -> Var:
+        """Append an affine operation made elsewhere."""
+        return self._append(shape, (var,), operation)
+
+    def nonlinear(self, rule: str | Rule, *inputs: Var) -> Var:
+        """Append a rule, or that of ``RULES`` with this name, entry by entry, with broadcasting."""
+        shape = tuple(torch.broadcast_shapes(*(var.shape for var in inputs)))
+        if not shape:
+            raise HoldfastError(f"{self.naming} of a single number for all images cannot be bounded; keep their axis")
+        found = RULES[rule] if isinstance(rule, str) else rule
+        return self._append(shape, tuple(self.expand(var, shape) for var in inputs), found)
+
+    def graph(self, output: Var) -> Graph:
+        """Return the graph that computes ``output``, without what it does not need."""
+        needed = {output.index}
+        for node in reversed(self.nodes):
+            if node.index in needed:
+                needed.update(node.inputs)
+        order = sorted(needed | {0})
+        place = {index: position for position, index in enumerate(order)}
+        nodes = [self.nodes[index] for index in order]
+        kept = [Node(place[n.index], n.name, n.shape, tuple(place[i] for i in n.inputs), n.operation) for n in nodes]
+        return Graph(tuple(kept), self.dtype, self.device)
+
+    def _zeros(self, shapes: list[Shape]) -> list[Tensor]:
+        return [torch.zeros(shape, dtype=self.dtype, device=self.device) for shape in shapes]

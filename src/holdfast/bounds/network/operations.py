@@ -1,0 +1,258 @@
+"""What each traced operation becomes. The names are those of ``torch.ops.aten``; the lists are explicit.
+
+A function here takes the builder and the operation's own arguments, of which at least one depends on the input (a
+``Var``); tensors are constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from holdfast.bounds.network.affine import Convolution
+from holdfast.bounds.network.composed import COMPOSED, group_norm, matmul
+from holdfast.bounds.network.graph import Builder, Var
+from holdfast.core.errors import HoldfastError
+
+Operation = Callable[..., Any]
+Number = float | int
+
+
+def _monotone(name: str) -> Operation:
+    """Views, sums and means: affine in one tensor, without negative coefficients."""
+    # What cannot be viewed in the batches that bounds are computed in can be copied.
+    function = getattr(torch.ops.aten, VIEWS.get(name, name))
+
+    def build(builder: Builder, x: Var, *args: Any, **kwargs: Any) -> Var:
+        return builder.monotone(lambda value: function(value, *args, **kwargs), x)
+
+    return build
+
+
+def _parts(function: Callable[..., Any]) -> Operation:
+    """Views that return several tensors."""
+
+    def build(builder: Builder, x: Var, *args: Any, **kwargs: Any) -> list[Var]:
+        count = len(function(torch.empty(x.shape, device="meta"), *args, **kwargs))
+        return [
+            builder.monotone(lambda value, part=part: function(value, *args, **kwargs)[part], x)
+            for part in range(count)
+        ]
+
+    return build
+
+
+def _same(builder: Builder, x: Var | Tensor, *args: Any, **kwargs: Any) -> Var | Tensor:
+    return x.to(builder.dtype) if isinstance(x, Tensor) else x
+
+
+def _dropout(builder: Builder, x: Var, p: Number, train: bool) -> Var:
+    if train:
+        raise HoldfastError("dropout in training mode is random and cannot be bounded; call eval() on the module")
+    return x
+
+
+def _cat(builder: Builder, tensors: list[Var | Tensor], dim: int = 0, stack: bool = False) -> Var:
+    join = torch.stack if stack else torch.cat
+
+    def function(*values: Tensor) -> Tensor:
+        moving = iter(values)
+        return join([part if isinstance(part, Tensor) else next(moving) for part in tensors], dim)
+
+    return builder.monotone(function, *(part for part in tensors if isinstance(part, Var)))
+
+
+def _isnan(builder: Builder, x: Var) -> Tensor:
+    """Nowhere: of real numbers none is, and where a bound is none, nothing is claimed."""
+    return torch.zeros(x.shape, dtype=torch.bool, device=builder.device)
+
+
+def _where(builder: Builder, condition: Any, x: Any, y: Any) -> Var:
+    """Entries of one or of the other, chosen whatever the input."""
+    if isinstance(condition, Var):
+        raise HoldfastError("where by a condition that depends on the input cannot be bounded; use maximum or clamp")
+    parts = [part if isinstance(part, Var) else builder.constant(part) for part in (x, y)]
+    shape = torch.broadcast_shapes(condition.shape, *(part.shape for part in parts))
+    factors: list[Tensor | Number] = []
+    moving, offset = list[Var](), torch.zeros(shape, dtype=builder.dtype, device=builder.device)
+    for kept, part in zip((condition, ~condition), parts, strict=True):
+        if isinstance(part, Var):
+            factors.append(kept.to(builder.dtype))
+            moving.append(builder.expand(part, tuple(shape)))
+        else:
+            offset = torch.where(kept, part, offset)
+    return builder.combine(factors, *moving, offset=offset)
+
+
+def _add(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
+    if isinstance(x, Var) and isinstance(y, Var):
+        return builder.combine([1.0, float(alpha)], x, y)
+    if isinstance(x, Var):
+        return builder.combine([1.0], x, offset=builder.constant(y) * alpha)
+    return builder.combine([float(alpha)], y, offset=builder.constant(x))
+
+
+def _sub(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
+    return _add(builder, x, y, alpha=-alpha)
+
+
+def _rsub(builder: Builder, x: Any, y: Any, alpha: Number = 1) -> Var:
+    return _add(builder, y, x, alpha=-alpha)
+
+
+def _mul(builder: Builder, x: Any, y: Any) -> Var:
+    if isinstance(x, Var) and isinstance(y, Var):
+        return builder.nonlinear("square", x) if x == y else builder.nonlinear("product", x, y)
+    var, factor = (x, y) if isinstance(x, Var) else (y, x)
+    return builder.combine([builder.constant(factor)], var)
+
+
+def _div(builder: Builder, x: Any, y: Any, rounding_mode: str | None = None) -> Var:
+    if rounding_mode is not None:
+        raise HoldfastError(f"div with rounding_mode={rounding_mode!r} jumps and cannot be bounded; divide without it")
+    if isinstance(y, Var):
+        return _mul(builder, x, builder.nonlinear("reciprocal", y))
+    return _mul(builder, x, 1 / builder.constant(y))
+
+
+def _addmm(builder: Builder, x: Any, y: Any, z: Any, beta: Number = 1, alpha: Number = 1) -> Var:
+    """``beta * x + alpha * y z``."""
+    scaled = beta * x if isinstance(x, Tensor) else builder.combine([beta], x)
+    return _add(builder, scaled, matmul(builder, y, z), alpha)
+
+
+def _fixed(weight: Any, of: str) -> Tensor:
+    if not isinstance(weight, Tensor):
+        raise HoldfastError(f"{of} with weights that depend on the input cannot be bounded; keep its weights fixed")
+    return weight
+
+
+def _linear(builder: Builder, x: Var, weight: Any, bias: Tensor | None = None) -> Var:
+    fixed = _fixed(weight, "linear")
+    return builder.affine(
+        lambda v: functional.linear(v, fixed, bias), x, absolute=lambda r: functional.linear(r, fixed.abs())
+    )
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    first, last = (value, value) if isinstance(value, int) else (value[0], value[-1])
+    return int(first), int(last)
+
+
+def _conv2d(
+    builder: Builder,
+    x: Var,
+    weight: Any,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Var:
+    if isinstance(padding, str) or len(x.shape) != 4 or x.shape[0] != 1:  # windows are those of a single image
+        return _conv(functional.conv2d)(builder, x, weight, bias, stride, padding, dilation, groups)
+    settings = (_pair(stride), _pair(padding), _pair(dilation), groups)
+    convolution = Convolution(_fixed(weight, "conv2d"), bias, x.shape, *settings)
+    example = torch.zeros((1, *x.shape), dtype=builder.dtype, device=builder.device)
+    return builder.local(convolution, x, tuple(convolution.forward(example).shape[1:]))
+
+
+def _conv(function: Callable[..., Tensor]) -> Operation:
+    def build(builder: Builder, x: Var, weight: Any, bias: Tensor | None = None, *settings: Any) -> Var:
+        fixed = _fixed(weight, "a convolution")
+        return builder.affine(
+            lambda v: function(v, fixed, bias, *settings),
+            x,
+            absolute=lambda r: function(r, fixed.abs(), None, *settings),
+        )
+
+    return build
+
+
+def _batch_norm(
+    builder: Builder,
+    x: Var,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    momentum: Number,
+    eps: Number,
+) -> list[Var]:
+    """Normalisation by stored statistics: one factor and one constant per channel."""
+    if mean is None or variance is None:
+        raise HoldfastError("batch norm without running statistics cannot be bounded: codes depend on the batch")
+    column = (-1,) + (1,) * (len(x.shape) - 2)
+    factor = torch.rsqrt(variance + eps) * (1 if weight is None else weight)
+    offset = (0 if bias is None else bias) - mean * factor
+    return [builder.combine([factor.reshape(column)], x, offset=offset.reshape(column))]
+
+
+def _instance_norm(
+    builder: Builder,
+    x: Var,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    own: bool,
+    momentum: Number,
+    eps: Number,
+    cudnn: bool,
+) -> Var:
+    """Normalisation by each channel's ``own`` statistics, or by stored ones."""
+    if own:
+        return group_norm(builder, x, x.shape[1], weight, bias, eps)
+    return _batch_norm(builder, x, weight, bias, mean, variance, momentum, eps)[0]
+
+
+VIEWS = {"view": "reshape", "_unsafe_view": "reshape"}
+MONOTONE = (
+    *("view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "t"),
+    *("expand", "repeat", "tile", "repeat_interleave", "select", "slice", "narrow", "index_select", "flip", "roll"),
+    *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "im2col", "pad", "constant_pad_nd"),
+    *("sum", "mean", "avg_pool1d", "avg_pool2d", "avg_pool3d"),
+    *("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
+    *("upsample_nearest1d", "upsample_nearest2d"),
+    *("upsample_linear1d", "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_trilinear3d"),
+)
+SAME = (
+    *("alias", "clone", "contiguous", "detach", "lift_fresh_copy"),
+    *("_to_copy", "to", "type_as"),  # to single or double precision: tracing refuses every result of another type
+)
+OPERATIONS: dict[str, Operation] = {
+    **{name: _monotone(name) for name in MONOTONE},
+    **dict.fromkeys(SAME, _same),
+    "_assert_tensor_metadata": lambda builder, *args, **kwargs: None,
+    "split": _parts(torch.split),
+    "split_with_sizes": _parts(torch.split),
+    "chunk": _parts(torch.chunk),
+    "unbind": _parts(torch.unbind),
+    "dropout": _dropout,
+    "cat": _cat,
+    "stack": lambda builder, tensors, dim=0: _cat(builder, tensors, dim, stack=True),
+    "isnan": _isnan,
+    "where": _where,
+    "add": _add,
+    "sub": _sub,
+    "rsub": _rsub,
+    "neg": lambda builder, x: builder.combine([-1.0], x),
+    "mul": _mul,
+    "div": _div,
+    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "dot"), matmul),
+    **dict.fromkeys(("addmm", "baddbmm"), _addmm),
+    "linear": _linear,
+    "conv1d": _conv(functional.conv1d),
+    "conv2d": _conv2d,
+    "conv3d": _conv(functional.conv3d),
+    "conv_transpose1d": _conv(functional.conv_transpose1d),
+    "conv_transpose2d": _conv(functional.conv_transpose2d),
+    "conv_transpose3d": _conv(functional.conv_transpose3d),
+    "_native_batch_norm_legit_no_training": _batch_norm,
+    "instance_norm": _instance_norm,
+    **COMPOSED,
+}

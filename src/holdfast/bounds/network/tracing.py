@@ -1,0 +1,230 @@
+"""From a module to a graph: ``torch.export`` at batch one, then one rewriting per operation it names.
+
+An operation without a rewriting is refused by name: taken for affine, it would give bounds that do not hold. So is a
+random one, whatever it draws from: its result would be frozen into a constant.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export.graph_signature import OutputKind
+
+from holdfast.bounds.network.consistency import call, check_graph, check_repeatable, probes, same_program
+from holdfast.bounds.network.graph import Builder, Graph, Var
+from holdfast.bounds.network.operations import OPERATIONS
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError
+
+_KNOWN: WeakKeyDictionary[Encoder, dict[tuple[torch.dtype, torch.device], Graph]] = WeakKeyDictionary()
+
+
+def trace(encoder: Encoder, dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu") -> Graph:
+    """Return ``encoder`` as a graph of operations that can be bounded; kept while the encoder lives.
+
+    Raises:
+        HoldfastError: it cannot be traced, or uses an operation that cannot be bounded.
+
+    Example:
+        >>> from torch import nn
+        >>> from holdfast.core.encoder import Domain
+        >>> graph = trace(Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.ReLU()), "tiny", Domain((1, 2, 2))))
+        >>> [node.name for node in graph.nodes]
+        ['input', 'view', 'linear', 'relu']
+    """
+    known = _KNOWN.setdefault(encoder, {})
+    key = (dtype, torch.device(device))
+    if key not in known:
+        known[key] = _trace(encoder.to(device, dtype), *key)
+    return known[key]
+
+
+def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
+    pixels = probes(encoder.domain, dtype, device)
+    codes = call(encoder, pixels)  # before tracing, so that what a module keeps from its first call is there
+    exported = _export(encoder, pixels[:1])
+    graph = _graph(encoder, exported, dtype, device)
+    check_repeatable(encoder, pixels, codes)
+    if not same_program(exported, _export(encoder, pixels[:1])):
+        raise HoldfastError(
+            f"{encoder.name} is another function each time it is traced, so it cannot be bounded; "
+            "look for randomness and counters in its forward"
+        )
+    check_graph(encoder, graph, pixels, codes)
+    return graph
+
+
+class _Held(nn.Module):
+    """A module one level down: at the top, parts called ``graph`` or ``code`` clash with what torch.fx calls so."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module(x)
+
+
+def _export(encoder: Encoder, example: Tensor) -> Any:
+    # A copy, since tracing leaves its own stand-ins for tensors wherever a module keeps one; the weights are shared.
+    copied = copy.deepcopy(encoder.module, {id(weight): weight for weight in encoder.module.parameters()})
+    with _reasons(encoder.name), torch.no_grad():
+        return torch.export.export(_Held(copied), (example.clone(),), strict=False)
+
+
+@contextmanager
+def _reasons(name: str) -> Iterator[None]:
+    """Turn whatever tracing raises into one sentence."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own copies
+            yield
+    except Exception as error:  # whatever tracing a stranger's module raises is what the reader must hear
+        reason = str(error).strip().partition("\n")[0]
+        raise HoldfastError(
+            f"{name} cannot be traced for bounds ({type(error).__name__}: {reason}); "
+            "its forward must not branch on values"
+        ) from error
+
+
+def _graph(encoder: Encoder, exported: Any, dtype: torch.dtype, device: torch.device) -> Graph:
+    _check_operations(encoder.name, exported)
+    with _reasons(encoder.name), torch.no_grad():
+        # Decomposed by no table: all that happens is that in-place operations become functions.
+        program = exported.run_decompositions({})
+    _check_operations(encoder.name, program)
+    _check_effects(encoder.name, program)
+    builder = Builder((1, *encoder.domain.shape), dtype, device)
+    values = dict(_placeholders(program, builder))
+    for node in program.graph.nodes:
+        if node.op == "call_function":
+            values[node] = _rewrite(builder, encoder.name, node, values)
+        elif node.op == "output":
+            (output,) = _filled(node.args[0], values)
+    if not isinstance(output, Var) or len(output.shape) != 2 or output.shape[0] != 1:
+        got = output.shape if isinstance(output, Var) else "something that does not depend on the input"
+        raise HoldfastError(f"{encoder.name} must return one vector per image to be bounded, got {got}")
+    return builder.graph(output)
+
+
+def _check_operations(name: str, program: Any) -> None:
+    """Raise if any operation draws random numbers, on the input or not, or casts what float64 happens to be spared."""
+    for node in program.graph.nodes:
+        if _draws(node):
+            raise HoldfastError(
+                f"{name} uses the random operation {_name(node.target)!r} ({node.name}), which cannot be bounded; "
+                "call eval() on the module, or leave it out"
+            )
+        if str(node.target) == "wrap_with_autocast" and node.args[2]:
+            raise HoldfastError(
+                f"{name} computes under autocast in {node.args[1]}, which rounds and cannot be bounded; "
+                "compute in float32 or float64"
+            )
+
+
+def _check_effects(name: str, program: Any) -> None:
+    """Raise unless the code is all that the program leaves behind."""
+    for output in program.graph_signature.output_specs:
+        if output.kind is OutputKind.USER_INPUT_MUTATION:
+            raise HoldfastError(
+                f"{name} changes its input in place, so it cannot be bounded; write x = x - mean for x.sub_(mean)"
+            )
+        if output.kind is not OutputKind.USER_OUTPUT:
+            raise HoldfastError(
+                f"{name} changes its own {output.target.removeprefix('module.')!r} whenever it is called, so that nothing "
+                "proved of one call holds for the next; keep no state in forward"
+            )
+
+
+def _placeholders(program: Any, builder: Builder) -> list[tuple[fx.Node, Var | Tensor]]:
+    """Return the value of each placeholder: weights and buffers are constants."""
+    stored = {**program.state_dict, **program.constants}
+    nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
+    return [
+        (node, Var(0, builder.nodes[0].shape) if spec.target is None else stored[spec.target].detach())
+        for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True)
+    ]
+
+
+def _rewrite(builder: Builder, owner: str, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    args, kwargs = _filled((node.args, node.kwargs), values)
+    if node.target is operator.getitem:
+        if args[1] >= len(args[0]):
+            raise HoldfastError(f"{owner} uses places or statistics of {node.args[0]}, which cannot be bounded")
+        return args[0][args[1]]
+    assert callable(node.target)
+    name = _name(node.target)
+    depends: list[Var] = []
+    fx.node.map_aggregate((args, kwargs), lambda value: depends.append(value) if isinstance(value, Var) else None)
+    if depends and name not in OPERATIONS:
+        raise HoldfastError(
+            f"{owner} uses the operation {name!r} ({node.name}), which cannot be bounded; docs/bounds.md lists what can"
+        )
+    builder.naming = name
+    try:
+        if not depends:
+            return _constant(node.target, name, args, kwargs)
+        # Bounds are in the graph's own precision.
+        result = OPERATIONS[name](builder, *args, **{key: value for key, value in kwargs.items() if key != "dtype"})
+        _check(result, node.meta.get("val"))
+    except HoldfastError:
+        raise
+    except Exception as error:  # an overload or a setting that no rewriting knows
+        reason = str(error).strip().partition("\n")[0]
+        raise HoldfastError(
+            f"{owner} uses the operation {name!r} ({node.name}) in a way that cannot be bounded "
+            f"({type(error).__name__}: {reason}); docs/bounds.md lists what can"
+        ) from error
+    return result
+
+
+def _check(result: Any, traced: Any) -> None:
+    """Refuse results that are not those of the traced operation, or that it rounds."""
+    if isinstance(result, Var):
+        if traced.dtype not in (torch.float32, torch.float64):
+            raise HoldfastError(f"a cast to {traced.dtype} rounds and cannot be bounded; compute in float32 or float64")
+        assert result.shape == tuple(traced.shape), f"shape {tuple(traced.shape)} expected, got {result.shape}"
+    elif isinstance(result, list):
+        for part, other in zip(result, traced, strict=False):
+            _check(part, other)
+
+
+def _constant(function: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any:
+    """Return what does not depend on the input; memory that nothing has set yet is unknown."""
+    value = function(*args, **kwargs)
+    if "empty" in name:
+        value.fill_(torch.nan if value.is_floating_point() else torch.iinfo(value.dtype).max)
+    return value
+
+
+IDLE = {"train": False, "training": False, "dropout_p": 0.0}
+"""Arguments that keep an operation from drawing random numbers."""
+
+
+def _draws(node: fx.Node) -> bool:
+    """Return whether an operation draws random numbers, as torch says of each of its own."""
+    operation: Any = node.target
+    if torch.Tag.nondeterministic_seeded not in getattr(operation, "tags", ()):
+        return False
+    arguments = operation._schema.arguments
+    given = dict(zip((argument.name for argument in arguments), node.args, strict=False))
+    asked = {argument.name: argument.default_value for argument in arguments} | given | node.kwargs
+    return not any(name in asked and asked[name] == idle for name, idle in IDLE.items())
+
+
+def _filled(arguments: Any, values: dict[fx.Node, Any]) -> Any:
+    """Return ``arguments`` with each node replaced by its value."""
+    return fx.map_arg(arguments, values.__getitem__)
+
+
+def _name(target: Any) -> str:
+    """Return the name of an operation without its library and overload: aten.add_.Tensor is add_."""
+    return str(target).removeprefix("aten.").partition(".")[0]

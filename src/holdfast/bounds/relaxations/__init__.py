@@ -1,0 +1,1 @@
+"""Linear bounds of single operations."""

@@ -1,0 +1,1 @@
+"""Branch and bound on small parts of a network."""

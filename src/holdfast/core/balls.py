@@ -1,0 +1,177 @@
+"""Perturbation balls: every fact about a norm that an attack or a certificate needs, and the only place it is named."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, prod
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from holdfast.core.encoder import Domain, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.core.settings import READERS, read, spell
+
+
+@dataclass(frozen=True)
+class Ball(ABC):
+    """All perturbations ``delta`` with ``norm(delta) <= radius``, in the units of the encoder's domain (pixels)."""
+
+    radius: float
+    name: ClassVar[str]
+    sparse: ClassVar[bool] = False
+    """Whether the steepest step touches few pixels, so that those at the edge of the range must be passed over."""
+
+    def __post_init__(self) -> None:
+        if not (isfinite(self.radius) and self.radius > 0):
+            raise HoldfastError(f"the radius of a {self.name} ball must be positive and finite, got {self.radius}")
+
+    def __str__(self) -> str:
+        return spell(self)
+
+    @abstractmethod
+    def norm(self, delta: Pixels) -> Float[Tensor, "b"]:
+        """Return the norm of each perturbation."""
+
+    @abstractmethod
+    def dual_norm(self, gradient: Pixels) -> Float[Tensor, "b"]:
+        """Return the largest increase of a linear function with this ``gradient`` over the unit ball."""
+
+    @abstractmethod
+    def steepest(self, gradient: Pixels, spread: float = 0.0) -> Pixels:
+        """Return the unit-norm perturbation along which ``gradient`` rises fastest (zero where it is zero).
+
+        ``spread`` is the share of coordinates a sparse step may use; 0 uses the top one alone.
+        """
+
+    @abstractmethod
+    def project(self, delta: Pixels) -> Pixels:
+        """Return the point of the ball nearest to ``delta`` in l2."""
+
+    @abstractmethod
+    def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
+        """Return one perturbation per stream of ``noise``, uniform in the ball."""
+
+    def check(self, domain: Domain) -> None:
+        """Raise if the ball around any point of ``domain`` holds all of it: then no encoder could be robust."""
+        widest = float(self.norm(torch.full((1, *domain.shape), domain.high - domain.low)))
+        if self.radius >= widest:
+            raise HoldfastError(
+                f"the {self} ball holds every input in [{domain.low:g}, {domain.high:g}], so no number in it means "
+                f"anything; radii are in the units of the input (8/255, not 8) and below {widest:g} here"
+            )
+
+    def scaled(self, share: float) -> Ball:
+        """Return the same ball with ``share`` of the radius."""
+        return type(self)(self.radius * share)
+
+
+def column(values: Shaped[Tensor, "b"], like: Pixels) -> Tensor:
+    """Return one value per sample, shaped to broadcast against the samples ``like``."""
+    return values.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+@final
+@dataclass(frozen=True)
+class Linf(Ball):
+    """``max_i |delta_i| <= radius``."""
+
+    name = "linf"
+
+    def norm(self, delta: Pixels) -> Float[Tensor, "b"]:
+        return delta.flatten(1).abs().amax(1)
+
+    def dual_norm(self, gradient: Pixels) -> Float[Tensor, "b"]:
+        return gradient.flatten(1).abs().sum(1)
+
+    def steepest(self, gradient: Pixels, spread: float = 0.0) -> Pixels:
+        return gradient.sign()
+
+    def project(self, delta: Pixels) -> Pixels:
+        return delta.clamp(-self.radius, self.radius)
+
+    def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
+        return (2 * noise.uniform(shape, dtype) - 1) * self.radius
+
+
+@final
+@dataclass(frozen=True)
+class L2(Ball):
+    """``sqrt(sum_i delta_i^2) <= radius``."""
+
+    name = "l2"
+
+    def norm(self, delta: Pixels) -> Float[Tensor, "b"]:
+        return torch.linalg.vector_norm(delta.flatten(1), dim=1)
+
+    def dual_norm(self, gradient: Pixels) -> Float[Tensor, "b"]:
+        return self.norm(gradient)
+
+    def steepest(self, gradient: Pixels, spread: float = 0.0) -> Pixels:
+        # Scaling by the largest entry first keeps tiny gradients from underflowing when squared.
+        scaled = gradient / column(
+            gradient.flatten(1).abs().amax(1).clamp_min(torch.finfo(gradient.dtype).tiny), gradient
+        )
+        return scaled / column(self.norm(scaled).clamp_min(torch.finfo(gradient.dtype).tiny), gradient)
+
+    def project(self, delta: Pixels) -> Pixels:
+        return delta * column((self.radius / self.norm(delta)).clamp_max(1), delta)
+
+    def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
+        direction = self.steepest(noise.fork("direction").normal(shape, dtype))
+        length = noise.fork("length").uniform((1,), dtype)[:, 0] ** (1 / prod(shape))
+        return direction * column(self.radius * length, direction)
+
+
+def _summable(dtype: torch.dtype) -> torch.dtype:
+    """Return ``dtype``, or single precision for half: float16 ends at 65504, below the number of pixels of an image."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+@final
+@dataclass(frozen=True)
+class L1(Ball):
+    """``sum_i |delta_i| <= radius``."""
+
+    name = "l1"
+    sparse = True
+
+    def norm(self, delta: Pixels) -> Float[Tensor, "b"]:
+        return delta.flatten(1).abs().sum(1)
+
+    def dual_norm(self, gradient: Pixels) -> Float[Tensor, "b"]:
+        return gradient.flatten(1).abs().amax(1)
+
+    def steepest(self, gradient: Pixels, spread: float = 0.0) -> Pixels:
+        flat = gradient.flatten(1)
+        count = max(1, round(spread * flat.shape[1]))
+        top = flat.abs().topk(count, dim=1).indices
+        signs = torch.zeros_like(flat).scatter_(1, top, flat.gather(1, top).sign())
+        return (signs / signs.abs().sum(1, keepdim=True).clamp_min(1)).reshape(gradient.shape)
+
+    def project(self, delta: Pixels) -> Pixels:
+        """Soft-threshold at the level that sorting finds (Duchi et al. 2008, https://doi.org/10.1145/1390156.1390191)."""
+        flat = delta.flatten(1)
+        size = flat.abs().to(_summable(delta.dtype))
+        ordered = size.sort(dim=1, descending=True).values
+        excess = (ordered.cumsum(1) - self.radius) / torch.arange(1, flat.shape[1] + 1, device=flat.device)
+        kept = (ordered > excess).sum(1, keepdim=True).clamp_min(1)
+        level = excess.gather(1, kept - 1).clamp_min(0)
+        return (flat.sign() * (size - level).clamp_min(0)).to(delta.dtype).reshape(delta.shape)
+
+    def sample(self, noise: Noise, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Pixels:
+        # Normalised exponentials are uniform on the simplex; signs and a power of a uniform spread them over the ball.
+        wide = _summable(dtype)
+        parts = -torch.log1p(-noise.fork("direction").uniform(shape, wide))
+        direction = parts * noise.fork("sign").signs(shape, wide) / column(self.norm(parts).clamp_min(1e-30), parts)
+        length = noise.fork("length").uniform((1,), wide)[:, 0] ** (1 / prod(shape))
+        return (direction * column(self.radius * length, direction)).to(dtype)
+
+
+BALLS: dict[str, type[Ball]] = {ball.name: ball for ball in (Linf, L2, L1)}
+READERS["Ball"] = lambda text: read(text, BALLS, "ball")

@@ -1,0 +1,258 @@
+"""Divergences between representations. ``a`` is the moved code, ``b`` the reference; each returns one value per row.
+
+A divergence that grows with the Euclidean distance of some embedding says which (``embed``): counting neighbours and
+distances over whole populations then runs as blocked matrix products.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
+from holdfast.core.settings import READERS, read, spell
+
+
+@dataclass(frozen=True)
+class Divergence(ABC):
+    """How far apart two representations are; ``nan`` where that is undefined."""
+
+    name: ClassVar[str]
+    smooth: ClassVar[bool] = True
+    """Whether gradients say anything; attacks on one that is not climb ``l2`` instead."""
+
+    def __str__(self) -> str:
+        return spell(self)
+
+    @abstractmethod
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        """Return d(a, b) for each row."""
+
+    def embed(self, codes: Codes) -> Codes | None:
+        """Return points whose Euclidean distance is an increasing function of this divergence, if there are any."""
+        return None
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        """Return the divergence that belongs to a Euclidean ``distance`` of embedded codes."""
+        return distance
+
+    def fit(self, codes: Float[Tensor, "n d"]) -> Divergence:
+        """Return this divergence with whatever it learns from a clean population."""
+        return self
+
+
+@final
+@dataclass(frozen=True)
+class L2Distance(Divergence):
+    """``||a - b||_2`` (the divergence of the published measures)."""
+
+    name = "l2"
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        return torch.linalg.vector_norm(a - b, dim=-1)
+
+    def embed(self, codes: Codes) -> Codes | None:
+        return codes
+
+
+@final
+@dataclass(frozen=True)
+class L1Distance(Divergence):
+    """``||a - b||_1``."""
+
+    name = "l1"
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        return (a - b).abs().sum(-1)
+
+
+@final
+@dataclass(frozen=True)
+class LinfDistance(Divergence):
+    """``||a - b||_inf``."""
+
+    name = "linf"
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        return (a - b).abs().amax(-1)
+
+
+def _unit(codes: Tensor) -> Tensor:
+    """Codes on the unit sphere; a zero code has no direction and becomes nan."""
+    # Scaled by their largest entry first, so that squares neither overflow nor vanish.
+    scaled = codes / codes.detach().abs().amax(-1, keepdim=True)
+    return scaled / torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
+
+
+@final
+@dataclass(frozen=True)
+class Cosine(Divergence):
+    """``1 - a.b / (|a| |b|)``, computed as half the squared chord, which keeps its digits for close codes."""
+
+    name = "cosine"
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        return (_unit(a) - _unit(b)).square().sum(-1) / 2
+
+    def embed(self, codes: Codes) -> Codes | None:
+        return _unit(codes)
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        return distance.square() / 2
+
+
+@final
+@dataclass(frozen=True)
+class UnitL2(Divergence):
+    """``|| a/|a| - b/|b| ||_2``: l2 on the unit sphere, which no rescaling of codes changes."""
+
+    name = "unit_l2"
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        return torch.linalg.vector_norm(_unit(a) - _unit(b), dim=-1)
+
+    def embed(self, codes: Codes) -> Codes | None:
+        return _unit(codes)
+
+
+@final
+@dataclass(frozen=True)
+class Whitened(Divergence):
+    """``||W (a - b)||_2`` with ``W = (C + floor * mean variance * I)^(-1/2)``, ``C`` the covariance of clean codes.
+
+    Invariant (up to the floor) under any invertible linear map of the representation.
+    """
+
+    floor: float = 1e-6
+    name = "whitened"
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        raise HoldfastError("the whitened divergence must first be fitted: Whitened().fit(clean codes)")
+
+    def fit(self, codes: Float[Tensor, "n d"]) -> Divergence:
+        centred = codes.double() - codes.double().mean(0)
+        values, vectors = torch.linalg.eigh(centred.T @ centred / max(1, len(codes) - 1))
+        # A collapsed population has no covariance to divide by; the codes' smallest normal number keeps the map finite.
+        values = values.clamp_min(0) + max(
+            self.floor * float(values.clamp_min(0).mean()), torch.finfo(codes.dtype).tiny
+        )
+        return Linear((vectors * values.rsqrt()) @ vectors.T, self)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Linear(Divergence):
+    """``||W (a - b)||_2`` for a symmetric matrix ``W`` that another divergence has fitted."""
+
+    matrix: Float[Tensor, "d d"]
+    origin: Divergence
+    name = "linear"
+
+    def __str__(self) -> str:
+        return str(self.origin)
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        return torch.linalg.vector_norm((a - b) @ self.matrix.to(a), dim=-1)
+
+    def embed(self, codes: Codes) -> Codes | None:
+        return codes @ self.matrix.to(codes)
+
+
+@final
+@dataclass(frozen=True)
+class Rank(Divergence):
+    """``1 - Spearman correlation`` of the two codes' features: blind to monotone changes of scale, and stepwise."""
+
+    name = "rank"
+    smooth = False
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        return (self._ranks(a) - self._ranks(b)).square().sum(-1) / 2
+
+    def _ranks(self, codes: Tensor) -> Tensor:
+        ordered = codes.sort(dim=-1).values
+        left = torch.searchsorted(ordered, codes.contiguous(), right=False)
+        right = torch.searchsorted(ordered, codes.contiguous(), right=True)
+        ranks = (left + right).to(codes.dtype)  # twice the mid-rank: ties share it, and units cancel below
+        return _unit(ranks - ranks.mean(-1, keepdim=True))
+
+    def embed(self, codes: Codes) -> Codes | None:
+        return self._ranks(codes)
+
+    def of_distance(self, distance: Tensor) -> Tensor:
+        return distance.square() / 2
+
+
+@final
+@dataclass(frozen=True)
+class SoftmaxKL(Divergence):
+    """``KL(softmax(b) || softmax(a))`` (virtual adversarial training, Miyato et al. 2019)."""
+
+    name = "kl"
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        reference = b.log_softmax(-1)
+        return (reference.exp() * (reference - a.log_softmax(-1))).sum(-1)
+
+
+def _gaussian(codes: Tensor) -> tuple[Tensor, Tensor]:
+    if codes.shape[-1] % 2:
+        raise HoldfastError(
+            f"Gaussian codes are [mean, log variance] and have even length, got {codes.shape[-1]} features"
+        )
+    mean, log_variance = codes.chunk(2, dim=-1)
+    return mean, log_variance
+
+
+@final
+@dataclass(frozen=True)
+class GaussianKL(Divergence):
+    """``KL(N(b) || N(a))`` of diagonal Gaussian codes ``[mean, log variance]``."""
+
+    name = "gaussian_kl"
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        (mean_a, log_a), (mean_b, log_b) = _gaussian(a), _gaussian(b)
+        return ((log_b - log_a).exp() + (mean_a - mean_b).square() * (-log_a).exp() - 1 + log_a - log_b).sum(-1) / 2
+
+
+@final
+@dataclass(frozen=True)
+class Wasserstein(Divergence):
+    """2-Wasserstein distance of diagonal Gaussian codes ``[mean, log variance]`` (Cemgil et al. 2020)."""
+
+    name = "wasserstein"
+
+    def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
+        return torch.linalg.vector_norm(self._points(a) - self._points(b), dim=-1)
+
+    def _points(self, codes: Tensor) -> Tensor:
+        mean, log_variance = _gaussian(codes)
+        return torch.cat([mean, (log_variance / 2).exp()], dim=-1)
+
+    def embed(self, codes: Codes) -> Codes | None:
+        return self._points(codes)
+
+
+DIVERGENCES: dict[str, type[Divergence]] = {
+    kind.name: kind
+    for kind in (
+        L2Distance,
+        L1Distance,
+        LinfDistance,
+        Cosine,
+        UnitL2,
+        Whitened,
+        Rank,
+        SoftmaxKL,
+        GaussianKL,
+        Wasserstein,
+    )
+}
+READERS["Divergence"] = lambda text: read(text, DIVERGENCES, "divergence")

@@ -1,0 +1,264 @@
+"""An encoder maps continuous inputs to vectors; this is the one form in which the library meets it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.fingerprint import fingerprint
+
+Pixels = Float[Tensor, "b *pixels"]
+Codes = Float[Tensor, "b d"]
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos"]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The inputs an encoder accepts: their shape without the batch axis, and their range (pixels in [0, 1])."""
+
+    shape: tuple[int, ...]
+    low: float = 0.0
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.shape and _are_sizes(self.shape)):
+            raise HoldfastError(f"domain shape must be positive sizes such as (3, 224, 224), got {self.shape}")
+        if not (isinstance(self.low, Real) and isinstance(self.high, Real) and self.low < self.high):
+            raise HoldfastError(f"domain needs numbers low < high, got [{self.low!r}, {self.high!r}]")
+
+    def clip(self, pixels: Pixels) -> Pixels:
+        """Return ``pixels`` moved to the nearest point of the range."""
+        return pixels.clamp(self.low, self.high)
+
+    def check(self, pixels: Tensor, of: str = "pixels") -> None:
+        """Raise unless ``pixels`` is a batch of finite inputs of this shape and range."""
+        if tuple(pixels.shape[1:]) != self.shape:
+            raise HoldfastError(
+                f"{of} must have shape (batch, {', '.join(map(str, self.shape))}), got {tuple(pixels.shape)}; "
+                "resize them, or load the encoder for their size"
+            )
+        if not pixels.is_floating_point():
+            raise HoldfastError(
+                f"{of} must be floating point in [{self.low}, {self.high}], got {pixels.dtype}; divide by 255"
+            )
+        if pixels.numel() == 0:
+            return
+        low, high = (float(end) for end in torch.aminmax(pixels.detach()))
+        # The ends as this precision has them; a NaN fails both comparisons, and aminmax propagates it.
+        least, most = torch.tensor([self.low, self.high], dtype=pixels.dtype).tolist()
+        if not (least <= low and high <= most and max(-low, high) < inf):
+            raise HoldfastError(
+                f"{of} must be finite and lie in [{self.low:g}, {self.high:g}], got values from {low:g} to {high:g}; "
+                "pass raw pixels (divide by 255, do not normalise: the encoder does that itself)"
+            )
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How files become inputs: resize the shorter side to ``resize``, then crop the centre to ``crop`` (height, width).
+
+    It is the source's own recipe and so belongs to the encoder; image loaders follow it.
+    """
+
+    resize: int
+    crop: tuple[int, int]
+    interpolation: Interpolation = "bilinear"
+
+    def __post_init__(self) -> None:
+        if not (_are_sizes((self.resize,)) and _are_sizes(self.crop) and len(self.crop) == 2):
+            raise HoldfastError(
+                f"geometry needs a size and (height, width), as in Geometry(256, (224, 224)), got {self.resize!r} and "
+                f"{self.crop!r}"
+            )
+        if self.interpolation not in get_args(Interpolation):
+            known = ", ".join(get_args(Interpolation))
+            raise HoldfastError(f"interpolation must be one of {known}, got {self.interpolation!r}")
+
+
+def _are_sizes(values: Any) -> bool:
+    """Return whether ``values`` are positive whole numbers in a tuple, which is what can be compared and kept."""
+    return isinstance(values, tuple) and all(isinstance(value, Integral) and int(value) > 0 for value in values)
+
+
+class Normalised(nn.Module):
+    """``module((x - mean) / std)``: the source's normalisation, kept where no caller can apply it twice."""
+
+    def __init__(self, module: nn.Module, mean: Sequence[float], std: Sequence[float], axes: int) -> None:
+        super().__init__()
+        if not min(std) > 0:
+            raise HoldfastError(f"normalisation needs positive standard deviations, got {tuple(std)}")
+        self.module = module
+        shape = (-1,) + (1,) * (axes - 1)
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", torch.tensor(mean).reshape(shape))
+        self.register_buffer("std", torch.tensor(std).reshape(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module((x - self.mean) / self.std)
+
+
+class Encoder:
+    """A frozen snapshot of ``module`` as a map from pixels to codes.
+
+    The module is copied, put in eval mode and its parameters frozen, so that later training changes neither the codes
+    nor the fingerprint, and so that attacks pay for input gradients alone.
+
+    Args:
+        module: maps ``(b, *domain.shape)`` to ``(b, d)``; pooling belongs inside it.
+        name: how reports call it.
+        domain: shape and range of its inputs.
+        mean, std: per-channel normalisation to put inside, if ``module`` expects normalised inputs.
+        source: where it came from, for the record.
+        geometry: how image files are brought to ``domain.shape``; by default resized and cropped to it.
+        pooling: how ``module`` makes one vector of many, in words for the record.
+        caution: what is not known of the encoder and may spoil all of its numbers, as one sentence.
+
+    Example:
+        >>> encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 2, 2)))
+        >>> encoder(torch.full((3, 1, 2, 2), 0.5)).shape
+        torch.Size([3, 4])
+        >>> encoder(torch.full((3, 1, 2, 2), 2.0))
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: pixels must be finite and lie in [0, 1], got values from 2 to 2; ...
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        name: str,
+        domain: Domain,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        source: str = "python",
+        geometry: Geometry | None = None,
+        pooling: str = "inside the module",
+        caution: str = "",
+    ) -> None:
+        if not isinstance(module, nn.Module):
+            raise HoldfastError(f"an encoder is made of a torch.nn.Module, got {type(module).__name__}; wrap it in one")
+        if not isinstance(domain, Domain):
+            raise HoldfastError(
+                f"the inputs of {name} are stated by a Domain, as in Domain((3, 224, 224)), got {domain!r}"
+            )
+        if not isinstance(geometry, Geometry | None):
+            raise HoldfastError(f"how images are fitted to {name} is stated by a Geometry or None, got {geometry!r}")
+        if (mean is None) != (std is None):
+            raise HoldfastError("normalisation needs both mean and std, or neither")
+        for values in (mean, std):
+            # Numbers for other channels would broadcast to inputs of a shape that nobody asked for.
+            if values is not None and len(values) != domain.shape[0]:
+                raise HoldfastError(
+                    f"normalisation needs one mean and one std per channel, {domain.shape[0]} each, got {tuple(values)}"
+                )
+        if module.training and any(
+            "Norm" in type(part).__name__ or "Dropout" in type(part).__name__ for part in module.modules()
+        ):
+            warnings.warn(
+                f"{name} was in training mode; a copy in eval mode is measured",
+                HoldfastWarning,
+                stacklevel=2,
+            )
+        try:
+            module = copy.deepcopy(module)
+        except Exception as error:
+            raise HoldfastError(f"{name} cannot be copied ({error}); detach its tensors or rebuild it first") from error
+        if mean is not None and std is not None:
+            module = Normalised(module, mean, std, len(domain.shape))
+        self.module = module.eval().requires_grad_(False)
+        self.name, self.domain, self.source = name, domain, source
+        self.pooling, self.caution = pooling, caution
+        # As text, for numbers would change with the precision that the weights are moved to.
+        self.normalisation = _normalisation(module) or ("not stated" if caution else "none")
+        if geometry is None and len(domain.shape) == 3:
+            height, width = domain.shape[1:]
+            geometry = Geometry(min(height, width), (height, width))
+        self.geometry = geometry
+
+    def __call__(self, pixels: Pixels) -> Codes:
+        """Return codes, shape (b, d), of ``pixels``, shape (b, *domain.shape), after checking both."""
+        self.domain.check(pixels)
+        codes = self.forward(pixels)
+        if not torch.isfinite(codes.detach()).all():
+            raise HoldfastError(f"{self.name} returned NaN or infinite codes; check its weights and its precision")
+        return codes
+
+    def forward(self, pixels: Pixels) -> Codes:
+        """Return codes without looking at the values: the inner loops' entrance."""
+        codes = self.module(pixels)
+        if isinstance(codes, Tensor) and codes.dtype in (torch.float16, torch.bfloat16):
+            codes = codes.float()  # squared distances overflow half precision long before its codes do
+        if not isinstance(codes, Tensor) or codes.ndim != 2 or len(codes) != len(pixels) or not codes.shape[1]:
+            got = tuple(codes.shape) if isinstance(codes, Tensor) else type(codes).__name__
+            raise HoldfastError(
+                f"{self.name} must return one vector per image, shape ({len(pixels)}, d), got {got}; "
+                "pool or flatten inside the module"
+            )
+        if not codes.is_floating_point():
+            raise HoldfastError(f"{self.name} must return floating-point codes, got {codes.dtype}; convert them inside")
+        return codes
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Return a hash of everything the codes depend on: weights, structure, code, settings, domain and geometry."""
+        return fingerprint(self.module, self.domain, self.geometry)
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """Return how an image file becomes a code, as far as that is known, for the record.
+
+        Example:
+            >>> Encoder(nn.Flatten(), "pixels", Domain((1, 8, 8))).inputs["resizing"]
+            'shorter side to 8, centre 8 x 8, bilinear'
+        """
+        known = {
+            "input": f"{_sizes(self.domain.shape)} in [{self.domain.low:g}, {self.domain.high:g}]",
+            "normalisation": self.normalisation,
+            "resizing": "none",
+            "pooling": self.pooling,
+        }
+        if self.geometry:
+            how = self.geometry
+            known["resizing"] = f"shorter side to {how.resize}, centre {_sizes(how.crop)}, {how.interpolation}"
+        return known
+
+    @cached_property
+    def parameters(self) -> int:
+        """Return the number of weights."""
+        return sum(weight.numel() for weight in self.module.parameters())
+
+    def to(self, device: str | torch.device, dtype: torch.dtype) -> Encoder:
+        """Return this encoder on ``device`` in ``dtype``; its fingerprint stays that of the original."""
+        anchor = next((t for t in (*self.module.parameters(), *self.module.buffers()) if t.is_floating_point()), None)
+        if anchor is None or (anchor.dtype == dtype and anchor.device == torch.device(device)):
+            return self
+        fingerprint = self.fingerprint
+        moved = copy.copy(self)
+        moved.module = copy.deepcopy(self.module).to(device, dtype)
+        moved.__dict__["fingerprint"] = fingerprint
+        return moved
+
+    def __repr__(self) -> str:
+        return f"Encoder({self.name!r}, {self.domain.shape}, fingerprint={self.fingerprint!r})"
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _normalisation(module: nn.Module) -> str:
+    if not isinstance(module, Normalised):
+        return ""
+    mean, std = (" ".join(f"{number:.4g}" for number in part.flatten()) for part in (module.mean, module.std))
+    return f"mean {mean}, std {std}"

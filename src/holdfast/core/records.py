@@ -1,0 +1,220 @@
+"""What an evaluation returns and the store keeps: frozen records, and their JSON schema.
+
+A number never travels alone: a ``Series`` states unit and claim, an ``Estimate`` adds its interval, method and n.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from math import isfinite, isnan, nan
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+from holdfast.core.errors import HoldfastError
+
+SCHEMA_VERSION = 1
+COLLAPSED = "COLLAPSED"
+"""How the warning begins by which an evaluation says that an encoder's numbers only look robust."""
+
+
+def _encode(value: float) -> float | str | None:
+    if isfinite(value):
+        return value
+    return None if isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+Number = Annotated[
+    float,
+    BeforeValidator(lambda value: nan if value is None else value),
+    PlainSerializer(_encode, when_used="json"),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "null"}, {"enum": ["Infinity", "-Infinity"]}]}),
+]
+"""A float; JSON has no NaN or infinity, so these are stored as null and as words."""
+
+
+class Record(BaseModel):
+    """A frozen record that refuses unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Claim(StrEnum):
+    """What a number says of its quantity. Attacks bound a robust radius from above, certificates from below."""
+
+    LOWER = "lower bound"
+    UPPER = "upper bound"
+    ESTIMATE = "estimate"
+
+
+Conditions = dict[str, str]
+"""Under which settings a number was taken: ball, attack, divergence ..., each in its text form."""
+
+
+class Series(Record):
+    """One value per sample. A missing value is nan, and ``reasons`` says why (by position)."""
+
+    quantity: str
+    conditions: Conditions = Field(default_factory=dict)
+    values: tuple[Number, ...]
+    unit: str
+    claim: Claim
+    of: str
+    """The quantity of which ``values`` are bounds or estimates."""
+    limits: tuple[Number, Number] | None = None
+    """Between which numbers every value must lie, where the unit does not say so (shares lie in [0, 1])."""
+    reasons: dict[int, str] = Field(default_factory=dict)
+
+
+class Estimate(Record):
+    """A number about a population with its interval. ``value`` is nan where it is undefined; ``reason`` says why."""
+
+    quantity: str
+    conditions: Conditions = Field(default_factory=dict)
+    value: Number
+    low: Number
+    high: Number
+    n: int
+    method: str
+    confidence: float = 0.95
+    unit: str
+    claim: Claim
+    of: str
+    better: Literal["lower", "higher", "neither"]
+    series: str | None = None
+    """The per-sample series it summarises, so that two encoders can be compared image by image."""
+    statistic: Literal["mean", "median", "whole", "other"] = "other"
+    """What it is of its series; ``whole`` if it needs all inputs at once, so that its interval alone can be compared."""
+    reason: str | None = None
+
+
+class Verdict(Record):
+    """The answer to a yes-or-no question; ``unknown`` is an answer.
+
+    A search that could have refuted it and did not leaves ``no violation found``, which is no proof.
+    """
+
+    question: str
+    status: Literal["proved", "refuted", "no violation found", "unknown"]
+    reason: str
+    witness: dict[str, str] = Field(default_factory=dict)
+
+
+class Curve(Record):
+    """A quantity as a function of another, with a band where there is one."""
+
+    quantity: str
+    conditions: Conditions = Field(default_factory=dict)
+    x_label: str
+    y_label: str
+    x: tuple[Number, ...]
+    y: tuple[Number, ...]
+    low: tuple[Number, ...] = ()
+    high: tuple[Number, ...] = ()
+    reference: tuple[Number, ...] = ()
+    """What the best encoder possible would reach at each ``x``, where that is known."""
+    shaded: bool = False
+    """Whether the area under the curve means something: the share of the area under the reference."""
+
+
+class Picture(Record):
+    """A row of small images that belong together: clean, attacked, target."""
+
+    caption: str
+    labels: tuple[str, ...]
+    pngs: tuple[str, ...]
+    """Base64 PNG files, one per label."""
+
+
+class Findings(Record):
+    """What an evaluation concluded about one encoder on one set of images."""
+
+    ids: tuple[str, ...]
+    """The samples that every series runs over."""
+    series: tuple[Series, ...] = ()
+    estimates: tuple[Estimate, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """Sentences that a reader must see beside the numbers: a collapsed encoder, duplicates."""
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether the encoder gives one code to all images: nothing breaks away from it, yet it is not robust."""
+        return any(warning.startswith(COLLAPSED) for warning in self.warnings)
+
+
+class EncoderInfo(Record):
+    """Which encoder was measured."""
+
+    name: str
+    source: str
+    fingerprint: str
+    parameters: int
+    features: int
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """How an image becomes a code: input, normalisation, resizing and pooling; empty where it was not recorded."""
+    warnings: tuple[str, ...] = ()
+    """What is not known of it and may spoil all of its numbers."""
+
+
+class ImagesInfo(Record):
+    """On which images."""
+
+    name: str
+    fingerprint: str
+    count: int
+    skipped: tuple[str, ...] = ()
+    """Files that were asked for but could not be read, each with the reason."""
+
+
+class Result(Record):
+    """One cell of the table (encoder, evaluation): findings with everything needed to trust and repeat them."""
+
+    schema_version: int = SCHEMA_VERSION
+    evaluation: str
+    version: int
+    title: str
+    meaning: str
+    """What the numbers mean, in two sentences."""
+    headline: tuple[str, ...]
+    """The quantities that stand for this evaluation in a summary table."""
+    encoder: EncoderInfo
+    images: ImagesInfo
+    settings: dict[str, Any]
+    """The evaluation's settings in text form, the seed and the precision: results that differ here are not compared."""
+    findings: Findings
+    provenance: dict[str, str] = Field(default_factory=dict)
+    """Versions, commit, device, times: who, where and when, changing no number."""
+
+    @property
+    def series(self) -> tuple[Series, ...]:
+        return self.findings.series
+
+    @property
+    def estimates(self) -> tuple[Estimate, ...]:
+        return self.findings.estimates
+
+    def estimate(self, quantity: str, **conditions: str) -> Estimate:
+        """Return the one estimate of ``quantity`` under ``conditions``.
+
+        Raises:
+            HoldfastError: none, or more than one, fits.
+        """
+        found = [e for e in self.estimates if e.quantity == quantity and conditions.items() <= e.conditions.items()]
+        if len(found) != 1:
+            offered = sorted({f"{e.quantity} {e.conditions}" for e in self.estimates})
+            raise HoldfastError(f"{len(found)} estimates fit {quantity} {conditions}; there are: {'; '.join(offered)}")
+        return found[0]
+
+
+class Failure(Record):
+    """A cell that could not be computed, and why; it does not stop the others."""
+
+    evaluation: str
+    encoder: str
+    images: str
+    error: str
+    reason: str
+    provenance: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,92 @@
+"""The world an evaluation is given: seed, device, precision, batch size. Nothing below reads it from anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+
+Observed = dict[str, Tensor]
+"""What was seen of some samples: named tensors whose first axis runs over those samples."""
+
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Seeds, device, precision and batch size of a computation. Only seeds and precision may change a result.
+
+    ``seed`` decides which images are looked at, and what is drawn for each of them too, unless ``attack_seed`` does.
+    """
+
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "float32"
+    batch_size: int = 256
+    attack_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise HoldfastError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        if self.batch_size < 1:
+            raise HoldfastError(f"batch_size must be at least 1, got {self.batch_size}")
+        try:
+            kind = torch.device(self.device).type
+        except RuntimeError as error:
+            raise HoldfastError(f"unknown device {self.device!r}; use cpu, cuda, cuda:1 or mps") from error
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise HoldfastError(f"device {self.device!r} was asked for but torch sees no GPU; use --device cpu")
+        if kind not in ("cpu", "cuda"):
+            try:
+                torch.zeros(1, device=self.device).tolist()
+            except Exception as error:  # each of torch's devices says in its own way that it is not there
+                said = str(error).partition("\n")[0]
+                raise HoldfastError(f"device {self.device!r} cannot be used ({said}); use --device cpu") from error
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the torch type of pixels and codes."""
+        return PRECISIONS[self.precision]
+
+    def noise(self, ids: Sequence[str]) -> Noise:
+        """Return the random streams of samples ``ids`` on this run's device."""
+        return Noise.of(self.seed if self.attack_seed is None else self.attack_seed, ids, self.device)
+
+    def batches(self, rows: Sequence[int], work: Callable[[Sequence[int]], Observed]) -> Observed:
+        """Return ``work`` over all ``rows``, in batches that halve whenever memory runs out.
+
+        Raises:
+            HoldfastError: not even one sample fits into memory.
+        """
+        parts = list(_halving(rows, work, self.batch_size))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _halving(rows: Sequence[int], work: Callable[[Sequence[int]], Observed], size: int) -> Iterator[Observed]:
+    start = 0
+    while start < len(rows):
+        batch = rows[start : start + size]
+        try:
+            part = work(batch)
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            if size == 1:
+                raise HoldfastError(
+                    "one single sample does not fit into memory; use a smaller encoder or image"
+                ) from error
+            size = max(1, min(size, len(batch)) // 2)
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            continue
+        yield part
+        start += len(batch)
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,0 +1,338 @@
+"""From one value per sample to a number with an interval. Every function names its method; nothing else averages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache, partial
+from math import hypot, isfinite, isnan, nan, sqrt
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import hashed
+from holdfast.core.records import Estimate, Number, Record, Series
+
+MOST_DRAWS, ALL_DRAWS = 2000, 40_000_000
+Values = Float[np.ndarray, "n"]
+Better = Literal["lower", "higher", "neither"]
+Limits = tuple[float, float]
+"""Two numbers between which every value lies, seen or not."""
+Summary = tuple[float, float, float, str]
+"""A value, the two ends of its interval and the method."""
+
+
+def draws_for(n: int) -> int:
+    """Return how many random weightings of ``n`` samples are drawn: 2000, fewer (but 200) where each takes long."""
+    return max(200, min(MOST_DRAWS, ALL_DRAWS // n))
+
+
+def decides_nothing(n: int, confidence: float) -> bool:
+    """Return whether ``n`` samples are too few for any interval free of assumptions: even if all fall on one side."""
+    return 2.0 ** (1 - n) > 1 - confidence
+
+
+def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's interval for a share (Wilson 1927).
+
+    Example:
+        >>> low, high = wilson(0, 1024)
+        >>> round(high, 4)
+        0.0037
+    """
+    from scipy.special import ndtri
+
+    z = float(ndtri((1 + confidence) / 2))
+    share, weight = successes / n, z * z / n
+    centre, spread = share + weight / 2, z * sqrt(share * (1 - share) / n + weight / (4 * n))
+    low, high = (centre - spread) / (1 + weight), (centre + spread) / (1 + weight)
+    # At 0 and n the formula gives the end itself, but for rounding.
+    return (0.0 if successes == 0 else low), (1.0 if successes == n else high)
+
+
+def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the order statistics that cover the median with ``confidence``, whatever the distribution.
+
+    Too few samples (fewer than 6 for 95%) have none that do; they give their whole range.
+    """
+    from scipy.stats import binom
+
+    n = len(values)
+    below = int(binom.ppf((1 - confidence) / 2, n, 0.5))
+    rank = max(1, below)  # the largest with P(B < rank) <= (1 - confidence) / 2
+    ordered = np.sort(values)
+    return float(ordered[rank - 1]), float(ordered[n - rank])
+
+
+def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of the mean of values that cannot leave ``limits`` (Gaffke 2005).
+
+    An image that was not seen may have any value, so each end is taken with one more image, at the limit on its side, under
+    random weights: the share of the population that each image stands for (Learned-Miller and Thomas 2019,
+    https://arxiv.org/abs/1905.06208). For yes or no this is the interval of Clopper and Pearson; for their paired
+    differences, McNemar's exact test.
+
+    Example:
+        >>> low, high = bounded_interval(np.zeros(1000), (0.0, 1.0))
+        >>> low, round(high, 3)
+        (0.0, 0.004)
+    """
+    least, most = limits
+    return -_upper_end(-values, -least, confidence), _upper_end(values, most, confidence)
+
+
+def _upper_end(values: Values, most: float, confidence: float) -> float:
+    # Sorted, so that the weights meet the values in the same order however the images are ordered.
+    below = _weights(len(values)) @ np.sort(most - values)[::-1].astype(np.float32)
+    return max(most - float(np.quantile(below, (1 - confidence) / 2)), float(values.mean()))
+
+
+@lru_cache(maxsize=2)
+def _weights(n: int) -> Float[np.ndarray, "r n"]:
+    """Return random weights of ``n`` samples that leave some to one more: uniform among those that add up to 1."""
+    rng = np.random.default_rng(abs(hashed("weights", n)))
+    weights = rng.standard_exponential((draws_for(n), n + 1), dtype=np.float32)
+    return weights[:, :n] / weights.sum(1, keepdims=True)
+
+
+def skewed_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of the mean of values without limits: Student's, with their skewness removed (Hall 1992).
+
+    https://doi.org/10.1111/j.2517-6161.1992.tb01876.x, the cubic transformation of the studentised mean.
+    """
+    from scipy.special import stdtrit
+
+    n = len(values)
+    if n < 2 or not np.isfinite(values).all():
+        return nan, nan
+    values = np.sort(values)  # so that sums round alike however the images are ordered
+    mean, spread = float(values.mean()), float(values.std())
+    if spread <= abs(mean) * n * np.finfo(np.float64).eps:
+        return mean, mean
+    skewness = float((((values - mean) / spread) ** 3).mean()) / sqrt(n)
+    quantile = float(stdtrit(n - 1, (1 + confidence) / 2))
+
+    def untransformed(t: float) -> float:
+        if abs(skewness) < 1e-6:
+            return t
+        return float(3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1))
+
+    error = spread / sqrt(n - 1)
+    return mean - error * untransformed(quantile), mean - error * untransformed(-quantile)
+
+
+def jackknife(
+    statistic: Callable[[list[int]], float], n: int, groups: int = 10, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the interval of a smooth ``statistic`` of samples by deleting one group at a time (Shao and Tu 1995).
+
+    ``statistic`` takes the rows to use. For statistics too dear to resample thousands of times.
+    """
+    from scipy.special import stdtrit
+
+    if n < 2:
+        return nan, nan
+    everyone = list(range(n))
+    groups = min(groups, n)
+    left_out = np.array([statistic([row for row in everyone if row % groups != group]) for group in range(groups)])
+    error = sqrt((groups - 1) / groups * float(((left_out - left_out.mean()) ** 2).sum()))
+    half = float(stdtrit(groups - 1, (1 + confidence) / 2)) * error
+    centre = groups * statistic(everyone) - (groups - 1) * float(left_out.mean())  # without its first-order bias
+    return centre - half, centre + half
+
+
+def summarise(
+    series: Series,
+    statistic: Literal["mean", "median", "share"],
+    better: Better,
+    quantity: str | None = None,
+    confidence: float = 0.95,
+    most: float | None = None,
+) -> Estimate:
+    """Return the mean, median or share (a mean of zeros and ones) of ``series``, leaving out its undefined values.
+
+    The mean's interval depends on whether its values have limits: [0, ``most``] if given, else the series' own.
+
+    Raises:
+        HoldfastError: a share of values other than 0 and 1.
+    """
+    values = np.asarray(series.values, dtype=np.float64)
+    values = values[~np.isnan(values)]
+    n, missing = len(values), len(series.values) - len(values)
+    reason = f"{missing} of {len(series.values)} samples undefined: {next(iter(series.reasons.values()), 'no reason')}"
+    limits = limits_of(series) if most is None else (0.0, most)
+    if not n:
+        value, low, high, method = nan, nan, nan, "undefined"
+    elif statistic == "share":
+        value, low, high, method = _share(values, confidence, series.quantity)
+    elif statistic == "median":
+        value, low, high, method = _median(values, confidence)
+    else:
+        value, low, high, method = _mean(values, confidence, limits)
+    return Estimate(
+        quantity=quantity or series.quantity,
+        conditions=series.conditions,
+        value=value,
+        low=low,
+        high=high,
+        n=n,
+        method=method,
+        confidence=confidence,
+        unit="share of samples" if statistic == "share" else series.unit,
+        claim=series.claim,
+        of=series.of,
+        better=better,
+        series=series.quantity,
+        statistic="median" if statistic == "median" else "mean",
+        reason=reason if missing else None,
+    )
+
+
+def _share(values: Values, confidence: float, quantity: str) -> Summary:
+    """Return the share of ones among ``values``."""
+    if not np.isin(values, (0, 1)).all():
+        other = next(value for value in values.tolist() if value not in (0, 1))
+        raise HoldfastError(f"a share of samples needs values 0 and 1, got {other:g}; summarise {quantity} as a mean")
+    successes, n = int(values.sum()), len(values)
+    return successes / n, *wilson(successes, n, confidence), "Wilson"
+
+
+def _median(values: Values, confidence: float) -> Summary:
+    """Return the median of ``values``."""
+    n = len(values)
+    few = decides_nothing(n, confidence)
+    method = f"range of all {n}, too few for {confidence:.0%}" if few else "order statistics"
+    return float(np.median(values)), *median_interval(values, confidence), method
+
+
+def limits_of(series: Series) -> Limits | None:
+    """Return between which numbers every value of ``series`` must lie: what it says itself; 0 and 1 for shares."""
+    share = series.unit == "yes or no" or (series.unit.startswith("share") and "distance" not in series.unit)
+    return series.limits or ((0.0, 1.0) if share else None)
+
+
+def _mean(values: Values, confidence: float, limits: Limits | None) -> Summary:
+    """Return the mean of ``values``, none of which can leave ``limits``, if there are any."""
+    values = np.sort(values)
+    n = len(values)
+    mean = float(
+        values.mean() if values[0] < values[-1] else values[0]
+    )  # that of equal values may round away from them
+    if limits is not None:
+        method = f"Gaffke's bounds for values in [{limits[0]:.3g}, {limits[1]:.3g}], {draws_for(n)} draws"
+        return mean, *bounded_interval(values, limits, confidence), method
+    if isfinite(mean) and values[0] < values[-1]:
+        return mean, *skewed_interval(values, confidence), "Student's interval with skewness removed"
+    reason = "one sample" if n == 1 else "all values equal" if isfinite(mean) else "infinite values"
+    return mean, nan, nan, f"{reason}: no interval"
+
+
+@lru_cache(maxsize=2)
+def _draws(n: int) -> Int[np.ndarray, "r n"]:
+    """Return how often each of ``n`` samples occurs in each resample; the draws depend on n alone."""
+    rng = np.random.default_rng(abs(hashed("bootstrap", n)))
+    counts = np.empty((draws_for(n), n), dtype=np.int8)  # a sample is drawn once on average, and never a hundred times
+    for row in counts:
+        row[:] = np.bincount(rng.integers(0, n, n), minlength=n)
+    return counts
+
+
+def _resampled_medians(values: Values) -> Float[np.ndarray, "r"]:
+    """Return the median of ``values`` in each resample."""
+    counts, n = _draws(len(values)), len(values)
+    order = np.argsort(values, kind="stable")
+    result = np.empty(len(counts))
+    step = max(1, 2**22 // n)  # rows at a time, so that memory stays bounded
+    for top in range(0, len(counts), step):
+        seen = counts[top : top + step, order].cumsum(1, dtype=np.int32)
+        # The sample in the middle, or the two there are: the first at which enough have been seen.
+        middle = [values[order[(seen >= rank).argmax(1)]] for rank in ((n + 1) // 2, n // 2 + 1)]
+        result[top : top + step] = (middle[0] + middle[1]) / 2
+    return result
+
+
+def _median_difference(left: Values, right: Values, confidence: float) -> tuple[float, float]:
+    """Return the percentile interval of the difference of two medians over resampled samples (Efron 1979)."""
+    if np.median(left) < np.median(right):  # one way round, so that swapping the two swaps the ends
+        low, high = _median_difference(right, left, confidence)
+        return -high, -low
+    order = np.lexsort((right, left))  # so that draws meet the samples in the same order however these are ordered
+    draws = _resampled_medians(left[order]) - _resampled_medians(right[order])
+    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+Outcome = Literal["a is better", "b is better", "tied", "a is lower", "a is higher"]
+
+
+class Difference(Record):
+    """The difference ``a - b`` of the same statistic on the same samples, and what may be said of it."""
+
+    value: Number
+    low: Number
+    high: Number
+    n: int
+    outcome: Outcome
+    paired: bool = True
+    """Sample by sample, or from the intervals of the two numbers, which tells less."""
+
+
+@np.errstate(invalid="ignore")  # infinite values have no difference: it is nan, which says so
+def paired(a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95) -> Difference:
+    """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
+
+    The interval is that of a mean, of the samples' differences, or a bootstrap's for medians. So few samples that even one
+    sign throughout would be chance (fewer than 6) are tied.
+
+    Raises:
+        ValueError: the two run over different numbers of samples.
+    """
+    left, right = np.asarray(a.values, dtype=np.float64), np.asarray(b.values, dtype=np.float64)
+    if len(left) != len(right):
+        raise ValueError(f"paired series need the same samples, got {len(left)} and {len(right)}")
+    both = ~(np.isnan(left) | np.isnan(right))
+    left, right = left[both], right[both]
+    n = len(left)
+    if not n:
+        return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")
+    if statistic == "median":
+        value = float(np.median(left) - np.median(right))
+        low, high = _median_difference(left, right, confidence)
+    else:
+        ours, theirs = limits_of(a), limits_of(b)
+        limits = (ours[0] - theirs[1], ours[1] - theirs[0]) if ours and theirs else None
+        differences = np.sort(left - right)
+        value = float(differences.mean())
+        interval = skewed_interval if limits is None else partial(bounded_interval, limits=limits)
+        low, high = interval(differences, confidence=confidence)
+    tied = low <= 0 <= high or isnan(value + low + high) or decides_nothing(n, confidence)
+    return Difference(value=value, low=low, high=high, n=n, outcome="tied" if tied else _outcome(value, better))
+
+
+def unpaired(a: Estimate, b: Estimate) -> Difference:
+    """Return the difference of two numbers from their intervals alone, as if they were independent.
+
+    The distances to the ends add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095). Two encoders on
+    the same inputs mostly err alike, so this says *tied* more often than it must.
+
+    Example:
+        >>> from holdfast.core.records import Claim
+        >>> number = Estimate(quantity="q", value=1.0, low=0.7, high=1.3, n=9, method="", unit="", claim=Claim.ESTIMATE,
+        ...                   of="", better="lower", statistic="whole")
+        >>> apart = unpaired(number, number.model_copy(update={"value": 2.0, "low": 1.6, "high": 2.4}))
+        >>> round(apart.low, 3), round(apart.high, 3), apart.outcome
+        (-1.5, -0.5, 'a is better')
+    """
+    value = a.value - b.value
+    low = value - hypot(a.value - a.low, b.high - b.value)
+    high = value + hypot(a.high - a.value, b.value - b.low)
+    tied = low <= 0 <= high or not isfinite(low + high)
+    outcome: Outcome = "tied" if tied else _outcome(value, a.better)
+    return Difference(value=value, low=low, high=high, n=min(a.n, b.n), outcome=outcome, paired=False)
+
+
+def _outcome(value: float, better: Better) -> Outcome:
+    if better == "neither":
+        return "a is lower" if value < 0 else "a is higher"
+    return "a is better" if (value < 0) == (better == "lower") else "b is better"

@@ -1,0 +1,1 @@
+"""Everything that can be measured, one folder per family."""

@@ -1,0 +1,169 @@
+"""Codes of attacked images: the expensive part, observed once and shared by the measures that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import NAMED, U_PGD, label
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.encoder import Codes, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Conditions
+from holdfast.core.run import Observed
+from holdfast.evaluations.attacked.neighbours import Clean, Frame
+from holdfast.objectives.away import Away
+from holdfast.objectives.base import Goal, Scene
+from holdfast.objectives.crossing import Crossing, Misretrieval
+from holdfast.objectives.toward import Toward
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+
+BALLS: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+ATTACKS: tuple[Attack, ...] = (U_PGD, NAMED["adaptive"])
+DIVERGENCES: tuple[Divergence, ...] = (L2Distance(), Cosine())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attack in one ball under one divergence."""
+
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    aim: str = ""
+    """What the attack goes for, where it is not the case's usual objective."""
+
+    @property
+    def conditions(self) -> Conditions:
+        """How series and estimates name it."""
+        attack = f"{label(self.attack)} at {self.aim}" if self.aim else label(self.attack)
+        return {"ball": str(self.ball), "attack": attack, "divergence": str(self.divergence)}
+
+
+def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
+    """Return every combination, balls outermost."""
+    return [Case(ball, attack, divergence) for ball in balls for attack in attacks for divergence in divergences]
+
+
+def shown_case(cases: Sequence[Case]) -> Case:
+    """Return the case whose pictures a report shows: the last attack, in the widest ball, under the first divergence."""
+    widest = max(case.ball.radius for case in cases)
+    last = [case for case in cases if case.ball.radius == widest][-1]
+    return next(case for case in cases if (case.ball, case.attack) == (last.ball, last.attack))
+
+
+def climbable(divergence: Divergence) -> Divergence:
+    """Return what an attack climbs for a divergence: itself, or l2 where it has no gradient."""
+    return divergence if divergence.smooth else L2Distance()
+
+
+@final
+@dataclass(frozen=True)
+class Untargeted(Observation):
+    """Codes of ``attacked`` randomly chosen images moved away from their clean codes."""
+
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    attacked: int
+    name = "untargeted"
+    version = 2
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.attacked)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return {"codes": population.encode(self.pixels(population, rows))}
+
+    def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
+        """Return the attacked images at ``rows``."""
+        goal = Away(population.fitted(climbable(self.divergence)))
+        return attacked(population.scene(rows), goal, self.attack, self.ball)
+
+
+@final
+@dataclass(frozen=True)
+class Targeted(Observation):
+    """Codes of pairs of images moved towards each other: ``ahead`` from x_i to x_j, ``back`` from x_j to x_i.
+
+    Up to ``pairs`` random pairs, no image in two of them: pairs that share images err alike, and intervals would be too
+    short.
+    """
+
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    pairs: int
+    name = "targeted"
+    version = 2
+
+    def rows(self, population: Population) -> list[int]:
+        return population.couples(self.pairs)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        partners = population.partners[list(rows)].tolist()
+        return {
+            "ahead": population.encode(self.pixels(population, rows, partners)),
+            "back": population.encode(self.pixels(population, partners, rows)),
+        }
+
+    def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
+        """Return the images at ``rows`` moved towards those at ``targets``."""
+        goal = Toward(population.fitted(climbable(self.divergence)))
+        return attacked(population.scene(rows, targets), goal, self.attack, self.ball)
+
+
+@final
+@dataclass(frozen=True)
+class Pairwise(Observation):
+    """Codes of images attacked on the very event that breakaway counts.
+
+    ``crossing``: past one random other image; ``retrieval``: past any of their ``rivals`` nearest neighbours.
+    """
+
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    rivals: int
+    attacked: int
+    name = "pairwise"
+    version = 2
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.attacked)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        divergence = population.fitted(climbable(self.divergence))
+        pair = population.scene(rows, population.partners[list(rows)].tolist())
+        near = nearest(divergence, population.codes[list(rows)], population.codes, self.rivals, own=rows)
+        facing = population.scene(rows, rivals=population.codes[near])
+        return {
+            "crossing": population.encode(attacked(pair, Crossing(divergence), self.attack, self.ball)),
+            "retrieval": population.encode(attacked(facing, Misretrieval(divergence), self.attack, self.ball)),
+        }
+
+
+def attacked(scene: Scene, goal: Goal, attack: Attack, ball: Ball) -> Pixels:
+    """Return the images of ``scene`` after ``attack`` on ``goal`` within ``ball``."""
+    return attack(scene.encoder, scene.pixels, goal(scene), ball, scene.noise.fork(goal.name))
+
+
+def nearest(divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()) -> Tensor:
+    """Return the rows of the ``count`` clean codes nearest to each code, its ``own`` left out, shape (b, count)."""
+    if count < 1:
+        raise HoldfastError(f"the number of rivals must be at least 1, got {count}")
+    if divergence.embed(clean[:1]) is None:
+        distance = torch.stack([divergence(code.expand_as(clean), clean) for code in codes])
+    else:
+        # Around the centre and in float64: with an offset, products in float32 find other neighbours.
+        frame = Frame.of(divergence, clean)
+        distance = torch.cdist(frame.place(codes.double()), frame.place(clean.double()))
+    distance[list(range(len(own))), list(own)] = torch.inf
+    return torch.nan_to_num(distance, nan=torch.inf).topk(min(count, len(clean) - 1), largest=False).indices

@@ -1,0 +1,134 @@
+"""Displacement of untargeted attacks as a universal quantile.
+
+``universal_quantile(x) = P over pairs (x', x'') of D [ d(f(x'), f(x'')) <= d(f(x^), f(x)) ]``: the share of pairs of
+different images that are no farther apart than an attack moves one image. Petrov and Kwiatkowska 2022,
+https://arxiv.org/abs/2210.04076, section 5.1. Departure: all pairs of up to ``reference`` images, exactly, where the
+authors' program compares pairs within batches and reads a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import hypot
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from holdfast.attacks.base import Attack
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence
+from holdfast.core.records import Claim, Estimate, Findings, Picture
+from holdfast.core.run import Observed
+from holdfast.core.statistics import bounded_interval, summarise
+from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Untargeted, cases, shown_case
+from holdfast.evaluations.attacked.neighbours import share_of_pairs_within, shares_within
+from holdfast.evaluations.attacked.pictures import extremes
+from holdfast.evaluations.attacked.population import cautions, rank_estimate
+from holdfast.evaluations.attacked.series import radius_curves, series_of
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Joint
+from holdfast.protocol.population import Population
+
+
+@final
+@dataclass(frozen=True)
+class Displacement(Evaluation):
+    """How far attacks move representations, on the scale of distances between different images."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attacks: tuple[Attack, ...] = ATTACKS
+    divergences: tuple[Divergence, ...] = DIVERGENCES
+    attacked: int = 1000
+    reference: int = 10_000
+    name = "displacement"
+    version = 2
+    title = "Displacement under attack"
+    meaning = (
+        "The universal quantile says what share of pairs of different images lie no farther apart than an attack moves "
+        "one image: 0.01 is a nudge, 0.5 turns an image into a typical other one. An attack only shows what is possible, "
+        "so the worst case is at least this bad."
+    )
+    headline = ("universal_quantile",)
+
+    def observation(self) -> Joint:
+        return Joint(tuple(self._attack(case) for case in self._cases()))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        clean = population.codes[list(rows)]
+        pairs = population.codes[population.choose(self.reference)]
+        moved = [
+            population.fitted(case.divergence)(observed[f"{k}.codes"].to(clean.device).double(), clean.double())
+            for k, case in enumerate(self._cases())
+        ]
+        shares = [torch.full_like(move, torch.nan) for move in moved]
+        near = [torch.zeros(0) for _ in moved]
+        for divergence in self.divergences if len(pairs) > 1 else ():
+            # All cases of one divergence are looked up in one pass over the pairs.
+            mine = [k for k, case in enumerate(self._cases()) if case.divergence == divergence]
+            looked_up = share_of_pairs_within(population.fitted(divergence), torch.cat([moved[k] for k in mine]), pairs)
+            for k, share in zip(mine, looked_up.chunk(len(mine)), strict=True):
+                shares[k] = share
+            medians = torch.stack([moved[k].nanmedian() for k in mine])
+            for k, share in zip(mine, shares_within(population.fitted(divergence), medians, pairs), strict=True):
+                near[k] = share
+        moves = [
+            series_of("displacement", case, move, str(case.divergence), Claim.LOWER, "largest displacement")
+            for case, move in zip(self._cases(), moved, strict=True)
+        ]
+        quantiles = [
+            series_of("universal_quantile", case, share, "share of pairs", Claim.LOWER, "largest universal quantile")
+            for case, share in zip(self._cases(), shares, strict=True)
+        ]
+        estimates = [
+            over_references(summarise(series, "median", "lower"), share.cpu().numpy())
+            for series, share in zip(quantiles, near, strict=True)
+        ]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(*quantiles, *moves),
+            estimates=(*estimates, rank_estimate(population)),
+            curves=radius_curves(estimates, self._cases()),
+            warnings=cautions(population, self.divergences),
+        )
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        case = shown_case(self._cases())
+        return extremes(
+            population,
+            rows,
+            findings,
+            "universal_quantile",
+            case,
+            lambda shown: {"attacked": self._attack(case).pixels(population, shown)},
+        )
+
+    def _attack(self, case: Case) -> Untargeted:
+        return Untargeted(case.ball, case.attack, case.divergence, self.attacked)
+
+    def _cases(self) -> list[Case]:
+        return cases(self.balls, self.attacks, self.divergences)
+
+
+def over_references(median: Estimate, near: Float[np.ndarray, "n"]) -> Estimate:
+    """Return ``median``, whose interval takes the reference images as given, with one that does not.
+
+    ``near`` is the share of the others that lie within the median displacement of each reference image. Its mean is a mean
+    over pairs, in which an image not drawn takes part twice (Hoeffding 1948): hence twice its deviations. Both ways in
+    which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
+    """
+    if not len(near) or not median.n:
+        return median
+    share = float(near.mean())
+    low, high = bounded_interval(2 * near - share, (-share, 2 - share), median.confidence)
+    return median.model_copy(
+        update={
+            "low": max(0.0, median.value - hypot(median.value - median.low, share - low)),
+            "high": min(1.0, median.value + hypot(median.high - median.value, high - share)),
+            "method": f"{median.method} and, for the {len(near)} reference images, Gaffke's bounds; added in squares",
+            "series": None,  # image by image, another encoder's scale would be taken as given
+            "statistic": "whole",
+        }
+    )

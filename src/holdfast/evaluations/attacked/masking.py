@@ -1,0 +1,179 @@
+"""Checks that the gradient attacks deserve trust: an encoder that hides its gradients only looks robust.
+
+After Athalye et al. 2018 (https://arxiv.org/abs/1802.00420) and Carlini et al. 2019 (https://arxiv.org/abs/1902.06705):
+gradients must not vanish; search without gradients must not beat search with them; a wider ball must not move codes
+less; and random noise must not move them much farther than the gradient, to first order, says is possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack, climb
+from holdfast.attacks.gradient import random_start
+from holdfast.attacks.square import SquareAttack
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.records import Claim, Estimate, Findings, Series, Verdict
+from holdfast.core.run import Observed
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.attacked.attacked import BALLS, Case, attacked
+from holdfast.evaluations.attacked.population import cautions
+from holdfast.evaluations.attacked.series import series_of
+from holdfast.objectives.away import Away
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.population import Population
+
+TOLERANCE = 0.05
+"""Share by which one search must beat another before it counts: less is the luck of the random start."""
+
+
+@final
+@dataclass(frozen=True)
+class Probes(Observation):
+    """Displacements by gradient attack, score-only attack and noise, and the slope at the noise."""
+
+    ball: Ball
+    attack: Attack
+    blind: Attack
+    divergence: Divergence
+    attacked: int
+    name = "probes"
+    version = 2
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.attacked)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        divergence = population.fitted(self.divergence)
+        scene, clean = population.scene(rows), population.codes[list(rows)]
+        goal = Away(divergence)
+        start = random_start(scene.pixels, self.ball, scene.noise.fork("probe"), 1.0, population.encoder.domain)
+        noise, gradient = climb(population.encoder, start, goal(scene))
+        return {
+            "sighted": divergence(population.encode(attacked(scene, goal, self.attack, self.ball)), clean),
+            "blind": divergence(population.encode(attacked(scene, goal, self.blind, self.ball)), clean),
+            "noise": noise,
+            "slope": self.ball.dual_norm(gradient) * self.ball.radius,
+        }
+
+
+@final
+@dataclass(frozen=True)
+class Masking(Evaluation):
+    """Whether the encoder's gradients can be trusted to find what there is to find."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attack: Attack = AdaptiveAttack(restarts=10, steps=25)
+    blind: Attack = SquareAttack(queries=500)
+    divergence: Divergence = L2Distance()
+    attacked: int = 100
+    name = "masking"
+    version = 2
+    needs_gradients = True
+    title = "Gradient masking"
+    meaning = (
+        "Gradient attacks only mean something where gradients lead somewhere. Where one of these checks fails, read the "
+        "attack numbers of this encoder as too kind, and trust score-only attacks and certificates instead."
+    )
+    headline = ("zero_gradient_share", "score_only_wins")
+
+    def observation(self) -> Joint:
+        return Joint(
+            tuple(Probes(ball, self.attack, self.blind, self.divergence, self.attacked) for ball in self.balls)
+        )
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        flags: list[Series] = []
+        moves: list[Series] = []
+        for k, ball in enumerate(self.balls):
+            sighted, slope = observed[f"{k}.sighted"], observed[f"{k}.slope"]
+            case = Case(ball, self.attack, self.divergence)
+            for found in ("sighted", "blind", "noise"):
+                moves.append(
+                    series_of(
+                        f"{found}_displacement",
+                        case,
+                        observed[f"{k}.{found}"],
+                        str(self.divergence),
+                        Claim.LOWER,
+                        "largest displacement",
+                    )
+                )
+            blind, noise = observed[f"{k}.blind"], observed[f"{k}.noise"]
+            # A gradient that is not finite where the displacement is leads nowhere either.
+            vanished = (slope == 0) | ~slope.isfinite()
+            flags += [
+                self._flag("zero_gradient_share", case, vanished, noise),
+                self._flag("score_only_wins", case, blind > sighted * (1 + TOLERANCE), blind + sighted),
+                # For a linear encoder the slope is at least the noise's displacement, whatever the direction.
+                self._flag("noise_beats_gradient", case, noise > 2 * slope, noise),
+            ]
+            narrower = [
+                j for j, other in enumerate(self.balls) if other.name == ball.name and other.radius < ball.radius
+            ]
+            for j in narrower:
+                before = observed[f"{j}.sighted"]
+                fell = sighted < before * (1 - TOLERANCE)
+                flags.append(self._flag("wider_ball_moves_less", case, fell, sighted + before))
+        estimates = [summarise(series, "share", "lower") for series in flags]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(*flags, *moves),
+            estimates=tuple(estimates),
+            verdicts=tuple(verdict(quantity, estimates) for quantity in QUESTIONS),
+            warnings=(*cautions(population, [self.divergence]), *alarms(estimates)),
+        )
+
+    def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:
+        """Return a yes or no per image, undefined where the displacements ``of`` which it speaks are."""
+        defined = values.double().masked_fill(~of.isfinite(), torch.nan)
+        return series_of(quantity, case, defined, "yes or no", Claim.ESTIMATE, "share of images")
+
+
+QUESTIONS = {
+    "zero_gradient_share": "Do gradients reach the images?",
+    "score_only_wins": "Do attacks with gradients find at least what attacks without them find?",
+    "noise_beats_gradient": "Does the gradient promise at least half the movement that random noise achieves?",
+    "wider_ball_moves_less": "Do wider balls allow larger displacements?",
+}
+ALARMING = 0.05
+"""Share of images above which a failed check becomes a warning beside every number, if the whole interval is above it."""
+
+
+def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
+    """Return the answer to the question that ``quantity`` counts violations of, over all balls.
+
+    Violations refute; their absence on the images probed is no proof.
+    """
+    found = [estimate for estimate in estimates if estimate.quantity == quantity and estimate.n]
+    if not found:
+        return Verdict(
+            question=QUESTIONS[quantity], status="unknown", reason="not measured: it takes two radii of one norm"
+        )
+    worst = max(found, key=lambda estimate: (estimate.low, estimate.value))
+    said = f"violated by {worst.value:.1%} of {worst.n} images in the {worst.conditions['ball']} ball"
+    if worst.value == 0:
+        reason = f"0 of {worst.n:,} images in each ball"
+        return Verdict(question=QUESTIONS[quantity], status="no violation found", reason=reason)
+    if worst.low <= ALARMING:
+        said = f"{said}: few enough for chance"
+    status: Literal["refuted", "unknown"] = "refuted" if worst.low > ALARMING else "unknown"
+    return Verdict(question=QUESTIONS[quantity], status=status, reason=said)
+
+
+def alarms(estimates: Sequence[Estimate]) -> list[str]:
+    """Return the warnings that failed checks deserve."""
+    return [
+        f"GRADIENT MASKING SUSPECTED: {QUESTIONS[estimate.quantity]} Not for {estimate.value:.1%} of {estimate.n} images "
+        f"in the {estimate.conditions['ball']} ball; attack numbers of this encoder may be too kind."
+        for estimate in estimates
+        if estimate.low > ALARMING
+    ]

@@ -1,0 +1,252 @@
+"""Counting over whole populations: who is closer to a moved code than its own clean code, and how pairs are spread.
+
+Where a divergence grows with a Euclidean distance, ``|a - r_j| < |a - r_i|`` is ``h_j < h_i`` with
+``h_j = |r_j|^2 / 2 - a . r_j``: one matrix product per tile. Codes are centred first, for with an offset the products
+cancel and float32 miscounts, and scaled, so that squares neither overflow nor vanish. What rounding leaves undecided is
+decided again from the codes themselves in float64, so counts are exact. A code without a place in the embedding (zero
+under cosine) is nobody's neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import log2
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Codes
+
+TILE = 2**21
+"""Entries of one tile of products: 8 MB in float32, which stays near the processor."""
+
+CANCELS = 1e-3
+"""Share of two squared norms below which their distance is computed from the difference."""
+TIE = 1e-10
+"""Relative difference in float64 up to which two divergences count as equal: stepwise ones tie but for rounding."""
+
+Moved = Float[Tensor, "m d"]
+Clean = Float[Tensor, "n d"]
+
+
+def closer_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean) -> Int[Tensor, "m"]:
+    """Return for each moved code how many clean codes other than ``own`` are strictly closer than its own.
+
+    Args:
+        divergence: fitted, if it needs to be.
+        moved: codes of perturbed samples, shape (m, d); rows that are not finite count nobody.
+        own: row of ``clean`` that each belongs to.
+        clean: the population's codes, shape (n, d).
+
+    Example:
+        >>> from holdfast.core.divergences import L2Distance
+        >>> clean = torch.tensor([[0.0], [1.0], [2.0]])
+        >>> closer_counts(L2Distance(), torch.tensor([[1.6]]), torch.tensor([0]), clean)
+        tensor([2])
+    """
+    return crossings(divergence, moved, own, clean)[0]
+
+
+def crossings(
+    divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean
+) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
+    """Return for each moved code how many clean codes are strictly closer than its own, and for each of those to how many.
+
+    Arguments are those of ``closer_counts``.
+    """
+    if divergence.embed(clean[:1]) is None:
+        return _slow_crossings(divergence, moved, own, clean)
+    frame = Frame.of(divergence, clean)
+    points, mine = frame.place(moved), frame.place(clean[own])
+    height = min(len(points), 1024)
+    counts = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+    passed = torch.zeros(len(clean), dtype=torch.int64, device=points.device)
+    for left in range(0, len(clean), TILE // height):
+        block = clean[left : left + TILE // height]
+        placed, there = frame.place(block), passed[left : left + len(block)]
+        for top in range(0, len(points), height):
+            part = slice(top, top + height)
+            tile = Tile(points[part], mine[part], own[part] - left, placed)
+            counts[part] += among(tile.sure)
+            there += tile.sure.sum(0, dtype=torch.int32)
+            for row, column in tile.settled(divergence, moved[part], clean[own[part]], block):
+                counts[part] += row.bincount(minlength=len(counts[part]))
+                there += column.bincount(minlength=len(block))
+    return counts, passed
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Where codes are compared: embedded, around their centre, in units that neither overflow nor vanish."""
+
+    divergence: Divergence
+    centre: Float[Tensor, "d"]
+    unit: float
+
+    @classmethod
+    def of(cls, divergence: Divergence, clean: Clean) -> Frame:
+        """Return the frame that a sample of the population suggests; any centre near it serves."""
+        sample = embedded(divergence, clean[:: max(1, len(clean) // 4096)]).double()
+        sample = sample[sample.isfinite().all(1)]
+        if not len(sample):
+            return cls(divergence, torch.zeros(sample.shape[1], dtype=torch.float64, device=clean.device), 1.0)
+        centre = sample.mean(0)
+        spread = float((sample - centre).abs().max())
+        return cls(divergence, centre, 2.0 ** -round(log2(spread)) if spread > 0 else 1.0)
+
+    def place(self, codes: Codes) -> Codes:
+        """Return the points of ``codes`` in this frame, in the codes' precision."""
+        points = embedded(self.divergence, codes)
+        return (points - self.centre.to(points.dtype)).mul_(self.unit).to(codes.dtype)
+
+
+def embedded(divergence: Divergence, codes: Codes) -> Codes:
+    """Return the embedding of ``codes``, in float64 unless it is the codes themselves."""
+    points = divergence.embed(codes)
+    assert points is not None
+    if points is codes:
+        return codes
+    precise = divergence.embed(codes.double())
+    assert precise is not None
+    return precise
+
+
+class Tile:
+    """Some moved points against some clean ones: who is closer than the own code, surely or perhaps."""
+
+    def __init__(self, points: Codes, mine: Codes, own: Int[Tensor, "b"], block: Float[Tensor, "k d"]) -> None:
+        present = block.abs().amax(1).isfinite()
+        if not present.all():
+            block = torch.where(present[:, None], block, 0)  # a code without a place is nobody's neighbour
+        half = torch.linalg.vector_norm(block, dim=1).square() / 2
+        self.h = torch.addmm(half.masked_fill(~present, torch.inf), points, block.T, alpha=-1)
+        here = ((own >= 0) & (own < len(block))).nonzero()[:, 0]
+        self.h[here, own[here]] = torch.inf
+        size = torch.linalg.vector_norm(mine, dim=1)
+        level = size.square() / 2 - (points * mine).sum(1)
+        # Rounding of the places, of two products of length d and of two half squares, in whatever order they are summed.
+        reach = (2 * half.max()).sqrt().maximum(size)
+        slack = 2 * (block.shape[1] + 8) * torch.finfo(self.h.dtype).eps * reach
+        slack = slack * (torch.linalg.vector_norm(points, dim=1) + reach)
+        self.low, self.high = (level - slack)[:, None], (level + slack)[:, None]
+        self.sure = self.h < self.low
+
+    def settled(
+        self, divergence: Divergence, moved: Codes, mine: Codes, block: Float[Tensor, "k d"]
+    ) -> Iterator[tuple[Int[Tensor, "p"], Int[Tensor, "p"]]]:
+        """Yield rows and columns of others that are closer after all, by the codes themselves in float64."""
+        # Few rows have anyone within rounding, and only these are looked at again.
+        doubtful = (among(self.h <= self.high) > among(self.sure)).nonzero()[:, 0]
+        if not len(doubtful):
+            return
+        row, column = ((self.h[doubtful] <= self.high[doubtful]) & ~self.sure[doubtful]).nonzero(as_tuple=True)
+        row, step = doubtful[row], max(1, 2 * TILE // block.shape[1])
+        for start in range(0, len(row), step):
+            i, j = row[start : start + step], column[start : start + step]
+            point, ours, theirs = (embedded(divergence, codes.double()) for codes in (moved[i], mine[i], block[j]))
+            closer = (point - theirs).square().sum(1) < (point - ours).square().sum(1) * (1 - 2 * TIE)
+            yield i[closer], j[closer]
+
+
+def among(mask: Bool[Tensor, "b k"]) -> Int[Tensor, "b"]:
+    """Return how many entries of each row are true, in the integers that are summed fastest."""
+    return mask.sum(1, dtype=torch.int32)
+
+
+def _slow_crossings(
+    divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean
+) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
+    """The definition, one moved code at a time: for divergences without an embedding, and the tests' oracle."""
+    counts, passed = torch.zeros_like(own), torch.zeros(len(clean), dtype=torch.int64, device=clean.device)
+    for i, (code, row) in enumerate(zip(moved.double(), own.tolist(), strict=True)):
+        distance = divergence(code.expand_as(clean), clean.double())
+        closer = distance < distance[row] * (1 - TIE)  # which its own distance never is
+        counts[i] = closer.sum()
+        passed += closer
+    return counts, passed
+
+
+def shares_within(divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean) -> Float[Tensor, "t p"]:
+    """Return for each threshold and clean code the share of the other codes with divergence at most that.
+
+    In float64, in blocks; a code without a place is left out. For a handful of thresholds: for many,
+    ``share_of_pairs_within`` is faster.
+
+    Example:
+        >>> from holdfast.core.divergences import L2Distance
+        >>> shares_within(L2Distance(), torch.tensor([1.0]).double(), torch.tensor([[0.0], [1.0], [3.0]]))
+        tensor([[0.5000, 0.5000, 0.0000]], dtype=torch.float64)
+    """
+    points = divergence.embed(clean.double())
+    if points is not None:
+        points = points[points.isfinite().all(1)]
+        points = points - points.mean(0)
+    n = len(clean if points is None else points)
+    shares = torch.zeros(len(thresholds), n, dtype=torch.float64, device=clean.device)
+    width = max(1, TILE // max(n, 1))
+    for top in range(0, n, width):
+        if points is None:
+            block = _asked(divergence, clean.double(), top, width)
+        else:
+            block = divergence.of_distance(torch.cdist(points[top : top + width], points))
+            rows = torch.arange(len(block), device=block.device)
+            block[rows, rows + top] = torch.nan
+        for k, threshold in enumerate(thresholds.tolist()):
+            shares[k, top : top + width] = (block * (1 - TIE) <= threshold).sum(1)
+    return shares / max(1, n - 1)
+
+
+def share_of_pairs_within(divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean) -> Float[Tensor, "t"]:
+    """Return for each threshold the share of ordered pairs of distinct clean codes with divergence at most that.
+
+    Exact over all pairs, in float64, in blocks; nan for a threshold that is nan.
+    """
+    points = divergence.embed(clean.double())
+    if points is not None:
+        points = points[points.isfinite().all(1)]  # a code without a place makes no pair
+        points = points - points.mean(0)
+    ordered, back = torch.sort(torch.nan_to_num(thresholds.double(), nan=torch.inf))
+    below = torch.zeros(len(ordered) + 1, dtype=torch.int64, device=clean.device)
+    n, pairs = len(clean) if points is None else len(points), 0
+    width = max(1, TILE // max(n, 1))
+    for top in range(0, n, width):
+        block = _asked(divergence, clean.double(), top, width) if points is None else _triangle(points, top, width)
+        if points is not None:
+            block = divergence.of_distance(block)
+        bins = torch.searchsorted(ordered, block * (1 - TIE))  # the first threshold that is not smaller
+        bins[block.isnan()] = len(ordered) + 1
+        # A triangle's block begins at its own diagonal; beyond its square each pair stands for both of its orders.
+        for part in (bins, bins[:, len(block) :]) if points is not None else (bins,):
+            counted = torch.bincount(part.flatten(), minlength=len(ordered) + 2)[: len(ordered) + 1]
+            below += counted
+            pairs += int(counted.sum())
+    share = below.cumsum(0)[:-1].double() / (pairs or torch.nan)
+    result = torch.empty_like(share)
+    result[back] = share
+    return result.masked_fill(thresholds.isnan(), torch.nan)
+
+
+def _asked(divergence: Divergence, clean: Clean, top: int, width: int) -> Float[Tensor, "b n"]:
+    """Divergences of some rows to all, nan to themselves."""
+    block = torch.stack([divergence(code.expand_as(clean), clean) for code in clean[top : top + width]])
+    rows = torch.arange(len(block), device=clean.device)
+    block[rows, rows + top] = torch.nan
+    return block
+
+
+def _triangle(points: Clean, top: int, width: int) -> Float[Tensor, "b k"]:
+    """Euclidean distances of some points to those from there on, nan to themselves."""
+    part, rest = points[top : top + width], points[top:]
+    norms = part.square().sum(1)[:, None] + rest.square().sum(1)
+    square = norms - 2 * part @ rest.T
+    # Where the difference cancels, it is taken before squaring.
+    i, j = (square < CANCELS * norms).nonzero(as_tuple=True)
+    for start in range(0, len(i), TILE // points.shape[1] + 1):
+        pick = slice(start, start + TILE // points.shape[1] + 1)
+        square[i[pick], j[pick]] = (part[i[pick]] - rest[j[pick]]).square().sum(1)
+    rows = torch.arange(len(part), device=points.device)
+    square[rows, rows] = torch.nan
+    return square.sqrt()

@@ -1,0 +1,104 @@
+"""Overlap risk: whether the neighbourhoods of two images meet in representation space.
+
+For pairs attacked towards each other, ``overlap_risk`` is the share with ``d(f(x_i), f(x^j->i)) < d(f(x_i), f(x^i->j))``:
+the impostor looks more like ``x_i`` than ``x_i``'s own perturbed version does. ``adversarial_margin`` is how much is left,
+``(d(f(x_i), f(x^j->i)) - d(f(x_i), f(x^i->j))) / d(f(x_i), f(x_j))``; negative means overlap.
+Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, sections 3 and 5.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from holdfast.attacks.base import Attack
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence
+from holdfast.core.records import Claim, Findings, Picture, Series
+from holdfast.core.run import Observed
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Targeted, cases, shown_case
+from holdfast.evaluations.attacked.pictures import extremes
+from holdfast.evaluations.attacked.population import cautions
+from holdfast.evaluations.attacked.series import radius_curves, series_of
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Joint
+from holdfast.protocol.population import Population
+
+
+@final
+@dataclass(frozen=True)
+class Overlap(Evaluation):
+    """How often two images' attacked representations pass each other."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attacks: tuple[Attack, ...] = ATTACKS
+    divergences: tuple[Divergence, ...] = DIVERGENCES
+    pairs: int = 1024
+    name = "overlap"
+    version = 2
+    title = "Overlap risk"
+    meaning = (
+        "Two images overlap when each can be changed so that the impostor looks more like the first image than the first "
+        "image's own changed version does; then no classifier on top can serve both. The adversarial margin says by how "
+        "much, as a share of their clean distance: negative means overlap, 1 means untouched."
+    )
+    headline = ("overlap_risk", "adversarial_margin")
+
+    def observation(self) -> Joint:
+        return Joint(tuple(self._attack(case) for case in self._cases()))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        first = population.codes[list(rows)].double()
+        second = population.codes[population.partners[list(rows)]].double()
+        overlaps: list[Series] = []
+        reverse: list[Series] = []
+        margins: list[Series] = []
+        for k, case in enumerate(self._cases()):
+            divergence = population.fitted(case.divergence)
+            ahead, back = observed[f"{k}.ahead"].to(first), observed[f"{k}.back"].to(first)
+            clean = divergence(first, second)
+            gap = divergence(back, first) - divergence(ahead, first)
+            gap_back = divergence(ahead, second) - divergence(back, second)
+            # Images with the same code have no neighbourhoods to tell apart.
+            undefined = ~(gap.isfinite() & gap_back.isfinite() & (clean > 0))
+            of = "overlap under the best attacks"
+            for found, where, name in ((gap, overlaps, "overlaps"), (gap_back, reverse, "overlaps_in_reverse")):
+                yes = (found < 0).double().masked_fill(undefined, torch.nan)
+                where.append(series_of(name, case, yes, "yes or no", Claim.LOWER, of))
+            margin = (gap / clean).masked_fill(undefined, torch.nan)
+            margins.append(
+                series_of("adversarial_margin", case, margin, "share of clean distance", Claim.UPPER, "smallest margin")
+            )
+        risks = [summarise(series, "share", "lower", "overlap_risk") for series in overlaps]
+        others = [summarise(series, "share", "lower", "overlap_risk_in_reverse") for series in reverse]
+        estimates = [summarise(series, "median", "higher") for series in margins]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(*overlaps, *reverse, *margins),
+            estimates=(*risks, *estimates, *others),
+            curves=radius_curves(estimates, self._cases()),
+            warnings=cautions(population, self.divergences),
+        )
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        case = shown_case(self._cases())
+
+        def attack(shown: list[int]) -> dict[str, torch.Tensor]:
+            partners = population.partners[shown].tolist()
+            return {
+                "attacked": self._attack(case).pixels(population, shown, partners),
+                "impostor": self._attack(case).pixels(population, partners, shown),
+                "other": population.pixels(partners),
+            }
+
+        return extremes(population, rows, findings, "adversarial_margin", case, attack)
+
+    def _attack(self, case: Case) -> Targeted:
+        return Targeted(case.ball, case.attack, case.divergence, self.pairs)
+
+    def _cases(self) -> list[Case]:
+        return cases(self.balls, self.attacks, self.divergences)

@@ -1,0 +1,56 @@
+"""The planes in code space between an image and others: past one, a code is closer to the other image than to its own.
+
+Under l2 ``d(z, f(x')) < d(z, f(x))`` means ``n . z < c`` for ``n`` along ``f(x) - f(x')`` and ``c`` its value half the
+way; under cosine ``n . z < 0`` for ``n`` along ``u(x) - u(x')``, with unit codes ``u``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
+
+ALIKE = 1e-6
+"""Distance of two codes, as a share of their length, up to which rounding may be all that tells them apart."""
+
+
+@dataclass(frozen=True)
+class Boundaries:
+    """Planes between ``b`` codes and ``m`` others each: unit ``normals``, and how far each lies from the origin."""
+
+    normals: Float[Tensor, "b m d"]
+    offsets: Float[Tensor, "b m"]
+    defined: Bool[Tensor, "b m"]
+
+    def sides(self, codes: Float[Tensor, "b p d"]) -> Float[Tensor, "b m p"]:
+        """Return how far each of ``p`` codes is on its own side of each plane; negative where it is past it."""
+        return self.normals @ codes.mT - self.offsets[..., None]
+
+
+def boundaries(divergence: Divergence, own: Codes, others: Float[Tensor, "b m d"]) -> Boundaries:
+    """Return the planes at which a code is as close to each of ``others`` as to its ``own`` image.
+
+    Raises:
+        HoldfastError: under this divergence they are no planes.
+    """
+    if not isinstance(divergence, (L2Distance, Cosine)):
+        raise HoldfastError(
+            f"under {divergence} the codes closer to another image are no half-space, so that none can be certified; "
+            "use the divergences l2 and cosine"
+        )
+    own = own[:, None]
+    if isinstance(divergence, Cosine):
+        own, others = (codes / codes.norm(dim=2, keepdim=True) for codes in (own, others))
+    difference = own - others
+    length = difference.norm(dim=2)
+    # A zero code has no direction: its length is nan, and so not above.
+    defined = length > ALIKE * torch.maximum(own.norm(dim=2), others.norm(dim=2))
+    normals = torch.where(defined[..., None], difference / length[..., None], 0.0)
+    middle = (normals * (own + others)).sum(2) / 2 if isinstance(divergence, L2Distance) else torch.zeros_like(length)
+    return Boundaries(normals, torch.where(defined, middle, 0.0), defined)

@@ -1,0 +1,172 @@
+"""Certified displacement: how far can a change move the code at most, proved; and at least, attacked.
+
+    attacked  <=  max over x^ in the ball of d(f(x^), f(x))  <=  tau
+
+``tau`` is the least bound that linear bounds of the code prove, under l2, linf or cosine (``reach.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.bounds.methods.base import Crown, Method
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.encoder import Encoder, Pixels
+from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
+from holdfast.core.run import Observed
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.certified.findings import both_ends, counted, series, witness_of
+from holdfast.evaluations.certified.pairs import bounded
+from holdfast.evaluations.certified.reach import Reach
+from holdfast.objectives.away import Away
+from holdfast.objectives.base import Scene
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.population import Population
+
+WORST = "displacement of the representation by the worst allowed change"
+UNDEFINED = "a zero code has no direction, or all codes are one"
+ROUNDING = 1e-9
+"""Share of a bound, and of 1, by which an attack may pass it in float64 before it is called refuted."""
+
+
+@final
+@dataclass(frozen=True)
+class Moved(Observation):
+    """For each image: how far its code can be moved at most, as proved, and how far an attack moves it."""
+
+    ball: Ball
+    divergence: Divergence
+    anchors: int
+    method: Method
+    attack: Attack
+    neurons: int
+    name = "moved"
+    version = 2
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.anchors)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        encoder, pixels = exact(population, rows)
+        reach = Reach(encoder, bounded(population, self.neurons), self.method, self.ball)
+        points = farthest_found(population, rows, self.divergence, self.attack, self.ball)
+        with torch.no_grad():
+            attacked = self.divergence(encoder.forward(points), encoder.forward(pixels))
+        return {"certified": reach.farthest(self.divergence, pixels), "attacked": attacked}
+
+
+def exact(population: Population, rows: Sequence[int]) -> tuple[Encoder, Pixels]:
+    """Return the encoder and the images at ``rows`` in float64."""
+    return population.encoder.to(population.run.device, torch.float64), population.pixels(rows).double()
+
+
+def farthest_found(
+    population: Population, rows: Sequence[int], divergence: Divergence, attack: Attack, ball: Ball
+) -> Pixels:
+    """Return points in the balls around the images at ``rows`` whose codes ``attack`` moved as far as it could."""
+    encoder, pixels = exact(population, rows)
+    noise = population.run.noise([population.images.ids[row] for row in rows]).fork("moved")
+    return attack(encoder, pixels, Away(divergence)(Scene(encoder, pixels, noise)), ball, noise)
+
+
+@final
+@dataclass(frozen=True)
+class CertifiedDisplacement(Evaluation):
+    """How far codes can be moved: no farther than proved, at least as far as attacked."""
+
+    balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+    divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    anchors: int = 100
+    method: Method = Crown()
+    attack: Attack = AdaptiveAttack()
+    neurons: int = 50_000
+    name = "certified-displacement"
+    version = 2
+    needs_gradients = True
+    title = "Certified displacement"
+    meaning = (
+        "The certified displacement is a distance that the representation provably never moves beyond, whatever the allowed "
+        "change; the attacked one is a distance that it was moved. Both are shares of the median distance between two clean "
+        "images: at 1 an image can become as unlike itself as it is unlike another one."
+    )
+    headline = ("certified_displacement", "attacked_displacement")
+
+    def observation(self) -> Joint:
+        return Joint(
+            tuple(
+                Moved(ball, divergence, self.anchors, self.method, self.attack, self.neurons)
+                for ball, divergence in self._cases()
+            )
+        )
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        found: list[Series] = []
+        estimates: list[Estimate] = []
+        counts: list[Estimate] = []
+        proof: dict[str, str] = {}
+        for k, (ball, divergence) in enumerate(self._cases()):
+            certified, attacked = observed[f"{k}.certified"].double(), observed[f"{k}.attacked"].double()
+            case: Conditions = {"ball": str(ball), "divergence": str(divergence)}
+            one = self._series(certified, attacked, typical(population, divergence), case)
+            found += one
+            estimates += [summarise(s, "mean", "lower" if s.unit == SHARE else "neither") for s in one]
+            wrong = refuted(certified, attacked)
+            counts.append(counted(wrong, certified.isfinite(), {**case, "method": str(self.method)}))
+            if counts[-1].value and not proof:
+                proof = self._witness(population, rows, wrong, k)
+        return both_ends(population, rows, found, estimates, counts, proof, self.balls)
+
+    def _series(self, certified: Tensor, attacked: Tensor, scale: float, case: Conditions) -> list[Series]:
+        proved, struck = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}
+        unit = f"{case['divergence']} distance"
+        values = [
+            ("certified_displacement", proved, certified / scale, SHARE, Claim.UPPER),
+            ("attacked_displacement", struck, attacked / scale, SHARE, Claim.LOWER),
+            ("certified_tau", proved, certified, unit, Claim.UPPER),
+            ("attacked_tau", struck, attacked, unit, Claim.LOWER),
+        ]
+        return [series(name, where, v, unit, claim, WORST, UNDEFINED) for name, where, v, unit, claim in values]
+
+    def _witness(
+        self, population: Population, rows: Sequence[int], wrong: Bool[Tensor, "b"], case: int
+    ) -> dict[str, str]:
+        """Return the first contradiction, found once more."""
+        ball, divergence = self._cases()[case]
+        row = rows[int(wrong.nonzero()[0, 0])]
+        (point,) = farthest_found(population, [row], divergence, self.attack, ball)
+        encoder, pixels = exact(population, [row])
+        distance = divergence(encoder.forward(point[None]), encoder.forward(pixels))
+        facts = {
+            "image": population.images.ids[row],
+            "divergence": str(divergence),
+            "displacement": f"{float(distance):.6g}",
+        }
+        return witness_of(population, row, point, ball, facts)
+
+    def _cases(self) -> list[tuple[Ball, Divergence]]:
+        return [(ball, divergence) for ball in self.balls for divergence in self.divergences]
+
+
+SHARE = "share of the median clean distance"
+
+
+def typical(population: Population, divergence: Divergence) -> float:
+    """Return the median distance of two clean codes; nan if it is zero."""
+    codes = population.codes.double()
+    median = float(divergence(codes, codes[population.partners]).nanmedian())
+    return median if median > 0 else torch.nan
+
+
+def refuted(certified: Tensor, attacked: Tensor) -> Bool[Tensor, "b"]:
+    """Return which bounds an attack passed by more than rounding."""
+    return attacked > certified * (1 + ROUNDING) + ROUNDING**1.5

@@ -1,0 +1,121 @@
+"""A linear head on clean codes, and the margins by which it tells an image's class from the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from holdfast.bounds.network.graph import Graph
+from holdfast.core.encoder import Encoder, Pixels
+from holdfast.core.noise import Noise
+from holdfast.evaluations.certified.pairs import Pairs, traced
+from holdfast.protocol.population import Population
+
+TRAINING, POOL = 10_000, 1000
+"""Images that a head is trained on, and of which one of another class is taken to begin an attack, at most."""
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """An encoder with a head, as an encoder whose codes are logits, in float64; ``classes`` are the labels they mean."""
+
+    encoder: Encoder
+    graph: Graph
+    classes: Int[Tensor, "c"]
+
+    def logits(self, pixels: Pixels) -> Float[Tensor, "b c"]:
+        """Return the logits of ``pixels``."""
+        with torch.no_grad():
+            return self.encoder.forward(pixels)
+
+    def places(self, labels: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """Return which logit each label means; -1 for labels that no logit means."""
+        same = labels[:, None] == self.classes
+        return torch.where(same.any(1), same.to(torch.int8).argmax(1), -1)
+
+    def right(self, pixels: Pixels, places: Int[Tensor, "b"]) -> Bool[Tensor, "b"]:
+        """Return which images are classified as they should be: strictly, for a tie decides nothing."""
+        logits = self.logits(pixels)
+        own = logits.gather(1, places.clamp_min(0)[:, None])
+        return (places >= 0) & ((logits >= own).sum(1) == 1)
+
+
+def trained(population: Population, held_out: int, neurons: int) -> Classifier | None:
+    """Return a head on the clean codes of all but the ``held_out`` first images, by logistic regression.
+
+    None without labels, or where the images left show fewer than two classes.
+    """
+    labels = population.images.labels
+    rows = population.shuffled[held_out : held_out + TRAINING].tolist()
+    if labels is None or len(set(torch.as_tensor(labels)[rows].tolist())) < 2:
+        return None
+    from sklearn.linear_model import LogisticRegression
+
+    codes = population.codes[rows].double().cpu()
+    centre, spread = codes.mean(0), codes.std(0).clamp_min(1e-9)
+    fit = LogisticRegression(tol=1e-9, max_iter=5000).fit(
+        ((codes - centre) / spread).numpy(), np.asarray(torch.as_tensor(labels)[rows])
+    )
+    weight, bias = torch.tensor(fit.coef_) / spread, torch.tensor(fit.intercept_)
+    bias = bias - weight @ centre
+    if len(weight) == 1:  # two classes share one row
+        weight, bias = torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
+    return classifier(population.encoder, weight, bias, torch.tensor(fit.classes_), neurons, population.run.device)
+
+
+def classifier(
+    encoder: Encoder,
+    weight: Float[Tensor, "c d"],
+    bias: Float[Tensor, "c"],
+    classes: Int[Tensor, "c"],
+    neurons: int,
+    device: str = "cpu",
+) -> Classifier:
+    """Return ``encoder`` with the head ``weight . f + bias``."""
+    head = nn.Linear(weight.shape[1], len(weight), dtype=torch.float64)
+    head.load_state_dict({"weight": weight, "bias": bias})
+    double = encoder.to(device, torch.float64)
+    whole = Encoder(nn.Sequential(double.module, head.to(device)).eval(), encoder.name, encoder.domain)
+    return Classifier(whole, traced(whole, neurons, device), classes.to(device))
+
+
+def margins(
+    told: Classifier, pixels: Pixels, places: Int[Tensor, "b"], pool: Float[Tensor, "n *pixels"], noise: Noise
+) -> Pairs:
+    """Return the margins ``y - j`` of each image's own class over every other one as pairs with rows over logits.
+
+    The ``negative`` of a pair is the image of ``pool`` that the head takes most clearly for ``j`` rather than ``y``. If
+    it takes none for that, it is the corner of the domain that is farthest away, for the search may have to go there.
+
+    Args:
+        told: the classifier.
+        pixels: images, in float64.
+        places: the logit of each image's own class.
+        pool: other images.
+        noise: one stream for each pair.
+    """
+    count = len(told.classes)
+    eye = torch.eye(count, dtype=pixels.dtype, device=pixels.device)
+    own = eye[places][:, None].expand(-1, count, -1)
+    others = eye.expand(len(pixels), -1, -1)
+    kept = torch.ones(len(pixels), count, dtype=torch.bool, device=pixels.device)
+    kept[torch.arange(len(pixels)), places] = False
+    rows = (own - others)[kept].reshape(len(pixels), count - 1, count)
+    scores, chosen = (rows @ told.logits(pool).mT).min(2)
+    low, high = told.encoder.domain.low, told.encoder.domain.high
+    corner = torch.where(pixels < (low + high) / 2, high, low)[:, None]
+    corner = torch.where(corner.isfinite(), corner, pool[chosen])  # a range without end has no corners
+    found = (scores < 0).reshape(*scores.shape, *(1,) * (pixels.ndim - 1))
+    return Pairs(
+        encoder=told.encoder,
+        graph=told.graph,
+        ids=(),
+        anchors=pixels,
+        negatives=torch.where(found, pool[chosen], corner),
+        rows=rows,
+        noise=noise,
+    )

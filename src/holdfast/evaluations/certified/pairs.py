@@ -1,0 +1,143 @@
+"""Anchors with their negatives, and the linear function of the code that tells whether one is taken for the other.
+
+With unit codes ``u``, an image ``x'`` near the anchor ``x+`` is more similar (in cosine) to ``x+`` than to the negative
+``x-`` exactly if ``W f(x') > 0`` for ``W = u(x+) - u(x-)`` (Wang and Liu 2022, section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.tracing import trace
+from holdfast.bounds.relaxations.rules import Rule
+from holdfast.core.balls import BALLS, Ball
+from holdfast.core.encoder import Codes, Encoder, Pixels
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.noise import Noise
+from holdfast.protocol.population import Population
+
+UNDEFINED = "no negative whose code points elsewhere than the image's own, or a zero code"
+ALIKE = 1e-6
+"""Length of ``W``, the difference of two unit codes, up to which they count as one direction."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """``b`` anchors with ``k`` negatives each, in float64: the last word on a certificate is spoken there."""
+
+    encoder: Encoder
+    graph: Graph
+    ids: tuple[tuple[str, ...], ...]
+    """For each anchor its own name and those of its negatives."""
+    anchors: Pixels
+    negatives: Float[Tensor, "b k *pixels"]
+    rows: Float[Tensor, "b k d"]
+    """``W``; zero where it is undefined."""
+    noise: Noise
+    """One stream per pair, anchors outermost."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """(b, k)."""
+        return self.rows.shape[:2]
+
+    @property
+    def defined(self) -> Tensor:
+        """Which pairs have two directions to tell apart, (b, k)."""
+        return self.rows.norm(dim=2) > ALIKE
+
+    @property
+    def images(self) -> Pixels:
+        """The anchor of each pair, (b * k, *pixels)."""
+        return self.anchors.repeat_interleave(self.shape[1], 0)
+
+    def objective(self, codes: Codes) -> Float[Tensor, "p"]:
+        """Return ``-W f(x')`` for one moved code per pair: what an attacker of the certificate climbs."""
+        return -(self.rows.flatten(0, 1) * codes).sum(1)
+
+    def values(self, points: Pixels) -> Float[Tensor, "p"]:
+        """Return ``W f(x')`` by the module itself, one point per pair: negative where the anchor is mistaken."""
+        with torch.no_grad():
+            return -self.objective(self.encoder.forward(points))
+
+    def distances(self, ball: Ball) -> Float[Tensor, "b k"]:
+        """Return how far each negative is from its anchor in the norm of ``ball``."""
+        return ball.norm(self.negatives.flatten(0, 1) - self.images).reshape(self.shape)
+
+
+def pairs(
+    population: Population, rows: Sequence[int], count: int, neurons: int, negatives: Pixels | None = None
+) -> Pairs:
+    """Return the images at ``rows`` with ``count`` random other images each as negatives, or with given ``negatives``.
+
+    Args:
+        population: the images and their encoder.
+        rows: the anchors.
+        count: negatives of each anchor.
+        neurons: the most nonlinear entries an encoder may have.
+        negatives: (b, k, *pixels), instead of other images.
+
+    Raises:
+        HoldfastError: the encoder cannot be bounded, or has more entries than ``neurons``.
+    """
+    device, names = population.run.device, population.images.ids
+    graph = bounded(population, neurons)
+    encoder = population.encoder.to(device, torch.float64)
+    anchors = population.pixels(rows).double()
+    if negatives is None:
+        chosen = population.others(rows, count)
+        ids = [[names[other] for other in line] for line in chosen.tolist()]
+        negatives = population.pixels(chosen.flatten().tolist()).unflatten(0, tuple(chosen.shape))
+    else:
+        ids = [[f"generated {k}" for k in range(negatives.shape[1])] for _ in rows]
+    negatives = negatives.double()
+    own, other = directions(encoder, anchors)[:, None], directions(encoder, negatives.flatten(0, 1))
+    difference = own - other.unflatten(0, tuple(negatives.shape[:2]))
+    keys = [f"{names[row]}\x1f{name}" for row, line in zip(rows, ids, strict=True) for name in line]
+    return Pairs(
+        encoder=encoder,
+        graph=graph,
+        ids=tuple((names[row], *line) for row, line in zip(rows, ids, strict=True)),
+        anchors=anchors,
+        negatives=negatives,
+        rows=difference.nan_to_num(nan=0.0),
+        noise=population.run.noise(keys),
+    )
+
+
+def directions(encoder: Encoder, pixels: Pixels) -> Codes:
+    """Return unit codes; nan for a zero code."""
+    with torch.no_grad():
+        codes = encoder.forward(pixels)
+    return codes / codes.norm(dim=1, keepdim=True)
+
+
+def bounded(population: Population, neurons: int) -> Graph:
+    """Return the traced encoder, or say in one sentence why it cannot be bounded."""
+    return traced(population.encoder, neurons, population.run.device)
+
+
+def traced(encoder: Encoder, neurons: int, device: str) -> Graph:
+    """Return the graph of an encoder, in float64, unless it has more than ``neurons`` nonlinear entries."""
+    graph = trace(encoder, torch.float64, device)
+    entries = sum(prod(node.shape) for node in graph.nodes if isinstance(node.operation, Rule))
+    if entries > neurons:
+        raise HoldfastError(
+            f"{encoder.name} has {entries:,} nonlinear entries, more than the {neurons:,} that are bounded in "
+            "reasonable time; raise the setting neurons to try, or judge it by attacks alone"
+        )
+    return graph
+
+
+def norm(name: str) -> Ball:
+    """Return the unit ball of the norm called ``name``."""
+    if name not in BALLS:
+        raise HoldfastError(f"unknown norm {name!r}; {nearest(name, list(BALLS))}")
+    return BALLS[name](1.0)

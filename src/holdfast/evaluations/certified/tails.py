@@ -1,0 +1,36 @@
+"""The Weibull law of small values: what the nearest of many distances follow in the limit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+from jaxtyping import Float
+
+from holdfast.core import weibull
+
+
+@dataclass(frozen=True)
+class Tail:
+    """A Weibull law of small values: its shape, its scale, and the largest gap between its and their distribution."""
+
+    shape: float
+    scale: float
+    gap: float
+
+    def inclusion(self, distance: float) -> float:
+        """Return ``Psi`` at ``1 - rho = distance``."""
+        return float(np.exp(-((distance / self.scale) ** self.shape)))
+
+
+def fit(values: Float[np.ndarray, "k"]) -> Tail | None:
+    """Return the law of largest likelihood of positive ``values``; None if they are all the same.
+
+    Example:
+        >>> law = fit(np.array([0.1, 0.2, 0.3, 0.4]))
+        >>> round(law.shape, 2), round(law.scale, 2)
+        (2.45, 0.28)
+    """
+    shape, scale = (float(part[0]) for part in weibull.fit(values[None]))
+    return Tail(shape, scale, weibull.misfit(values, shape, scale)[0]) if isfinite(shape) else None

@@ -1,0 +1,59 @@
+"""Whether a spectral score is finite and right, how it was computed, and what a reader must see beside it."""
+
+from __future__ import annotations
+
+from holdfast.core.records import Verdict
+from holdfast.evaluations.spectral.analysis import Spade
+
+
+def verdict(found: Spade) -> Verdict:
+    """Return whether the score is finite and right, with everything about how it was computed."""
+    drawing = found.drawing
+    recall = "exact" if min(drawing.recall) == 1 else f"approximate, recall {min(drawing.recall):.5f}"
+    facts = {
+        "samples": f"{drawing.inputs.n:,}",
+        "k": str(drawing.k),
+        "metric": "Euclidean",
+        "neighbours": recall,
+        "duplicate inputs left out": str(drawing.duplicates),
+        "components of inputs and outputs": f"{drawing.inputs.components} and {drawing.outputs.components}",
+    }
+    if drawing.repaired:
+        facts["repair"] = drawing.repaired
+    if found.split:
+        status, reason = "refuted", f"Infinite: {found.split}."
+    else:
+        facts["relative residual"] = f"{found.residual:.1e}"
+        assert found.spectrum is not None
+        facts["solver"] = found.spectrum.solver
+        if found.cut:
+            facts["sweep cut"] = f"{found.cut.size:,} of {drawing.inputs.n:,} samples"
+        if found.certificate is None:
+            status, reason = "unknown", "The eigenvalue converged; no factorisation proved that none is larger."
+        else:
+            status, reason = "proved", f"A factorisation shows that every eigenvalue is below {found.certificate:.6g}."
+    question = "Is the largest eigenvalue finite and right?"
+    return Verdict.model_validate({"question": question, "status": status, "reason": reason, "witness": facts})
+
+
+def cautions(found: Spade) -> tuple[str, ...]:
+    """Return what a reader must see beside the numbers."""
+    said, drawing = [], found.drawing
+    if found.split:
+        said.append(f"The SPADE score is infinite: {found.split}.")
+    if drawing.remark:
+        said.append(drawing.remark)
+    if drawing.repaired:
+        said.append(f"The SPADE score answers a repaired question: {drawing.repaired}.")
+    if drawing.duplicates:
+        said.append(f"{drawing.duplicates} samples have the input of an earlier one; SPADE counts each input once.")
+    if drawing.ties:
+        said.append(
+            f"{drawing.ties} samples share their output exactly with at least {drawing.k} others, so which of these are "
+            "their neighbours is arbitrary: read the SPADE numbers with suspicion."
+        )
+    if min(drawing.recall) < 1:
+        said.append(
+            f"Neighbours are approximate (recall {min(drawing.recall):.5f}), which moves the SPADE score by percents."
+        )
+    return tuple(said)

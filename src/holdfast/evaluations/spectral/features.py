@@ -1,0 +1,114 @@
+"""The SPADE result of two arrays of features, from anywhere: no encoder is needed."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import EncoderInfo, ImagesInfo, Result
+from holdfast.data.arrays import member
+from holdfast.evaluations.spectral.analysis import RANKS, Spade, scored
+from holdfast.evaluations.spectral.drawing import checked, draw
+from holdfast.evaluations.spectral.embedding import embedding_pictures
+from holdfast.evaluations.spectral.population import Scored
+from holdfast.evaluations.spectral.spade import Spectral
+from holdfast.protocol.evaluation import settings
+
+
+def read(path: Path) -> Any:
+    """Return the one array in a ``.npy`` or ``.npz`` file, without running anything that it may hold.
+
+    Raises:
+        HoldfastError: the file cannot be read, is no array, or holds several.
+    """
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                return loaded
+            names = loaded.files
+            if len(names) == 1:
+                return member(path, loaded, names[0])
+    except HoldfastError:
+        raise
+    except Exception as error:  # numpy raises anything at all on damaged bytes
+        raise HoldfastError(f"cannot read an array from {path}: {error}; save one with numpy.save") from error
+    raise HoldfastError(
+        f"{path} holds {len(names)} arrays ({', '.join(names[:5])}); save the one to use with numpy.save"
+    )
+
+
+def measure(
+    inputs: object,
+    outputs: object,
+    asked: Spectral,
+    seed: int = 0,
+    names: tuple[str, str] = ("inputs", "outputs"),
+    labels: object = None,
+) -> tuple[Result, Spade]:
+    """Return the result record of a map given by its ``inputs`` and ``outputs``, and the scores behind it.
+
+    Args:
+        inputs, outputs: one row per sample; of more than ``asked.samples``, all are used.
+        asked: the settings; layers are of no use here.
+        seed: decides every random choice.
+        names: of inputs and outputs, for the record.
+        labels: one integer per sample, if known.
+    """
+    x, y = checked(inputs, outputs)
+    ids = [str(row) for row in range(len(x))]
+    drawing = draw(x, y, asked.k, asked.graph, asked.repair, seed)
+    mine = asked.proved(Scored(x, y, drawing, scored(drawing, seed), range(len(x)), np.arange(len(x))))
+    known = None if labels is None else np.asarray(labels)
+    if known is not None and (known.shape != (len(x),) or known.dtype.kind not in "iu"):
+        raise HoldfastError(
+            f"labels must be one integer per sample, shape ({len(x)},), got {known.dtype} of shape {known.shape}; "
+            "number the classes"
+        )
+    findings = asked.described(ids, mine, known, {}, seed)
+    pictures = embedding_pictures(mine.found, None if known is None else known.tolist())
+    result = Result(
+        evaluation=asked.name,
+        version=asked.version,
+        title=asked.title,
+        meaning=asked.meaning,
+        headline=asked.headline,
+        encoder=EncoderInfo(
+            name=names[1], source="features", fingerprint=_mark(y.values.numpy()), parameters=0, features=y.features
+        ),
+        images=ImagesInfo(name=names[0], fingerprint=_mark(x.values.numpy()), count=len(x)),
+        settings={**settings(asked), "seed": seed, "precision": str(y.values.dtype).removeprefix("torch.")},
+        findings=findings.model_copy(update={"pictures": pictures}),
+    )
+    return result, mine.found
+
+
+def _mark(array: np.ndarray) -> str:
+    content = np.ascontiguousarray(array)
+    return blake2b(f"{content.dtype}{content.shape}".encode() + content.tobytes(), digest_size=8).hexdigest()
+
+
+def save(found: Spade, path: Path) -> None:
+    """Write eigenvalues, pairs of input neighbours and every score as a ``.npz`` file."""
+    arrays: dict[str, np.ndarray] = {
+        "eigenvalues": found.eigenvalues,
+        "pairs": found.pairs(),
+        "hops": found.hops,
+        **{f"edge_score_{r}": found.edge_scores[r] for r in RANKS},
+        **{f"node_score_{r}": found.node_scores(r) for r in RANKS},
+    }
+    if found.edge_scores_all is not None:
+        arrays["edge_score_all"] = found.edge_scores_all
+        arrays["node_score_all"] = found.per_sample(found.edge_scores_all)
+    if found.spectrum:
+        arrays["eigenvectors"], arrays["rows"] = found.spectrum.vectors, found.drawing.rows
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+    except OSError as error:
+        raise HoldfastError(f"cannot write {path} ({error.strerror or error}); choose another --out") from error

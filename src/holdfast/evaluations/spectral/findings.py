@@ -1,0 +1,201 @@
+"""The scores as records: what a report, a table and a gate read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings
+from holdfast.evaluations.spectral.analysis import TOP, Spade
+from holdfast.evaluations.spectral.caveats import cautions, verdict
+from holdfast.evaluations.spectral.samples import group_means, per_sample, summaries
+from holdfast.evaluations.spectral.stability import DRAWS, Numbers, Subsets
+
+UNITS = {
+    "spade_score": ("stretch", "largest stretch of neighbourhoods"),
+    "riemannian_distance": ("log stretch", "Riemannian distance of the graphs over the ten largest eigenvalues"),
+    "riemannian_distance_all": ("log stretch", "Riemannian distance of the graphs over all eigenvalues"),
+    "eigenvalue_gap": ("ratio", "first eigenvalue over the second"),
+    "edge_hop_distortion": ("hops", "mean output hops between input neighbours"),
+}
+
+
+def assembled(
+    ids: Sequence[str],
+    found: Spade,
+    subsets: Subsets,
+    baselines: Mapping[str, Sequence[Numbers]],
+    groups: Mapping[str, Sequence[int]],
+    others: Mapping[str, Spade],
+    kind: str = "cluster",
+) -> Findings:
+    """Return everything known of one map.
+
+    Args:
+        ids: of the samples.
+        found: their scores.
+        subsets: the numbers of random subsets.
+        baselines: the numbers of maps that have learned nothing, draw by draw.
+        groups: samples by label or cluster.
+        others: scores of inner layers, by name.
+        kind: what the groups are, ``label`` or ``cluster``.
+    """
+    base = conditions(found)
+    series = per_sample(found, base)
+    whole = _whole(found)
+    estimates = [
+        _estimate(name, base, value, subsets.interval(name, value), found.inputs.n, subsets.method)
+        for name, value in whole.items()
+    ]
+    estimates += [*_brackets(found, base), *_spread(subsets, base), *summaries(series, subsets)]
+    for name, draws in baselines.items():
+        estimates += _ranges({**base, "outputs": name}, draws, found.inputs.n)
+    estimates += [_layer({**conditions(other), "outputs": name}, other) for name, other in others.items()]
+    estimates += group_means(found, {**base, "vectors": str(TOP)}, groups, kind)
+    return Findings(
+        ids=tuple(ids),
+        series=tuple(series),
+        estimates=tuple(estimates),
+        curves=_curves(found, base, others),
+        verdicts=(verdict(found),),
+        warnings=cautions(found),
+    )
+
+
+def conditions(found: Spade) -> Conditions:
+    """Return under which the numbers were taken: they drift with both, so others are not comparable."""
+    return {"n": f"{found.inputs.n:,}", "k": str(found.drawing.k)}
+
+
+def _whole(found: Spade) -> Numbers:
+    values = found.eigenvalues
+    more = {} if found.riemannian_all is None else {"riemannian_distance_all": found.riemannian_all}
+    gap = float(values[0] / values[1]) if len(values) > 1 and values[1] > 0 else np.inf
+    return {
+        "spade_score": found.score,
+        "riemannian_distance": found.riemannian,
+        **more,
+        "eigenvalue_gap": gap,
+        "edge_hop_distortion": float(np.nanmean(found.hops)),
+    }
+
+
+def _estimate(
+    name: str, given: Conditions, value: float, ends: tuple[float, float], n: int, method: str, confidence: float = 0.95
+) -> Estimate:
+    unit, of = UNITS[name]
+    return Estimate(
+        quantity=name,
+        conditions=given,
+        value=value,
+        low=ends[0],
+        high=ends[1],
+        n=n,
+        method=method,
+        confidence=confidence,
+        unit=unit,
+        claim=Claim.ESTIMATE,
+        of=of,
+        better="neither" if name == "eigenvalue_gap" else "lower",
+        statistic="whole" if confidence == 0.95 else "other",
+    )
+
+
+def _brackets(found: Spade, given: Conditions) -> list[Estimate]:
+    """Return the numbers whose other end the score itself proves: resistances stretch less, cuts shrink less."""
+    top = found.certificate or found.score
+    low = 1 / top
+    made = [
+        Estimate(
+            quantity="resistance_stretch",
+            conditions=given,
+            value=found.stretch,
+            low=found.stretch,
+            high=max(top, found.stretch),
+            n=found.inputs.n,
+            method="bracket: exact on one pair from below, the score from above",
+            confidence=1.0,
+            unit="ratio",
+            claim=Claim.LOWER,
+            of="largest growth of an effective resistance",
+            better="lower",
+        )
+    ]
+    if found.cut:
+        made.append(
+            Estimate(
+                quantity="cut_distortion",
+                conditions=given,
+                value=found.cut.distortion,
+                low=min(low, found.cut.distortion),
+                high=found.cut.distortion,
+                n=found.inputs.n,
+                method=f"bracket: one over the score from below, a cut of {found.cut.size} samples from above",
+                confidence=1.0,
+                unit="ratio",
+                claim=Claim.UPPER,
+                of="smallest output edges per input edge across a cut",
+                better="higher",
+            )
+        )
+    return made
+
+
+def _spread(subsets: Subsets, given: Conditions) -> list[Estimate]:
+    """Return the mean and standard deviation over random subsets, of the score and of its steadier companion."""
+    made = []
+    for name in ("spade_score", "riemannian_distance"):
+        values = subsets.found.get(name, np.empty(0))
+        if len(values) < 2:
+            continue
+        finite = np.isfinite(values).all()
+        mean, spread = (float(values.mean()), float(values.std(ddof=1))) if finite else (np.inf, np.inf)
+        low, high = (max(0.0, mean - spread), mean + spread) if finite else (np.nan, np.nan)
+        method = f"mean and standard deviation over {len(values)} random subsets"
+        own = {**given, "n": f"{subsets.size:,}"}
+        part = _estimate(name, own, mean, (low, high), subsets.size, method, 0.68)
+        made.append(part.model_copy(update={"quantity": f"subset_{name}"}))
+    return made
+
+
+def _ranges(given: Conditions, draws: Sequence[Numbers], n: int) -> list[Estimate]:
+    made = []
+    for name in ("spade_score", "riemannian_distance", "edge_hop_distortion"):
+        values = sorted(draw[name] for draw in draws)
+        middle = values[len(values) // 2]
+        ends = values[0], values[-1]
+        made.append(_estimate(name, given, middle, ends, n, f"median and range of {DRAWS} draws", 0.5))
+    return made
+
+
+def _layer(given: Conditions, found: Spade) -> Estimate:
+    ends = found.stretch, max(found.score, found.stretch)
+    return _estimate("spade_score", given, found.score, ends, found.inputs.n, "bracket from below", 1.0)
+
+
+def _curves(found: Spade, given: Conditions, others: Mapping[str, Spade]) -> tuple[Curve, ...]:
+    places = tuple(range(1, len(found.eigenvalues) + 1))
+    made = [
+        Curve(
+            quantity="spectrum",
+            conditions=given,
+            x_label="number",
+            y_label="eigenvalue",
+            x=places,
+            y=tuple(found.eigenvalues.tolist()),
+        )
+    ]
+    if others:
+        values = [*(other.score for other in others.values()), found.score]
+        made.append(
+            Curve(
+                quantity="layer_scores",
+                conditions=given,
+                x_label="layer (the last is the output)",
+                y_label="spade score",
+                x=tuple(range(1, len(values) + 1)),
+                y=tuple(values),
+            )
+        )
+    return tuple(made)

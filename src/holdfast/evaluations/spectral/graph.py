@@ -1,0 +1,119 @@
+"""Undirected graphs on the samples, their Laplacians ``L = D - A`` and their components."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int, Shaped
+
+from holdfast.core.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    Sparse = csr_array[np.float64, tuple[int, int]]
+else:
+    Sparse = Any  # scipy is loaded when a graph is first used, not with the library
+
+Edges = Int[np.ndarray, "m 2"]
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """``n`` nodes and the edges between them, each once as (i, j) with i < j, in order.
+
+    Never the normalised Laplacian: it makes the null spaces of two graphs differ, and their largest generalised
+    eigenvalue infinite.
+    """
+
+    n: int
+    edges: Edges
+    weights: Float[np.ndarray, "m"]
+
+    @classmethod
+    def of(cls, n: int, pairs: Edges, weights: Float[np.ndarray, "m"] | None = None) -> Graph:
+        """Return the graph of ``pairs`` in any order; repeated ones count once, with the weight of the first.
+
+        Raises:
+            HoldfastError: a node does not exist, or is its own neighbour.
+
+        Example:
+            >>> Graph.of(3, np.array([[2, 1], [0, 1], [1, 2]])).edges.tolist()
+            [[0, 1], [1, 2]]
+        """
+        if len(pairs) and (pairs.min() < 0 or pairs.max() >= n):
+            raise HoldfastError(f"edges must join nodes 0 to {n - 1}, got {pairs.min()} to {pairs.max()}")
+        if (pairs[:, 0] == pairs[:, 1]).any():
+            raise HoldfastError("an edge joins a node with itself; leave such edges out")
+        low, high = pairs.astype(np.int64).min(axis=1), pairs.astype(np.int64).max(axis=1)
+        keys, first = np.unique(low * n + high, return_index=True)
+        kept = np.ones(len(keys)) if weights is None else weights[first].astype(np.float64)
+        return cls(n, np.stack([keys // n, keys % n], axis=1), kept)
+
+    @cached_property
+    def adjacency(self) -> Sparse:
+        """Return the weights as a symmetric matrix."""
+        from scipy.sparse import coo_array
+
+        i, j = self.edges.T.astype(np.int32)  # eight bytes per index would be most of the memory
+        weights = np.concatenate([self.weights, self.weights])
+        both = coo_array((weights, (np.concatenate([i, j]), np.concatenate([j, i]))), shape=(self.n, self.n))
+        return both.tocsr()
+
+    @cached_property
+    def laplacian(self) -> Sparse:
+        """Return ``D - A``."""
+        from scipy.sparse import diags_array
+
+        return (diags_array(self.adjacency.sum(axis=1)) - self.adjacency).tocsr()
+
+    @cached_property
+    def neighbours(self) -> Int[np.ndarray, "n"]:
+        """Return how many neighbours each node has."""
+        return np.bincount(self.edges.ravel(), minlength=self.n)
+
+    @cached_property
+    def component(self) -> Int[np.ndarray, "n"]:
+        """Return the number of the component that each node is in."""
+        from scipy.sparse.csgraph import connected_components
+
+        return connected_components(self.adjacency, directed=False)[1].astype(np.int64)
+
+    @property
+    def components(self) -> int:
+        """Return how many components there are."""
+        return int(self.component.max()) + 1
+
+    def within(self, nodes: Bool[np.ndarray, "n"]) -> Graph:
+        """Return the graph on ``nodes`` alone, numbered anew in their order."""
+        number = np.cumsum(nodes) - 1
+        kept = nodes[self.edges].all(axis=1)
+        return Graph(int(nodes.sum()), number[self.edges[kept]], self.weights[kept])
+
+    def renumbered(self, number: Int[np.ndarray, "n"]) -> Graph:
+        """Return the same graph where node i is called ``number[i]``."""
+        return Graph.of(self.n, number[self.edges], self.weights)
+
+    def differences(self, values: Float[np.ndarray, "n r"]) -> Float[np.ndarray, "m r"]:
+        """Return ``values(p) - values(q)`` along each edge."""
+        return values[self.edges[:, 0]] - values[self.edges[:, 1]]
+
+    def node_means(self, values: Float[np.ndarray, "m"]) -> Float[np.ndarray, "n"]:
+        """Return for each node the mean of ``values`` over its edges: inf if one is, nan for a node without edges."""
+        with np.errstate(invalid="ignore"):
+            means = self._sums(values) / self.neighbours
+        means[self._sums(np.isinf(values)) > 0] = np.inf  # beside an unknown one the sum is unknown, the mean is not
+        return means
+
+    def _sums(self, values: Shaped[np.ndarray, "m"]) -> Float[np.ndarray, "n"]:
+        first, second = (np.bincount(side, values, self.n).astype(np.float64) for side in self.edges.T)
+        return first + second
+
+
+def union(index: Int[np.ndarray, "n k"]) -> Graph:
+    """Return the graph that joins each node with each in its row of ``index``: unit weights."""
+    n, k = index.shape
+    return Graph.of(n, np.stack([np.repeat(np.arange(n), k), index.ravel()], axis=1))

@@ -1,0 +1,15 @@
+"""Graphs that stand for the manifold near which points lie. To add one, add a file and its class to ``MANIFOLDS``."""
+
+from __future__ import annotations
+
+from holdfast.core.settings import READERS, read
+from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graphs.cknn import CKNN
+from holdfast.evaluations.spectral.graphs.knn import KNN
+from holdfast.evaluations.spectral.graphs.pca import PCA
+from holdfast.evaluations.spectral.graphs.sparsified import Sparsified
+
+__all__ = ["CKNN", "KNN", "MANIFOLDS", "PCA", "Manifold", "Sparsified"]
+
+MANIFOLDS: dict[str, type[Manifold]] = {kind.name: kind for kind in (KNN, PCA, CKNN, Sparsified)}
+READERS["Manifold"] = lambda text: read(text, MANIFOLDS, "graph")

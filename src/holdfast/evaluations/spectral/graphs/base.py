@@ -1,0 +1,34 @@
+"""How a neighbourhood graph is drawn from points: which distances count, and which near points are joined."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from holdfast.core.settings import spell
+from holdfast.evaluations.spectral.graph import Graph
+from holdfast.evaluations.spectral.graphs.exact import Neighbours
+from holdfast.evaluations.spectral.points import Points
+
+
+@dataclass(frozen=True)
+class Manifold(ABC):
+    """A graph that stands for the manifold near which the points lie."""
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        return spell(self)
+
+    def view(self, points: Points) -> Points:
+        """Return the points between which distances are taken: the same ones by default."""
+        return points
+
+    def remark(self, inputs: Points) -> str:
+        """Return what cannot be done to ``inputs`` as asked, in one sentence; empty if nothing."""
+        return ""
+
+    @abstractmethod
+    def connect(self, near: Neighbours) -> Graph:
+        """Return the graph of points with these nearest neighbours."""

@@ -1,0 +1,98 @@
+"""The scores of each sample as series, and their summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isinf, nan
+
+import numpy as np
+from jaxtyping import Float
+
+from holdfast.core.records import Claim, Conditions, Estimate, Series
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.spectral.analysis import RANKS, TOP, Spade
+from holdfast.evaluations.spectral.stability import Subsets, node_score
+
+GROUPS = 20
+"""Labels or clusters shown, the largest first."""
+INFINITE = "no interval: infinite, for output components separate input neighbours"
+UNSTEADY = "no interval: the first eigenvectors are others in other samples"
+RELATED = "no interval: scores of one graph's samples depend on each other"
+
+
+def per_sample(found: Spade, base: Conditions) -> list[Series]:
+    """Return the scores of every sample: by number of eigenvectors, over all of them, and in hops."""
+    everything = {str(r): found.node_scores(r) for r in RANKS}
+    if found.edge_scores_all is not None:
+        everything["all"] = found.per_sample(found.edge_scores_all)
+    made = [
+        _series("node_score", {**base, "vectors": r}, values, "squared stretch", "stretch around the sample", found)
+        for r, values in everything.items()
+    ]
+    hops = found.per_sample(found.hops)
+    return [*made, _series("hop_distortion", base, hops, "hops", "mean output hops to the input neighbours", found)]
+
+
+def _series(name: str, given: Conditions, values: Float[np.ndarray, "n"], unit: str, of: str, found: Spade) -> Series:
+    return Series(
+        quantity=name,
+        conditions=given,
+        values=tuple(values.tolist()),
+        unit=unit,
+        claim=Claim.ESTIMATE,
+        of=of,
+        reasons={row: _missing(found, row) for row in np.flatnonzero(np.isnan(values)).tolist()},
+    )
+
+
+def _missing(found: Spade, row: int) -> str:
+    if found.drawing.place[row] < 0:
+        return "left out by the repair"
+    return (
+        "unknown where the score is infinite" if found.split else "not computed, or the sample has no input neighbour"
+    )
+
+
+def summaries(series: Sequence[Series], subsets: Subsets) -> list[Estimate]:
+    """Return means over the samples, but medians of node scores: a few samples hold most of their sum.
+
+    All samples share two graphs, so their values depend on each other: intervals come from whole subsets.
+    """
+    made = []
+    for part in series:
+        whole = summarise(part, "median" if part.quantity == "node_score" else "mean", "lower")
+        vectors = part.conditions.get("vectors")
+        low, high = subsets.interval(node_score(vectors) if vectors else part.quantity, whole.value)
+        method = INFINITE if isinf(whole.value) else subsets.method
+        if vectors and vectors not in (str(TOP), "all"):
+            method = UNSTEADY
+        update = {"low": low, "high": high, "method": method, "series": None, "statistic": "whole"}
+        made.append(whole.model_copy(update=update))
+    return made
+
+
+def group_means(found: Spade, given: Conditions, groups: Mapping[str, Sequence[int]], kind: str) -> list[Estimate]:
+    """Return the mean node score of the largest groups: labels in their order, clusters by size."""
+    scores, made = found.node_scores(TOP), []
+    largest = sorted(groups, key=lambda name: -len(groups[name]))[:GROUPS]
+    for name in sorted(largest, key=list(groups).index) if kind == "label" else largest:
+        values = scores[list(groups[name])]
+        values = values[np.isfinite(values)]
+        if not len(values):
+            continue
+        made.append(
+            Estimate(
+                quantity=f"{kind}_score",
+                conditions={**given, kind: name},
+                value=float(values.mean()),
+                low=nan,
+                high=nan,
+                n=len(values),
+                method=RELATED,
+                unit="squared stretch",
+                claim=Claim.ESTIMATE,
+                of=f"mean stretch around the samples of the {kind}",
+                better="neither",
+            )
+        )
+    return made

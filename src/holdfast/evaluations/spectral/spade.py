@@ -1,0 +1,201 @@
+"""The SPADE evaluation: spectral scores of an encoder on unlabelled images (see ``analysis`` for the mathematics).
+
+Defaults are those of Cheng et al. 2021: union kNN graphs, k = 10, unit weights, up to the 10,000 images of a test set.
+Departures: node scores are means over neighbours as the paper defines them (the authors' program sums), graphs that fall
+apart give an infinite score with its witness (their program's depends on a hidden regularisation), and beside the score
+stand the numbers that are steadier than it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import nan
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Int
+
+from holdfast.core.pictures import ends, row
+from holdfast.core.records import Claim, Estimate, Findings, Picture
+from holdfast.core.run import Observed
+from holdfast.evaluations.spectral.analysis import TOP, Spade, proved, scored
+from holdfast.evaluations.spectral.drawing import checked, draw
+from holdfast.evaluations.spectral.embedding import embedding_pictures
+from holdfast.evaluations.spectral.findings import assembled
+from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graphs.knn import KNN
+from holdfast.evaluations.spectral.layers import Layers
+from holdfast.evaluations.spectral.points import Points, points
+from holdfast.evaluations.spectral.population import Asked, Scored, scores_of
+from holdfast.evaluations.spectral.stability import baselines, projection, subsets
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.population import Population
+
+CLUSTERS = 10
+SKETCH = 32
+"""Dimensions of the random projection in which inputs are clustered."""
+PAIRS = 3
+SHOWN = 4
+
+
+@final
+@dataclass(frozen=True)
+class Spectral(Evaluation):
+    """How badly the encoder stretches the neighbourhoods of its inputs, and at which images."""
+
+    k: int = 10
+    graph: Manifold = KNN()
+    samples: int = 10_000
+    repair: str = "none"
+    subsets: int = 8
+    layers: tuple[str, ...] = ()
+    certify: bool = True
+    name = "spade"
+    version = 2
+    uses_labels = True
+    title = "Spectral stretch (SPADE)"
+    meaning = (
+        "The SPADE score says how much farther apart an encoder can put images that are neighbours in pixels, as seen by "
+        "graphs of nearest neighbours; it needs no gradient and no label. It compares encoders on the same images alone, "
+        "varies by tens of percent between random subsets, and is small for encoders that learned nothing, so read it "
+        "beside the Riemannian distance, the hop distortion and the baselines."
+    )
+    headline = ("spade_score", "riemannian_distance", "hop_distortion")
+
+    def observation(self) -> Layers:
+        return Layers(self.samples, self.layers)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        ids = [population.images.ids[row] for row in rows]
+        if points(population.codes[list(rows)].cpu(), "codes").constant:
+            return _collapsed(ids)
+        mine, seed = self.proved(scores_of(population, self._asked())), population.run.seed
+        labels = population.images.labels
+        own = None if labels is None else labels[list(mine.rows)].numpy()
+        return self.described(ids, mine, own, self._layers(mine, observed, seed), seed)
+
+    def proved(self, mine: Scored) -> Scored:
+        """Return the scores with the proof that the settings ask for."""
+        return replace(mine, found=proved(mine.found)) if self.certify else mine
+
+    def described(
+        self,
+        ids: Sequence[str],
+        mine: Scored,
+        labels: Int[np.ndarray, "n"] | None,
+        layers: Mapping[str, Spade],
+        seed: int,
+    ) -> Findings:
+        """Return everything known of one map, from the scores of its outputs and of inner layers."""
+        kind, groups = _groups(mine, ids, labels, seed)
+        return assembled(
+            ids,
+            mine.found,
+            subsets(mine.x, mine.y, self.k, self.graph, self.subsets, seed, self.repair),
+            baselines(mine.x, mine.y.features, mine.ordered, self.graph, seed),
+            groups,
+            layers,
+            kind,
+        )
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        if findings.collapsed:
+            return ()
+        found = scores_of(population, self._asked()).found
+        labels = population.images.labels
+        drawn = embedding_pictures(found, None if labels is None else labels[list(rows)].tolist())
+        return (*drawn, *_images(population, rows, found), *_pairs(population, rows, found))
+
+    def _asked(self) -> Asked:
+        return Asked(self.k, self.graph, self.repair, self.samples)
+
+    def _layers(self, mine: Scored, observed: Observed, seed: int) -> dict[str, Spade]:
+        """Return the scores of inner layers, on the same samples."""
+        made = {}
+        for layer in self.layers:
+            y = checked(mine.x.values, observed[layer][torch.from_numpy(mine.order)])[1]
+            made[layer] = scored(draw(mine.x, y, self.k, self.graph, self.repair, seed), seed)
+        return made
+
+
+def _groups(
+    mine: Scored, ids: Sequence[str], labels: Int[np.ndarray, "n"] | None, seed: int
+) -> tuple[str, dict[str, list[int]]]:
+    """Return the samples by label or, without labels, by cluster of the inputs, called after its most central image."""
+    if labels is not None:
+        return "label", {str(value): np.flatnonzero(labels == value).tolist() for value in np.unique(labels)}
+    return "cluster", {
+        f"around {ids[int(mine.order[centre])]}": mine.order[members].tolist()
+        for centre, members in clusters(mine.x, seed)
+    }
+
+
+def clusters(x: Points, seed: int) -> list[tuple[int, np.ndarray]]:
+    """Return the clusters of the inputs by k-means on a random projection: most central sample, members."""
+    from sklearn.cluster import KMeans
+
+    places = projection(x, min(SKETCH, x.features), seed).values.numpy()
+    model = KMeans(min(CLUSTERS, len(places)), n_init=3, random_state=seed % 2**32).fit(places)
+    distance = np.linalg.norm(places - model.cluster_centers_[model.labels_], axis=1)
+    found = []
+    for label in np.unique(model.labels_):
+        members = np.flatnonzero(model.labels_ == label)
+        found.append((int(members[distance[members].argmin()]), members))
+    return found
+
+
+def _images(population: Population, rows: Sequence[int], found: Spade) -> tuple[Picture, ...]:
+    """Return the images around which the encoder stretches most, and least."""
+    scores = found.node_scores(TOP)
+    places = ends(scores.tolist(), SHOWN)
+    made = []
+    for what, shown in (("Least robust", places[:SHOWN]), ("Most robust", places[SHOWN:][::-1])):
+        images = {
+            f"{population.images.ids[rows[place]]}: {scores[place]:.3g}": population.pixels([rows[place]])[0]
+            for place in shown
+        }
+        made.append(row(f"{what}, by node score.", images, population.encoder.domain))
+    return tuple(picture for picture in made if picture is not None)
+
+
+def _pairs(population: Population, rows: Sequence[int], found: Spade) -> tuple[Picture, ...]:
+    """Return the worst pairs: input neighbours that the representation puts farthest apart."""
+    scores = np.nan_to_num(found.edge_scores[TOP], nan=-np.inf)
+    made = []
+    for edge in np.argsort(-scores, kind="stable")[:PAIRS].tolist():
+        p, q = (rows[place] for place in found.pairs()[edge].tolist())
+        images = population.pixels([p, q])
+        names = population.images.ids[p], population.images.ids[q]
+        caption = (
+            f"Neighbours in pixels, {found.hops[edge]:g} steps apart in representation: edge score {scores[edge]:.3g}"
+        )
+        made.append(row(caption, dict(zip(names, images, strict=True)), population.encoder.domain))
+    return tuple(picture for picture in made if picture is not None)
+
+
+def _collapsed(ids: Sequence[str]) -> Findings:
+    """Return what is said of an encoder that gives all images one code: nothing is defined."""
+    reason = "all images have the same code, so none has nearest neighbours"
+    estimates = [
+        Estimate(
+            quantity=name,
+            value=nan,
+            low=nan,
+            high=nan,
+            n=len(ids),
+            method="undefined",
+            unit="stretch",
+            claim=Claim.ESTIMATE,
+            of="stretch of neighbourhoods",
+            better="lower",
+            reason=reason,
+        )
+        for name in Spectral.headline
+    ]
+    return Findings(
+        ids=tuple(ids),
+        estimates=tuple(estimates),
+        warnings=(f"COLLAPSED: {reason}; the encoder is useless, not robust.",),
+    )

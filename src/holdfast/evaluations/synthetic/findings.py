@@ -1,0 +1,200 @@
+"""SynBench scores dressed for the report: intervals, the bias of finite samples, the suggested budget, and cautions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import nan
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.records import Claim, Conditions, Estimate
+from holdfast.core.run import Observed
+from holdfast.core.statistics import wilson
+from holdfast.evaluations.synthetic.score import score
+from holdfast.evaluations.synthetic.uncertainty import EXTRAPOLATED, WHOLE, score_covariance, tied
+
+Z = 1.959963984540054
+"""Standard errors on each side of a 95% interval."""
+CROWDED = 0.1
+"""Features per train sample from which the bias of finite samples deserves a warning."""
+
+
+@dataclass(frozen=True)
+class Findable:
+    """What was seen, and under which settings."""
+
+    seen: Observed
+    scales: tuple[float, ...]
+    budgets: tuple[float, ...]
+    thresholds: tuple[float, ...]
+    mode: str
+    n: int
+    features: int
+
+    @property
+    def crowding(self) -> float:
+        """Features per train sample, to which the bias of finite samples is about proportional."""
+        return self.features / self.n
+
+    @property
+    def bounds(self) -> Float[Tensor, "n p e"]:
+        """The expected bounds; 0 where nothing was classified rightly, which is above no threshold anyway."""
+        return self.seen["bound"] / self.seen["right"].clamp_min(1e-9)
+
+    def scores(self, parts: tuple[float, ...]) -> Scores:
+        """Return the combination of the scores under the rules of each part of the train set."""
+        each = score(self.seen["right"], self.bounds, self.scales, self.thresholds, self.mode)
+        combined = torch.einsum("tpe,p->te", each, each.new_tensor(parts))
+        return Scores(combined.clamp_min(0), score_covariance(self.seen, self.scales, self.thresholds, self.n, parts))
+
+    def ceiling(self) -> Float[Tensor, "t e"]:
+        """Return the scores if the accuracy at every scale stood at the upper end of its own interval."""
+        right = self.seen["right"][:, -1]
+        upper = [[wilson(round(share * self.n), self.n)[1] for share in row] for row in right.tolist()]
+        return score(right.new_tensor(upper), self.bounds[:, -1].clamp_min(1), self.scales, self.thresholds)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores at each threshold and budget, and their covariance over budgets."""
+
+    value: Float[Tensor, "t e"]
+    covariance: Float[Tensor, "t e e"]
+
+    @property
+    def error(self) -> Float[Tensor, "t e"]:
+        """The standard errors."""
+        return self.covariance.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
+
+
+def estimates(found: Findable) -> tuple[Estimate, ...]:
+    """Return the scores and suggested budgets, as published and extrapolated to unlimited samples, and what biases them."""
+    whole, extrapolated = found.scores(WHOLE), found.scores(EXTRAPOLATED)
+    return (
+        *_means(found, extrapolated, "_extrapolated", "with unlimited samples"),
+        *_means(found, whole, "", "with so many samples"),
+        *_scores(found, whole, "", "with so many samples"),
+        *_scores(found, extrapolated, "_extrapolated", "with unlimited samples"),
+        *_suggestions(found, whole, ""),
+        *_suggestions(found, extrapolated, "_extrapolated"),
+        Estimate(
+            quantity="features_per_sample",
+            value=found.crowding,
+            low=found.crowding,
+            high=found.crowding,
+            n=found.n,
+            method=f"counted: {found.features} features over {found.n} train samples per scale",
+            unit="ratio",
+            claim=Claim.ESTIMATE,
+            of="what the bias of finite samples is about proportional to",
+            better="neither",
+        ),
+    )
+
+
+def _scores(found: Findable, scores: Scores, kind: str, of: str) -> Iterator[Estimate]:
+    ceiling = found.ceiling()
+    for e, budget in enumerate(found.budgets):
+        for t, threshold in enumerate(found.thresholds):
+            conditions = {"budget": f"{budget:g}", "threshold": f"{threshold:g}"}
+            numbers = (float(part[t, e]) for part in (scores.value, scores.error, ceiling))
+            yield _score(found, f"synbench_score{kind}", conditions, of, *numbers)
+
+
+def _means(found: Findable, scores: Scores, kind: str, of: str) -> Iterator[Estimate]:
+    """Yield each budget's mean over the thresholds: few numbers for a summary."""
+    between = f"{min(found.thresholds):g} to {max(found.thresholds):g}"
+    ceiling = found.ceiling()
+    for e, budget in enumerate(found.budgets):
+        # The mean of the standard errors bounds that of the mean, however the thresholds' scores depend on each other.
+        numbers = (float(part[:, e].mean()) for part in (scores.value, scores.error, ceiling))
+        average = f"{of}, on average over thresholds {between}"
+        yield _score(found, f"mean_synbench_score{kind}", {"budget": f"{budget:g}"}, average, *numbers)
+
+
+def _score(
+    found: Findable, quantity: str, conditions: Conditions, of: str, value: float, error: float, ceiling: float
+) -> Estimate:
+    how = f"standard error {error:.2g} from the influence of each sample"
+    if error == 0:
+        how = "no scale was above the threshold; upper end from the Wilson limits of the accuracies"
+    return Estimate(
+        quantity=quantity,
+        conditions=conditions,
+        value=value,
+        low=max(0.0, value - Z * error),
+        high=value + Z * error if error else max(value, ceiling),
+        n=found.n,
+        method=f"{how}; {found.n} samples per set, {found.crowding:.2g} features per sample",
+        unit="share of the reference area",
+        claim=Claim.ESTIMATE,
+        of=f"separability kept {of}",
+        better="higher",
+        statistic="whole",
+    )
+
+
+def _suggestions(found: Findable, scores: Scores, kind: str) -> Iterator[Estimate]:
+    """Yield for each threshold the budget for robust linear probing with the highest score, and those it ties with."""
+    for t, threshold in enumerate(found.thresholds):
+        best, *others = tied(scores.value[t], scores.covariance[t], Z)
+        value, reason = found.budgets[best], None
+        alike = sorted([value, *(found.budgets[k] for k in others)])
+        if not bool((scores.value[t] > 0).any()):
+            value, alike, reason = nan, [nan], "every budget scores 0, so none is suggested"
+        elif len(alike) > 1:
+            reason = f"at threshold {threshold:g} the budgets {', '.join(f'{budget:g}' for budget in alike)} are tied"
+        conditions: Conditions = {"threshold": f"{threshold:g}"}
+        yield Estimate(
+            quantity=f"suggested_budget{kind}",
+            conditions=conditions,
+            value=value,
+            low=min(alike),
+            high=max(alike),
+            n=found.n,
+            method="highest score; the interval spans the budgets whose score is not significantly lower",
+            unit="share of the distance between classes",
+            claim=Claim.ESTIMATE,
+            of="budget for robust linear probing",
+            better="neither",
+            reason=reason,
+        )
+
+
+def cautions(found: Findable, limit: int | None) -> tuple[str, ...]:
+    """Return the sentences a reader must see beside the scores; ``limit`` is the one on encodings, where it cut them."""
+    said = []
+    n, d, rank = found.n, found.features, int(found.seen["rank"].max())
+    if rank == 0:
+        said.append(
+            "COLLAPSED: all inputs of one class have the same code up to rounding, at every scale; no rule can be fitted, "
+            "and the scores are 0 by definition."
+        )
+    elif rank == 1:
+        said.append("The codes vary along one direction only, so all budgets share one rule and one score.")
+    elif rank < min(d, n - 2):
+        said.append(
+            f"The codes vary in {rank} of {d} directions; class differences along the others, which have no variance to "
+            "compare them with, are left out."
+        )
+    if d > n - 2:
+        said.append(
+            f"{d} features for {n} train samples per scale: the covariance is singular and the rules cannot be trusted; "
+            "raise synbench.samples, or set it to auto."
+        )
+    elif found.crowding > CROWDED:
+        said.append(
+            f"{d} features for {n} train samples per scale ({found.crowding:.2g} per sample): the scores are too low, the "
+            "extrapolated ones nearer but outside their intervals, and the suggested budgets unreliable; raise "
+            "synbench.samples, or set it to auto."
+        )
+    if limit is not None:
+        error = float(found.scores(WHOLE).error.max())
+        said.append(
+            f"The limit of {limit:,} encodings bought {n:,} samples per set: standard errors up to {error:.2g}, "
+            f"{found.crowding:.2g} features per sample."
+        )
+    return tuple(said)

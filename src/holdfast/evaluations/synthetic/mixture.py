@@ -1,0 +1,80 @@
+"""The class-conditional Gaussian: ``y = +1`` or ``-1`` with probability 1/2, and ``x | y ~ N(y mu, Sigma)``.
+
+With ``Sigma = I`` a sample needs no more memory than itself, at any image size. Ko et al. 2022 (SynBench),
+https://arxiv.org/abs/2210.02989, section 3.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import pi, sqrt
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.noise import Noise
+
+DIRECTIONS = ("ones", "smooth", "signs")
+
+
+def direction(kind: str, shape: tuple[int, ...], seed: int = 0) -> Float[Tensor, "*pixels"]:
+    """Return the unit vector along which the class means lie, of the inputs' ``shape``.
+
+    ``ones`` brightens every input value alike (published); ``smooth`` is one half cosine across each of the last two
+    axes, which averages to zero; ``signs`` is an equal number in every place with a sign drawn by ``seed``.
+
+    Example:
+        >>> direction("ones", (1, 2, 2))
+        tensor([[[0.5000, 0.5000],
+                 [0.5000, 0.5000]]], dtype=torch.float64)
+    """
+    if kind not in DIRECTIONS:
+        raise HoldfastError(f"unknown direction {kind!r}; {nearest(kind, list(DIRECTIONS))}")
+    if kind == "signs":
+        vector = Noise.of(seed, ["direction"]).signs(shape, torch.float64)[0]
+    else:
+        vector = torch.ones(shape, dtype=torch.float64)
+    for axis in range(max(0, len(shape) - 2), len(shape)) if kind == "smooth" else ():
+        size = shape[axis]
+        wave = torch.cos(pi * (torch.arange(size, dtype=torch.float64) + 0.5) / size)
+        if size > 1:  # along a single place there is nothing to vary
+            vector = vector * wave.reshape(-1, *[1] * (len(shape) - axis - 1))
+    return vector / vector.norm()
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Two Gaussians around ``mean`` and ``-mean``; without a ``covariance`` every input value varies by 1 on its own."""
+
+    mean: Float[Tensor, "*pixels"]
+    covariance: Float[Tensor, "d d"] | None = None
+
+    @cached_property
+    def _root(self) -> Float[Tensor, "d d"]:
+        """A matrix whose square is the covariance, which may be singular."""
+        assert self.covariance is not None
+        values, vectors = torch.linalg.eigh(self.covariance)
+        return vectors * values.clamp_min(0).sqrt() @ vectors.T
+
+    def sample(self, noise: Noise, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Float[Tensor, "b"]]:
+        """Return one input per stream of ``noise``, shape (b, *pixels), and the classes, +1 or -1."""
+        shape = tuple(self.mean.shape)
+        labels = noise.fork("class").signs((), dtype)
+        spread = noise.fork("spread").normal(shape, dtype)
+        if self.covariance is not None:
+            spread = (spread.flatten(1) @ self._root.to(spread)).reshape(-1, *shape)
+        return labels.reshape(-1, *[1] * len(shape)) * self.mean.to(spread) + spread, labels
+
+    def accuracy(self) -> float:
+        """Return the accuracy of the best classifier, ``Phi(sqrt(mu' Sigma^-1 mu))``; for ``Sigma = I`` it is Phi(|mu|).
+
+        Example:
+            >>> round(Mixture(torch.full((4,), 0.5)).accuracy(), 4)
+            0.8413
+        """
+        mean = self.mean.double().flatten()
+        solved = mean if self.covariance is None else torch.linalg.solve(self.covariance.double(), mean)
+        return float(torch.special.ndtr(torch.tensor(sqrt(float(mean @ solved)), dtype=torch.float64)))

@@ -1,0 +1,136 @@
+"""What is seen of an encoder at one scale of the mixture: how well the robust rules do on its codes.
+
+A scale has a fresh train set, from which the rules are fitted, and a fresh test set. Both are drawn, encoded and forgotten
+batch by batch. Rules are also fitted on each half of the train set, to see what more samples would change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import isfinite
+from operator import add
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.encoder import Codes, Domain, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.run import Observed
+from holdfast.evaluations.synthetic.mixture import Mixture, direction
+from holdfast.evaluations.synthetic.moments import Pooled
+from holdfast.evaluations.synthetic.rules import Rules
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+
+CHUNK = 1024
+"""Codes held at a time."""
+PER_FEATURE = 20
+"""Train samples per feature that ``auto`` asks for: a bias of a few percent."""
+
+
+@final
+@dataclass(frozen=True)
+class Probe(Observation):
+    """Accuracies and bounds of the robust rules, scale by scale: its rows are scales, not images."""
+
+    scales: tuple[float, ...]
+    budgets: tuple[float, ...]
+    samples: int | str
+    encodings: int
+    direction: str
+    name = "mixture"
+    version = 1
+
+    def ids(self, population: Population) -> tuple[str, ...]:
+        return tuple(f"s={scale:g}" for scale in self.scales)
+
+    def inputs(self, population: Population) -> int:
+        return 2 * self.drawn(features(population))
+
+    def rows(self, population: Population) -> list[int]:
+        return list(range(len(self.scales)))
+
+    def wanted(self, features: int) -> int:
+        """Return how many samples each set of each scale should have."""
+        return self.samples if isinstance(self.samples, int) else PER_FEATURE * features
+
+    def drawn(self, features: int) -> int:
+        """Return how many it has: as many as the encodings allow."""
+        return min(self.wanted(features), self.encodings // (2 * len(self.scales)))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        """Return for each scale, with ``p`` the rules of the first half, the second half and the whole train set:
+
+        ``right`` and ``bound``, shape (b, p, e), the means of ``c`` (1 where a test sample is classified rightly) and of
+        ``B c``; ``products``, shape (b, 2pe, 2pe), the mean products of all (c, B c), of which p is the slowest index; and
+        ``rank``, shape (b,), of the whole set's covariance.
+        """
+        seen = [self._scale(population, self.scales[row]) for row in rows]
+        return {name: torch.stack([one[name] for one in seen]) for name in seen[0]}
+
+    def _scale(self, population: Population, scale: float) -> Observed:
+        mixture = Mixture(scale * direction(self.direction, population.encoder.domain.shape, population.run.seed))
+        n = self.drawn(features(population))
+
+        def chunks(of: str, rows: range) -> Iterator[tuple[Codes, Float[Tensor, "b"]]]:
+            for start in range(rows.start, rows.stop, CHUNK):
+                yield _encoded(population, mixture, (of, scale), range(start, min(start + CHUNK, rows.stop)))
+
+        halves = [
+            reduce(add, (Pooled.of(*chunk) for chunk in chunks("train", rows)))
+            for rows in (range(n // 2), range(n // 2, n))
+        ]
+        rules = [Rules.fit(pooled, self.budgets, population.run.dtype) for pooled in (*halves, halves[0] + halves[1])]
+        tested = [_tested(rules, *chunk) for chunk in chunks("test", range(n))]
+        return {
+            **{name: torch.stack([part[name] for part in tested]).sum(0) / n for name in tested[0]},
+            "rank": torch.tensor(rules[-1].rank, device=rules[-1].middle.device),
+        }
+
+
+def _tested(rules: Sequence[Rules], codes: Codes, labels: Float[Tensor, "b"]) -> Observed:
+    """Return the sums over samples that ``Probe`` averages."""
+    judged = [rule(codes, labels) for rule in rules]
+    every = torch.cat([part.double() for pair in judged for part in pair], 1)
+    right, bound = every.sum(0).reshape(len(rules), 2, -1).unbind(1)
+    return {"right": right, "bound": bound, "products": every.T @ every}
+
+
+def _encoded(
+    population: Population, mixture: Mixture, stream: tuple[str, float], rows: range
+) -> tuple[Codes, Float[Tensor, "b"]]:
+    """Return the codes of samples ``rows`` of one set, and their classes.
+
+    The Gaussians leave the encoder's domain, as published: clipping them would change their distances. So the encoder is
+    entered where inputs are not checked.
+    """
+    run = population.run
+
+    def work(batch: Sequence[int]) -> Observed:
+        noise = run.noise([f"sample {row}" for row in batch]).fork(*stream)
+        inputs, labels = mixture.sample(noise, run.dtype)
+        return {"codes": population.encode(placed(inputs, population.encoder.domain)), "labels": labels}
+
+    seen = run.batches(rows, work)
+    if not torch.isfinite(seen["codes"]).all():
+        raise HoldfastError(
+            f"{population.encoder.name} returned NaN or infinite codes for Gaussian inputs of scale {stream[1]:g}, which "
+            "leave its domain; check its weights and precision, or leave synbench out"
+        )
+    return seen["codes"], seen["labels"]
+
+
+def placed(inputs: Pixels, domain: Domain) -> Pixels:
+    """Return ``inputs`` with their origin in the middle of ``domain`` and its width as their unit (0.5 + x for pixels)."""
+    if not (isfinite(domain.low) and isfinite(domain.high)):
+        return inputs
+    return (domain.low + domain.high) / 2 + (domain.high - domain.low) * inputs
+
+
+def features(population: Population) -> int:
+    """Return how many numbers a code has."""
+    return population.codes.shape[1]

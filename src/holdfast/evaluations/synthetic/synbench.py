@@ -1,0 +1,88 @@
+"""SynBench: how much of the separability of a known Gaussian mixture an encoder keeps, with no data at all.
+
+Ko, Chen, Mohapatra, Das and Daniel 2022, https://arxiv.org/abs/2210.02989. The numbers are defined in ``score``, the rules
+they rest on in ``bayes``. Departures: exact areas (``mode`` gives the published sum), an exact solver, the expected bound
+averaged over all correct samples (the authors' program averages the means of batches of 256, which moves a score by less
+than 0.0001), and every score with its interval and with the bias of finite samples estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.records import Findings
+from holdfast.core.run import Observed
+from holdfast.evaluations.synthetic.bayes import check_budgets
+from holdfast.evaluations.synthetic.curves import curves
+from holdfast.evaluations.synthetic.findings import Findable, cautions, estimates
+from holdfast.evaluations.synthetic.mixture import DIRECTIONS
+from holdfast.evaluations.synthetic.probe import Probe, features
+from holdfast.evaluations.synthetic.reference import SCALES
+from holdfast.evaluations.synthetic.score import MODES
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.population import Population
+
+FEWEST = 64
+"""Samples per set below which a half of it may well hold one class only."""
+
+
+@final
+@dataclass(frozen=True)
+class SynBench(Evaluation):
+    """How much of the separability of synthetic Gaussian classes the representation keeps; looks at no image."""
+
+    scales: tuple[float, ...] = SCALES
+    thresholds: tuple[float, ...] = (0.7, 0.75, 0.8, 0.85, 0.9)
+    budgets: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
+    samples: int | str = 2048
+    encodings: int = 2_000_000
+    direction: str = "ones"
+    mode: str = "exact"
+    name = "synbench"
+    version = 2
+    title = "SynBench: synthetic classes"
+    meaning = (
+        "Two Gaussian classes are fed to the encoder, which then needs no images; the score compares the accuracy and the "
+        "margin of the best robust linear rule on its codes with what the classes themselves allow: 1 keeps all, 0 nothing. "
+        "It depends strongly on the direction in which the classes differ and on the grid of scales, which the settings "
+        "record, and it does not see robustness to attacks."
+    )
+    headline = ("mean_synbench_score_extrapolated", "mean_synbench_score")
+
+    def __post_init__(self) -> None:
+        if len(set(self.scales)) < 2 or min(self.scales) <= 0:
+            raise HoldfastError(f"synbench needs two scales or more, all positive, got {self.scales}")
+        for threshold in self.thresholds:
+            if not 0.5 < threshold < 1:
+                raise HoldfastError(f"synbench thresholds are accuracies between 0.5 and 1, got {threshold:g}")
+        if not self.thresholds or not self.budgets:
+            raise HoldfastError("synbench needs at least one threshold and one budget")
+        check_budgets(self.budgets)
+        for value, known in ((self.direction, DIRECTIONS), (self.mode, MODES)):
+            if value not in known:
+                raise HoldfastError(f"synbench does not know {value!r}; {nearest(value, list(known))}")
+        if self.samples != "auto" and not (isinstance(self.samples, int) and self.samples >= FEWEST):
+            raise HoldfastError(f"synbench takes samples of {FEWEST} or more per set, or auto, got {self.samples!r}")
+        fewest = 2 * FEWEST * len(self.scales)
+        if self.encodings < fewest:
+            raise HoldfastError(
+                f"{len(self.scales)} scales need at least {fewest} encodings, got {self.encodings}; "
+                "allow more, or give fewer scales"
+            )
+
+    def observation(self) -> Probe:
+        return Probe(self.scales, self.budgets, self.samples, self.encodings, self.direction)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        seen = {name: values.double().cpu() for name, values in observed.items()}
+        probe, d = self.observation(), features(population)
+        found = Findable(seen, self.scales, self.budgets, self.thresholds, self.mode, probe.drawn(d), d)
+        return Findings(
+            ids=(),  # no number belongs to one image
+            estimates=estimates(found),
+            curves=curves(seen, self.scales, self.budgets, min(self.thresholds)),
+            warnings=cautions(found, self.encodings if found.n < probe.wanted(d) else None),
+        )

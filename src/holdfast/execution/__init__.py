@@ -1,0 +1,1 @@
+"""From a request to a table of stored results."""

@@ -1,0 +1,252 @@
+"""What an attack leaves on disk, made so that anybody can check it against the encoder.
+
+attack.json          settings, numbers per image, and the replay of the saved pixels
+attack.safetensors   clean and attacked pixels and codes, exactly; ids in the header
+images/NAME.png      attacked images, rounded to 256 levels (for inputs that are images)
+sheet.png            the images that moved most and least: clean, attacked, change, target
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import b64decode
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from holdfast.attacks.base import within
+from holdfast.attacks.presets import Preset
+from holdfast.core.divergences import Cosine, L2Distance
+from holdfast.core.encoder import Codes, Domain, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.pictures import ends, png, row
+from holdfast.core.records import SCHEMA_VERSION, EncoderInfo, ImagesInfo, Number, Picture, Record
+from holdfast.core.run import Observed
+from holdfast.evaluations.attacked.pictures import change
+from holdfast.execution.adversarial import Adversarial
+from holdfast.execution.provenance import provenance
+from holdfast.protocol.population import Population
+from holdfast.report.sheet import draw
+
+PIXELS = "attack.safetensors"
+SHOWN = 4
+"""So many of the images that moved most, and as many of those that moved least, are on the sheet."""
+
+
+class Moved(Record):
+    """What the attack did to one image (or to one view of it)."""
+
+    id: str
+    target: str | None
+    clean_gain: Number
+    """The objective at the clean image."""
+    gain: Number
+    """The objective at the attacked image."""
+    norm: Number
+    """The size of the perturbation, in the norm of the ball."""
+    l2: Number
+    """How far the code moved."""
+    cosine: Number
+    png: str | None
+    l2_of_png: Number | None
+    """How far the code of the PNG file is from the clean one: rounding to 256 levels may undo an attack or help it."""
+
+
+class Replay(Record):
+    """The saved pixels, read back and encoded once more."""
+
+    in_range: bool
+    in_ball: bool
+    largest_norm: Number
+    code_difference: Number
+    """The largest difference to the saved codes, as a share of the largest code."""
+    same_codes: bool
+    """Whether that is no more than rounding."""
+
+    @property
+    def passed(self) -> bool:
+        return self.in_range and self.in_ball and self.same_codes
+
+
+class AttackRecord(Record):
+    """Everything about an attack but the pixels."""
+
+    schema_version: int = SCHEMA_VERSION
+    encoder: EncoderInfo
+    images: ImagesInfo
+    settings: dict[str, str]
+    batch_sizes: tuple[int, ...] | None
+    """For an objective that looks at whole batches: how large they were, for that changes the result."""
+    clean_distance: Number
+    """The median l2 distance of two clean codes, with which displacements compare; nan of a single image."""
+    moved: tuple[Moved, ...]
+    replay: Replay
+    provenance: dict[str, str]
+
+
+def keep(population: Population, preset: Preset, found: Adversarial, folder: Path, started: datetime) -> AttackRecord:
+    """Write ``found``, which ``preset`` made of ``population``, under ``folder`` and return its record.
+
+    Raises:
+        HoldfastError: the folder cannot be written.
+    """
+    domain = population.encoder.domain
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _save(found, folder / PIXELS)
+        pngs = _pngs(found, domain, folder)
+        if pngs:
+            draw(_shown(population, preset, found), folder / "sheet.png")
+        record = _record(population, preset, found, folder, pngs, started)
+        (folder / "attack.json").write_text(record.model_dump_json(indent=1), encoding="utf-8")
+    except OSError as error:
+        raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+    return record
+
+
+def _save(found: Adversarial, path: Path) -> None:
+    tensors = {
+        "clean": found.clean,
+        "attacked": found.attacked,
+        "clean_codes": found.clean_codes,
+        "attacked_codes": found.codes,
+    }
+    whole = {name: values.contiguous() for name, values in tensors.items()}
+    path.write_bytes(save(whole, {"ids": json.dumps(found.ids)}))
+
+
+def _pngs(found: Adversarial, domain: Domain, folder: Path) -> list[str]:
+    """Write the attacked images as files and return their paths below ``folder``; none for inputs that are no images."""
+    written = []
+    for place, (name, pixels) in enumerate(zip(found.ids, found.attacked, strict=True)):
+        content = png(pixels, domain)
+        if content is None:
+            return []
+        # The number tells apart ids that differ in characters no file name holds, or in their endings alone.
+        plain = re.sub(r"[^\w.]+", "_", re.sub(r"\.[A-Za-z]\w*$", "", name))[-60:]
+        file = f"images/{place:05d}-{plain}.png"
+        (folder / "images").mkdir(exist_ok=True)
+        (folder / file).write_bytes(b64decode(content))
+        written.append(file)
+    return written
+
+
+def _shown(population: Population, preset: Preset, found: Adversarial) -> list[Picture]:
+    """Return the rows of the sheet."""
+    domain = population.encoder.domain
+    moved = L2Distance()(found.codes, found.clean_codes)
+    rows = []
+    for place in ends(moved.tolist(), SHOWN):
+        clean, attacked = found.clean[place], found.attacked[place]
+        parts = {"clean": clean, "attacked": attacked, "change": change(clean, attacked, domain, preset.ball.radius)}
+        if found.targets:
+            parts["target"] = population.pixels([found.targets[place]])[0]
+        rows.append(row(f"{found.ids[place]}\nmoved by {moved[place]:.3g} (l2)", parts, domain))
+    return [shown for shown in rows if shown is not None]
+
+
+def _record(
+    population: Population, preset: Preset, found: Adversarial, folder: Path, pngs: list[str], started: datetime
+) -> AttackRecord:
+    encoder, images, run = population.encoder, population.images, population.run
+    return AttackRecord(
+        encoder=EncoderInfo(
+            name=encoder.name,
+            source=encoder.source,
+            fingerprint=encoder.fingerprint,
+            parameters=encoder.parameters,
+            features=found.codes.shape[1],
+            inputs=encoder.inputs,
+            warnings=(encoder.caution,) if encoder.caution else (),
+        ),
+        images=ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images)),
+        settings={
+            "objective": str(preset.goal),
+            "attack": str(preset.attack),
+            "ball": str(preset.ball),
+            "source": preset.source,
+            "seed": str(run.seed),
+            "precision": run.precision,
+        },
+        batch_sizes=None if preset.goal.per_sample else found.batches,
+        clean_distance=_clean_distance(population),
+        moved=_moved(population, preset, found, folder, pngs),
+        replay=replay(population, preset, folder / PIXELS),
+        provenance=provenance(run, started),
+    )
+
+
+def _clean_distance(population: Population) -> float:
+    if len(population.images) < 2:
+        return nan
+    codes = population.codes
+    return float(L2Distance()(codes, codes[population.partners]).median())
+
+
+def _moved(
+    population: Population, preset: Preset, found: Adversarial, folder: Path, pngs: list[str]
+) -> tuple[Moved, ...]:
+    ids = population.images.ids
+    columns: dict[str, list[Any]] = {
+        "id": list(found.ids),
+        "target": [ids[row] for row in found.targets] if found.targets else [None] * len(found.ids),
+        "clean_gain": found.clean_gain.tolist(),
+        "gain": found.gain.tolist(),
+        "norm": preset.ball.norm(found.attacked - found.clean).tolist(),
+        "l2": L2Distance()(found.codes, found.clean_codes).tolist(),
+        "cosine": Cosine()(found.codes, found.clean_codes).tolist(),
+        "png": list(pngs) or [None] * len(found.ids),
+        "l2_of_png": [None] * len(found.ids),
+    }
+    if pngs:
+        domain = population.encoder.domain
+        codes = _codes(
+            population, lambda rows: torch.stack([_read(folder / pngs[row], domain) for row in rows]), len(pngs)
+        )
+        columns["l2_of_png"] = L2Distance()(codes, found.clean_codes).tolist()
+    return tuple(Moved(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True))
+
+
+def _read(path: Path, domain: Domain) -> Float[Tensor, "channels height width"]:
+    """Return the image in a PNG file as the encoder's input."""
+    from PIL import Image
+
+    levels = torch.from_numpy(np.array(Image.open(path)))
+    levels = levels[None] if levels.ndim == 2 else levels.permute(2, 0, 1)
+    return domain.clip(domain.low + (domain.high - domain.low) * levels.double() / 255).float()
+
+
+def replay(population: Population, preset: Preset, path: Path) -> Replay:
+    """Return whether the pixels saved at ``path`` keep the rules and give the saved codes."""
+    saved = load_file(path)
+    clean, attacked, codes = saved["clean"], saved["attacked"], saved["attacked_codes"]
+    domain, ball = population.encoder.domain, preset.ball
+    again = _codes(population, lambda rows: attacked[list(rows)], len(attacked))
+    size = max(float(codes.abs().max()), torch.finfo(codes.dtype).tiny)
+    difference = float((again - codes).abs().max()) / size
+    return Replay(
+        in_range=bool(((attacked >= domain.low) & (attacked <= domain.high)).all()),
+        in_ball=bool(within(clean, attacked, ball).all()),
+        largest_norm=float(ball.norm(attacked - clean).max()),
+        code_difference=difference,
+        same_codes=difference <= torch.finfo(codes.dtype).eps ** 0.5,
+    )
+
+
+def _codes(population: Population, pixels: Callable[[Sequence[int]], Pixels], count: int) -> Codes:
+    """Return the codes of ``count`` images, encoded in batches."""
+    run = population.run
+
+    def work(rows: Sequence[int]) -> Observed:
+        return {"codes": population.encode(pixels(rows).to(run.device, run.dtype)).cpu()}
+
+    return run.batches(range(count), work)["codes"]

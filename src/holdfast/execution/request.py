@@ -1,0 +1,205 @@
+"""From flags and TOML to a request, and from the request to evaluations.
+
+Later wins: the evaluations' own defaults (the papers'), the suite, the TOML file, the flags. A TOML file has the
+request's fields as its keys and one table per evaluation, whose keys are that evaluation's fields.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+import warnings
+from collections.abc import Mapping, Sequence
+from inspect import formatannotation
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+import holdfast.attacks.presets  # noqa: F401  (teaches `convert` to read attacks)
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
+from holdfast.core.records import Record
+from holdfast.core.settings import convert, fields_of, number
+from holdfast.encoders.reference import Options, named
+from holdfast.execution.catalog import evaluations
+from holdfast.execution.suites import SUITES, suite_settings
+from holdfast.protocol.evaluation import Evaluation
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+def _several(given: Any) -> Any:
+    """Return what may be given once as it is given several times."""
+    return () if given is None else (given,) if isinstance(given, str) else given
+
+
+class Request(Record):
+    """What ``holdfast evaluate`` is asked to do. A field's name is its flag and its TOML key."""
+
+    encoders: tuple[str, ...] = ()
+    images: str | None = None
+    suite: str = "quick"
+    only: tuple[str, ...] = ()
+    eps: tuple[str | float, ...] = ()
+    ball: tuple[str, ...] = ()
+    seed: int = 0
+    attack_seed: int | None = None
+    device: str = "cpu"
+    precision: str = "float32"
+    batch_size: int = 256
+    limit: int | None = Field(default=None, ge=1)
+    budget: float | None = Field(default=None, gt=0)
+    baselines: tuple[str, ...] = ()
+    arch: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
+    size: int | None = Field(default=None, ge=1)
+    trust_remote_code: bool = False
+    black_box: bool = False
+    cluster: str | None = None
+    out: str | None = None
+    settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+
+def request(flags: Mapping[str, Any], file: Path | None = None) -> Request:
+    """Return the request that ``file`` and, over it, the given ``flags`` make.
+
+    Raises:
+        HoldfastError: a key, a value or a combination makes no sense.
+    """
+    given = _read(file) if file else {}
+    if "eps" in flags or "ball" in flags:
+        given = {name: value for name, value in given.items() if name not in ("eps", "ball")}
+    merged = {**given, **flags, "settings": _merged(given.get("settings", {}), flags.get("settings", {}))}
+    try:
+        asked = Request.model_validate(merged)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise HoldfastError(f"{where}: {first['msg'].lower()}, got {first['input']!r}") from error
+    if asked.eps and asked.ball:
+        raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
+    if asked.suite not in SUITES:
+        raise HoldfastError(f"unknown suite {asked.suite!r}; {nearest(asked.suite, list(SUITES))}")
+    return asked
+
+
+def references(asked: Request) -> list[tuple[str, Options]]:
+    """Return each encoder that ``asked`` names with its options; several ``arch`` belong to checkpoints in their order.
+
+    Raises:
+        HoldfastError: there are several ``arch``, and not one for each checkpoint.
+    """
+    own = [named(reference)[1].startswith("checkpoint:") for reference in asked.encoders]
+    if asked.arch and not any(own):
+        warnings.warn(
+            f"--arch {asked.arch[0]} changes nothing: no encoder is a checkpoint", HoldfastWarning, stacklevel=2
+        )
+    if len(asked.arch) > 1 and len(asked.arch) != sum(own):
+        raise HoldfastError(
+            f"{len(asked.arch)} --arch for {sum(own)} checkpoints; give one for all of them, or one for each in their order"
+        )
+    architectures = iter(asked.arch if len(asked.arch) > 1 else asked.arch * sum(own))
+    return [
+        (reference, Options(next(architectures, None) if mine else None, asked.size, asked.trust_remote_code))
+        for reference, mine in zip(asked.encoders, own, strict=True)
+    ]
+
+
+def planned(asked: Request, operations: int = 0) -> list[Evaluation]:
+    """Return the evaluations that ``asked`` names, with their settings, for encoders of up to so many operations."""
+    known = evaluations()
+    for name in (*asked.only, *asked.settings):
+        if name not in known:
+            raise HoldfastError(f"unknown evaluation {name!r}; {nearest(name, list(known))}")
+    kinds = [known[name] for name in asked.only or known if not (asked.black_box and known[name].needs_gradients)]
+    if left_out := [name for name in asked.only if known[name] not in kinds]:
+        raise HoldfastError(f"{', '.join(left_out)} need the encoder's gradients; leave them out with --black-box")
+    balls = [*asked.ball, *(str(Linf(convert(str(radius), "float", "eps"))) for radius in asked.eps)]
+    with_balls = [kind for kind in kinds if attacks_in_balls(kind)]
+    if balls and not with_balls:
+        advice = next((f"; use --set {k.name}.balls={balls[0]}" for k in kinds if "balls" in fields_of(k)), "")
+        raise HoldfastError(f"eps and ball change nothing: {', '.join(asked.only)} attack in no ball{advice}")
+    for name in set(asked.settings) - {kind.name for kind in kinds}:
+        warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
+    over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
+    blind = {kind.name: dict.fromkeys(attack_fields(kind), "square") for kind in kinds} if asked.black_box else {}
+    chosen = _merged(_merged(_merged(suite_settings(asked.suite, operations), over), blind), asked.settings)
+    return [build(kind, chosen.get(kind.name, {})) for kind in kinds]
+
+
+def attacks_in_balls(kind: type[Evaluation]) -> bool:
+    """Return whether the ``balls`` of ``kind`` are those of attacks, which eps and ball set."""
+    return "balls" in fields_of(kind) and bool(attack_fields(kind))
+
+
+def attack_fields(kind: type[Evaluation]) -> list[str]:
+    """Return the settings of ``kind`` that are attacks."""
+    return [name for name, field in fields_of(kind).items() if re.search(r"\bAttack\b", _annotation(field.type))]
+
+
+def asked_balls(plan: Sequence[Evaluation]) -> set[Ball]:
+    """Return the balls of attacks that somebody asked for; where a default one is too wide, its cell alone fails."""
+    balls: set[Ball] = set()
+    for one in plan:
+        if attacks_in_balls(kind := type(one)):
+            balls |= {*vars(one)["balls"]} - {*cast(tuple[Ball, ...], fields_of(kind)["balls"].default)}
+    return balls
+
+
+def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:
+    """Return the evaluation of this ``kind`` whose settings are ``values``: texts, or what JSON and TOML hold.
+
+    Example:
+        >>> from holdfast.evaluations.attacked.displacement import Displacement
+        >>> build(Displacement, {"atacked": 5})
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: displacement has no setting 'atacked'; did you mean 'attacked'? known: ...
+    """
+    known = fields_of(kind)
+    for name in values:
+        if name not in known:
+            raise HoldfastError(f"{kind.name} has no setting {name!r}; {nearest(name, list(known))}")
+    return kind(
+        **{name: _value(value, _annotation(known[name].type), f"{kind.name}.{name}") for name, value in values.items()}
+    )
+
+
+def _annotation(kind: Any) -> str:
+    """Return an annotation as it is written, whether or not its module postpones evaluation."""
+    return re.sub(r"(?:\w+\.)+(\w+)", r"\1", kind if isinstance(kind, str) else formatannotation(kind))
+
+
+def _value(value: Any, annotation: str, where: str) -> Any:
+    if several := re.fullmatch(r"tuple\[(.+), \.\.\.\]", annotation):
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(_value(part, several[1], where) for part in parts)
+    if isinstance(value, (list, tuple, dict)):
+        raise HoldfastError(f"{where}: expected one {annotation}, got {value!r}")
+    text = number(value) if isinstance(value, float) else str(value)
+    if annotation.endswith(" | None"):
+        return None if text in ("none", "None") else convert(text, annotation.removesuffix(" | None"), where)
+    return convert(text, annotation, where)
+
+
+def _merged(below: Settings, above: Settings) -> dict[str, dict[str, Any]]:
+    """Return settings by evaluation and field, those ``above`` winning."""
+    return {name: {**below.get(name, {}), **above.get(name, {})} for name in {**below, **above}}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Return the request in a TOML file, its tables gathered under ``settings``."""
+    try:
+        content = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise HoldfastError(f"cannot read --config {file}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # no TOML, no text, too large a number, or too deeply nested
+        raise HoldfastError(f"{file} is not valid TOML: {error}") from error
+    known = [name for name in Request.model_fields if name != "settings"]
+    tables = evaluations()
+    for key, value in content.items():
+        if key not in (tables if isinstance(value, dict) else known):
+            raise HoldfastError(f"{file} has an unknown key {key!r}; {nearest(key, [*known, *tables])}")
+    return {
+        **{key: value for key, value in content.items() if not isinstance(value, dict)},
+        "settings": {key: value for key, value in content.items() if isinstance(value, dict)},
+    }

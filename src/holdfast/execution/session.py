@@ -1,0 +1,170 @@
+"""A request carried out: encoders and images loaded, the table filled, the report written."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from time import monotonic
+
+from holdfast import data
+from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
+from holdfast.core.images import Images
+from holdfast.core.records import Failure, Result
+from holdfast.core.run import Run
+from holdfast.encoders import load
+from holdfast.encoders.baseline import random_init, raw_pixels
+from holdfast.encoders.builtin import names
+from holdfast.encoders.reference import named
+from holdfast.execution.engines.base import Engine
+from holdfast.execution.engines.local import Local
+from holdfast.execution.engines.ray import Ray
+from holdfast.execution.request import Request, asked_balls, planned, references
+from holdfast.execution.store import Store, StoreError
+from holdfast.execution.suites import LARGE, suite_settings
+from holdfast.execution.table import Progress, evaluate
+from holdfast.execution.work import operations
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.report import write
+
+TOUR = "builtin:digits"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a request."""
+
+    results: Sequence[Result]
+    failures: Sequence[Failure]
+    report: Path
+
+    @property
+    def cells(self) -> int:
+        """How many cells were asked for."""
+        return len(self.results) + len(self.failures)
+
+
+def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
+    """Return what came of ``asked``. Everything it names is loaded first, so that a wrong name costs no computing.
+
+    Raises:
+        HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
+    """
+    began, evaluations = monotonic(), planned(asked)
+    run = Run(asked.seed, asked.device, asked.precision, asked.batch_size, asked.attack_seed)
+    reference = images_reference(asked)
+    store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
+    encoders = encoders_of(asked)
+    evaluations = sized(asked, encoders) or evaluations
+    for ball, encoder in product(asked_balls(evaluations), encoders):
+        ball.check(encoder.domain)
+
+    @cache
+    def loaded(domain: Domain, geometry: Geometry | None) -> Images:
+        return data.load(reference, domain, geometry, limit=asked.limit, seed=asked.seed)
+
+    def images_for(encoder: Encoder) -> Images:
+        return loaded(encoder.domain, encoder.geometry)
+
+    for encoder in encoders:
+        images_for(encoder)
+    store.request(asked.model_dump_json(indent=1))
+    results, failures = evaluate(
+        encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget, began
+    )
+    # The report shows the whole folder: an earlier command may have put other encoders there.
+    try:
+        written = write(store.results(), store.failures(), store.folder)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write the report in {store.folder}: {error.strerror or error}; all results are kept, "
+            "so free some space and run the same command again"
+        ) from error
+    return Outcome(results, failures, written["report.html"])
+
+
+def sized(asked: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return the plan of quick for large encoders, one for all of them, so that they can be compared; else nothing.
+
+    It follows their operations, not their speed, so that the same command always asks for the same.
+    """
+    largest = max(operations(encoder) for encoder in encoders) if asked.device == "cpu" else 0
+    if asked.suite != "quick" or largest <= LARGE:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warned when it was planned first
+        plan = planned(asked, largest)
+    name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
+    counts = suite_settings("quick", largest)["displacement"]
+    warnings.warn(
+        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick looks at {counts['attacked']} images "
+        "instead of 300 and attacks them less often; --suite standard asks for everything, --device cuda is faster",
+        HoldfastWarning,
+        stacklevel=2,
+    )
+    return plan
+
+
+def encoders_of(asked: Request) -> list[Encoder]:
+    """Return the encoders that ``asked`` names, the baselines last; two of one name are called by their source."""
+    if not asked.encoders and asked.images not in (None, TOUR):
+        raise HoldfastError(f"no encoder to measure on {asked.images}; name one, as in timm:resnet50")
+    own = [load(*reference) for reference in references(asked)] or [load(f"builtin:{name}") for name in names()]
+    encoders = [*own, *_baselines(asked, own)]
+    counted = Counter(encoder.name for encoder in encoders)
+    for encoder in encoders:
+        if counted[encoder.name] > 1:
+            encoder.name = encoder.source
+    return encoders
+
+
+def _baselines(asked: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
+    kinds = ("pixels", "random")
+    for name in asked.baselines:
+        if name not in kinds:
+            raise HoldfastError(f"unknown baseline {name!r}; {nearest(name, list(kinds))}")
+    made: list[Encoder] = []
+    if "pixels" in asked.baselines:
+        for encoder in {encoder.domain: encoder for encoder in reversed(encoders)}.values():
+            pixels = raw_pixels(encoder.domain)
+            pixels.geometry = encoder.geometry  # so that both see the same images
+            made.append(pixels)
+    if "random" in asked.baselines:
+        drawn: dict[str, tuple[Encoder, list[str]]] = {}
+        for encoder in encoders:
+            fresh = random_init(encoder, asked.seed)
+            drawn.setdefault(fresh.fingerprint, (fresh, []))[1].append(encoder.name)
+        for fresh, alike in drawn.values():  # one architecture has one random baseline
+            fresh.name = f"{' and '.join(alike)} (random weights)"
+            made.append(fresh)
+    return made
+
+
+def images_reference(asked: Request) -> str:
+    """Return the images that ``asked`` names, or the built-in ones for the built-in encoders."""
+    if asked.images is None and not all(named(given)[1].startswith("builtin:") for given in asked.encoders):
+        raise HoldfastError("no images to measure on; name a folder of them with --images")
+    return asked.images or TOUR
+
+
+def _engine(asked: Request) -> Engine:
+    if asked.cluster is None:
+        return Local()
+    return Ray(asked.cluster, gpus=1.0 if asked.device.startswith("cuda") else 0.0)
+
+
+def _short(reference: str) -> str:
+    """Return a word for a folder's name.
+
+    Example:
+        >>> _short("builtin:digits"), _short("/data/my photos/?labels=folders")
+        ('digits', 'my_photos')
+    """
+    path = reference.partition("?")[0].rstrip("/")
+    return re.sub(r"[^\w.]+", "_", re.split("[/:]", path)[-1]) or "images"

@@ -1,0 +1,109 @@
+"""How much work there is: the operations of an encoder, counted, and the seconds left, forecast from those measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from holdfast.core.encoder import Encoder
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Observation
+
+Piece = tuple[str, Observation | Evaluation]
+"""An encoder's name, and what is observed of it or concluded about it."""
+
+
+def operations(encoder: Encoder) -> int:
+    """Return the floating-point operations of one image's code, those of products and convolutions alone.
+
+    Counted rather than timed, so that the same encoder always has the same number. What torch does not see counts as 0,
+    and so does an encoder that fails: its examination says why.
+
+    Example:
+        >>> from torch import nn
+        >>> from holdfast.core.encoder import Domain
+        >>> operations(Encoder(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "linear", Domain((1, 8, 8))))
+        1280
+    """
+    weight = next(encoder.module.parameters(), torch.zeros(()))
+    image = torch.full((1, *encoder.domain.shape), encoder.domain.low, device=weight.device, dtype=weight.dtype)
+    counted = _Counting()
+    with torch.no_grad(), counted, suppress(Exception):
+        encoder.module(image)
+    return counted.operations
+
+
+class _Counting(TorchDispatchMode):
+    """Counts while it is entered; torch's own counter decomposes what it does not know, which takes seconds."""
+
+    operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if known := flop_registry.get(func.overloadpacket):
+            self.operations += known(*args, **(kwargs or {}), out_val=out)
+        return out
+
+
+@final
+@dataclass
+class Forecast:
+    """The seconds that pieces of work will take, from the pace of what was measured of them.
+
+    ``operations`` of each encoder, by name: what is known of one encoder tells of another in their proportion.
+    """
+
+    operations: Mapping[str, int]
+    measured: dict[Piece, list[tuple[int, float]]] = field(default_factory=dict)
+    waiting: dict[Piece, int] = field(default_factory=dict)
+    """How many rows of each piece are to be done."""
+    totals: dict[Observation | Evaluation, int] = field(default_factory=dict)
+    """How many rows there are of what was begun for some encoder."""
+
+    def expect(self, piece: Piece) -> None:
+        """Take note that ``piece`` is to be done; how many rows it has is not known yet."""
+        self.waiting[piece] = -1
+
+    def drop(self, piece: Piece) -> None:
+        """Take note that nothing more of ``piece`` will be done."""
+        self.waiting[piece] = 0
+
+    def tell(self, piece: Piece, rows: int, seconds: float, done: int, total: int) -> None:
+        """Take note that ``rows`` of ``piece`` took so long, and that so many are now ``done``."""
+        self.waiting[piece], self.totals[piece[1]] = total - done, total
+        if rows:
+            self.measured.setdefault(piece, []).append((rows, seconds))
+
+    def seconds(self, piece: Piece, rows: int) -> float | None:
+        """Return how long ``rows`` of ``piece`` will take, if that or the same of another encoder was measured."""
+        name, what = piece
+        if piece in self.measured:
+            return rows * self._pace(piece)
+        others = [
+            self._pace(other) * max(self.operations[name], 1) / max(self.operations[other[0]], 1)
+            for other in self.measured
+            if other[1] == what
+        ]
+        return rows * sum(others) / len(others) if others else None
+
+    @property
+    def left(self) -> float:
+        """Return the seconds that everything waiting will take, infinite while an observation in it is unknown."""
+        return sum(self._left(piece, rows) for piece, rows in self.waiting.items() if rows)
+
+    def _left(self, piece: Piece, rows: int) -> float:
+        found = self.seconds(piece, self.totals.get(piece[1], 1) if rows < 0 else rows)
+        # Nothing is known of conclusions before the end; most are short beside what they conclude from.
+        return (0.0 if isinstance(piece[1], Evaluation) else inf) if found is None else found
+
+    def _pace(self, piece: Piece) -> float:
+        # The first rows bear what is set up once (a fit, a traced graph), so later ones speak for the rest.
+        told = self.measured[piece][1:] or self.measured[piece]
+        return sum(seconds for _, seconds in told) / sum(rows for rows, _ in told)

@@ -1,0 +1,123 @@
+"""A measurement of an encoder: an observation of some samples, and what follows from it for all of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from holdfast.core.encoder import Encoder
+from holdfast.core.images import Images
+from holdfast.core.records import Findings, Picture, Result
+from holdfast.core.run import Observed, Run
+from holdfast.core.settings import READERS
+from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.population import Population
+
+
+@dataclass(frozen=True)
+class Evaluation(ABC):
+    """A measurement of an encoder on unlabelled images. Its fields are its settings; their defaults are the paper's."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    """Raised whenever the numbers change."""
+    uses_labels: ClassVar[bool] = False
+    """Whether ``conclude`` looks at labels, which are then part of its key."""
+    needs_gradients: ClassVar[bool] = False
+    """Whether the encoder must pass gradients or be traced, whatever the attacks are."""
+    title: ClassVar[str]
+    meaning: ClassVar[str]
+    """What the numbers mean, in two sentences: reports print it."""
+    headline: ClassVar[tuple[str, ...]]
+    """The quantities that stand for this evaluation in a summary table."""
+
+    def __post_init__(self) -> None:
+        """Read settings that are given as text, ``balls=("linf:8/255",)``."""
+        for field in fields(self):
+            kind, value = str(field.type).removeprefix("tuple[").removesuffix(", ...]"), getattr(self, field.name)
+            if kind in READERS and isinstance(value, str):
+                object.__setattr__(self, field.name, READERS[kind](value))
+            elif kind in READERS and isinstance(value, (list, tuple)):
+                parts = tuple(READERS[kind](part) if isinstance(part, str) else part for part in value)
+                object.__setattr__(self, field.name, parts)
+
+    @abstractmethod
+    def observation(self) -> Observation:
+        """Return what must be seen of each sample."""
+
+    @abstractmethod
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        """Return the findings from what was seen of ``rows``."""
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        """Return pictures of the samples a reader would ask to see; none by default."""
+        return ()
+
+    def __call__(self, encoder: Encoder, images: Images, run: Run | None = None) -> Result:
+        """Measure ``encoder`` on ``images`` in this process."""
+        population = Population(encoder, images, run or Run())
+        observation = self.observation()
+        rows = observation.rows(population)
+        observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
+        return self.result(population, rows, observed)
+
+    def result(self, population: Population, rows: Sequence[int], observed: Observed) -> Result:
+        """Return the findings, their pictures and everything that identifies them."""
+        findings = self.conclude(population, rows, observed)
+        pictures = self.illustrate(population, rows, findings)
+        return Result(
+            evaluation=self.name,
+            version=self.version,
+            title=self.title,
+            meaning=self.meaning,
+            headline=self.headline,
+            encoder=population.encoder_info,
+            images=population.images_info,
+            settings=protocol(self, population.images, population.run),
+            findings=findings.model_copy(update={"pictures": pictures}),
+        )
+
+
+def settings(thing: Evaluation | Observation) -> dict[str, Any]:
+    """Return the fields of ``thing`` as JSON values, settings objects in their text form."""
+    return {field.name: _plain(getattr(thing, field.name)) for field in fields(thing)}
+
+
+def protocol(evaluation: Evaluation, images: Images, run: Run) -> dict[str, Any]:
+    """Return everything but the encoder, the images and the version that decides the numbers of ``evaluation``."""
+    own: dict[str, Any] = {**settings(evaluation), "seed": run.seed, "precision": run.precision}
+    for what in pieces(evaluation):
+        own |= circumstances(what, images, run)
+    return own
+
+
+def circumstances(what: Evaluation | Observation, images: Images, run: Run) -> dict[str, Any]:
+    """Return what decides the numbers of ``what`` beside its settings, where it departs from the usual.
+
+    Results stored before there were such circumstances keep their keys.
+    """
+    labels = {"labels": images.labels_fingerprint} if what.uses_labels and images.labels_fingerprint else {}
+    drawn = {} if run.attack_seed in (None, run.seed) else {"attack_seed": run.attack_seed}
+    return {**labels, **drawn}
+
+
+def parts(observation: Observation) -> tuple[Observation, ...]:
+    """Return the observations that are computed and kept one by one."""
+    return (
+        tuple(p for part in observation.parts for p in parts(part))
+        if isinstance(observation, Joint)
+        else (observation,)
+    )
+
+
+def pieces(evaluation: Evaluation) -> tuple[Evaluation | Observation, ...]:
+    """Return ``evaluation`` and the observations it is concluded from."""
+    return (evaluation, *parts(evaluation.observation()))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(part) for part in value]
+    return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)

@@ -1,0 +1,61 @@
+"""What is looked at, sample by sample: the expensive half of a measurement, computed anywhere."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+from holdfast.core.run import Observed
+from holdfast.protocol.population import Population
+
+
+@dataclass(frozen=True)
+class Observation(ABC):
+    """What is seen of each sample. Evaluations that ask for an equal observation share one computation of it."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+    """Raised whenever the numbers change."""
+    uses_labels: ClassVar[bool] = False
+    """Whether ``observe`` looks at labels, which are then part of its key."""
+
+    @abstractmethod
+    def rows(self, population: Population) -> list[int]:
+        """Return which samples are looked at."""
+
+    @abstractmethod
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        """Return what is seen of ``rows``: tensors whose first axis runs over them. Independent of other rows."""
+
+    def ids(self, population: Population) -> tuple[str, ...]:
+        """Return what each row there can be is called: the image's id, unless something else than images is looked at."""
+        return population.images.ids
+
+    def inputs(self, population: Population) -> int:
+        """Return how many inputs one row makes the encoder look at, so that shards last about equally long."""
+        return 1
+
+
+@final
+@dataclass(frozen=True)
+class Joint(Observation):
+    """Several observations of the same rows as one; entry ``name`` of part ``k`` is called ``k.name``."""
+
+    parts: tuple[Observation, ...]
+    name = "joint"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        first, *others = (part.rows(population) for part in self.parts)
+        assert all(other == first for other in others), "the parts of a joint observation look at different rows"
+        return first
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return joined([part.observe(population, rows) for part in self.parts])
+
+
+def joined(parts: Sequence[Observed]) -> Observed:
+    """Return what several observations saw of the same rows as one."""
+    return {f"{k}.{name}": value for k, part in enumerate(parts) for name, value in part.items()}

@@ -1,0 +1,152 @@
+"""The images of a run together with their clean codes, and every random choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Codes, Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.noise import hashed
+from holdfast.core.records import EncoderInfo, ImagesInfo
+from holdfast.core.run import Run
+from holdfast.objectives.base import Scene
+
+
+class Population:
+    """The images of a run together with their clean codes, on the run's device and in its precision."""
+
+    def __init__(self, encoder: Encoder, images: Images, run: Run, codes: Codes | None = None) -> None:
+        self.encoder, self.images, self.run = encoder.to(run.device, run.dtype), images, run
+        self._codes = codes
+        self._fitted: dict[Divergence, Divergence] = {}
+
+    @cached_property
+    def codes(self) -> Float[Tensor, "n d"]:
+        """Clean codes of all images, in their order."""
+        if self._codes is not None:
+            return self._codes.to(self.run.device)
+        return self.run.batches(
+            range(len(self.images)), lambda rows: {"codes": represent(self.encoder, self.images, rows, self.run)}
+        )["codes"]
+
+    @property
+    def encoder_info(self) -> EncoderInfo:
+        """Return what a record says of the encoder."""
+        return EncoderInfo(
+            name=self.encoder.name,
+            source=self.encoder.source,
+            fingerprint=self.encoder.fingerprint,
+            parameters=self.encoder.parameters,
+            features=self.codes.shape[1],
+            inputs=self.encoder.inputs,
+            warnings=(self.encoder.caution,) if self.encoder.caution else (),
+        )
+
+    @property
+    def images_info(self) -> ImagesInfo:
+        """Return what a record says of the images."""
+        return ImagesInfo(
+            name=self.images.name,
+            fingerprint=self.images.fingerprint,
+            count=len(self.images),
+            skipped=tuple(f"{name}: {reason}" for name, reason in self.images.skipped.items()),
+        )
+
+    def pixels(self, rows: Sequence[int]) -> Pixels:
+        """Return the images at ``rows``, checked against the encoder's domain."""
+        return self.images.pixels(rows, self.run.device, self.run.dtype, self.encoder.domain)
+
+    def scene(self, rows: Sequence[int], targets: Sequence[int] | None = None, rivals: Tensor | None = None) -> Scene:
+        """Return the images at ``rows`` set for attack: towards ``targets``, against ``rivals`` (codes, b x k x d)."""
+        pixels = self.pixels(rows)
+        noise = self.run.noise([self.images.ids[row] for row in rows])
+        return Scene(self.encoder, pixels, noise, None if targets is None else self.pixels(targets), rivals)
+
+    def fitted(self, divergence: Divergence) -> Divergence:
+        """Return ``divergence`` with what it learns from these clean codes, learned once."""
+        if divergence not in self._fitted:
+            self._fitted[divergence] = divergence.fit(self.codes)
+        return self._fitted[divergence]
+
+    def encode(self, pixels: Pixels) -> Codes:
+        """Return the codes of ``pixels``, on this run's device."""
+        with torch.no_grad():
+            return self.encoder.forward(pixels)
+
+    @cached_property
+    def shuffled(self) -> Int[Tensor, "n"]:
+        """All rows in an order that the seed and the ids alone decide: the source of every random choice of samples."""
+        return torch.tensor(
+            sorted(range(len(self.images)), key=lambda row: hashed(self.run.seed, "order", self.images.ids[row]))
+        )
+
+    def choose(self, count: int) -> list[int]:
+        """Return up to ``count`` randomly chosen rows, ascending; the same samples however the images are ordered."""
+        if count < 1:
+            raise HoldfastError(f"the number of samples to look at must be at least 1, got {count}")
+        return sorted(self.shuffled[:count].tolist())
+
+    @cached_property
+    def originals(self) -> Int[Tensor, "n"]:
+        """For each row the row that stands for all exact copies of its image: the first of them in ``shuffled``."""
+        digests, first = self.images.digests, dict[bytes, int]()
+        for row in self.shuffled.tolist():
+            first.setdefault(digests[row], row)
+        return torch.tensor([first[digest] for digest in digests])
+
+    @cached_property
+    def partners(self) -> Int[Tensor, "n"]:
+        """For each row the row of another image, chosen at random; every image is one other's partner.
+
+        Raises:
+            HoldfastError: there is only one image.
+        """
+        return self.others(range(len(self.images)), 1)[:, 0]
+
+    def couples(self, count: int) -> list[int]:
+        """Return up to ``count`` randomly chosen rows, ascending, whose pairs with their partners share no image."""
+        if count < 1:
+            raise HoldfastError(f"the number of pairs to look at must be at least 1, got {count}")
+        return sorted(self.shuffled[: max(1, len(self.images) - 1) : 2][:count].tolist())
+
+    def others(self, rows: Sequence[int], count: int) -> Int[Tensor, "b k"]:
+        """Return for each of ``rows`` up to ``count`` other images chosen at random: those after it in ``shuffled``.
+
+        Raises:
+            HoldfastError: there is only one image.
+        """
+        if len(self.images) < 2:
+            raise HoldfastError("pairs of images are needed, but there is only one image; add images")
+        steps = 1 + torch.arange(min(count, len(self.images) - 1))
+        return self.shuffled[(self._places[list(rows)][:, None] + steps) % len(self.images)]
+
+    @cached_property
+    def _places(self) -> Int[Tensor, "n"]:
+        """Where each row stands in ``shuffled``."""
+        return self.shuffled.argsort()
+
+
+def represent(encoder: Encoder, images: Images, rows: Sequence[int], run: Run) -> Codes:
+    """Return the clean codes of the images at ``rows``, shape (b, d)."""
+    with torch.no_grad():
+        codes = encoder.forward(images.pixels(rows, run.device, run.dtype, encoder.domain))
+    bad = ~torch.isfinite(codes).all(1)
+    if bad.any():
+        first = images.ids[rows[int(bad.nonzero()[0])]]
+        raise HoldfastError(
+            f"{encoder.name} returned NaN or infinite codes for image {first!r}; check its weights and precision"
+        )
+    largest, info = float(codes.abs().max()), torch.finfo(codes.dtype)
+    if largest > info.max**0.45 or 0 < largest < info.tiny**0.45:
+        raise HoldfastError(
+            f"{encoder.name} returned codes as large as {largest:.0e}, whose squares {codes.dtype} cannot hold; "
+            "rescale the encoder's output, or use --precision float64"
+        )
+    return codes

@@ -1,0 +1,131 @@
+"""The world an evaluation is given, and batches that halve when memory runs out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.run import PRECISIONS, Observed, Run
+
+VALUES = torch.arange(23.0)
+
+
+def squares(rows: Sequence[int]) -> Observed:
+    return {"value": VALUES[list(rows)].square(), "pair": torch.stack([VALUES[list(rows)]] * 2, dim=1)}
+
+
+def within(limit: int, sizes: list[int], error: Callable[[], RuntimeError]) -> Callable[[Sequence[int]], Observed]:
+    """Return ``squares`` for a machine whose memory holds ``limit`` samples; ``sizes`` notes what was tried."""
+
+    def work(rows: Sequence[int]) -> Observed:
+        sizes.append(len(rows))
+        if len(rows) > limit:
+            raise error()
+        return squares(rows)
+
+    return work
+
+
+def torch_out_of_memory() -> RuntimeError:
+    return torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+
+def really_out_of_memory() -> RuntimeError:
+    """Return what this torch raises when the machine itself has no memory left."""
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**50, dtype=torch.uint8)
+    return caught.value
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 7, 23, 1000])
+def test_batches_change_nothing(batch_size: int):
+    sizes: list[int] = []
+    found = Run(batch_size=batch_size).batches(range(23), within(batch_size, sizes, torch_out_of_memory))
+    assert torch.equal(found["value"], VALUES.square())
+    assert found["pair"].shape == (23, 2)
+    assert max(sizes) == min(batch_size, 23)
+    assert sum(sizes) == 23
+
+
+@pytest.mark.parametrize("error", [torch_out_of_memory, really_out_of_memory])
+@pytest.mark.parametrize("limit", [1, 2, 3, 10])
+def test_running_out_of_memory_halves_the_batch_and_loses_no_row(limit: int, error: Callable[[], RuntimeError]):
+    sizes: list[int] = []
+    found = Run(batch_size=16).batches(range(23), within(limit, sizes, error))
+    assert torch.equal(found["value"], VALUES.square())
+    assert sizes[0] == 16, "vacuous fixture"
+    assert sum(size for size in sizes if size <= limit) == 23
+    assert all(later <= earlier for earlier, later in pairwise(sizes))
+
+
+def test_memory_may_run_out_late():
+    calls = 0
+
+    def work(rows: Sequence[int]) -> Observed:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise torch_out_of_memory()
+        return squares(rows)
+
+    assert torch.equal(Run(batch_size=8).batches(range(23), work)["value"], VALUES.square())
+    assert calls == 3 + 3, "batches of 8, 8, 7 (which fails), 3, 3 and 1"
+
+
+@pytest.mark.parametrize("batch_size", [1, 64])
+def test_one_sample_that_does_not_fit_is_said_so(batch_size: int):
+    sizes: list[int] = []
+    with pytest.raises(HoldfastError, match="one single sample does not fit into memory; use a smaller encoder"):
+        Run(batch_size=batch_size).batches([4], within(0, sizes, torch_out_of_memory))
+
+
+def test_other_failures_are_not_hidden():
+    sizes: list[int] = []
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        Run(batch_size=8).batches(range(23), within(3, sizes, lambda: RuntimeError("mat1 and mat2 do not match")))
+    assert sizes == [8]
+
+
+def test_rows_are_passed_on_as_given():
+    found = Run(batch_size=2).batches([5, 3, 3, 0], squares)
+    assert found["value"].tolist() == [25, 9, 9, 0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"precision": "float"}, "precision must be one of float32, float64, bfloat16, float16, got 'float'"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
+        ({"device": "gpu"}, "unknown device 'gpu'; use cpu, cuda, cuda:1 or mps"),
+    ],
+)
+def test_impossible_worlds_are_refused(settings: dict[str, Any], message: str):
+    with pytest.raises(HoldfastError, match=message):
+        Run(**settings)
+
+
+def test_a_missing_gpu_is_said_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(HoldfastError, match="device 'cuda:1' was asked for but torch sees no GPU; use --device cpu"):
+        Run(device="cuda:1")
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_precisions_are_torch_types(precision: str):
+    assert str(Run(precision=precision).dtype) == f"torch.{precision}"
+
+
+def test_noise_follows_the_seed_and_the_ids():
+    one = Run(seed=3, batch_size=5).noise(["a", "b"])
+    assert torch.equal(one.keys, Run(seed=3).noise(["a", "b"]).keys)
+    assert not torch.equal(one.keys, Run(seed=4).noise(["a", "b"]).keys)
+
+
+def test_a_device_that_cannot_compute_is_refused():
+    with pytest.raises(HoldfastError, match=r"device 'meta' cannot be used \(.*\); use --device cpu"):
+        Run(device="meta")

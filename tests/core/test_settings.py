@@ -1,0 +1,130 @@
+"""The one text form of settings: everything spelled is read back, everything else is refused with advice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.balls import BALLS, Ball, Linf
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.settings import READERS, convert, number, read, spell
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Settings of every kind: two required, a nested one, an optional one."""
+
+    ball: Ball
+    pace: float
+    name: ClassVar[str] = "walk"
+    steps: int = 20
+    rest: float | None = 0.5
+    back: bool = False
+    mood: str = "calm"
+
+    def __str__(self) -> str:
+        return spell(self)
+
+
+@dataclass(frozen=True)
+class Stand:
+    name: ClassVar[str] = "stand"
+
+
+KINDS: dict[str, type] = {"walk": Walk, "stand": Stand}
+floats = st.floats(allow_nan=False, allow_infinity=False)
+walks = st.builds(
+    Walk,
+    ball=st.builds(lambda kind, radius: kind(radius), st.sampled_from(list(BALLS.values())), st.floats(1e-9, 1e9)),
+    pace=floats,
+    steps=st.integers(-(10**20), 10**20),
+    rest=floats | st.none(),
+    back=st.booleans(),
+    mood=st.sampled_from(["calm", "gay", "sad"]),
+)
+
+
+@given(walks)
+def test_settings_survive_the_round_trip(walk: Walk):
+    assert read(spell(walk), KINDS, "thing") == walk
+
+
+def test_defaults_are_not_spelled():
+    assert spell(Walk(Linf(8 / 255), 0.1)) == "walk:linf:8/255,0.1"
+    assert spell(Walk(Linf(8 / 255), 0.1, rest=None, steps=5)) == "walk:linf:8/255,0.1,steps=5,rest=None"
+    assert spell(Stand()) == "stand"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "walk:linf:0.1,0.5,steps=3",
+        "walk:steps=3,pace=1/2,ball=linf:1/10",
+        "walk:linf:0.1, 0.5,steps=3",
+        "walk:linf:0.1,pace=5e-1,steps=3,",
+        "walk:linf:0.1,0.5,steps=3,back=False,rest=1/2",
+    ],
+)
+def test_several_spellings_of_one_thing(text: str):
+    assert read(text, KINDS, "thing") == Walk(Linf(0.1), 0.5, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("wolk:1", r"unknown thing 'wolk'; did you mean 'walk'\? known: stand, walk"),
+        ("zzz", r"unknown thing 'zzz'; known: stand, walk"),
+        ("", r"unknown thing ''"),
+        ("walk", r"thing 'walk' needs ball, pace, as in walk:8/255"),
+        ("walk:linf:1", r"thing 'walk' needs pace"),
+        ("walk:linf:1,2,3", r"'3' needs the form setting=value; walk takes \['ball', 'pace', 'steps'"),
+        ("walk:linf:1,2,step=3", r"has no setting 'step'; did you mean 'steps'\?"),
+        ("walk:linf:1,2,pace=3", r"setting 'pace' is given twice"),
+        ("walk:linf:1,2,steps=3,steps=4", r"setting 'steps' is given twice"),
+        ("walk:linf:1,2,steps=3.5", r"thing 'walk', setting 'steps': expected int, got '3.5'"),
+        ("walk:linf:1,2,steps=", r"setting 'steps': expected int, got ''"),
+        ("walk:linf:1,fast", r"setting 'pace': expected float.*8/255, got 'fast'"),
+        ("walk:linf:1,1/0", r"setting 'pace': expected float.*8/255, got '1/0'"),
+        ("walk:linf:1,1e400", r"setting 'pace': expected float.*8/255, got '1e400'"),
+        ("walk:linf:1,nan", r"setting 'pace': expected float.*8/255, got 'nan'"),
+        ("walk:linf:1,none", r"setting 'pace': expected float.*8/255, got 'none'"),
+        ("walk:linf:1,2,back=maybe", r"setting 'back': expected bool, got 'maybe'"),
+        ("walk:linf:1,2,rest=soon", r"setting 'rest': expected float \| None.*8/255, got 'soon'"),
+        ("walk:lin:1,2", r"unknown ball 'lin'; did you mean 'linf'"),
+        ("walk:linf:-1,2", r"radius of a linf ball must be positive"),
+        ("stand:1", r"'1' needs the form setting=value"),
+    ],
+)
+def test_anything_else_is_refused_with_advice(text: str, message: str):
+    with pytest.raises(HoldfastError, match=message):
+        read(text, KINDS, "thing")
+
+
+@given(floats)
+def test_numbers_are_read_back_exactly(value: float):
+    again = convert(number(value), "float", "here")
+    assert repr(again) == repr(value) or value == again == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(8 / 255, "8/255"), (-1 / 255, "-1/255"), (0.25, "0.25"), (1.0, "1.0"), (51 / 255, "0.2"), (1e-6, "1e-06"),
+     (1234567.0, "1234567.0"), (2 / 3, "170/255"), (0.1234567, "0.1234567"), (0.0, "0.0")],
+)  # fmt: skip
+def test_numbers_are_short(value: float, text: str):
+    assert number(value) == text
+
+
+def test_every_kind_of_settings_has_its_reader():
+    assert READERS["Ball"]("l2:0.5") == read("l2:0.5", BALLS, "ball")
+    assert convert("l2:0.5", "Ball", "here") == READERS["Ball"]("l2:0.5")
+
+
+def test_only_near_names_are_suggested():
+    known = ["breakaway", "overlap", "displacement"]
+    assert nearest("overlp", known) == "did you mean 'overlap'? known: breakaway, displacement, overlap"
+    assert nearest("quux", known) == "known: breakaway, displacement, overlap"

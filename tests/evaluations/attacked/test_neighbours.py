@@ -1,0 +1,162 @@
+"""Fast counting against the definition, where it is hard: offsets, ties, duplicates, collapse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from holdfast.core.divergences import DIVERGENCES, Cosine, Divergence, L2Distance
+from holdfast.evaluations.attacked.neighbours import (
+    _slow_crossings,
+    closer_counts,
+    crossings,
+    share_of_pairs_within,
+    shares_within,
+)
+
+KINDS = [kind() for kind in DIVERGENCES.values()]
+
+
+def codes(n: int, d: int, seed: int, offset: float = 0.0, dtype: torch.dtype = torch.float32) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randn(n, d, generator=generator) + offset).to(dtype)
+
+
+def oracle(moved: Tensor, own: Tensor, clean: Tensor) -> Tensor:
+    """The definition for l2: squared differences in float64, strict, self excluded by row."""
+    distance = (moved.double()[:, None] - clean.double()).square().sum(2)
+    mine = distance[torch.arange(len(own)), own]
+    closer = distance < mine[:, None]
+    closer[torch.arange(len(own)), own] = False
+    return closer.sum(1)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([0.0, 10.0, 1e3, 1e5]),
+    st.integers(1, 40),
+    st.sampled_from([1e-6, 1e-3, 0.3, 3.0]),
+)
+def test_counts_are_exact_whatever_the_offset(seed: int, offset: float, d: int, noise: float) -> None:
+    clean = codes(150, d, seed, offset)
+    own = torch.arange(40) * 3
+    moved = clean[own] + noise * codes(40, d, seed + 1)
+    assert torch.equal(closer_counts(L2Distance(), moved, own, clean), oracle(moved, own, clean))
+
+
+def test_plain_distances_would_miscount() -> None:
+    """The law above is awake: the obvious float32 computation fails it."""
+    clean = codes(150, 20, 0, 1e3)
+    own = torch.arange(40) * 3
+    moved = clean[own] + 3 * codes(40, 20, 1)
+    distance = torch.cdist(moved, clean)
+    naive = (distance < distance[torch.arange(40), own][:, None]).sum(1)
+    assert not torch.equal(naive, oracle(moved, own, clean))
+    assert torch.equal(closer_counts(L2Distance(), moved, own, clean), oracle(moved, own, clean))
+
+
+def test_duplicates_are_not_strictly_closer() -> None:
+    clean = codes(30, 4, 0).repeat(2, 1)
+    own = torch.arange(60)
+    assert (closer_counts(L2Distance(), clean.clone(), own, clean) == 0).all()
+    # Moved off a duplicated point, its twin is exactly as far: still not strictly closer.
+    moved = clean + 1e-3 * codes(60, 4, 1)
+    assert torch.equal(closer_counts(L2Distance(), moved, own, clean), oracle(moved, own, clean))
+
+
+def test_collapsed_codes_count_nobody() -> None:
+    clean = torch.full((50, 3), 0.1)
+    assert (closer_counts(L2Distance(), clean + 0.5, torch.arange(50), clean) == 0).all()
+
+
+@pytest.mark.parametrize("divergence", KINDS, ids=str)
+def test_every_divergence_counts_by_its_definition(divergence: Divergence) -> None:
+    clean = codes(60, 6, 3, dtype=torch.float64)
+    divergence, own = divergence.fit(clean), torch.arange(20)
+    moved = clean[own] + codes(20, 6, 4, dtype=torch.float64)
+    counts = closer_counts(divergence, moved, own, clean)
+    assert torch.equal(counts, _slow_crossings(divergence, moved, own, clean)[0])
+    assert counts.sum() > 0, "vacuous"
+
+
+def test_counts_do_not_depend_on_order() -> None:
+    clean, order = codes(90, 5, 7), torch.randperm(90)
+    moved = clean + codes(90, 5, 8)
+    own = torch.arange(90)
+    back = torch.empty_like(order)
+    back[order] = own
+    straight = closer_counts(L2Distance(), moved, own, clean)
+    assert torch.equal(straight[order], closer_counts(L2Distance(), moved[order], back[order], clean[order]))
+
+
+@pytest.mark.parametrize("divergence", KINDS, ids=str)
+def test_share_of_pairs_is_the_share_of_ordered_pairs(divergence: Divergence) -> None:
+    clean = codes(70, 6, 5, dtype=torch.float64)
+    divergence = divergence.fit(clean)
+    pairs = torch.stack([divergence(clean[i].expand_as(clean), clean) for i in range(70)])
+    values = pairs[~torch.eye(70, dtype=torch.bool)]
+    thresholds = torch.cat(
+        [values.quantile(torch.linspace(0.01, 0.99, 9).double()), torch.tensor([-1.0, 1e9, torch.nan])]
+    )
+    slow = torch.stack([(values * (1 - 1e-10) <= t).double().mean() for t in thresholds])
+    fast = share_of_pairs_within(divergence, thresholds, clean)
+    assert torch.allclose(fast[:-1], slow[:-1], atol=2 / len(values))
+    assert fast[-3] == 0
+    assert fast[-2] == 1
+    assert fast[-1].isnan()
+
+
+def test_zero_codes_have_no_cosine() -> None:
+    clean = codes(20, 3, 0)
+    clean[4] = 0
+    counts = closer_counts(Cosine(), clean + 0.1, torch.arange(20), clean)
+    assert (counts[torch.arange(20) != 4] >= 0).all()
+    assert counts[4] == 0
+
+
+def test_counting_needs_little_memory() -> None:
+    """No array of all pairs: the largest one made is a tile."""
+    clean, moved = codes(20_000, 8, 0), codes(1000, 8, 1)
+    largest = 0
+    original = torch.addmm
+
+    def watched(*args: Any, **kwargs: Any) -> Tensor:
+        nonlocal largest
+        result = original(*args, **kwargs)
+        largest = max(largest, result.numel() * result.element_size())
+        return result
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "addmm", watched)
+        closer_counts(L2Distance(), moved, torch.arange(1000), clean)
+    assert 0 < largest <= 16 * 2**20
+
+
+@pytest.mark.parametrize("divergence", KINDS, ids=str)
+def test_who_is_passed_is_counted_as_who_passes(divergence: Divergence) -> None:
+    clean = codes(60, 6, 0, 1e3) if divergence.name in ("l2", "cosine") else codes(60, 6, 0)
+    divergence, own = divergence.fit(clean), torch.arange(40)
+    moved = clean[own] + codes(40, 6, 1)
+    (counts, passed), slow = (crossings(divergence, moved, own, clean), _slow_crossings(divergence, moved, own, clean))
+    assert torch.equal(counts, slow[0])
+    assert torch.equal(passed, slow[1])
+    assert counts.sum() == passed.sum() > 0
+
+
+@pytest.mark.parametrize("divergence", KINDS, ids=str)
+def test_shares_within_average_to_the_share_of_pairs(divergence: Divergence) -> None:
+    clean = codes(70, 6, 5, dtype=torch.float64)
+    divergence = divergence.fit(clean)
+    thresholds = divergence(clean[:4], clean[4:8])
+    shares = shares_within(divergence, thresholds, clean)
+    assert shares.shape == (4, 70)
+    if divergence.embed(clean[:1]) is not None or divergence.name in ("l1", "linf"):  # symmetric ones
+        assert torch.allclose(shares.mean(1), share_of_pairs_within(divergence, thresholds, clean), atol=2 / 70**2)
+    first = divergence(clean[0].expand_as(clean), clean)
+    assert shares[0, 0].item() == pytest.approx(float((first[1:] <= thresholds[0]).double().mean()), abs=1.1 / 69)

@@ -1,0 +1,194 @@
+"""The linear radius: closed forms, joint against separate bounds, heads, undefined cases, contradictions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.bounds.methods.base import Crown, Interval
+from holdfast.core.balls import BALLS
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.images import Images
+from holdfast.core.noise import Noise
+from holdfast.core.records import Claim
+from holdfast.core.run import Run
+from holdfast.evaluations.certified.bracket import certified_radii
+from holdfast.evaluations.certified.head import classifier, margins, trained
+from holdfast.evaluations.certified.linear import UNDEFINED, UNLABELLED, Linear, LinearRadius, separate_radii
+from holdfast.evaluations.certified.linear_bounds import lower
+from holdfast.evaluations.certified.pairs import norm
+from holdfast.execution.store import Store
+from holdfast.execution.table import evaluate
+from holdfast.protocol.population import Population
+from tests.evaluations.certified.known import Boast, linear_case, sorting
+from tests.samples import builtin, digits, published
+
+QUICK = AdaptiveAttack(restarts=1, steps=20)
+SMALL = LinearRadius(anchors=8, rivals=2, tolerance=1e-3, attack=QUICK)
+
+
+def labelled(count: int = 60, classes: int = 3) -> Images:
+    """Digits that are told apart by the remainder of their number."""
+    from sklearn.datasets import load_digits
+
+    plain = digits(count)
+    return Images(
+        plain.pixels(range(count)), plain.ids, torch.tensor(load_digits().target[1200 : 1200 + count]) % classes
+    )
+
+
+@pytest.mark.parametrize("name", BALLS)
+def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
+    encoder, images, weight = linear_case()
+    generator = torch.Generator().manual_seed(3)
+    head, bias = torch.randn(4, 5, generator=generator).double(), torch.zeros(4).double()
+    told = classifier(encoder, head, bias, torch.arange(4), 10)
+    x = images.pixels(range(12)).double()
+    slope = head @ weight.double()
+    logits = x.flatten(1) @ slope.T
+    places = logits.argmax(1)
+    assert told.right(x, places).all()
+    two = margins(told, x, places, x, Noise.of(0, [str(k) for k in range(36)]))
+    expected = torch.full((12,), torch.inf).double()
+    for k, y in enumerate(places.tolist()):
+        for j in set(range(4)) - {y}:
+            size = norm(name).dual_norm((slope[y] - slope[j])[None])[0]
+            expected[k] = torch.minimum(expected[k], (logits[k, y] - logits[k, j]) / size)
+    observation = Linear(name, 12, 3, Crown(), 1e-6, AdaptiveAttack(), 10)
+    inside = expected < 0.3 * norm(name).norm(x[:1] * 0 + 1)[0]  # the range of pixels cuts no wider ball
+    assert inside.sum() > 3, "vacuous"
+    seen = observation.radii(two, told, places)
+    assert (seen["certified"] >= expected * (1 - 1e-3) - 1e-4).all()
+    narrow = expected < 0.4
+    assert torch.allclose(seen["certified"][narrow], expected[narrow], rtol=2e-3, atol=1e-4)
+    assert (seen["attacked"][narrow] >= expected[narrow] * (1 - 1e-9)).all()
+    assert torch.allclose(seen["attacked"][narrow], expected[narrow], rtol=0.1)
+    assert not seen["refuted"].any()
+
+
+def test_bounding_logits_one_by_one_gives_less() -> None:
+    images = labelled()
+    population = Population(builtin(), images, Run(precision="float64"))
+    told = trained(population, 8, 1000)
+    assert told is not None
+    x = population.pixels(range(20))
+    places = told.places(torch.as_tensor(images.labels)[:20])
+    kept = told.right(x, places)
+    x, places = x[kept], places[kept]
+    assert len(x) > 10
+    two = margins(told, x, places, x, Noise.of(0, [str(k) for k in range(2 * len(x))]))
+    joint = certified_radii(two, norm("linf"), Crown(), 1e-4).amin(1)
+    apart = separate_radii(two, told, places, norm("linf"), Crown(), 1e-4)
+    assert (apart < joint).all()
+    eye = torch.eye(3).double()
+    for k in range(3):  # at its radius the least own logit is proved to exceed the largest others, and not much beyond
+        for share, holds in ((0.999, True), (1.01, False)):
+            ball = type(norm("linf"))(float(apart[k]) * share)
+            rows = torch.cat([eye[places[k]][None], -eye])[None]
+            found = lower(told.graph, Crown(), x[k : k + 1], ball, told.encoder.domain, rows)[0]
+            others = [j for j in range(3) if j != places[k]]
+            assert bool((found[0] + found[1:][others] > 0).all()) == holds
+
+
+def test_the_bracket_is_in_order_and_accuracy_is_that_of_the_head() -> None:
+    images = labelled()
+    result = SMALL(builtin(), images)
+    certified, attacked, apart, right = result.series
+    assert [s.claim for s in result.series] == [Claim.LOWER, Claim.UPPER, Claim.LOWER, Claim.ESTIMATE]
+    assert sum(right.values) >= 5
+    for k, is_right in enumerate(right.values):
+        assert isnan(certified.values[k]) == (is_right == 0)
+        assert not is_right or 0 < apart.values[k] <= certified.values[k] < attacked.values[k]
+    assert result.estimate("linear_accuracy").value == pytest.approx(np.mean(right.values))
+    assert result.estimate("contradictions").value == 0
+    assert result.estimate("contradictions").n == sum(right.values)
+    loose = replace(SMALL, method=Interval())(builtin(), images)
+    assert loose.estimate("average_linear_radius").value < result.estimate("average_linear_radius").value
+    proved, _, left = result.findings.curves
+    assert proved.y[0] == left.y[0] == pytest.approx(np.mean(right.values))
+    assert all(low <= high for low, high in zip(proved.y, left.y, strict=True))
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10])
+def test_the_head_is_logistic_regression_on_images_that_are_not_measured(classes: int) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    images = labelled(classes=classes)
+    population = Population(builtin(), images, Run(precision="float64"))
+    told = trained(population, 20, 1000)
+    assert told is not None
+    rows = sorted(set(range(60)) - set(population.choose(20)))
+    codes, labels = population.codes, torch.as_tensor(images.labels)
+    centred = (codes - codes[rows].mean(0)) / codes[rows].std(0)
+    theirs = LogisticRegression(max_iter=5000).fit(centred[rows].numpy(), labels[rows].numpy())
+    ours = told.classes[told.logits(population.pixels(range(60))).argmax(1)]
+    assert ours.tolist() == theirs.predict(centred.numpy()).tolist()
+    assert (ours == labels)[rows].double().mean() > 0.9
+
+
+@pytest.mark.parametrize("labels", [None, torch.zeros(60, dtype=torch.int64)])
+def test_without_labels_it_is_undefined(labels: torch.Tensor | None) -> None:
+    images = Images(digits().pixels(range(60)), digits().ids, labels)
+    result = SMALL(builtin(), images)
+    assert all(isnan(value) for series in result.series for value in series.values)
+    assert set(result.series[0].reasons.values()) == {UNLABELLED}
+    assert isnan(result.estimate("average_linear_radius").value)
+    assert UNLABELLED in (result.estimate("average_linear_radius").reason or "")
+    assert not result.findings.curves
+
+
+def test_an_image_of_an_unknown_class_is_misclassified() -> None:
+    images = labelled()
+    labels = torch.as_tensor(images.labels).clone()
+    (first, *_) = Population(builtin(), images, Run()).choose(8)
+    labels[first] = 77
+    result = SMALL(builtin(), Images(images.pixels(range(60)), images.ids, labels))
+    assert result.series[3].values[0] == 0
+    assert result.series[0].reasons[0] == UNDEFINED
+
+
+def test_a_bound_that_lies_is_found_out() -> None:
+    result = replace(SMALL, method=Boast())(builtin(), labelled())
+    (verdict,) = result.findings.verdicts
+    assert verdict.status == "refuted"
+    assert result.estimate("contradictions").value == result.estimate("contradictions").n > 4
+    assert float(verdict.witness["margin"]) <= 0
+    assert float(verdict.witness["distance"]) <= float(verdict.witness["certified_radius"]) * (1 + 1e-6)
+
+
+def _given(images: Images, domain: Domain) -> Images:
+    return images
+
+
+def test_an_encoder_that_cannot_be_bounded_is_one_failed_cell(tmp_path: Path) -> None:
+    for images in (digits(), labelled()):
+        _, (failure,) = evaluate([sorting()], partial(_given, images), [SMALL], Run(), Store(tmp_path))
+        assert "'sort'" in failure.reason
+
+
+@pytest.mark.parametrize("name", ["mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1"])
+def test_published_heads_are_understated_by_separate_bounds(reference: Path, name: str) -> None:
+    whole = published(reference, f"{name}__lineval", torch.float64)
+    assert isinstance(whole.module, nn.Sequential)
+    head = whole.module[-1]
+    assert isinstance(head, nn.Linear)
+    encoder = Encoder(whole.module[:-1], name, whole.domain)
+    told = classifier(encoder, head.weight, head.bias, torch.arange(10), 50_000)
+    shelf = np.load(reference / "images" / "mnist_test.npz")
+    x = torch.tensor(shelf["images"][:60]).double() / 255
+    labels = torch.tensor(shelf["labels"][:60]).long()
+    right = told.right(x, labels)
+    assert right.double().mean() > 0.8
+    x, labels = x[right], labels[right]
+    two = margins(told, x[:4], labels[:4], x, Noise.of(0, [str(k) for k in range(36)]))
+    joint = certified_radii(two, norm("linf"), Crown(), 1e-3).amin(1)
+    apart = separate_radii(two, told, labels[:4], norm("linf"), Crown(), 1e-3)
+    assert (1.05 * apart < joint).all()

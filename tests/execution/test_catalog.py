@@ -1,0 +1,233 @@
+"""The catalogue, and the laws that hold for everything in it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+import holdfast.evaluations.attacked
+from holdfast.core.balls import L2
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.execution import catalog
+from holdfast.execution.request import Request, build, planned, request
+from holdfast.execution.session import sized
+from holdfast.execution.suites import SUITES
+from holdfast.protocol.evaluation import Evaluation, settings
+from tests import tiny
+
+MEASURE = """
+from dataclasses import dataclass
+from typing import final
+from holdfast.protocol.evaluation import Evaluation
+
+@final
+@dataclass(frozen=True)
+class Novel(Evaluation):
+    strength: int = 3
+    name = "{name}"
+    version = 1
+    title = "Novel"
+    meaning = "A new measure."
+    headline = ("novel",)
+
+    def observation(self): ...
+    def conclude(self, population, rows, observed): ...
+"""
+
+
+def everywhere(kind: type[Evaluation]) -> list[Evaluation]:
+    """The evaluation with its defaults, as each suite sets it, and with other balls."""
+    made = [build(kind, suite.settings.get(kind.name, {})) for suite in SUITES.values()]
+    if "balls" in {field.name for field in fields(kind)}:
+        made.append(build(kind, {**settings(made[0]), "balls": ["l2:0.25", L2(1.5)]}))
+    return [kind(), *made]
+
+
+@pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
+def test_settings_survive_the_round_trip_through_text(kind):
+    for evaluation in everywhere(kind):
+        assert build(kind, json.loads(json.dumps(settings(evaluation)))) == evaluation
+    assert len({json.dumps(settings(evaluation)) for evaluation in everywhere(kind)}) > 1, "vacuous settings"
+
+
+@pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
+def test_settings_survive_the_round_trip_through_toml(kind, tmp_path):
+    for evaluation in everywhere(kind):
+        # TOML has no null: a setting that is off is spelled none.
+        values = {key: "none" if value is None else value for key, value in settings(evaluation).items()}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+        text = "\n".join([f"[{kind.name}]", *lines])
+        assert tomllib.loads(text)
+        (tmp_path / "run.toml").write_text(text)
+        assert planned(request({"only": [kind.name]}, tmp_path / "run.toml")) == [evaluation]
+
+
+@pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
+def test_every_evaluation_explains_itself(kind):
+    assert catalog.summary(kind)
+    assert kind.title
+    assert kind.meaning.endswith(".")
+    assert kind.headline
+
+
+def test_everything_in_the_catalogue_has_a_meaning():
+    for kind, members in catalog.everything().items():
+        assert members, kind
+        assert all(members.values()), kind
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_suites_name_only_what_exists(suite):
+    assert set(SUITES[suite].settings) <= set(catalog.evaluations())
+    assert planned(Request(suite=suite))
+
+
+def test_quick_asks_less_of_large_encoders():
+    full, less = ({one.name: settings(one) for one in planned(Request(), n)} for n in (10**6, 60 * 10**6))
+    assert full == {one.name: settings(one) for one in planned(Request())}
+    assert (less["overlap"]["pairs"], less["masking"]["attacked"], less["overlap"]["balls"]) == (30, 8, ["linf:0.05"])
+    assert less["certified-radius"]["anchors"] == 8
+    asked = Request(eps=("8/255",), settings={"overlap": {"pairs": 200}})
+    given = {one.name: settings(one) for one in planned(asked, 10**12)}
+    assert (given["overlap"]["pairs"], given["overlap"]["balls"]) == (200, ["linf:8/255"])
+    assert planned(Request(suite="standard"), 10**12) == planned(Request(suite="standard"))
+
+
+def test_the_largest_encoder_decides_for_all_and_it_is_said():
+    small = Encoder(nn.Flatten(), "pixels", Domain((1, 40, 40)))
+    large = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(1600, 7500)), "large", Domain((1, 40, 40)))
+    with pytest.warns(
+        HoldfastWarning, match=r"large takes 24 million operations an image, so quick looks at 75 images"
+    ):
+        (overlap,) = sized(Request(only=("overlap",)), [small, large])
+    assert settings(overlap)["pairs"] == 75
+    assert sized(Request(only=("overlap",)), [small]) == []
+    assert sized(Request(only=("overlap",), device="cuda"), [large]) == []
+
+
+@pytest.fixture
+def novel(tmp_path, monkeypatch):
+    """Add one file to the measures."""
+
+    def add(name: str) -> None:
+        (tmp_path / "novel.py").write_text(MEASURE.format(name=name))
+        monkeypatch.setattr(
+            holdfast.evaluations.attacked, "__path__", [*holdfast.evaluations.attacked.__path__, str(tmp_path)]
+        )
+
+    yield add
+    sys.modules.pop("holdfast.evaluations.attacked.novel", None)
+
+
+def test_one_new_file_is_enough_for_a_measure(novel):
+    assert "novel" not in catalog.evaluations()
+    novel("novel")
+    assert "novel" in catalog.evaluations()
+    assert catalog.everything()["evaluations"].keys() >= {"novel"}
+    (made,) = planned(Request(only=("novel",), settings={"novel": {"strength": "5"}}))
+    assert settings(made) == {"strength": 5}
+
+
+def test_two_evaluations_of_one_name_are_refused(novel):
+    novel("breakaway")
+    with pytest.raises(HoldfastError, match=r"two classes are called 'breakaway': .*Breakaway and .*Novel"):
+        catalog.evaluations()
+
+
+class Point:
+    """An entry point of another package."""
+
+    name, value = "mean", "elsewhere:Mean"
+
+    def __init__(self, loaded: object) -> None:
+        self.loaded = loaded
+
+    def load(self) -> object:
+        if isinstance(self.loaded, Exception):
+            raise self.loaded
+        return self.loaded
+
+
+def install(monkeypatch: pytest.MonkeyPatch, loaded: object) -> None:
+    points = {"holdfast.evaluations": [Point(loaded)]}
+    monkeypatch.setattr(catalog, "entry_points", lambda group: points[group])
+
+
+def test_other_packages_add_evaluations(monkeypatch):
+    install(monkeypatch, tiny.Mean)
+    assert catalog.evaluations()["mean"] is tiny.Mean
+
+
+@pytest.mark.parametrize(
+    ("loaded", "said"), [(ImportError("no elsewhere"), "does not load"), (len, "must name an Evaluation class")]
+)
+def test_a_broken_entry_point_is_named(monkeypatch, loaded, said):
+    install(monkeypatch, loaded)
+    with pytest.raises(HoldfastError, match=said):
+        catalog.evaluations()
+
+
+def test_later_settings_win(tmp_path: Path):
+    file = tmp_path / "run.toml"
+    file.write_text('suite = "standard"\nseed = 7\neps = ["8/255"]\n[breakaway]\nattacked = 11\nrivals = 3\n')
+    asked = request({"suite": "quick", "settings": {"breakaway": {"attacked": "12"}}}, file)
+    (breakaway, overlap) = planned(asked.model_copy(update={"only": ("breakaway", "overlap")}))
+    assert (asked.suite, asked.seed) == ("quick", 7)
+    assert settings(breakaway).items() >= {"attacked": 12, "rivals": 3, "balls": ["linf:8/255"]}.items()
+    assert settings(overlap)["pairs"] == SUITES["quick"].settings["overlap"]["pairs"]
+
+
+def test_balls_of_the_flags_replace_those_of_the_file(tmp_path):
+    (tmp_path / "run.toml").write_text('ball = ["l2:1.0"]\n[overlap]\npairs = 5')
+    (overlap,) = planned(request({"eps": ["0.5"], "only": ["overlap"]}, tmp_path / "run.toml"))
+    assert settings(overlap)["balls"] == ["linf:0.5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sed = 1", r"unknown key 'sed'; did you mean 'seed'"),
+        ("[breakway]", r"unknown key 'breakway'; did you mean 'breakaway'"),
+        ("[breakaway]\natacked = 1", r"breakaway has no setting 'atacked'; did you mean 'attacked'"),
+        ('[breakaway]\nattacked = "many"', r"breakaway.attacked: expected int, got 'many'"),
+        ("[breakaway]\nattacked = [1, 2]", r"breakaway.attacked: expected one int, got \[1, 2\]"),
+        ('[breakaway]\nballs = ["l3:1"]', r"unknown ball 'l3'"),
+        ('seed = "x"', r"seed: input should be a valid integer.*got 'x'"),
+        ("seed = ", r"is not valid TOML"),
+        ("settings = 3", r"unknown key 'settings'"),
+        ("budget = 0", r"budget: input should be greater than 0, got 0"),
+        ("eps = [0.1]\nball = ['l2:1']", r"contradict each other"),
+        ("eps = [-0.1]", r"radius of a linf ball must be positive"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(tmp_path, text, said):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(HoldfastError, match=said):
+        planned(request({}, tmp_path / "run.toml"))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(HoldfastError, match=r"cannot read --config .*No such file"):
+        request({}, tmp_path / "none.toml")
+
+
+def test_radii_belong_to_attacks(tmp_path):
+    plan = {evaluation.name: evaluation for evaluation in planned(Request(eps=("8/255",)))}
+    clever = catalog.evaluations()["clever"]
+    assert settings(plan["overlap"])["balls"] == settings(plan["masking"])["balls"] == ["linf:8/255"]
+    assert settings(plan["clever"])["balls"] == settings(clever())["balls"], "where gradients are sampled, no attack"
+    with pytest.raises(HoldfastError, match=r"eps and ball change nothing: clever .*--set clever.balls=linf:8/255"):
+        planned(Request(eps=("8/255",), only=("clever",)))
+
+
+def test_settings_of_what_does_not_run_are_named(tmp_path):
+    (tmp_path / "run.toml").write_text("[overlap]\npairs = 5\n[breakaway]\nattacked = 3")
+    with pytest.warns(HoldfastWarning, match=r"\[overlap\] changes nothing, because overlap is not run"):
+        planned(request({"only": ["breakaway"]}, tmp_path / "run.toml"))

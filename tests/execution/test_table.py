@@ -1,0 +1,340 @@
+from __future__ import annotations
+
+import multiprocessing
+import random
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import fields
+from math import inf, isnan
+from pathlib import Path
+from time import monotonic, sleep
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast import data
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.records import Failure, Result
+from holdfast.core.run import Run
+from holdfast.encoders import load
+from holdfast.execution import catalog, shards
+from holdfast.execution.engines.base import Done, Engine, Shard
+from holdfast.execution.engines.local import Local
+from holdfast.execution.request import build
+from holdfast.execution.store import Store, StoreError, key_of
+from holdfast.execution.table import evaluate
+from tests import tiny
+
+
+def images_for(encoder: Encoder) -> Images:
+    return tiny.images()
+
+
+def fill(
+    folder: Path,
+    evaluations: Sequence[tiny.Mean],
+    run: Run | None = None,
+    engine: Engine | None = None,
+    encoders: Sequence[Encoder] | None = None,
+    budget: float | None = None,
+) -> tuple[list[Result], list[Failure]]:
+    run = run or Run(batch_size=4)
+    return evaluate(encoders or [tiny.encoder()], images_for, evaluations, run, Store(folder), engine, budget=budget)
+
+
+def findings(results: Sequence[Result]) -> list[object]:
+    return [(result.encoder, result.settings, result.findings) for result in results]
+
+
+def looked_at(log: Path) -> list[str]:
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_a_run_gives_what_the_evaluation_gives(tmp_path):
+    (result,), failures = fill(tmp_path, [tiny.Mean()])
+    direct = tiny.Mean()(tiny.encoder(), tiny.images(), Run(seed=0))
+    assert failures == []
+    assert findings([result]) == findings([direct])
+    assert result.provenance["torch"]
+    assert float(result.provenance["seconds"]) >= 0
+    assert findings([direct]) != findings([tiny.Mean()(tiny.encoder(), tiny.images(), Run(seed=1))]), "vacuous"
+
+
+def test_evaluations_share_an_equal_observation(tmp_path):
+    log = tmp_path / "log"
+    results, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log)), tiny.Mean(factor=3, log=str(log))])
+    assert len(results) == 2
+    assert len(looked_at(log)) == len(set(looked_at(log))) == 16
+
+
+def test_running_again_computes_nothing(tmp_path):
+    log = tmp_path / "log"
+    first, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))])
+    again, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))], Run(batch_size=7))
+    assert len(looked_at(log)) == 16
+    assert again == first
+
+
+def test_a_lost_result_needs_no_new_look(tmp_path):
+    log = tmp_path / "log"
+    first, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))])
+    for path in (tmp_path / "run" / "results").iterdir():
+        path.unlink()
+    again, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))], Run(batch_size=7))
+    assert len(looked_at(log)) == 16
+    assert findings(again) == findings(first)
+
+
+class Backwards:
+    """Delivers the last shard first, as a cluster may."""
+
+    def map(self, task: Callable[[Shard], Done], shards: Sequence[Shard]) -> Generator[tuple[Shard, Done], None, None]:
+        return ((shard, task(shard)) for shard in reversed(shards))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+@pytest.mark.parametrize("engine", [Local(), Backwards()])
+def test_results_ignore_sharding_and_order(tmp_path, engine, batch_size):
+    results, _ = fill(tmp_path / "a", [tiny.Mean()], Run(batch_size=batch_size), engine)
+    expected, _ = fill(tmp_path / "b", [tiny.Mean()], Run(batch_size=16))
+    assert findings(results) == findings(expected)
+
+
+@pytest.mark.slow
+def test_results_ignore_the_cluster(tmp_path):
+    ray = pytest.importorskip("ray", reason="ray is not installed: pip install ray")
+    from holdfast.execution.engines.ray import Ray
+
+    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
+    try:
+        results, failures = fill(tmp_path / "a", [tiny.Mean()], engine=Ray())
+        broken, (failure,) = fill(tmp_path / "c", [tiny.Mean(log=str(tmp_path / "no" / "folder"))], engine=Ray())
+    finally:
+        ray.shutdown()
+    assert failures == []
+    assert findings(results) == findings(fill(tmp_path / "b", [tiny.Mean()])[0])
+    assert (broken, failure.error) == ([], "FileNotFoundError")
+
+
+def test_a_failing_cell_is_recorded_and_stops_no_other(tmp_path):
+    evaluations = [tiny.Mean(broken=True), tiny.Mean()]
+    results, failures = fill(tmp_path, evaluations, encoders=[tiny.encoder("a"), tiny.encoder("b", 3.0)])
+    assert [result.encoder.name for result in results] == ["a", "b"]
+    assert [(f.encoder, f.evaluation, f.error, f.reason) for f in failures] == [
+        (name, "mean", "RuntimeError", "it is broken") for name in "ab"
+    ]
+    assert Store(tmp_path).failures() == failures
+    fill(tmp_path, [tiny.Mean()], encoders=[tiny.encoder("a")])
+    assert [failure.encoder for failure in Store(tmp_path).failures()] == ["b"], "tried again, so forgotten"
+
+
+def test_images_that_do_not_load_are_a_failure_of_their_encoder(tmp_path):
+    def none_for_b(encoder: Encoder) -> Images:
+        if encoder.name == "b":
+            raise HoldfastError("there is no folder 'photos'")
+        return tiny.images()
+
+    encoders = [tiny.encoder("b"), tiny.encoder("a")]
+    results, (failure,) = evaluate(encoders, none_for_b, [tiny.Mean()], Run(), Store(tmp_path))
+    assert [result.encoder.name for result in results] == ["a"]
+    assert failure.reason == "there is no folder 'photos'"
+
+
+def test_an_unfit_encoder_fails_with_the_reason(tmp_path):
+    results, (failure,) = fill(tmp_path, [tiny.Mean()], encoders=[tiny.encoder(scale=float("nan"))])
+    assert results == []
+    assert "NaN" in failure.reason
+
+
+def test_a_full_disk_ends_the_run(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise StoreError("cannot write")
+
+    monkeypatch.setattr(Store, "keep", full)
+    with pytest.raises(StoreError):
+        fill(tmp_path, [tiny.Mean()])
+
+
+def test_a_spent_budget_is_recorded_and_the_next_run_continues(tmp_path):
+    log = tmp_path / "log"
+    slow = tiny.Mean(log=str(log), pause=0.2)
+    results, failures = fill(tmp_path / "run", [slow], encoders=[tiny.encoder("a"), tiny.encoder("b", 3.0)], budget=0.3)
+    assert results == []
+    assert {failure.encoder for failure in failures} == {"a", "b"}
+    assert all(f.error == "BudgetSpentError" and "run the same command again" in f.reason for f in failures)
+    assert 0 < len(looked_at(log)) < 16
+    before = looked_at(log)
+    results, failures = fill(tmp_path / "run", [slow], encoders=[tiny.encoder("a"), tiny.encoder("b", 3.0)])
+    assert (len(results), failures, Store(tmp_path / "run").failures()) == (2, [], [])
+    assert len(looked_at(log)) == 32, before
+
+
+def test_progress_rises_to_the_whole(tmp_path):
+    told: list[float] = []
+    evaluate(
+        [tiny.encoder("a"), tiny.encoder("b", 3.0)],
+        images_for,
+        [tiny.Mean()],
+        Run(batch_size=4),
+        Store(tmp_path),
+        progress=lambda doing, share, left: told.append(share),
+    )
+    assert told == sorted(told)
+    assert told[0] < 0.1
+    assert told[-1] == pytest.approx(1)
+
+
+def test_two_encoders_of_one_name_are_refused(tmp_path):
+    with pytest.raises(HoldfastError, match="two encoders are called 'tiny'"):
+        fill(tmp_path, [tiny.Mean()], encoders=[tiny.encoder(), tiny.encoder(scale=3.0)])
+
+
+def test_a_run_killed_at_any_moment_loses_nothing_finished(tmp_path):
+    log, folder = tmp_path / "log", tmp_path / "run"
+    slow = tiny.Mean(log=str(log), pause=0.03)
+    encoder, images, run = tiny.encoder(), tiny.images(), Run(batch_size=1)
+    key = key_of(slow.observation(), encoder, images, run)
+    moments, kills = random.Random(0), 0
+    for _ in range(100):
+        held = set(Store(folder).observed(key, images.ids)[0])
+        before = looked_at(log)
+        process = multiprocessing.get_context("fork").Process(target=fill, args=(folder, [slow], run))
+        process.start()
+        limit = monotonic() + moments.uniform(0.05, 0.3)
+        while process.is_alive() and monotonic() < limit:
+            sleep(0.005)
+        finished = not process.is_alive()
+        process.kill()
+        process.join()
+        assert held.isdisjoint(looked_at(log)[len(before) :]), "something finished was computed again"
+        if finished:
+            break
+        kills += 1
+    assert finished
+    assert kills >= 2, "never killed in the middle"
+    results, failures = fill(folder, [slow], run)
+    assert failures == []
+    assert findings(results) == findings(fill(tmp_path / "unbroken", [slow], run)[0])
+
+
+def test_large_inputs_make_small_shards(tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "CPU_VALUES", 8)
+    results, _ = fill(tmp_path / "a", [tiny.Mean()], Run(batch_size=16))
+    assert len(list((tmp_path / "a").rglob("shards/seen-*/*"))) == 8
+    assert findings(results) == findings(fill(tmp_path / "b", [tiny.Mean()], Run(batch_size=2))[0])
+
+
+def test_large_encoders_make_small_shards(tmp_path, monkeypatch):
+    encoder = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 8)), "linear", tiny.DOMAIN)
+    monkeypatch.setattr(shards, "CPU_OPERATIONS", 3 * 64)
+    fill(tmp_path, [tiny.Mean()], Run(batch_size=16), encoders=[encoder])
+    assert len(list(tmp_path.rglob("shards/seen-*/*"))) == 6, "2, 3, 3, 3, 3 and 2 images"
+    assert len(list(tmp_path.rglob("shards/codes-*/*"))) == 2, "16 and 4: each is encoded once"
+
+
+def test_the_time_left_counts_work(tmp_path):
+    """One evaluation takes twenty times as long as the other; after the first shards that is known."""
+    told: list[tuple[float, float, float]] = []
+    quick, slow = tiny.Mean(pause=0.01), tiny.Mean(pause=0.2)
+    evaluate(
+        [tiny.encoder("a"), tiny.encoder("b", 3.0)],
+        images_for,
+        [quick, slow],
+        Run(batch_size=2),
+        Store(tmp_path),
+        progress=lambda doing, share, left: told.append((monotonic(), share, left)),
+    )
+    end = told[-1][0]
+    known = [(end - now, left) for now, _, left in told if left < inf]
+    assert known[0][0] > 0.75 * (end - told[0][0]), "known before a quarter of the time has passed"
+    assert all(left == pytest.approx(truth, rel=0.35, abs=0.15) for truth, left in known)
+
+
+def test_a_budget_is_kept_within_a_tenth(tmp_path):
+    """Nothing begins that would end much later, as the shards before it tell."""
+    slow, began = tiny.Mean(pause=0.4), monotonic()
+    _, failures = fill(tmp_path, [slow], Run(batch_size=2), budget=1.5)
+    assert [failure.error for failure in failures] == ["BudgetSpentError"]
+    assert 0.9 < monotonic() - began < 1.5 * 1.1 + 0.1
+
+
+def test_a_budget_begins_to_run_before_the_table_does(tmp_path):
+    started = monotonic() - 10
+    results, failures = evaluate(
+        [tiny.encoder()], images_for, [tiny.Mean()], Run(), Store(tmp_path), budget=9.0, began=started
+    )
+    assert (results, [failure.error for failure in failures]) == ([], ["BudgetSpentError"])
+
+
+def test_labels_given_later_are_used(tmp_path):
+    encoder, images = (
+        load("builtin:digits-random"),
+        data.load("builtin:digits", load("builtin:digits-random").domain, limit=40),
+    )
+    odd = torch.arange(len(images)) % 2
+    evaluation = build(catalog.evaluations()["linear-radius"], {"anchors": 4, "attack": "adaptive:restarts=1,steps=3"})
+
+    def cell(labels: Tensor | None) -> Result:
+        given = Images(images.source, images.ids, labels, images.name)
+        (result,), _ = evaluate([encoder], lambda encoder: given, [evaluation], Run(), Store(tmp_path))
+        return result
+
+    without, labelled, otherwise = cell(None), cell(odd), cell(1 - odd.roll(1) * odd)
+    assert isnan(without.estimates[0].value)
+    assert not isnan(labelled.estimates[0].value)
+    assert otherwise.findings != labelled.findings
+    assert "labels" not in without.settings
+    assert labelled.settings["labels"] != otherwise.settings["labels"]
+    assert len(Store(tmp_path).results()) == 3
+
+
+def test_another_seed_of_attacks_looks_at_the_same_images(tmp_path):
+    (first,), _ = fill(tmp_path, [tiny.Mean()], Run(seed=3))
+    (other,), _ = fill(tmp_path, [tiny.Mean()], Run(seed=3, attack_seed=4))
+    assert other.findings.ids == first.findings.ids
+    assert other.findings != first.findings
+    assert other.settings["attack_seed"] == 4
+    assert fill(tmp_path, [tiny.Mean()], Run(seed=4))[0][0].findings.ids != first.findings.ids, "vacuous"
+
+
+def numbers(result: Result) -> list[float]:
+    return [value for series in result.series for value in series.values] or [e.value for e in result.estimates]
+
+
+CHEAP = {
+    "attacked": 6,
+    "pairs": 6,
+    "balls": ["linf:0.1"],
+    "anchors": 6,
+    "negatives": 2,
+    "others": 8,
+    "tail": 5,
+    "rivals": 2,
+    "tolerance": 0.01,
+    "attack": "adaptive:restarts=1,steps=5",
+    "scales": [0.5, 2.0, 4.0],
+    "encodings": 600,
+    "k": 3,
+    "batches": 8,
+    "draws": 2,
+    "random": 5,
+    "guided": 2,
+}
+
+
+@pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
+def test_every_evaluation_ignores_sharding_and_order(kind, tmp_path):
+    cheap = {field.name: CHEAP[field.name] for field in fields(kind) if field.name in CHEAP}
+    evaluation, encoder = build(kind, cheap), load("builtin:digits-random")
+    digits = data.load("builtin:digits", encoder.domain, limit=12)
+
+    def cells(batch_size: int, seed: int = 0) -> Result:
+        run, store = Run(seed=seed, precision="float64", batch_size=batch_size), Store(tmp_path / str(batch_size))
+        (result,), _ = evaluate([encoder], lambda encoder: digits, [evaluation], run, store, Backwards())
+        return result
+
+    expected = numbers(evaluation(encoder, digits, Run(precision="float64")))
+    assert numbers(cells(5)) == pytest.approx(expected, rel=1e-6, abs=1e-9, nan_ok=True)
+    assert cells(5, seed=1).findings != cells(5).findings, "vacuous"
