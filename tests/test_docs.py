@@ -195,19 +195,19 @@ def test_links_resolve(page: Path) -> None:
             assert DOCS in linked.parents, f"{target} leaves the site"
 
 
-def test_the_module_map_is_complete() -> None:
+def test_the_map_of_folders_is_complete() -> None:
     home = Path(holdfast.__file__).parent
-    table = " ".join(rows(section(DOCS / "architecture.md", "Module map")))
+    table = " ".join(rows(section(DOCS / "architecture.md", "The folders")))
     for path in home.iterdir():
         name = f"{path.name}/" if (path / "__init__.py").is_file() else path.name
         if not name.startswith("__") and name.endswith((".py", "/")):
-            assert name in table.replace(",", " ").split(), f"{name} is not in the module map"
+            assert name in table.replace(",", " ").split(), f"{name} is not among the folders"
 
 
 def test_the_layers_are_those_that_are_enforced() -> None:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     enforced = [set(layer.replace("|", " ").split()) for layer in contracts[0]["layers"]]
-    (shown,) = [code for code in blocks(DOCS / "architecture.md", "") if code.startswith("errors ")]
+    (shown,) = [code for code in blocks(DOCS / "architecture.md", "") if code.startswith("core ")]
     assert [set(layer.split()) for layer in shown.split("<")] == [
         layer for layer in enforced[::-1] if "__main__" not in layer
     ]

@@ -22,10 +22,11 @@ from tests.pages import DOCS, ROOT
 from tests.samples import builtin, digits
 
 FILES = re.findall(
-    r"^`src/holdfast/(\w+)/(\w+)\.py`:\n\n```python\n(.*?)^```$",
+    r"^`src/holdfast/([\w/]+)/(\w+)\.py`:\n\n```python\n(.*?)^```$",
     (DOCS / "extending.md").read_text(),
     re.MULTILINE | re.DOTALL,
 )
+FILES = [(folder.replace("/", "."), name, code) for folder, name, code in FILES]
 
 
 @pytest.fixture

@@ -43,13 +43,13 @@ def test_the_law_of_layers_is_awake(tmp_path: Path):
         [[tool.importlinter.contracts]]
         name = "Upside down"
         type = "layers"
-        layers = ["holdfast.core.errors", "holdfast.evaluation", "holdfast.cli"]
+        layers = ["holdfast.core", "holdfast.protocol", "holdfast.cli"]
         """
     )
     done = lint(upside_down)
     assert done.returncode == 1
-    assert "holdfast.evaluation is not allowed to import holdfast.core.errors" in done.stdout
-    assert "holdfast.cli is not allowed to import holdfast.core.errors" in done.stdout
+    assert "holdfast.protocol is not allowed to import holdfast.core" in done.stdout
+    assert "holdfast.cli is not allowed to import holdfast.core" in done.stdout
 
 
 def test_importing_the_library_loads_no_torch():

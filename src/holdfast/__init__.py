@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from holdfast.protocol.evaluation import Evaluation as Evaluation
 
 _HOMES = {
-    "Ball": "balls",
-    "Domain": "encoder",
-    "Encoder": "encoder",
-    "Evaluation": "evaluation",
-    "Images": "images",
-    "L1": "balls",
-    "L2": "balls",
-    "Linf": "balls",
-    "Result": "result",
-    "Run": "run",
-    "spade": "spectral.analysis",
+    "Ball": "core.balls",
+    "Domain": "core.encoder",
+    "Encoder": "core.encoder",
+    "Evaluation": "protocol.evaluation",
+    "Images": "core.images",
+    "L1": "core.balls",
+    "L2": "core.balls",
+    "Linf": "core.balls",
+    "Result": "core.records",
+    "Run": "core.run",
+    "spade": "evaluations.spectral.analysis",
 }
 __all__ = [*_HOMES, "__version__"]
 

@@ -20,7 +20,6 @@ from holdfast.core.errors import HoldfastError
 from holdfast.objectives.base import Goal
 from holdfast.protocol.evaluation import Evaluation
 
-EVALUATION_PACKAGES = ("measures", "smoothing", "certified", "spectral", "synthetic", "corruptions", "probes")
 GROUP = "holdfast.evaluations"
 
 
@@ -38,7 +37,14 @@ def evaluations() -> dict[str, type[Evaluation]]:
         if not (inspect.isclass(kind) and issubclass(kind, Evaluation)):
             raise HoldfastError(f"the entry point {point.name!r} must name an Evaluation class, got {kind!r}")
         outside.append(kind)
-    return _by_name([*_classes(Evaluation, EVALUATION_PACKAGES), *outside])
+    return _by_name([*_classes(Evaluation, families()), *outside])
+
+
+def families() -> list[str]:
+    """Return the packages of evaluations, one for each family."""
+    from holdfast import evaluations as home
+
+    return [f"evaluations.{found.name}" for found in iter_modules(home.__path__) if found.ispkg]
 
 
 def attacks() -> dict[str, type[Attack]]:
