@@ -15,7 +15,7 @@ from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import Objective, Scene
+from holdfast.objectives.base import AttackContext, ObjectiveFunction
 
 STEPS = 20
 
@@ -63,7 +63,7 @@ def main() -> None:
         encoder = encoder.to(given.device, torch.float32)
         pixels = torch.rand(batch, *encoder.domain.shape, device=given.device)
         noise = Noise.of(0, [str(k) for k in range(batch)], given.device)
-        objective = Away()(Scene(encoder, pixels, noise))
+        objective = Away()(AttackContext(encoder, pixels, noise))
         moved = encoder.domain.clip(pixels + 0.01 * torch.randn_like(pixels))
         floor = partial(floor_steps, encoder, moved, objective)
         cases: list[tuple[str, Attack, Ball]] = [
@@ -80,7 +80,7 @@ def main() -> None:
             print(f"{name:28s} {label:24s} {relative:.3f} x ({per_step})")
 
 
-def floor_steps(encoder: Encoder, pixels: Tensor, objective: Objective) -> None:
+def floor_steps(encoder: Encoder, pixels: Tensor, objective: ObjectiveFunction) -> None:
     """The floor: as many forwards and input-only backwards, and nothing else."""
     for _ in range(STEPS):
         climb(encoder, pixels, objective)

@@ -29,8 +29,8 @@ from holdfast.core.records import Estimate, Result
 from holdfast.core.run import Run
 from holdfast.evaluations.spectral.analysis import scored
 from holdfast.evaluations.spectral.clever import Clever
-from holdfast.evaluations.spectral.drawing import checked, draw
 from holdfast.evaluations.spectral.findings import assembled
+from holdfast.evaluations.spectral.graph_pair import checked, draw
 from holdfast.evaluations.spectral.solve import one_thread
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.evaluations.spectral.stability import subsets

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from benchmarks import published
-from holdfast.evaluations.spectral.drawing import Drawing, checked, draw
 from holdfast.evaluations.spectral.eigen import spectrum
+from holdfast.evaluations.spectral.graph_pair import GraphPair, checked, draw
 from holdfast.evaluations.spectral.graphs.exact import ROWS, nearest
 from holdfast.evaluations.spectral.graphs.knn import KNN
 from holdfast.evaluations.spectral.hops import hops
@@ -67,9 +67,9 @@ def product(inputs: Tensor) -> float:
     return seconds(work) * len(inputs) / rows
 
 
-def graphs(inputs: Tensor, codes: Tensor) -> tuple[Drawing, float, float]:
+def graphs(inputs: Tensor, codes: Tensor) -> tuple[GraphPair, float, float]:
     """Return the graphs of samples, the seconds they took and those of the floor."""
-    drawn: list[Drawing] = []
+    drawn: list[GraphPair] = []
 
     def work() -> None:
         drawn.append(draw(*checked(inputs, codes), K, KNN()))
@@ -78,7 +78,7 @@ def graphs(inputs: Tensor, codes: Tensor) -> tuple[Drawing, float, float]:
     return drawn[0], took, product(inputs)
 
 
-def solver(drawing: Drawing, r: int, tolerance: float) -> float:
+def solver(drawing: GraphPair, r: int, tolerance: float) -> float:
     """Return the seconds of the ``r`` largest eigenvalues; the smaller of two runs, for the first loads libraries."""
     return min(seconds(lambda: spectrum(drawing.inputs, drawing.outputs, r, tolerance)) for _ in range(2))
 

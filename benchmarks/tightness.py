@@ -21,10 +21,10 @@ from holdfast.core.images import Images
 from holdfast.core.run import Run
 from holdfast.encoders import load
 from holdfast.encoders.builtin import names
-from holdfast.evaluations.certified.around import Hunter
-from holdfast.evaluations.certified.bracket import seen
+from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import norm, pairs
 from holdfast.evaluations.certified.radius import CertifiedRadius
+from holdfast.evaluations.certified.radius_bounds import seen
 from holdfast.protocol.population import Population
 
 MEASURED = ("mnist_base", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv3", "cifar10_base_adv4")
@@ -64,7 +64,7 @@ def main() -> None:
         ratios, spent = [], []
         for anchor in range(given.anchors):
             began = time.perf_counter()
-            found = seen(hunter(encoder, images, anchor, given.negatives), read_method(given.method), TOLERANCE)
+            found = seen(pair_attack(encoder, images, anchor, given.negatives), read_method(given.method), TOLERANCE)
             spent.append(time.perf_counter() - began)
             assert (found["lowest"] > 0).all()
             ratios.append(float((found["certified"] / found["attacked"]).mean()))
@@ -75,12 +75,14 @@ def main() -> None:
         )
 
 
-def hunter(encoder: Encoder, images: Images, anchor: int, count: int) -> Hunter:
+def pair_attack(encoder: Encoder, images: Images, anchor: int, count: int) -> PairAttack:
     """Return the attacks on an anchor and the images that follow it."""
     usual = CertifiedRadius()
     population = Population(encoder, images, Run())
     following = population.pixels([(anchor + k) % IMAGES for k in range(1, count + 1)])
-    return Hunter(pairs(population, [anchor], count, usual.neurons, following[None]), norm(usual.norm), usual.attack)
+    return PairAttack(
+        pairs(population, [anchor], count, usual.neurons, following[None]), norm(usual.norm), usual.attack
+    )
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.execution.request import request
-from holdfast.execution.session import carry_out
+from holdfast.execution.session import run_request
 from holdfast.execution.store import load
 from holdfast.report.compare import compare
 
@@ -20,7 +20,7 @@ def measured(encoder: str, out: str) -> Path:
         "settings": {"overlap": {"attacks": ["adaptive:restarts=1,steps=10"]}},
         "out": out,
     }
-    return carry_out(request(flags)).report.parent
+    return run_request(request(flags)).report.parent
 
 
 def main() -> None:

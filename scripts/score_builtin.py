@@ -16,7 +16,7 @@ from holdfast.encoders import load
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.encoders.builtin import DOMAIN, names
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import Scene
+from holdfast.objectives.base import AttackContext
 
 ROWS = {
     "linear_probe_accuracy": "linear probe",
@@ -67,7 +67,7 @@ def robustness(encoder: Encoder, ball: Ball, steps: int) -> dict[str, float]:
     known, unseen = digits("digits-train"), digits("digits")
     pixels, noise, clean = unseen.pixels(range(len(unseen))), Noise.of(0, unseen.ids), codes(encoder, unseen)
     attack = GradientAttack(steps=steps, stride=2.5 / steps)
-    found = attack(encoder, pixels, Away()(Scene(encoder, pixels, noise)), ball, noise)
+    found = attack(encoder, pixels, Away()(AttackContext(encoder, pixels, noise)), ball, noise)
     with torch.no_grad():
         moved = encoder(found)
     own = torch.cdist(moved, clean).argmin(1) == torch.arange(len(clean))

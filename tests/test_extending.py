@@ -17,7 +17,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.run import Run
 from holdfast.execution import catalog
 from holdfast.execution.request import build, planned, request
-from holdfast.objectives.base import Scene
+from holdfast.objectives.base import AttackContext
 from tests.pages import DOCS, ROOT
 from tests.samples import builtin, digits
 
@@ -82,8 +82,8 @@ def test_the_new_objective_and_attack_do_what_they_say(dropped: None) -> None:
     grow, guess = catalog.objectives()["grow"], catalog.attacks()["guess"]
     encoder, images = builtin(), digits(4)
     noise = Run().noise(images.ids)
-    scene = Scene(encoder, images.pixels(range(4)), noise)
-    attacked = guess()(encoder, scene.pixels, grow()(scene), Linf(0.1), noise)
-    longer = encoder(attacked).norm(dim=1) / scene.codes.norm(dim=1)
+    context = AttackContext(encoder, images.pixels(range(4)), noise)
+    attacked = guess()(encoder, context.pixels, grow()(context), Linf(0.1), noise)
+    longer = encoder(attacked).norm(dim=1) / context.codes.norm(dim=1)
     assert longer.min() >= 1
     assert longer.max() > 1.01

@@ -18,7 +18,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.run import Run
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import Objective, Scene
+from holdfast.objectives.base import AttackContext, ObjectiveFunction
 from holdfast.protocol.population import Population
 from tests.samples import builtin, digits, linear
 
@@ -36,37 +36,37 @@ everywhere = pytest.mark.parametrize("ball", BALLS, ids=str)
 all_attacks = pytest.mark.parametrize("attack", ATTACKS, ids=str)
 
 
-def scene_of(encoder: Encoder, count: int = 12, seed: int = 0) -> Scene:
+def scene_of(encoder: Encoder, count: int = 12, seed: int = 0) -> AttackContext:
     population = Population(encoder, digits(count), Run(seed=seed))
-    return population.scene(range(count))
+    return population.context(range(count))
 
 
-def run(attack: Attack, scene: Scene, objective: Objective, ball: Ball) -> Tensor:
-    return attack(scene.encoder, scene.pixels, objective, ball, scene.noise)
+def run(attack: Attack, context: AttackContext, objective: ObjectiveFunction, ball: Ball) -> Tensor:
+    return attack(context.encoder, context.pixels, objective, ball, context.noise)
 
 
 @everywhere
 @all_attacks
 def test_attack_stays_in_ball_and_range_and_gains(attack: Attack, ball: Ball) -> None:
-    scene = scene_of(builtin())
-    objective = Away()(scene)
-    found = run(attack, scene, objective, ball)
+    context = scene_of(builtin())
+    objective = Away()(context)
+    found = run(attack, context, objective, ball)
     assert found.min() >= 0
     assert found.max() <= 1
-    assert (ball.norm(found - scene.pixels) <= ball.radius * (1 + 1e-5)).all()
-    gain = objective(scene.encoder.forward(found))
+    assert (ball.norm(found - context.pixels) <= ball.radius * (1 + 1e-5)).all()
+    gain = objective(context.encoder.forward(found))
     assert (gain > 0).all(), "some image did not move at all"
 
 
 @everywhere
 def test_the_inside_check_is_awake(ball: Ball) -> None:
-    scene = scene_of(builtin(), 2)
-    step = torch.zeros_like(scene.pixels)
-    step[:, 0, 4, 4] = ball.radius * 1.01 * torch.where(scene.pixels[:, 0, 4, 4] > 0.5, -1.0, 1.0)
+    context = scene_of(builtin(), 2)
+    step = torch.zeros_like(context.pixels)
+    step[:, 0, 4, 4] = ball.radius * 1.01 * torch.where(context.pixels[:, 0, 4, 4] > 0.5, -1.0, 1.0)
     with pytest.raises(AssertionError):
-        assert_inside(scene.encoder, scene.pixels, scene.pixels + step, ball)
+        assert_inside(context.encoder, context.pixels, context.pixels + step, ball)
     with pytest.raises(AssertionError):
-        assert_inside(scene.encoder, scene.pixels, scene.pixels - 2, ball)
+        assert_inside(context.encoder, context.pixels, context.pixels - 2, ball)
 
 
 @everywhere
@@ -76,7 +76,7 @@ def test_result_does_not_depend_on_companions(attack: Attack, ball: Ball) -> Non
     together, reseeded = scene_of(encoder), scene_of(encoder, seed=1)
     found = run(attack, together, Away()(together), ball)
     population = Population(encoder, digits(12), Run())
-    alone = population.scene([7])
+    alone = population.context([7])
     single = run(attack, alone, Away()(alone), ball)
     assert (found[7:8] - single).abs().max() < 1e-4
     if not (isinstance(attack, GradientAttack) and attack.steps == 1 and isinstance(ball, Linf)):
@@ -92,10 +92,10 @@ def test_result_does_not_depend_on_companions(attack: Attack, ball: Ball) -> Non
 def test_restarts_never_lose(attack: Attack, ball: Ball) -> None:
     from dataclasses import replace
 
-    scene = scene_of(builtin())
-    objective = Away()(scene)
-    once = objective(scene.encoder.forward(run(attack, scene, objective, ball)))
-    often = objective(scene.encoder.forward(run(replace(attack, restarts=4), scene, objective, ball)))
+    context = scene_of(builtin())
+    objective = Away()(context)
+    once = objective(context.encoder.forward(run(attack, context, objective, ball)))
+    often = objective(context.encoder.forward(run(replace(attack, restarts=4), context, objective, ball)))
     if isinstance(attack, AdaptiveAttack):  # whose starts are shorter, and the best of them goes on
         assert often.mean() >= once.mean()
     else:
@@ -104,15 +104,15 @@ def test_restarts_never_lose(attack: Attack, ball: Ball) -> None:
 
 
 def test_several_adaptive_starts_take_as_many_steps_as_they_say() -> None:
-    scene, taken = scene_of(builtin(), 2), 0
+    context, taken = scene_of(builtin(), 2), 0
 
     def counted(codes: Tensor) -> Tensor:
         nonlocal taken
         taken += 1
-        return Away()(scene)(codes)
+        return Away()(context)(codes)
 
     attack = AdaptiveAttack(restarts=3, steps=10)
-    attack(scene.encoder, scene.pixels, counted, Linf(0.1), scene.noise)
+    attack(context.encoder, context.pixels, counted, Linf(0.1), context.noise)
     assert taken == 3 * 10 + 4, "each of three starts, and the best of them again, is looked at before the first step"
 
 
@@ -146,23 +146,25 @@ def test_linear_objective_reaches_the_dual_norm(attack: Attack, ball: Ball) -> N
 
 def test_last_point_is_the_published_option() -> None:
     """With a step that overshoots, the last point may be worse than the best; ``keep`` decides which comes back."""
-    scene = scene_of(builtin())
-    objective = Away()(scene)
-    best = run(GradientAttack(steps=9, stride=2.0), scene, objective, Linf(0.3))
-    last = run(GradientAttack(steps=9, stride=2.0, keep="last"), scene, objective, Linf(0.3))
-    gains = [objective(scene.encoder.forward(found)) for found in (best, last)]
+    context = scene_of(builtin())
+    objective = Away()(context)
+    best = run(GradientAttack(steps=9, stride=2.0), context, objective, Linf(0.3))
+    last = run(GradientAttack(steps=9, stride=2.0, keep="last"), context, objective, Linf(0.3))
+    gains = [objective(context.encoder.forward(found)) for found in (best, last)]
     assert (gains[0] >= gains[1] - 1e-6).all()
     assert (gains[0] > gains[1] + 1e-6).any(), "vacuous: the last point was always the best"
 
 
 def test_untargeted_attack_from_the_clean_image_cannot_move() -> None:
     """At the image itself the gradient of a distance is zero: the reason why U-BIM starts beside it."""
-    scene = scene_of(builtin(), 3)
-    gain, gradient = climb(scene.encoder, scene.pixels, Away()(scene))
+    context = scene_of(builtin(), 3)
+    gain, gradient = climb(context.encoder, context.pixels, Away()(context))
     assert (gain == 0).all()
     assert (gradient == 0).all()
-    stuck, _ = ascend(scene.encoder, scene.pixels, scene.pixels, Away()(scene), Linf(0.1), GradientAttack(steps=3))
-    assert torch.equal(stuck, scene.pixels)
+    stuck, _ = ascend(
+        context.encoder, context.pixels, context.pixels, Away()(context), Linf(0.1), GradientAttack(steps=3)
+    )
+    assert torch.equal(stuck, context.pixels)
 
 
 def test_sparse_steps_pass_over_pixels_at_the_edge() -> None:
@@ -181,11 +183,11 @@ def test_encoder_without_gradient_is_refused_with_the_alternative() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return (x.detach().flatten(1) > 0.5).float()
 
-    scene = scene_of(Encoder(Stepwise().eval(), "stepwise", Domain((1, 8, 8))), 3)
+    context = scene_of(Encoder(Stepwise().eval(), "stepwise", Domain((1, 8, 8))), 3)
     with pytest.raises(HoldfastError, match="square"):
-        run(GradientAttack(steps=2), scene, Away()(scene), Linf(0.1))
-    moved = run(SquareAttack(queries=60), scene, Away()(scene), Linf(0.4))
-    assert (L2Distance()(scene.encoder.forward(moved), scene.codes) > 0).all()
+        run(GradientAttack(steps=2), context, Away()(context), Linf(0.1))
+    moved = run(SquareAttack(queries=60), context, Away()(context), Linf(0.4))
+    assert (L2Distance()(context.encoder.forward(moved), context.codes) > 0).all()
 
 
 def test_gains_that_are_not_finite_never_win() -> None:
@@ -206,14 +208,14 @@ def test_gains_that_are_not_finite_never_win() -> None:
 def test_preset_runs_on_its_own_terms(name: str) -> None:
     preset = PRESETS[name]
     population = Population(builtin(), digits(8), Run())
-    scene = population.scene(
+    context = population.context(
         range(8), targets=population.partners.tolist(), rivals=population.codes[None].expand(8, -1, -1)
     )
     if preset.prepare:
-        scene = preset.prepare(scene)
-    objective = preset.goal(scene)
-    found = run(preset.attack, scene, objective, preset.ball)
-    before, after = objective(scene.encoder.forward(scene.pixels)), objective(scene.encoder.forward(found))
+        context = preset.prepare(context)
+    objective = preset.goal(context)
+    found = run(preset.attack, context, objective, preset.ball)
+    before, after = objective(context.encoder.forward(context.pixels)), objective(context.encoder.forward(found))
     assert (after - before).mean() > 0, "the attack did not climb its own objective"
 
 

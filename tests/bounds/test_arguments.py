@@ -11,18 +11,18 @@ import torch
 from holdfast.bounds import Interval, certified_radius, lower_bound
 from holdfast.core.balls import Linf
 from holdfast.core.errors import HoldfastError
-from tests.bounds.test_operations import scene
+from tests.bounds.test_operations import context
 
 
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan")])
 def test_a_tolerance_that_never_ends_is_refused(tolerance: float) -> None:
-    encoder, x, rows = scene("linear")
+    encoder, x, rows = context("linear")
     with pytest.raises(HoldfastError, match="tolerance must be"):
         certified_radius(encoder, x, rows, Linf(0.1), tolerance=tolerance)
 
 
 def test_methods_have_a_text_form() -> None:
-    encoder, x, rows = scene("linear")
+    encoder, x, rows = context("linear")
     with pytest.raises(HoldfastError, match="did you mean 'alpha'"):
         lower_bound(encoder, x, rows, Linf(0.1), "alhpa")
     spelled, made = (lower_bound(encoder, x, rows, Linf(0.1), method) for method in ("interval", Interval()))
@@ -40,7 +40,8 @@ def test_methods_have_a_text_form() -> None:
 def test_what_is_no_encoder_or_ball_is_refused(call: str, said: str) -> None:
     """In a process of its own, without the type checks that tests run under."""
     program = (
-        "import torch; from holdfast.core.balls import Linf; from holdfast.bounds import *; from holdfast.encoders import load;"
+        "import torch; from holdfast.core.balls import Linf; from holdfast.bounds import *; "
+        "from holdfast.encoders import load;"
         "encoder = load('builtin:digits-random'); x = torch.rand(1, 1, 8, 8); rows = torch.randn(1, 1, 32).double();"
     )
     done = subprocess.run([sys.executable, "-c", program + call], capture_output=True, text=True)

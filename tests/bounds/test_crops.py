@@ -17,8 +17,8 @@ from holdfast.bounds.methods.crown import Relaxed, relax
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.seeking import bisected
-from holdfast.bounds.subdomains.crops import _tasks, crop, refine, refined
-from holdfast.bounds.subdomains.parts import Parts
+from holdfast.bounds.subdomains.receptive_fields import _tasks, crop, refine, refined
+from holdfast.bounds.subdomains.subdomains import Subdomains
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points
@@ -207,13 +207,13 @@ def test_radii_are_sought_together_up_to_what_can_be_proved() -> None:
 def test_splitting_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = net(chain())
     x, rows = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64)
-    halved, rounds = Parts.halved, list[int]()
+    halved, rounds = Subdomains.halved, list[int]()
 
-    def counted(parts: Parts) -> Parts:
+    def counted(parts: Subdomains) -> Subdomains:
         rounds[-1] += 1
         return halved(parts)
 
-    monkeypatch.setattr(Parts, "halved", counted)
+    monkeypatch.setattr(Subdomains, "halved", counted)
     monkeypatch.setattr(time, "monotonic", map(float, count()).__next__)  # a second for each look at it
     for seconds in (0.0, 20.0, 60.0):
         rounds.append(0)

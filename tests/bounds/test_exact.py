@@ -12,9 +12,9 @@ from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Run
-from holdfast.evaluations.certified.around import Hunter
-from holdfast.evaluations.certified.bracket import bracketed
+from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import pairs
+from holdfast.evaluations.certified.radius_bounds import bracketed
 from holdfast.protocol.population import Population
 from tests.bounds.checks import lowest
 from tests.samples import builtin, digits
@@ -28,14 +28,14 @@ def tiny(seed: int) -> Encoder:
     return Encoder(nn.Sequential(*layers).eval(), "tiny", Domain(SHAPE)).to("cpu", torch.float64)
 
 
-def scene(seed: int) -> tuple[Encoder, Tensor, Tensor, Linf]:
+def context(seed: int) -> tuple[Encoder, Tensor, Tensor, Linf]:
     encoder = tiny(seed)
     return encoder, torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64), Linf(0.4)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_program_finds_the_minimum(seed: int) -> None:
-    encoder, x, rows, ball = scene(seed)
+    encoder, x, rows, ball = context(seed)
     exact = lower_bound(encoder, x, rows, ball, Exact())
     least = lowest(encoder, x, rows[0], ball, 20_000)
     assert (exact[0] <= least + 1e-6).all()
@@ -44,7 +44,7 @@ def test_the_program_finds_the_minimum(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_method_stays_below_the_minimum_and_above_the_one_before(seed: int) -> None:
-    encoder, x, rows, ball = scene(seed)
+    encoder, x, rows, ball = context(seed)
     methods = (Interval(), Crown(), Alpha(), Branch(target=torch.inf), Exact())
     bounds = torch.stack([lower_bound(encoder, x, rows, ball, method)[0] for method in methods])
     assert (bounds.diff(dim=0) >= -1e-5).all(), bounds
@@ -63,7 +63,7 @@ def test_pool_and_residual_networks_are_solved_too() -> None:
 
 
 def test_what_cannot_be_solved_exactly_is_refused() -> None:
-    encoder, x, rows, _ = scene(0)
+    encoder, x, rows, _ = context(0)
     with pytest.raises(HoldfastError, match="linf"):
         lower_bound(encoder, x, rows, L2(0.1), Exact())
     smooth = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Sigmoid()), "smooth", Domain(SHAPE))
@@ -87,7 +87,7 @@ def test_digits_are_certified_up_to_where_they_are_refuted() -> None:
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_the_radius_is_where_the_minimum_reaches_zero(seed: int) -> None:
-    encoder, x, rows, _ = scene(seed)
+    encoder, x, rows, _ = context(seed)
     clean = encoder.forward(x)[0]
     rows = torch.cat([rows, -rows], 1) * (rows @ clean).sign().repeat(1, 2)[..., None]  # two rows hold, two do not
     radius = certified_radius(encoder, x, rows, Linf(0.9), Exact(gap=1e-3))
@@ -102,7 +102,7 @@ def test_the_radius_is_where_the_minimum_reaches_zero(seed: int) -> None:
 def test_what_the_program_takes_for_confused_is_confused() -> None:
     """On a built-in encoder the bracket closes, for the program's own solution is attacked with."""
     two = pairs(Population(builtin("digits-robust"), digits(), Run()), [3], 2, 1000)
-    certified, found = bracketed(Hunter(two, Linf(1.0), AdaptiveAttack(restarts=1, steps=5)), Exact(), 1e-3)
+    certified, found = bracketed(PairAttack(two, Linf(1.0), AdaptiveAttack(restarts=1, steps=5)), Exact(), 1e-3)
     attacked = Linf(1.0).norm(found.points - two.images)
     assert (found.values < 0).all()
     assert (attacked >= certified[0]).all()

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from holdfast.bounds import Alpha, Branch, Crown, Interval, Method, lower_bound, regions
 from holdfast.bounds.methods import crown
 from holdfast.bounds.network import affine, graph, tracing
-from holdfast.bounds.network.forms import Form, Place, gather
-from holdfast.bounds.relaxations.rules import Box, Planes
-from holdfast.bounds.subdomains import crops, parts
+from holdfast.bounds.network.forms import Form, Windows, gather
+from holdfast.bounds.relaxations.rules import Box, LinearRelaxation
+from holdfast.bounds.subdomains import receptive_fields as crops
+from holdfast.bounds.subdomains import subdomains as parts
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points
@@ -114,27 +115,27 @@ def outside(encoder: Encoder, x: Tensor) -> Iterator[str]:
                     yield f"an inner value lies outside its box at {eps}"
 
 
-def rule(name: str, patch: pytest.MonkeyPatch, change: Callable[..., Planes]) -> None:
+def rule(name: str, patch: pytest.MonkeyPatch, change: Callable[..., LinearRelaxation]) -> None:
     """Replace what a rule relaxes to by a change of it."""
     true = graph.RULES[name]
     patch.setitem(graph.RULES, name, replace(true, relax=lambda *boxes: change(true.relax(*boxes), *boxes)))
 
 
-def _wrong_chord(planes: Planes, box: Box) -> Planes:
+def _wrong_chord(planes: LinearRelaxation, box: Box) -> LinearRelaxation:
     return replace(planes, upper=(planes.upper[0] * 0.9,))
 
 
-def _no_ceiling(planes: Planes, box: Box) -> Planes:
+def _no_ceiling(planes: LinearRelaxation, box: Box) -> LinearRelaxation:
     return replace(planes, ceiling=None)
 
 
-def _falling_below(planes: Planes, box: Box) -> Planes:
+def _falling_below(planes: LinearRelaxation, box: Box) -> LinearRelaxation:
     assert planes.free is not None
     return replace(planes, lower=(torch.where(planes.free, -0.3, planes.lower[0]),))
 
 
-def _swapped_sides(form: Form, planes: Planes) -> tuple[Sequence[Form], Tensor]:
-    swapped = Planes(planes.upper, planes.lower, planes.ceiling, planes.floor, planes.free)
+def _swapped_sides(form: Form, planes: LinearRelaxation) -> tuple[Sequence[Form], Tensor]:
+    swapped = LinearRelaxation(planes.upper, planes.lower, planes.ceiling, planes.floor, planes.free)
     return TRUE_THROUGH(form, swapped)
 
 
@@ -203,32 +204,32 @@ def _free_slopes(patch: pytest.MonkeyPatch) -> None:
 def _wrong_half(patch: pytest.MonkeyPatch) -> None:
     true = parts.Tasks.split
 
-    def wrong(self: parts.Tasks, some: parts.Parts) -> crown.Relaxed:
+    def wrong(self: parts.Tasks, some: parts.Subdomains) -> crown.Relaxed:
         return true(self, replace(some, signs={node: signs.abs() for node, signs in some.signs.items()}))
 
     patch.setattr(parts.Tasks, "split", wrong)
 
 
 def _flipped_multiplier(patch: pytest.MonkeyPatch) -> None:
-    def wrong(self: parts.Halves, node: int, forms: Sequence[Form]) -> Sequence[Form]:
+    def wrong(self: parts.SubdomainSlopes, node: int, forms: Sequence[Form]) -> Sequence[Form]:
         (form,) = forms
         return [form.like(form.coef + (self.betas[node] * self.signs[node])[:, None])] if node in self.betas else forms
 
-    patch.setattr(parts.Halves, "constrain", wrong)
+    patch.setattr(parts.SubdomainSlopes, "constrain", wrong)
 
 
 def _best_part(patch: pytest.MonkeyPatch) -> None:
-    def wrong(closed: Tensor, some: parts.Parts) -> Tensor:
+    def wrong(closed: Tensor, some: parts.Subdomains) -> Tensor:
         return torch.where(closed.isinf(), -torch.inf, closed).scatter_reduce(0, some.owner, some.bounds, "amax")
 
     patch.setattr(parts, "_least", wrong)
 
 
 def _alive_beyond_the_edge(patch: pytest.MonkeyPatch) -> None:
-    def wrong(values: Tensor, place: Place, size: tuple[int, ...]) -> Tensor:
+    def wrong(values: Tensor, place: Windows, size: tuple[int, ...]) -> Tensor:
         return gather(values, place, size).masked_fill(values.eq(1).all(), 1)
 
-    patch.setattr("holdfast.bounds.subdomains.crops.gather", wrong)
+    patch.setattr("holdfast.bounds.subdomains.receptive_fields.gather", wrong)
 
 
 def _unpadded_crops(patch: pytest.MonkeyPatch) -> None:
@@ -237,8 +238,8 @@ def _unpadded_crops(patch: pytest.MonkeyPatch) -> None:
 
 
 def _turned_crops(patch: pytest.MonkeyPatch) -> None:
-    true = crops.Crop.relaxed
-    patch.setattr(crops.Crop, "relaxed", lambda self, whole, where: true(self, whole, where.flip(0)))
+    true = crops.ReceptiveField.relaxed
+    patch.setattr(crops.ReceptiveField, "relaxed", lambda self, whole, where: true(self, whole, where.flip(0)))
 
 
 def _greedy_gain(patch: pytest.MonkeyPatch) -> None:

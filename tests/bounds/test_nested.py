@@ -22,7 +22,7 @@ from tests.bounds.networks import OPERATIONS, build
 every = pytest.mark.parametrize("name", OPERATIONS)
 
 
-def scene(name: str) -> tuple[Encoder, Tensor, Tensor]:
+def context(name: str) -> tuple[Encoder, Tensor, Tensor]:
     """An encoder, two images and rows."""
     encoder = build(name)
     generator = torch.Generator().manual_seed(1)
@@ -54,7 +54,7 @@ def carried_over(graph: Graph, outer: Relaxed, inner: Region, joint: bool) -> Re
 @every
 @torch.no_grad()
 def test_inner_bounds_are_those_by_planes_of_the_outer_region(name: str) -> None:
-    encoder, x, rows = scene(name)
+    encoder, x, rows = context(name)
     graph = trace(encoder, x.dtype)
     for ball, joint in ((Linf, True), (Linf, False), (L2, True), (L1, False)):
         both = relax(graph, around(encoder, x, ball, 0.05, 0.04), joint)
@@ -68,7 +68,7 @@ def test_inner_bounds_are_those_by_planes_of_the_outer_region(name: str) -> None
 @every
 @torch.no_grad()
 def test_bounds_without_intervals_may_begin_with_what_others_share(name: str) -> None:
-    encoder, x, rows = scene(name)
+    encoder, x, rows = context(name)
     graph, place = trace(encoder, x.dtype), around(encoder, x, Linf, 0.05)
     begun = relax(graph, place).plain
     assert begun or name not in ("conv", "residual"), "vacuous fixture"
@@ -78,7 +78,7 @@ def test_bounds_without_intervals_may_begin_with_what_others_share(name: str) ->
 
 @every
 def test_no_point_of_the_inner_ball_lies_below_its_bound(name: str) -> None:
-    encoder, x, rows = scene(name)
+    encoder, x, rows = context(name)
     found = Crown()(trace(encoder, x.dtype), around(encoder, x, Linf, 0.05, 0.04), rows.repeat(2, 1, 1))
     for image in range(len(x)):
         least = lowest(encoder, x[image : image + 1], rows[image], Linf(0.04), count=100)
@@ -87,7 +87,7 @@ def test_no_point_of_the_inner_ball_lies_below_its_bound(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["conv", "residual"])
 def test_images_one_by_one_are_bounded_as_together(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    encoder, x, rows = scene(name)
+    encoder, x, rows = context(name)
     graph, places = trace(encoder, x.dtype), around(encoder, x, Linf, 0.05, 0.04)
     together = Crown()(graph, places, rows.repeat(2, 1, 1))
     monkeypatch.setattr("holdfast.bounds.methods.crown.MEMORY", 1)
@@ -99,7 +99,7 @@ def test_images_one_by_one_are_bounded_as_together(name: str, monkeypatch: pytes
 def test_radii_are_proved_and_one_without_a_proof_was_seen_just_above(
     name: str, joint: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder, x, rows = scene(name)
+    encoder, x, rows = context(name)
     rows = rows * (rows @ encoder(x).double()[..., None]).sign()
     graph, method, tolerance = trace(encoder, x.dtype), Crown(joint), 1e-4
     seen: list[Region] = []

@@ -19,7 +19,7 @@ BALLS = [Linf(0.03), L2(0.3), L1(0.8)]
 METHODS: list[Method] = [Interval(), Crown(), Crown(joint=False), Alpha(steps=3, inner=2)]
 
 
-def scene(name: str) -> tuple[Encoder, torch.Tensor, torch.Tensor]:
+def context(name: str) -> tuple[Encoder, torch.Tensor, torch.Tensor]:
     encoder = build(name)
     x = torch.rand(2, *SHAPE, dtype=torch.float64).round(decimals=1)  # some pixels at the ends of the range
     rows = torch.randn(2, 3, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
@@ -28,14 +28,14 @@ def scene(name: str) -> tuple[Encoder, torch.Tensor, torch.Tensor]:
 
 @every
 def test_the_graph_computes_what_the_module_does(name: str) -> None:
-    encoder, x, _ = scene(name)
+    encoder, x, _ = context(name)
     assert torch.allclose(trace(encoder)(x), encoder.forward(x), rtol=1e-12, atol=1e-12)
 
 
 @every
 @pytest.mark.parametrize("ball", BALLS, ids=str)
 def test_no_point_of_the_ball_lies_below_a_bound(name: str, ball: Ball) -> None:
-    encoder, x, rows = scene(name)
+    encoder, x, rows = context(name)
     least = torch.stack([lowest(encoder, x[i : i + 1], rows[i], ball, 120) for i in range(2)])
     for method in METHODS:
         bound = lower_bound(encoder, x, rows, ball, method)
@@ -59,7 +59,7 @@ def test_no_point_of_many_lies_below_a_bound(name: str, seed: int) -> None:
 
 @every
 def test_bounds_meet_the_value_in_a_tiny_ball(name: str) -> None:
-    encoder, x, rows = scene(name)
+    encoder, x, rows = context(name)
     clean = torch.einsum("bsd,bd->bs", rows, encoder.forward(x))
     for ball in (Linf(1e-7), L2(1e-7), L1(1e-7)):
         assert torch.allclose(lower_bound(encoder, x, rows, ball), clean, atol=2e-3, rtol=1e-3)
@@ -67,7 +67,7 @@ def test_bounds_meet_the_value_in_a_tiny_ball(name: str) -> None:
 
 @every
 def test_each_method_is_as_tight_as_the_one_before(name: str) -> None:
-    encoder, x, rows = scene(name)
+    encoder, x, rows = context(name)
     interval, plain, joint, alpha = (
         lower_bound(encoder, x, rows, Linf(0.02), method)
         for method in (Interval(), Crown(joint=False), Crown(), Alpha(steps=5, inner=0))
@@ -79,7 +79,7 @@ def test_each_method_is_as_tight_as_the_one_before(name: str) -> None:
 @pytest.mark.slow
 @every
 def test_single_precision_agrees_with_double(name: str) -> None:
-    encoder, x, rows = scene(name)
+    encoder, x, rows = context(name)
     double = lower_bound(encoder, x, rows, Linf(0.02))
     single = lower_bound(encoder, x, rows.float(), Linf(0.02))
     assert torch.allclose(single.double(), double, rtol=2e-3, atol=2e-3)
@@ -88,14 +88,14 @@ def test_single_precision_agrees_with_double(name: str) -> None:
 @pytest.mark.slow
 @every
 def test_images_are_bounded_alone_as_among_others(name: str) -> None:
-    encoder, x, rows = scene(name)
+    encoder, x, rows = context(name)
     together = lower_bound(encoder, x, rows, Linf(0.05))
     alone = torch.cat([lower_bound(encoder, x[i : i + 1], rows[i : i + 1], Linf(0.05)) for i in range(2)])
     assert torch.allclose(together, alone, rtol=1e-9, atol=1e-9)
 
 
 def test_points_reach_the_ball_and_stay_in_it() -> None:
-    encoder, x, _ = scene("conv")
+    encoder, x, _ = context("conv")
     found = points(encoder, x[:1], Linf(0.1), 100)
     assert float((found - x[:1]).abs().max()) == pytest.approx(0.1)
     assert 0 <= float(found.min()) <= float(found.max()) <= 1

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from holdfast.bounds import METHODS, Alpha, Crown, certified_radius, lower_bound
 from holdfast.bounds.network.affine import Convolution
-from holdfast.bounds.network.forms import Form, Place, gather, identity
+from holdfast.bounds.network.forms import Form, Windows, gather, identity
 from holdfast.bounds.network.graph import RULES
 from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import region
@@ -87,7 +87,7 @@ def test_windows_of_nothing_but_padding_are_zero() -> None:
     assert torch.allclose(moved.dense().dot(x)[:, : out[0].numel()], out.flatten(1))
     values = torch.randn(1, 2, 3, 4)
     for offset in (-9, -2, 2, 9):
-        found = gather(values, Place((offset, 0), (1, 1), (2, 1)), (2, 4))
+        found = gather(values, Windows((offset, 0), (1, 1), (2, 1)), (2, 4))
         whole = functional.pad(values, (0, 0, 12, 12))[:, :, 12 + offset : 12 + offset + 3]
         assert torch.equal(found[:, :, :, 0, 0, :, 0].movedim(3, 0), torch.stack([whole[0, :, :2], whole[0, :, 1:]]))
 

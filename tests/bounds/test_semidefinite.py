@@ -19,13 +19,13 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from tests.bounds.checks import lowest
 from tests.bounds.networks import Residual
-from tests.bounds.test_exact import SHAPE, scene, tiny
+from tests.bounds.test_exact import SHAPE, context, tiny
 from tests.samples import builtin, digits
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_bounds_lie_between_single_neurons_and_the_minimum(seed: int) -> None:
-    encoder, x, rows, ball = scene(seed)
+    encoder, x, rows, ball = context(seed)
     found = lower_bound(encoder, x, rows, ball, Semidefinite(steps=60, rank=4))
     assert (found <= lowest(encoder, x, rows[0], ball, 20_000) + 1e-9).all()
     assert (found <= lower_bound(encoder, x, rows, ball, Exact()) + 1e-6).all()
@@ -48,7 +48,7 @@ def test_radii_are_larger_than_those_of_single_neurons_and_proved() -> None:
 
 
 def test_without_time_radii_are_those_of_crown() -> None:
-    encoder, x, rows, _ = scene(2)
+    encoder, x, rows, _ = context(2)
     rows = rows * (rows @ encoder.forward(x)[0]).sign()[..., None]
     found, crown = (certified_radius(encoder, x, rows, Linf(0.9), m) for m in (Semidefinite(seconds=0.0), Crown()))
     assert torch.equal(found, crown)
@@ -121,7 +121,7 @@ def test_another_precision_computes_the_same() -> None:
 
 
 def test_what_cannot_be_bounded_together_is_refused() -> None:
-    encoder, x, rows, _ = scene(0)
+    encoder, x, rows, _ = context(0)
     with pytest.raises(HoldfastError, match="linf"):
         lower_bound(encoder, x, rows, L2(0.1), Semidefinite())
     for method in (Semidefinite(), Exact()):

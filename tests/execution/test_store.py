@@ -134,7 +134,7 @@ def test_failures_are_kept_until_tried_again(store):
     store.fail(failure)
     store.fail(failure.model_copy(update={"encoder": "a_b_c"}))
     assert len(store.failures()) == 2
-    store.forgive("mean", "a/b c")
+    store.clear_failure("mean", "a/b c")
     assert [kept.encoder for kept in store.failures()] == ["a_b_c"]
 
 

@@ -10,7 +10,7 @@ from holdfast.core.divergences import Cosine, Divergence, L1Distance, L2Distance
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Run
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import Scene
+from holdfast.objectives.base import AttackContext
 from holdfast.objectives.contrast import Batch, Instance, Pair, Queue, Views
 from holdfast.objectives.crossing import Crossing, Misretrieval, margin
 from holdfast.objectives.toward import Toward
@@ -19,18 +19,18 @@ from holdfast.protocol.population import Population
 from tests.samples import DIGITS, builtin, digits
 
 
-def scene(count: int = 6, rivals: int = 0) -> Scene:
+def context(count: int = 6, rivals: int = 0) -> AttackContext:
     population = Population(builtin(), digits(count), Run(precision="float64"))
     others = population.codes[torch.randint(count, (count, rivals))] if rivals else None
-    return population.scene(range(count), population.partners.tolist(), others)
+    return population.context(range(count), population.partners.tolist(), others)
 
 
-def moved(at: Scene) -> torch.Tensor:
+def moved(at: AttackContext) -> torch.Tensor:
     return at.codes + 0.3 * torch.randn_like(at.codes)
 
 
 def test_away_and_toward_are_divergences() -> None:
-    at = scene()
+    at = context()
     codes = moved(at)
     assert torch.equal(Away()(at)(codes), L2Distance()(codes, at.codes))
     assert torch.equal(Toward(Cosine())(at)(codes), -Cosine()(codes, at.targets))
@@ -51,7 +51,7 @@ def test_l2_crossing_is_the_distance_to_the_bisector() -> None:
 
 
 def test_misretrieval_is_the_best_crossing() -> None:
-    at = scene(rivals=3)
+    at = context(rivals=3)
     assert at.rivals is not None
     codes = moved(at)
     each = torch.stack([margin(L2Distance(), codes, at.codes, at.rivals[:, k]) for k in range(3)])
@@ -59,7 +59,7 @@ def test_misretrieval_is_the_best_crossing() -> None:
 
 
 def test_instance_is_cross_entropy_with_the_positive_first() -> None:
-    at = scene()
+    at = context()
     codes, view = moved(at), at.code(shifted(at.pixels, at.noise.fork("view")))
     u, v = normalize(codes, dim=1), normalize(view, dim=1)
     for i in range(len(codes)):
@@ -69,7 +69,7 @@ def test_instance_is_cross_entropy_with_the_positive_first() -> None:
 
 
 def test_batch_moves_positives_and_negatives() -> None:
-    at = scene()
+    at = context()
     codes = moved(at)
     u, v = normalize(at.codes, dim=1), normalize(codes, dim=1)
     slow = cross_entropy(u @ v.T / 0.5, torch.arange(len(u)), reduction="none")
@@ -77,7 +77,7 @@ def test_batch_moves_positives_and_negatives() -> None:
 
 
 def test_pair_is_nt_xent_over_both_views() -> None:
-    at = scene()
+    at = context()
     codes = moved(at)
     u, half = normalize(codes, dim=1), len(codes) // 2
     similarity = (u @ u.T / 0.5).fill_diagonal_(-torch.inf)
@@ -86,7 +86,7 @@ def test_pair_is_nt_xent_over_both_views() -> None:
 
 
 def test_queue_contrasts_with_rivals() -> None:
-    at = scene(rivals=4)
+    at = context(rivals=4)
     assert at.rivals is not None
     codes = moved(at)
     key = normalize(at.code(shifted(at.pixels, at.noise.fork("view"))), dim=1)
@@ -97,7 +97,7 @@ def test_queue_contrasts_with_rivals() -> None:
 
 
 def test_views_average_three_losses() -> None:
-    at = scene()
+    at = context()
     codes = moved(at)
     views = [shifted(at.pixels, at.noise.fork("view", k)) for k in range(2)] + [high_pass(at.pixels, 0.25, DIGITS)]
     slow = torch.stack([instance_loss(codes, at.code(view)) for view in views]).mean(0)
@@ -118,7 +118,7 @@ def test_high_pass_removes_what_is_constant_and_keeps_what_alternates() -> None:
 
 
 def test_shifted_moves_whole_images() -> None:
-    at = scene(12)
+    at = context(12)
     view = shifted(at.pixels, at.noise.fork("view"))
     for before, after in zip(at.pixels[:, 0], view[:, 0], strict=True):
         inner = after[2:-2, 2:-2]
@@ -129,7 +129,7 @@ def test_shifted_moves_whole_images() -> None:
 
 @pytest.mark.parametrize("goal", [Toward(), Crossing(), Misretrieval(), Queue()], ids=str)
 def test_missing_companions_are_asked_for(goal: Toward | Crossing | Misretrieval | Queue) -> None:
-    alone = Population(builtin(), digits(4), Run()).scene(range(4))
+    alone = Population(builtin(), digits(4), Run()).context(range(4))
     with pytest.raises(HoldfastError, match=r"target|rival|Scene"):
         goal(alone)
 
@@ -137,4 +137,4 @@ def test_missing_companions_are_asked_for(goal: Toward | Crossing | Misretrieval
 @pytest.mark.parametrize("goal", [Instance(), Batch(), Views()], ids=str)
 def test_contrast_needs_two_images(goal: Instance | Batch | Views) -> None:
     with pytest.raises(HoldfastError, match="at least 2"):
-        goal(Population(builtin(), digits(4), Run()).scene([0]))
+        goal(Population(builtin(), digits(4), Run()).context([0]))

@@ -116,15 +116,15 @@ def test_images_out_of_range_or_of_another_shape_are_refused_by_name():
 
 def test_a_scene_holds_its_rows_and_their_noise():
     seen = population(seed=4)
-    scene = seen.scene([3, 1], targets=[0, 2])
-    assert torch.equal(scene.pixels, seen.images.pixels([3, 1]))
-    assert scene.target_pixels is not None
-    assert torch.equal(scene.target_pixels, seen.images.pixels([0, 2]))
-    assert torch.equal(scene.noise.keys, Run(seed=4).noise(["image3", "image1"]).keys)
-    torch.testing.assert_close(scene.codes, seen.codes[[3, 1]])
-    torch.testing.assert_close(scene.targets, seen.codes[[0, 2]])
+    context = seen.context([3, 1], targets=[0, 2])
+    assert torch.equal(context.pixels, seen.images.pixels([3, 1]))
+    assert context.target_pixels is not None
+    assert torch.equal(context.target_pixels, seen.images.pixels([0, 2]))
+    assert torch.equal(context.noise.keys, Run(seed=4).noise(["image3", "image1"]).keys)
+    torch.testing.assert_close(context.codes, seen.codes[[3, 1]])
+    torch.testing.assert_close(context.targets, seen.codes[[0, 2]])
     with pytest.raises(HoldfastError, match="needs target images"):
-        _ = seen.scene([3]).targets
+        _ = seen.context([3]).targets
 
 
 def test_divergences_learn_from_the_clean_codes_once():

@@ -22,7 +22,7 @@ from holdfast.core.balls import Ball, column
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.objectives.base import Objective
+from holdfast.objectives.base import ObjectiveFunction
 
 MOMENTUM = 0.75
 RISING = 0.75
@@ -55,18 +55,20 @@ class AdaptiveAttack(Attack):
         return self.steps if self.restarts == 1 else max(1, round(SCOUTING * self.steps))
 
     def search(
-        self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise
+        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
     ) -> tuple[Pixels, Gain]:
         start = random_start(pixels, ball, noise, 1.0, encoder.domain)
         return ascend(encoder, pixels, objective, ball, start, self.scouting, 2 * ball.radius)
 
-    def refined(self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, found: Pixels) -> Pixels:
+    def refined(
+        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, found: Pixels
+    ) -> Pixels:
         left = self.restarts * (self.steps - self.scouting)
         return ascend(encoder, pixels, objective, ball, found, left, ball.radius / 2)[0] if left else found
 
 
 def ascend(
-    encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, start: Pixels, steps: int, first: float
+    encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, start: Pixels, steps: int, first: float
 ) -> tuple[Pixels, Gain]:
     """Return the best point on the way of ``steps`` steps from ``start``, the first as long as ``first``, and its gain."""
     before = moved = start

@@ -15,7 +15,7 @@ from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.settings import spell
-from holdfast.objectives.base import Objective
+from holdfast.objectives.base import ObjectiveFunction
 
 Gain = Float[Tensor, "b"]
 
@@ -33,7 +33,9 @@ class Attack(ABC):
     def __str__(self) -> str:
         return spell(self)
 
-    def __call__(self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise) -> Pixels:
+    def __call__(
+        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
+    ) -> Pixels:
         """Return the attacked images, shape (b, *pixels).
 
         Args:
@@ -54,11 +56,13 @@ class Attack(ABC):
 
     @abstractmethod
     def search(
-        self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise
+        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
     ) -> tuple[Pixels, Gain]:
         """Return one run's attacked images and their gains."""
 
-    def refined(self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, found: Pixels) -> Pixels:
+    def refined(
+        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, found: Pixels
+    ) -> Pixels:
         """Return what a last search from the best points ``found`` leads to; by default those points."""
         return found
 
@@ -69,7 +73,7 @@ def better(found: Pixels, gain: Gain, other: Pixels, its_gain: Gain) -> tuple[Pi
     return torch.where(column(wins, found), other, found), torch.where(wins, its_gain, gain)
 
 
-def climb(encoder: Encoder, pixels: Pixels, objective: Objective) -> tuple[Gain, Pixels]:
+def climb(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction) -> tuple[Gain, Pixels]:
     """Return each sample's gain and the gradient of their sum by the pixels: one forward, one backward.
 
     Raises:

@@ -17,7 +17,7 @@ from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.objectives.base import Objective
+from holdfast.objectives.base import ObjectiveFunction
 
 
 @final
@@ -51,7 +51,7 @@ class GradientAttack(Attack):
             raise HoldfastError(f"pgd: the step must be positive, got stride={self.stride}, step={self.step}")
 
     def search(
-        self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise
+        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
     ) -> tuple[Pixels, Gain]:
         start = random_start(pixels, ball, noise, self.start, encoder.domain)
         return ascend(encoder, pixels, start, objective, ball, self)
@@ -75,7 +75,7 @@ def random_start(pixels: Pixels, ball: Ball, noise: Noise, share: float, domain:
 
 
 def ascend(
-    encoder: Encoder, pixels: Pixels, start: Pixels, objective: Objective, ball: Ball, attack: GradientAttack
+    encoder: Encoder, pixels: Pixels, start: Pixels, objective: ObjectiveFunction, ball: Ball, attack: GradientAttack
 ) -> tuple[Pixels, Gain]:
     """Return where ``attack.steps`` steps from ``start`` lead, and the gain there."""
     length = attack.stride * ball.radius if attack.step is None else attack.step

@@ -20,7 +20,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.settings import READERS, read
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import Goal, Scene
+from holdfast.objectives.base import AttackContext, Objective
 from holdfast.objectives.contrast import Batch, Instance, Pair, Queue, Views
 from holdfast.objectives.toward import Toward
 from holdfast.objectives.views import shifted
@@ -73,19 +73,19 @@ def label(attack: Attack) -> str:
 class Preset:
     """An attack of the literature on its own terms."""
 
-    goal: Goal
+    goal: Objective
     attack: Attack
     ball: Ball
     source: str
-    prepare: Callable[[Scene], Scene] | None = None
+    prepare: Callable[[AttackContext], AttackContext] | None = None
     """What is attacked instead of the images themselves."""
 
 
-def two_views(scene: Scene) -> Scene:
+def two_views(context: AttackContext) -> AttackContext:
     """Return a scene of two random views of each image, the first of all images and then the second of all."""
-    noises = [scene.noise.fork("first"), scene.noise.fork("second")]
-    views = torch.cat([shifted(scene.pixels, noise) for noise in noises])
-    return Scene(scene.encoder, views, Noise(torch.cat([noise.keys for noise in noises])))
+    noises = [context.noise.fork("first"), context.noise.fork("second")]
+    views = torch.cat([shifted(context.pixels, noise) for noise in noises])
+    return AttackContext(context.encoder, views, Noise(torch.cat([noise.keys for noise in noises])))
 
 
 _PGD7 = GradientAttack(steps=7, stride=0.25)

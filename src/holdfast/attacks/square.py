@@ -19,7 +19,7 @@ from holdfast.core.balls import Ball, column
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.objectives.base import Objective
+from holdfast.objectives.base import ObjectiveFunction
 
 SCHEDULE = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 """Shares of the query budget after which the window's area halves."""
@@ -40,7 +40,7 @@ class SquareAttack(Attack):
 
     @torch.no_grad()
     def search(
-        self, encoder: Encoder, pixels: Pixels, objective: Objective, ball: Ball, noise: Noise
+        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
     ) -> tuple[Pixels, Gain]:
         best = self._placed(encoder, pixels, stripes(pixels, noise.fork("stripes")), ball)
         gain = objective(encoder.forward(best))

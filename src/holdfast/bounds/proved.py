@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.bounds.methods.base import Crown, Method, Place, Reached, Seeker
+from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch, RegionAt
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import Region, region
@@ -28,13 +28,13 @@ def proved_radii(
     most: Float[Tensor, "b"],
     tolerance: float,
     high: Float[Tensor, "b s"] | None = None,
-) -> Reached:
+) -> RadiusResult:
     """Return the largest radius found, up to ``most``, at which each row is proved positive; 0 where none is.
 
     Seekers also return points near which they expect rows to fail.
 
     Args:
-        method: asked at one radius after another, unless it is a ``Seeker``: that one starts from what CROWN proves.
+        method: asked at one radius after another, unless it is a ``RadiusSearch``: that one starts from what CROWN proves.
         graph: the encoder.
         pixels: images.
         rows: linear functions of the code.
@@ -47,7 +47,7 @@ def proved_radii(
     if not LEAST <= tolerance <= 1:
         raise HoldfastError(f"tolerance must be a share from {LEAST:g} to 1, got {tolerance:g}")
     clean = (rows @ graph(pixels)[..., None]).squeeze(2)
-    asked = Crown() if isinstance(method, Seeker) else method
+    asked = Crown() if isinstance(method, RadiusSearch) else method
     # In other balls, minimising over a second region costs as much as all else.
     nested = isinstance(asked, Crown) and ball is Linf
 
@@ -57,16 +57,16 @@ def proved_radii(
 
     found = radii(bound, clean, 1.0, tolerance, nested) * most[:, None]
     points = torch.full((*found.shape, *pixels.shape[1:]), torch.nan, dtype=pixels.dtype, device=pixels.device)
-    if isinstance(method, Seeker):
+    if isinstance(method, RadiusSearch):
         ends = most[:, None].expand_as(found) if high is None else high
         ends = torch.where(clean > 0, ends, 0.0)
         for image in range(len(pixels)):
             place = _place(pixels[image : image + 1], ball, domain)
             found[image], points[image] = method.reach(graph, place, rows[image], found[image], ends[image])
-    return Reached(found, points)
+    return RadiusResult(found, points)
 
 
-def _place(pixels: Pixels, ball: type[Ball], domain: Domain) -> Place:
+def _place(pixels: Pixels, ball: type[Ball], domain: Domain) -> RegionAt:
     def at(eps: Float[Tensor, "b"]) -> Region:
         return region(pixels.expand(len(eps), *pixels.shape[1:]), ball, eps, domain)
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.bounds.methods.base import Place, Reached
+from holdfast.bounds.methods.base import RadiusResult, RegionAt
 from holdfast.bounds.regions import Region
 
 GROWTH = 2.5
@@ -25,8 +25,8 @@ Trial = Callable[[Region, Int[Tensor, "o"], Int[Tensor, "o"], float], Bool[Tenso
 
 
 def bisected(
-    trial: Trial, place: Place, low: Float[Tensor, "s"], high: Float[Tensor, "s"], rounds: int, seconds: float
-) -> Reached:
+    trial: Trial, place: RegionAt, low: Float[Tensor, "s"], high: Float[Tensor, "s"], rounds: int, seconds: float
+) -> RadiusResult:
     """Return radii of one image's rows between ``low`` and ``high``, the largest found that are proved.
 
     The time is shared so that ``rounds`` trials can fail; successes that come sooner leave time for more.
@@ -39,7 +39,7 @@ def bisected(
         low[rows], high[rows] = torch.where(won, eps[region], low[rows]), torch.where(won, high[rows], eps[region])
         turn += 1
     nowhere = torch.full((len(low), *place(low[:1]).centre.shape[2:]), torch.nan, dtype=low.dtype, device=low.device)
-    return Reached(low, nowhere)
+    return RadiusResult(low, nowhere)
 
 
 def tried(low: Float[Tensor, "o"], high: Float[Tensor, "o"]) -> Float[Tensor, "o"]:

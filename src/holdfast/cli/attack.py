@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.attacks.presets import Preset
     from holdfast.core.balls import Ball
     from holdfast.execution.artefacts import AttackRecord
-    from holdfast.objectives.base import Goal
+    from holdfast.objectives.base import Objective
 
 HOW = "How it is attacked"
 COMPUTES = "How it is computed"
@@ -116,13 +116,13 @@ def _preset(name: str, ball: Ball | None, attack: str | None, objective: str | N
     )
 
 
-def _measured_by(goal: Goal, divergence: str, objective: str | None) -> Goal:
+def _measured_by(goal: Objective, divergence: str, objective: str | None) -> Objective:
     """Return ``goal`` with another divergence."""
     from holdfast.core.settings import READERS
-    from holdfast.objectives.base import MeasuredGoal
+    from holdfast.objectives.base import DivergenceObjective
 
     if "divergence=" in (objective or ""):
         raise HoldfastError(f"--divergence {divergence} and --objective {objective} contradict each other; give one")
-    if not isinstance(goal, MeasuredGoal):
+    if not isinstance(goal, DivergenceObjective):
         raise HoldfastError(f"the objective {goal.name} takes no divergence; leave --divergence out")
     return replace(goal, divergence=READERS["Divergence"](divergence))

@@ -102,7 +102,7 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
     from holdfast.cli.progress import Shown
     from holdfast.execution.request import request
-    from holdfast.execution.session import carry_out
+    from holdfast.execution.session import run_request
     from holdfast.report.alerts import STOPPED as SPENT
     from holdfast.report.alerts import alerts, split, without
     from holdfast.report.protocol import groups
@@ -110,7 +110,7 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
 
     asked = request(flags, config)
     with Shown() as shown:
-        outcome = carry_out(asked, shown)
+        outcome = run_request(asked, shown)
     spent, failed = split(outcome.failures)
     for sentence in without(failed):
         shown.say(sentence)

@@ -17,7 +17,7 @@ from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Observed
 from holdfast.evaluations.attacked.attacked import attacked, nearest
-from holdfast.objectives.base import Goal, MeasuredGoal
+from holdfast.objectives.base import DivergenceObjective, Objective
 from holdfast.protocol.population import Population
 
 NEAREST = 10
@@ -96,16 +96,16 @@ def attack(
 
 def _attack(population: Population, rows: Sequence[int], preset: Preset) -> Observed:
     targets = population.partners[list(rows)].tolist() if preset.goal.targeted else None
-    scene = population.scene(rows, targets, rivals_of(population, rows, preset.goal))
-    scene = preset.prepare(scene) if preset.prepare else scene
-    moved = attacked(scene, preset.goal, preset.attack, preset.ball)
-    codes, objective = population.encode(moved), preset.goal(scene)
+    context = population.context(rows, targets, rivals_of(population, rows, preset.goal))
+    context = preset.prepare(context) if preset.prepare else context
+    moved = attacked(context, preset.goal, preset.attack, preset.ball)
+    codes, objective = population.encode(moved), preset.goal(context)
     with torch.no_grad():
-        clean_gain, gain = objective(scene.codes), objective(codes)
+        clean_gain, gain = objective(context.codes), objective(codes)
     seen = {
-        "clean": scene.pixels,
+        "clean": context.pixels,
         "attacked": moved,
-        "clean_codes": scene.codes,
+        "clean_codes": context.codes,
         "codes": codes,
         "clean_gain": clean_gain,
         "gain": gain,
@@ -115,10 +115,10 @@ def _attack(population: Population, rows: Sequence[int], preset: Preset) -> Obse
     return {**by_image, "batch": torch.full((len(rows),), len(rows))}
 
 
-def _ready(preset: Preset, population: Population) -> Goal:
+def _ready(preset: Preset, population: Population) -> Objective:
     """Return the goal with a divergence that has learned from the clean codes what it needs and can be climbed."""
     goal = preset.goal
-    if not isinstance(goal, MeasuredGoal):
+    if not isinstance(goal, DivergenceObjective):
         return goal
     if not goal.divergence.smooth and not isinstance(preset.attack, SquareAttack):
         raise HoldfastError(
@@ -128,7 +128,7 @@ def _ready(preset: Preset, population: Population) -> Goal:
     return replace(goal, divergence=population.fitted(goal.divergence))
 
 
-def rivals_of(population: Population, rows: Sequence[int], goal: Goal) -> Float[Tensor, "b k d"] | None:
+def rivals_of(population: Population, rows: Sequence[int], goal: Objective) -> Float[Tensor, "b k d"] | None:
     """Return the codes of the other images that ``goal`` sets those at ``rows`` against, if it does."""
     if goal.rivals == "none":
         return None
@@ -136,7 +136,7 @@ def rivals_of(population: Population, rows: Sequence[int], goal: Goal) -> Float[
     if others < 1:
         raise HoldfastError(f"the objective {goal.name} needs the codes of other images, but there is one; add images")
     if goal.rivals == "nearest":
-        divergence = goal.divergence if isinstance(goal, MeasuredGoal) else L2Distance()
+        divergence = goal.divergence if isinstance(goal, DivergenceObjective) else L2Distance()
         found = nearest(divergence, population.codes[list(rows)], population.codes, NEAREST, own=rows)
     else:
         found = population.others(rows, RANDOM)

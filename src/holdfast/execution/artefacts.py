@@ -42,7 +42,7 @@ SHOWN = 4
 """So many of the images that moved most, and as many of those that moved least, are on the sheet."""
 
 
-class Moved(Record):
+class MovedImage(Record):
     """What the attack did to one image (or to one view of it)."""
 
     id: str
@@ -88,7 +88,7 @@ class AttackRecord(Record):
     """For an objective that looks at whole batches: how large they were, for that changes the result."""
     clean_distance: Number
     """The median l2 distance of two clean codes, with which displacements compare; nan of a single image."""
-    moved: tuple[Moved, ...]
+    moved: tuple[MovedImage, ...]
     replay: Replay
     provenance: dict[str, str]
 
@@ -194,7 +194,7 @@ def _clean_distance(population: Population) -> float:
 
 def _moved(
     population: Population, preset: Preset, found: Adversarial, folder: Path, pngs: list[str]
-) -> tuple[Moved, ...]:
+) -> tuple[MovedImage, ...]:
     ids = population.images.ids
     columns: dict[str, list[Any]] = {
         "id": list(found.ids),
@@ -213,7 +213,9 @@ def _moved(
             population, lambda rows: torch.stack([_read(folder / pngs[row], domain) for row in rows]), len(pngs)
         )
         columns["l2_of_png"] = L2Distance()(codes, found.clean_codes).tolist()
-    return tuple(Moved(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True))
+    return tuple(
+        MovedImage(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
+    )
 
 
 def _read(path: Path, domain: Domain) -> Float[Tensor, "channels height width"]:

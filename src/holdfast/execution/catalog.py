@@ -17,7 +17,7 @@ from holdfast.attacks.base import Attack
 from holdfast.core.balls import BALLS
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.errors import HoldfastError
-from holdfast.objectives.base import Goal
+from holdfast.objectives.base import Objective
 from holdfast.protocol.evaluation import Evaluation
 
 GROUP = "holdfast.evaluations"
@@ -52,9 +52,9 @@ def attacks() -> dict[str, type[Attack]]:
     return _by_name(_classes(Attack, ("attacks",)))
 
 
-def objectives() -> dict[str, type[Goal]]:
+def objectives() -> dict[str, type[Objective]]:
     """Return every objective by name."""
-    return _by_name(_classes(Goal, ("objectives",)))
+    return _by_name(_classes(Objective, ("objectives",)))
 
 
 def everything() -> dict[str, dict[str, str]]:

@@ -23,8 +23,8 @@ from holdfast.core.noise import hashed
 from holdfast.core.pictures import row
 from holdfast.core.records import SCHEMA_VERSION, EncoderInfo, ImagesInfo, Number, Record
 from holdfast.core.run import Observed
+from holdfast.evaluations.certified.pair_bounds import PairBounds
 from holdfast.evaluations.certified.pairs import Pairs
-from holdfast.evaluations.certified.told import Told
 from holdfast.execution.provenance import provenance
 from holdfast.protocol.evaluation import settings
 from holdfast.protocol.population import Population
@@ -75,7 +75,7 @@ class CertificateRecord(Record):
 
 def certify(
     population: Population,
-    told: Told,
+    told: PairBounds,
     folder: Path,
     started: datetime,
     progress: Callable[[float], None] | None = None,
@@ -113,12 +113,12 @@ def certify(
     return record
 
 
-def _certified(population: Population, told: Told, rows: Sequence[int], folder: Path) -> list[Certificate]:
+def _certified(population: Population, told: PairBounds, rows: Sequence[int], folder: Path) -> list[Certificate]:
     """Return the certificates of the images at ``rows``, their witnesses written."""
-    hunter = told.hunter(population, rows)
-    two = hunter.pairs
+    pair_attack = told.pair_attack(population, rows)
+    two = pair_attack.pairs
     bound = told.bound(two)
-    found = told.worst(hunter).or_better(told.close(hunter))
+    found = told.worst(pair_attack).or_better(told.close(pair_attack))
     values, points = found.values.reshape(two.shape), found.points.unflatten(0, two.shape)
     made = []
     for place in range(len(rows)):

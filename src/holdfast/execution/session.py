@@ -50,7 +50,7 @@ class Outcome:
         return len(self.results) + len(self.failures)
 
 
-def carry_out(asked: Request, progress: Progress | None = None) -> Outcome:
+def run_request(asked: Request, progress: Progress | None = None) -> Outcome:
     """Return what came of ``asked``. Everything it names is loaded first, so that a wrong name costs no computing.
 
     Raises:

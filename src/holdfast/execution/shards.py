@@ -27,7 +27,7 @@ Larger batches are no faster there: 9 images of a CNN of 60 million operations, 
 """
 FIRST = 8
 """The first shard is at most an eighth of the rows, from which the pace of the others is known."""
-Told = Callable[[int, int, int], None]
+OnProgress = Callable[[int, int, int], None]
 """Told how many samples are done, of how many, and how many come next; it may raise to stop the work."""
 
 
@@ -48,7 +48,7 @@ class CleanCodes(Observation):
 
 @final
 @dataclass(frozen=True)
-class Look:
+class ShardTask:
     """What an engine maps over shards of rows: everything needed to observe them, anywhere."""
 
     observation: Observation
@@ -75,7 +75,7 @@ def compute(
     rows: Sequence[int],
     store: Store,
     engine: Engine,
-    told: Told,
+    told: OnProgress,
     most: int | None = None,
 ) -> None:
     """Compute the shards that ``store`` does not hold, at most so many."""
@@ -85,7 +85,7 @@ def compute(
     shards = _missing(rows, {*held}, observation, population)[:most]
     done, upcoming = len(held), [*map(len, shards), 0]
     told(done, len(rows), upcoming[0])
-    with closing(engine.map(Look(observation, population), shards)) as finished:
+    with closing(engine.map(ShardTask(observation, population), shards)) as finished:
         for k, (shard, seen) in enumerate(finished):
             store.keep(key, [ids[row] for row in shard], seen)
             done += len(shard)

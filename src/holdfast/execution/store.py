@@ -119,7 +119,7 @@ class Store:
         """Keep why a cell has no result."""
         self._write(self._failure(failure.evaluation, failure.encoder), failure.model_dump_json(indent=1).encode())
 
-    def forgive(self, evaluation: str, encoder: str) -> None:
+    def clear_failure(self, evaluation: str, encoder: str) -> None:
         """Forget that this cell failed, if it did: it is about to be tried again."""
         with suppress(OSError):
             self._failure(evaluation, encoder).unlink()

@@ -111,7 +111,7 @@ class _Table:
     def look_up(self, encoder: Encoder, images_for: Callable[[Encoder], Images]) -> None:
         """Take what the store holds of ``encoder``, and plan what it does not."""
         for evaluation in self.evaluations:
-            self.store.forgive(evaluation.name, encoder.name)
+            self.store.clear_failure(evaluation.name, encoder.name)
         with self.failing(encoder, "unknown", self.evaluations):
             images = images_for(encoder)
             known = [self.store.result(key_of(e, encoder, images, self.run)) for e in self.evaluations]

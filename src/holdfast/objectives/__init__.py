@@ -1,1 +1,1 @@
-"""Objectives: what an attack climbs. Each file holds one; ``Scene`` is what it may look at."""
+"""Objectives: what an attack climbs. Each file holds one; ``AttackContext`` is what it may look at."""

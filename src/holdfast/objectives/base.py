@@ -18,12 +18,12 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.settings import spell
 
-Objective = Callable[[Codes], Float[Tensor, "b"]]
+ObjectiveFunction = Callable[[Codes], Float[Tensor, "b"]]
 """The gain of each sample as a function of its moved code: attacks climb it, training descends it."""
 
 
 @dataclass(frozen=True)
-class Scene:
+class AttackContext:
     """The images under attack and what an objective may know about them; codes are computed once, on demand."""
 
     encoder: Encoder
@@ -55,7 +55,7 @@ class Scene:
 
 
 @dataclass(frozen=True)
-class Goal(ABC):
+class Objective(ABC):
     """What the attacker wants; called on a scene it gives the objective."""
 
     name: ClassVar[str]
@@ -63,18 +63,18 @@ class Goal(ABC):
     per_sample: ClassVar[bool] = True
     """Whether each sample's gain ignores the other samples of its batch."""
     rivals: ClassVar[Literal["none", "nearest", "random"]] = "none"
-    """Which other images' codes ``Scene.rivals`` must hold."""
+    """Which other images' codes ``AttackContext.rivals`` must hold."""
 
     def __str__(self) -> str:
         return spell(self)
 
     @abstractmethod
-    def __call__(self, scene: Scene) -> Objective:
-        """Return the objective for the images of ``scene``."""
+    def __call__(self, context: AttackContext) -> ObjectiveFunction:
+        """Return the objective for the images of ``context``."""
 
 
 @dataclass(frozen=True)
-class MeasuredGoal(Goal):
+class DivergenceObjective(Objective):
     """A goal in terms of a divergence, which others may exchange or fit to the clean codes."""
 
     divergence: Divergence = L2Distance()

@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
-from holdfast.objectives.base import Goal, Objective, Scene
+from holdfast.objectives.base import AttackContext, Objective, ObjectiveFunction
 from holdfast.objectives.views import high_pass, shifted
 
 
@@ -32,14 +32,14 @@ def loss(anchors: Codes, positives: Codes, others: Codes, temperature: float, ow
     return torch.logsumexp(logits, dim=1) - (anchors * positives).sum(-1) / temperature
 
 
-def _batch(scene: Scene) -> None:
-    if len(scene.pixels) < 2:
+def _batch(context: AttackContext) -> None:
+    if len(context.pixels) < 2:
         raise HoldfastError("a contrastive objective needs at least 2 images in a batch, got 1; raise the batch size")
 
 
 @final
 @dataclass(frozen=True)
-class Instance(Goal):
+class Instance(Objective):
     """Climb NT-Xent of the moved image against another view of itself; the rest of the batch are the negatives.
 
     The instance-wise attack of RoCL (Kim et al. 2020, https://arxiv.org/abs/2006.07589) and, with one view attacked and
@@ -50,15 +50,15 @@ class Instance(Goal):
     name = "instance"
     per_sample = False
 
-    def __call__(self, scene: Scene) -> Objective:
-        _batch(scene)
-        view = scene.code(shifted(scene.pixels, scene.noise.fork("view")))
+    def __call__(self, context: AttackContext) -> ObjectiveFunction:
+        _batch(context)
+        view = context.code(shifted(context.pixels, context.noise.fork("view")))
         return lambda codes: loss(codes, view, view, self.temperature)
 
 
 @final
 @dataclass(frozen=True)
-class Batch(Goal):
+class Batch(Objective):
     """Climb NT-Xent of clean anchors against moved positives and moved negatives at once.
 
     CLAE's batch loss (Ho and Vasconcelos 2020, https://arxiv.org/abs/2010.12050): all samples of the batch are moved
@@ -69,15 +69,15 @@ class Batch(Goal):
     name = "batch"
     per_sample = False
 
-    def __call__(self, scene: Scene) -> Objective:
-        _batch(scene)
-        clean = scene.codes
+    def __call__(self, context: AttackContext) -> ObjectiveFunction:
+        _batch(context)
+        clean = context.codes
         return lambda codes: loss(clean, codes, codes, self.temperature)
 
 
 @final
 @dataclass(frozen=True)
-class Views(Goal):
+class Views(Objective):
     """Climb the mean NT-Xent of the moved image against several views, one of them its high frequencies.
 
     AdvCL's multi-view attack (Fan et al. 2021, https://arxiv.org/abs/2111.01124): two random views and the image with
@@ -89,11 +89,11 @@ class Views(Goal):
     name = "views"
     per_sample = False
 
-    def __call__(self, scene: Scene) -> Objective:
-        _batch(scene)
-        pixels, noise, domain = scene.pixels, scene.noise, scene.encoder.domain
+    def __call__(self, context: AttackContext) -> ObjectiveFunction:
+        _batch(context)
+        pixels, noise, domain = context.pixels, context.noise, context.encoder.domain
         views = [shifted(pixels, noise.fork("view", k)) for k in range(2)] + [high_pass(pixels, self.radius, domain)]
-        codes_of = [scene.code(view) for view in views]
+        codes_of = [context.code(view) for view in views]
 
         def objective(codes: Codes) -> Tensor:
             return torch.stack([loss(codes, view, view, self.temperature) for view in codes_of]).mean(0)
@@ -103,7 +103,7 @@ class Views(Goal):
 
 @final
 @dataclass(frozen=True)
-class Pair(Goal):
+class Pair(Objective):
     """Climb NT-Xent between two views, both moved: rows ``i`` and ``i + b/2`` of the batch are views of one image.
 
     ACL's A2A, and the attacked half of its dual stream DS, whose clean half no attack changes (Jiang et al. 2020,
@@ -114,10 +114,10 @@ class Pair(Goal):
     name = "pair"
     per_sample = False
 
-    def __call__(self, scene: Scene) -> Objective:
-        if len(scene.pixels) % 2:
-            raise HoldfastError(f"the pair objective takes two views per image, got an odd {len(scene.pixels)}")
-        half = len(scene.pixels) // 2
+    def __call__(self, context: AttackContext) -> ObjectiveFunction:
+        if len(context.pixels) % 2:
+            raise HoldfastError(f"the pair objective takes two views per image, got an odd {len(context.pixels)}")
+        half = len(context.pixels) // 2
 
         def objective(codes: Codes) -> Tensor:
             return loss(codes, codes.roll(half, 0), codes, self.temperature, own=True)
@@ -127,8 +127,8 @@ class Pair(Goal):
 
 @final
 @dataclass(frozen=True)
-class Queue(Goal):
-    """Climb InfoNCE of the moved image against its own view, with ``Scene.rivals`` as the queue of negatives.
+class Queue(Objective):
+    """Climb InfoNCE of the moved image against its own view, with ``AttackContext.rivals`` as the queue of negatives.
 
     MoCo's loss (He et al. 2020, https://arxiv.org/abs/1911.05722) as an attack objective.
     """
@@ -137,12 +137,12 @@ class Queue(Goal):
     name = "queue"
     rivals = "random"
 
-    def __call__(self, scene: Scene) -> Objective:
-        if scene.rivals is None:
+    def __call__(self, context: AttackContext) -> ObjectiveFunction:
+        if context.rivals is None:
             raise HoldfastError("the queue objective needs the codes of other images (Scene.rivals) as negatives")
-        key = scene.code(shifted(scene.pixels, scene.noise.fork("view")))
+        key = context.code(shifted(context.pixels, context.noise.fork("view")))
         keys = normalize(key, dim=-1)
-        negatives = normalize(scene.rivals, dim=-1)
+        negatives = normalize(context.rivals, dim=-1)
 
         def objective(codes: Codes) -> Tensor:
             query = normalize(codes, dim=-1)

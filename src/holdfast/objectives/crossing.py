@@ -16,34 +16,34 @@ from torch import Tensor
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
-from holdfast.objectives.base import MeasuredGoal, Objective, Scene
+from holdfast.objectives.base import AttackContext, DivergenceObjective, ObjectiveFunction
 
 
 @final
 @dataclass(frozen=True)
-class Crossing(MeasuredGoal):
+class Crossing(DivergenceObjective):
     """Climb ``d(f(x^), f(x)) - d(f(x^), f(x'))`` for the target ``x'``, in its linear form where there is one."""
 
     name = "crossing"
     targeted = True
 
-    def __call__(self, scene: Scene) -> Objective:
-        own, other = scene.codes, scene.targets
+    def __call__(self, context: AttackContext) -> ObjectiveFunction:
+        own, other = context.codes, context.targets
         return lambda codes: margin(self.divergence, codes, own, other)
 
 
 @final
 @dataclass(frozen=True)
-class Misretrieval(MeasuredGoal):
-    """Climb the largest crossing margin over ``Scene.rivals``: be retrieved as any other image."""
+class Misretrieval(DivergenceObjective):
+    """Climb the largest crossing margin over ``AttackContext.rivals``: be retrieved as any other image."""
 
     name = "misretrieval"
     rivals = "nearest"
 
-    def __call__(self, scene: Scene) -> Objective:
-        if scene.rivals is None:
+    def __call__(self, context: AttackContext) -> ObjectiveFunction:
+        if context.rivals is None:
             raise HoldfastError("misretrieval needs the codes of rival images (Scene.rivals)")
-        own, rivals = scene.codes, scene.rivals
+        own, rivals = context.codes, context.rivals
 
         def objective(codes: Codes) -> Tensor:
             return margin(self.divergence, codes[:, None], own[:, None], rivals).amax(1)

@@ -16,7 +16,7 @@ from holdfast.core.images import Images
 from holdfast.core.noise import hashed
 from holdfast.core.records import EncoderInfo, ImagesInfo
 from holdfast.core.run import Run
-from holdfast.objectives.base import Scene
+from holdfast.objectives.base import AttackContext
 
 
 class Population:
@@ -63,11 +63,13 @@ class Population:
         """Return the images at ``rows``, checked against the encoder's domain."""
         return self.images.pixels(rows, self.run.device, self.run.dtype, self.encoder.domain)
 
-    def scene(self, rows: Sequence[int], targets: Sequence[int] | None = None, rivals: Tensor | None = None) -> Scene:
+    def context(
+        self, rows: Sequence[int], targets: Sequence[int] | None = None, rivals: Tensor | None = None
+    ) -> AttackContext:
         """Return the images at ``rows`` set for attack: towards ``targets``, against ``rivals`` (codes, b x k x d)."""
         pixels = self.pixels(rows)
         noise = self.run.noise([self.images.ids[row] for row in rows])
-        return Scene(self.encoder, pixels, noise, None if targets is None else self.pixels(targets), rivals)
+        return AttackContext(self.encoder, pixels, noise, None if targets is None else self.pixels(targets), rivals)
 
     def fitted(self, divergence: Divergence) -> Divergence:
         """Return ``divergence`` with what it learns from these clean codes, learned once."""

@@ -160,9 +160,9 @@ def test_no_attack_waits_for_a_start_that_is_undefined() -> None:
 
     encoder = Encoder(Hole().eval(), "hole", Domain((1, 2, 2)))
     population = Population(encoder, Images(torch.full((1, 1, 2, 2), 0.5)), Run())
-    scene = population.scene([0])
+    context = population.context([0])
     for seed in range(5):
         found = GradientAttack(steps=1, restarts=12)(
-            encoder, scene.pixels, lambda codes: codes.sum(1), Linf(0.1), Run(seed=seed).noise(["0"])
+            encoder, context.pixels, lambda codes: codes.sum(1), Linf(0.1), Run(seed=seed).noise(["0"])
         )
         assert torch.isfinite(encoder.forward(found)).all()

@@ -19,7 +19,7 @@ from holdfast.core.noise import Noise
 from holdfast.evaluations.attacked.neighbours import closer_counts, share_of_pairs_within
 from holdfast.evaluations.attacked.population import effective_rank
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import Scene
+from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
 from tests.samples import published
 
@@ -36,13 +36,13 @@ def attacked(
     encoder: Encoder, pixels: Tensor, unit: Tensor, eps: float, step: float, steps: int, targets: Tensor | None = None
 ) -> Tensor:
     """The published attack from stored noise, which is not clipped before the first step."""
-    scene = Scene(encoder, pixels, Noise.of(0, [""] * len(pixels)), targets)
+    context = AttackContext(encoder, pixels, Noise.of(0, [""] * len(pixels)), targets)
     goal = Away() if targets is None else Toward()
     start = pixels + eps * unit.to(pixels)
     if steps == 0:
         return encoder.forward(start).detach()
     attack = GradientAttack(steps=steps, step=step, keep="last")
-    found, _ = ascend(encoder, pixels, start, goal(scene), Linf(eps), attack)
+    found, _ = ascend(encoder, pixels, start, goal(context), Linf(eps), attack)
     return encoder.forward(found).detach()
 
 
@@ -158,9 +158,9 @@ def test_adaptive_attack_is_as_strong_as_an_independent_one(reference: Path, mni
     inputs, oracle = arrays(reference, "measure_inputs"), arrays(reference, "measures_mnist_base")
     encoder, rows = published(reference, "mnist_base", torch.float32), torch.tensor(inputs["attack_idx"])
     pixels = mnist[rows].float() / 255
-    scene = Scene(encoder, pixels, Noise.of(0, [str(row) for row in rows.tolist()]))
-    found = AdaptiveAttack(steps=100)(encoder, pixels, Away()(scene), Linf(0.1), scene.noise)
-    own = L2Distance()(encoder.forward(found), scene.codes)
+    context = AttackContext(encoder, pixels, Noise.of(0, [str(row) for row in rows.tolist()]))
+    found = AdaptiveAttack(steps=100)(encoder, pixels, Away()(context), Linf(0.1), context.noise)
+    own = L2Distance()(encoder.forward(found), context.codes)
     assert own.median().item() >= 0.99 * float(np.median(oracle["breakaway_M10_40_apgd_own"]))
     clean = encoder.forward(mnist.float() / 255).detach()
     risk = closer_counts(L2Distance(), encoder.forward(found).detach(), rows, clean).double().mean().item() / 9999
@@ -177,9 +177,9 @@ def test_the_default_attack_is_as_strong_as_one_long_run(reference: Path, name: 
     pixels = torch.tensor(arrays(reference, "oracle_inputs")["origin_u8"][:40]).float() / 255
     found = {}
     for attack in (AdaptiveAttack(), AdaptiveAttack(restarts=1, steps=100)):
-        scene = Scene(encoder, pixels, Noise.of(0, [str(k) for k in range(len(pixels))]))
-        objective = Away()(scene)
-        moved = attack(encoder, pixels, objective, Linf(0.05), scene.noise)
+        context = AttackContext(encoder, pixels, Noise.of(0, [str(k) for k in range(len(pixels))]))
+        objective = Away()(context)
+        moved = attack(encoder, pixels, objective, Linf(0.05), context.noise)
         found[attack] = float(objective(encoder.forward(moved)).mean())
     default, long = found.values()
     assert default >= 0.995 * long

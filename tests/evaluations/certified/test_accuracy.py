@@ -101,10 +101,12 @@ def test_methods_survive_their_spelling(text: str) -> None:
 def test_each_attack_is_the_best_at_its_own_aim() -> None:
     population = Population(builtin(), digits(), Run())
     told = replace(SMALL, published=AdaptiveAttack(), attack=AdaptiveAttack()).told(Linf(0.1))
-    hunter = told.hunter(population, population.choose(8))
-    close, worst = told.close(hunter), told.worst(hunter)
-    targets = population.encode(hunter.pairs.negatives.flatten(0, 1).float()).double()
-    to_close, to_worst = ((hunter.pairs.encoder(found.points) - targets).norm(dim=1).mean() for found in (close, worst))
+    pair_attack = told.pair_attack(population, population.choose(8))
+    close, worst = told.close(pair_attack), told.worst(pair_attack)
+    targets = population.encode(pair_attack.pairs.negatives.flatten(0, 1).float()).double()
+    to_close, to_worst = (
+        (pair_attack.pairs.encoder(found.points) - targets).norm(dim=1).mean() for found in (close, worst)
+    )
     assert to_close < to_worst
     assert worst.values.mean() < close.values.mean()
 

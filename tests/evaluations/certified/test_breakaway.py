@@ -21,8 +21,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim
 from holdfast.core.run import Run
-from holdfast.evaluations.certified.boundaries import boundaries
-from holdfast.evaluations.certified.breakaway import UNDEFINED, CertifiedBreakaway, Escape
+from holdfast.evaluations.certified.bisector_hyperplanes import bisector_hyperplanes
+from holdfast.evaluations.certified.breakaway import UNDEFINED, BreakawayBounds, CertifiedBreakaway
 from holdfast.evaluations.certified.linear_bounds import AT_ONCE, lower, spans
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast, linear_case
@@ -38,7 +38,7 @@ both = pytest.mark.parametrize("divergence", [L2Distance(), Cosine()])
 def test_a_plane_parts_the_codes_nearer_to_one_image_from_those_nearer_to_the_other(divergence: Divergence) -> None:
     z = torch.randn(40, 5, generator=torch.Generator().manual_seed(0)).double() + 0.5
     own, others, moved = z[:3], z[3:7].expand(3, -1, -1), z[10:40].reshape(3, 10, 5)
-    planes = boundaries(divergence, own, others)
+    planes = bisector_hyperplanes(divergence, own, others)
     assert planes.defined.all()
     for b in range(3):
         for m in range(4):
@@ -55,9 +55,9 @@ def test_the_risk_of_a_linear_encoder_is_known(divergence: Divergence, ball: Lin
     """In a ball that meets no edge of the range, bounds and attacks agree with the closed form, pair by pair."""
     encoder, images, weight = linear_case()
     population = Population(encoder, images, Run(precision="float64"))
-    escape = Escape(ball, divergence, 12, 11, 11, Crown(), AdaptiveAttack(), 100)
+    escape = BreakawayBounds(ball, divergence, 12, 11, 11, Crown(), AdaptiveAttack(), 100)
     found = escape.escapes(population, range(12))
-    planes = boundaries(divergence, population.codes, population.codes[found.others])
+    planes = bisector_hyperplanes(divergence, population.codes, population.codes[found.others])
     slope = (planes.normals @ weight.double()).flatten(0, 1)
     least = planes.sides(population.codes[:, None])[..., 0] - ball.radius * ball.dual_norm(slope).reshape(12, 11)
     assert torch.allclose(found.bound, least, atol=1e-9)
@@ -97,7 +97,9 @@ def test_the_bracket_is_in_order_and_its_ends_say_what_they_are() -> None:
 
 def test_no_point_of_the_ball_is_where_a_certificate_says_that_none_is() -> None:
     population = Population(builtin(), digits(100), Run(precision="float64"))
-    found = Escape(Linf(0.08), L2Distance(), 4, 99, 3, Crown(), AdaptiveAttack(), 1000).escapes(population, range(4))
+    found = BreakawayBounds(Linf(0.08), L2Distance(), 4, 99, 3, Crown(), AdaptiveAttack(), 1000).escapes(
+        population, range(4)
+    )
     assert 0.2 < found.certified.double().mean() < 1, "vacuous"
     generator = torch.Generator().manual_seed(0)
     for row in range(4):
@@ -133,7 +135,9 @@ def test_a_bound_that_lies_is_found_out() -> None:
 
 
 def test_copies_and_zero_codes_are_undefined() -> None:
-    planes = boundaries(Cosine(), torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[[1.0, 1.0]], [[2.0, 0.0]]]))
+    planes = bisector_hyperplanes(
+        Cosine(), torch.tensor([[0.0, 0.0], [1.0, 0.0]]), torch.tensor([[[1.0, 1.0]], [[2.0, 0.0]]])
+    )
     assert not planes.defined.any()
     pixels = digits(4).pixels([0, 1, 2, 3])
     result = SMALL(builtin(), Images(pixels[[0, 0, 0, 0]], ids=list("abcd")))
@@ -179,7 +183,7 @@ def test_risks_are_those_of_an_independent_program(
     x = torch.tensor(np.load(reference / "images" / "mnist_test.npz")["images"][:200]).double() / 255
     encoder = published(reference, name, torch.float64)
     codes = encoder(x)
-    planes = boundaries(L2Distance(), codes[:10], codes[10:].expand(10, -1, -1))
+    planes = bisector_hyperplanes(L2Distance(), codes[:10], codes[10:].expand(10, -1, -1))
     graph = trace(encoder, torch.float64)
     bound = lower(graph, Crown(joint=False), x[:10], Linf(eps), encoder.domain, planes.normals) - planes.offsets
     assert low <= (bound <= 0).double().mean() <= high

@@ -20,11 +20,11 @@ from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.records import Claim
 from holdfast.core.run import Run
-from holdfast.evaluations.certified.bracket import certified_radii
 from holdfast.evaluations.certified.head import classifier, margins, trained
 from holdfast.evaluations.certified.linear import UNDEFINED, UNLABELLED, Linear, LinearRadius, separate_radii
 from holdfast.evaluations.certified.linear_bounds import lower
 from holdfast.evaluations.certified.pairs import norm
+from holdfast.evaluations.certified.radius_bounds import certified_radii
 from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population

@@ -15,7 +15,7 @@ from holdfast.core.records import Claim
 from holdfast.core.run import Run
 from holdfast.evaluations.certified.margins import NO_FIT, NO_LABEL, MarginDistribution, foreign, negatives, similarity
 from holdfast.evaluations.certified.tails import fit
-from holdfast.evaluations.certified.theorems import Compared, by_head, by_similarity, judged
+from holdfast.evaluations.certified.theorems import TheoremCounts, by_head, by_similarity, judged
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast
 from tests.evaluations.certified.test_linear import labelled
@@ -105,8 +105,8 @@ def test_the_head_theorem_is_counted_for_other_classes_and_right_images_alone() 
 
 
 def test_verdicts_follow_the_counts() -> None:
-    def counts(*values: int) -> Compared:
-        return Compared(*(torch.tensor([value]) for value in values))
+    def counts(*values: int) -> TheoremCounts:
+        return TheoremCounts(*(torch.tensor([value]) for value in values))
 
     assert judged("?", counts(4, 3, 1)).status == "refuted"
     assert judged("?", counts(4, 4, 0)).status == "proved"

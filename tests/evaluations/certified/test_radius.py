@@ -22,11 +22,11 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim
 from holdfast.core.run import Run
 from holdfast.evaluations.certified.accuracy import InstanceAccuracy
-from holdfast.evaluations.certified.around import Around, Hunter
-from holdfast.evaluations.certified.bracket import certified_radii, cross_check, nearest_confusion
 from holdfast.evaluations.certified.findings import label_share
+from holdfast.evaluations.certified.pair_attack import PairAttack, UnitBallEncoder
 from holdfast.evaluations.certified.pairs import UNDEFINED, norm, pairs
 from holdfast.evaluations.certified.radius import CertifiedRadius
+from holdfast.evaluations.certified.radius_bounds import certified_radii, cross_check, nearest_confusion
 from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population
@@ -47,7 +47,7 @@ def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
     certified = certified_radii(two, norm(name), Crown(), 1e-6)
     assert (certified <= expected * (1 + 1e-9)).all()
     assert torch.allclose(certified, expected, rtol=1e-3)
-    found = nearest_confusion(Hunter(two, norm(name), QUICK), certified)
+    found = nearest_confusion(PairAttack(two, norm(name), QUICK), certified)
     sizes = norm(name).norm(found.points - two.images).reshape(two.shape)
     assert (found.values < 0).all()
     assert (sizes >= expected * (1 - 1e-9)).all()
@@ -58,10 +58,10 @@ def test_the_bracket_holds_its_images_and_shows_a_confusion() -> None:
     """The attacked point confuses the module itself, in the precision that users run it in."""
     population = Population(builtin("digits-robust"), digits(), Run())
     two = pairs(population, population.choose(5), 3, 1000)
-    hunter = Hunter(two, norm("linf"), QUICK)
-    certified = certified_radii(two, hunter.ball, Crown(), 1e-4)
-    found = nearest_confusion(hunter, certified)
-    attacked = hunter.sizes(found.points).reshape(two.shape)
+    pair_attack = PairAttack(two, norm("linf"), QUICK)
+    certified = certified_radii(two, pair_attack.ball, Crown(), 1e-4)
+    found = nearest_confusion(pair_attack, certified)
+    attacked = pair_attack.sizes(found.points).reshape(two.shape)
     assert (certified > 0.02).all()
     assert (certified < attacked).all()
     assert found.points.min() >= 0
@@ -141,17 +141,17 @@ def test_every_attack_stays_in_its_own_ball() -> None:
     two = pairs(population, [0, 1], 2, 1000)
     eps = torch.tensor([0.01, 0.3, 0.0, 1.5], dtype=torch.float64)
     for name in BALLS:
-        hunter = Hunter(two, norm(name), QUICK)
-        points = hunter(eps, "test").points
-        assert (hunter.sizes(points) <= eps * (1 + 1e-9)).all()
+        pair_attack = PairAttack(two, norm(name), QUICK)
+        points = pair_attack(eps, "test").points
+        assert (pair_attack.sizes(points) <= eps * (1 + 1e-9)).all()
         assert points.min() >= 0
         assert points.max() <= 1
-        assert (hunter(eps, "test").values[[0, 1, 3]] < two.values(two.images)[[0, 1, 3]]).all()
+        assert (pair_attack(eps, "test").values[[0, 1, 3]] < two.values(two.images)[[0, 1, 3]]).all()
 
 
 def test_gradients_pass_the_edge_of_the_range_only_inward() -> None:
     encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 1, 3)))
-    around = Around(encoder, torch.tensor([[[[0.0, 1.0, 0.5]]]]), torch.tensor([2.0]))
+    around = UnitBallEncoder(encoder, torch.tensor([[[[0.0, 1.0, 0.5]]]]), torch.tensor([2.0]))
     delta = torch.tensor([[[[-0.5, 0.5, 0.0]]]], requires_grad=True)
     codes = around(delta)
     assert codes.tolist() == [[0.0, 1.0, 0.5]]
@@ -220,14 +220,14 @@ def test_radii_are_those_of_independent_programs(reference: Path, name: str) -> 
 )
 def test_mean_radii_of_a_hundred_pairs(reference: Path, name: str, certified_mean: float, attacked_mean: float) -> None:
     two, expected = reference_pairs(reference, name, 20)
-    hunter = Hunter(two, norm("linf"), AdaptiveAttack(restarts=2, steps=50))
-    certified = certified_radii(two, hunter.ball, Crown(), 1e-5)
+    pair_attack = PairAttack(two, norm("linf"), AdaptiveAttack(restarts=2, steps=50))
+    certified = certified_radii(two, pair_attack.ball, Crown(), 1e-5)
     # The bound of one pair is zero once more, just below the root that bisection found.
     assert (certified >= torch.tensor(expected["crown"]) - 1.1e-4).all()
     assert certified.mean().item() == pytest.approx(certified_mean, abs=1.5e-4)
-    attacked = hunter.sizes(nearest_confusion(hunter, certified).points)
+    attacked = pair_attack.sizes(nearest_confusion(pair_attack, certified).points)
     assert attacked.mean().item() == pytest.approx(attacked_mean, rel=0.04)
-    assert (cross_check(hunter, certified).values > 0).all()
+    assert (cross_check(pair_attack, certified).values > 0).all()
 
 
 @pytest.mark.parametrize("claim", [torch.inf, torch.nan])

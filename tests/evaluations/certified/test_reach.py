@@ -23,8 +23,8 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim
 from holdfast.core.run import Run
 from holdfast.evaluations.certified.displacement import SHARE, CertifiedDisplacement
+from holdfast.evaluations.certified.output_bounds import OutputBounds, across, one_minus_cosine, principal
 from holdfast.evaluations.certified.overlap import CertifiedOverlap
-from holdfast.evaluations.certified.reach import Reach, across, one_minus_cosine, principal
 from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
 from tests.evaluations.certified.known import Boast, linear_case, sorting
@@ -37,9 +37,9 @@ DIVERGENCES = (L2Distance(), LinfDistance(), Cosine())
 each = pytest.mark.parametrize("divergence", DIVERGENCES, ids=str)
 
 
-def reach_of(encoder: Encoder, ball: Ball, method: Method | None = None) -> Reach:
+def reach_of(encoder: Encoder, ball: Ball, method: Method | None = None) -> OutputBounds:
     double = encoder.to("cpu", torch.float64)
-    return Reach(double, trace(double, torch.float64), method or Crown(), ball)
+    return OutputBounds(double, trace(double, torch.float64), method or Crown(), ball)
 
 
 def corners(x: Float[Tensor, "1 ..."], eps: float) -> Float[Tensor, "c ..."]:

@@ -15,9 +15,9 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.evaluations.certified.accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.displacement import CertifiedDisplacement
+from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.overlap import CertifiedOverlap
 from holdfast.evaluations.certified.radius import CertifiedRadius
-from holdfast.evaluations.certified.reach import Reach
 
 WEAK = AdaptiveAttack(restarts=1, steps=10)
 SHAPE = (1, 4, 4)
@@ -47,7 +47,7 @@ def test_parallel_codes_can_be_brought_together(seed: int) -> None:
     encoder = Encoder(module, "homogeneous", Domain((4,)))
     near = torch.rand(1, 4).double() * 0.5 + 0.1
     far = near * 1.5
-    reach = Reach(encoder, trace(encoder), Crown(), Linf(0.01))
+    reach = OutputBounds(encoder, trace(encoder), Crown(), Linf(0.01))
     assert reach.nearest(Cosine(), far, encoder(near)).item() <= Cosine()(encoder(far), encoder(near)).item() + 1e-15
 
 

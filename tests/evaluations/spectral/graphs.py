@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import eigh
 
-from holdfast.evaluations.spectral.drawing import Drawing
 from holdfast.evaluations.spectral.graph import Graph
+from holdfast.evaluations.spectral.graph_pair import GraphPair
 
 
 def random_graph(n: int, edges: int, seed: int, connected: bool = True) -> Graph:
@@ -20,10 +20,10 @@ def random_graph(n: int, edges: int, seed: int, connected: bool = True) -> Graph
     return Graph.of(n, pairs, rng.uniform(0.5, 2, len(pairs)))
 
 
-def drawing(inputs: Graph, outputs: Graph, k: int = 3) -> Drawing:
+def drawing(inputs: Graph, outputs: Graph, k: int = 3) -> GraphPair:
     """Two graphs as if they had been drawn from points."""
     rows = np.arange(inputs.n)
-    return Drawing(inputs, outputs, rows, rows, k, 0, 0, (1.0, 1.0))
+    return GraphPair(inputs, outputs, rows, rows, k, 0, 0, (1.0, 1.0))
 
 
 def oracle(inputs: Graph, outputs: Graph) -> np.ndarray:

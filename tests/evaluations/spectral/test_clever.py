@@ -154,9 +154,9 @@ def test_guided_images_have_the_largest_node_scores():
 
 
 def evaluation_asked(evaluation: Clever):
-    from holdfast.evaluations.spectral.population import Asked
+    from holdfast.evaluations.spectral.population import SpectralSettings
 
-    return Asked(evaluation.k, evaluation.graph, "none", evaluation.samples)
+    return SpectralSettings(evaluation.k, evaluation.graph, "none", evaluation.samples)
 
 
 def test_copies_have_no_margin():

@@ -10,7 +10,7 @@ import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.evaluations.spectral.analysis import spade
-from holdfast.evaluations.spectral.drawing import _enough
+from holdfast.evaluations.spectral.graph_pair import _enough
 from holdfast.evaluations.spectral.graphs import CKNN, PCA
 from holdfast.evaluations.spectral.points import distinct, points
 from tests.evaluations.spectral.graphs import folded

@@ -170,7 +170,7 @@ def test_large_graphs_are_numbered_for_locality(monkeypatch):
     """Another order of the nodes changes no number of any sample or pair."""
     x, y = folded(300)
     plain = spade(x, y)
-    monkeypatch.setattr("holdfast.evaluations.spectral.drawing.FACTORED", 100)
+    monkeypatch.setattr("holdfast.evaluations.spectral.graph_pair.FACTORED", 100)
     local = spade(x, y)
     assert not np.array_equal(local.drawing.rows, plain.drawing.rows)
     assert local.score == pytest.approx(plain.score, rel=1e-9)

@@ -20,10 +20,10 @@ from holdfast.core.records import Result
 from holdfast.core.run import Run
 from holdfast.evaluations.spectral import stability
 from holdfast.evaluations.spectral.analysis import spade
-from holdfast.evaluations.spectral.drawing import checked, draw
+from holdfast.evaluations.spectral.graph_pair import checked, draw
 from holdfast.evaluations.spectral.graphs import KNN, PCA
 from holdfast.evaluations.spectral.points import points
-from holdfast.evaluations.spectral.population import Asked, scores_of
+from holdfast.evaluations.spectral.population import SpectralSettings, scores_of
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.evaluations.spectral.stability import Subsets, baselines, noise, numbers, projection, subsets
 from holdfast.protocol.population import Population
@@ -179,7 +179,7 @@ def test_too_few_images_are_named():
 
 def test_scores_are_computed_once_per_population():
     population = Population(builtin(), digits(60), Run())
-    asked = Asked(5, KNN(), "none", 60)
+    asked = SpectralSettings(5, KNN(), "none", 60)
     assert scores_of(population, asked) is scores_of(population, asked)
     assert scores_of(population, asked) is not scores_of(Population(builtin(), digits(60), Run()), asked)
 

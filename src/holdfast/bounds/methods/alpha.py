@@ -22,18 +22,18 @@ from holdfast.bounds.methods.crown import Relaxed, Slopes, minimise, relax
 from holdfast.bounds.network.forms import Form, chosen
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations.rules import Planes
+from holdfast.bounds.relaxations.rules import LinearRelaxation
 
 DECAY = 0.95  # of the step, at each step
 
 
 @dataclass
-class Free(Slopes):
+class FreeSlopes(Slopes):
     """One slope for each coefficient; they begin as the planes have them."""
 
     slopes: dict[int, Tensor] = field(default_factory=dict)
 
-    def choose(self, node: int, form: Form, planes: Planes) -> Planes:
+    def choose(self, node: int, form: Form, planes: LinearRelaxation) -> LinearRelaxation:
         if planes.free is None:
             return planes
         if node not in self.slopes:
@@ -46,14 +46,14 @@ class Free(Slopes):
 
 def ascend(relaxed: Relaxed, target: int, form: Form, steps: int, rate: float) -> Tensor:
     """Return the best lower bounds of the forms over ``target`` that ``steps`` of Adam find."""
-    return climb(relaxed, target, form, steps, rate, Free())
+    return climb(relaxed, target, form, steps, rate, FreeSlopes())
 
 
 def ascend_rows(
     relaxed: Relaxed, rows: Float[Tensor, "b s d"], steps: int, rate: float
 ) -> tuple[Float[Tensor, "b s"], dict[int, Float[Tensor, "b s ..."]]]:
     """Return the best lower bounds of ``rows . code``, and for each ReLU node the slopes that gave them."""
-    output, free = relaxed.graph.nodes[-1], Free()
+    output, free = relaxed.graph.nodes[-1], FreeSlopes()
     best: dict[int, Tensor] = {}
     form = chosen(rows, output.shape)
 
@@ -71,7 +71,7 @@ def climb(
     form: Form,
     steps: int,
     rate: float,
-    free: Free,
+    free: FreeSlopes,
     keep: Callable[[Tensor], None] = lambda better: None,
 ) -> Tensor:
     """Return the best bounds found from ``free``, calling ``keep`` with a mask of those that each step improved."""

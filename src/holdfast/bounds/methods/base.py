@@ -32,11 +32,11 @@ class Method(ABC):
         """Return lower bounds of ``rows . code``; what is not finite says nothing."""
 
 
-Place = Callable[[Float[Tensor, "b"]], Region]
+RegionAt = Callable[[Float[Tensor, "b"]], Region]
 """The region around given images, each at its own radius."""
 
 
-class Reached(NamedTuple):
+class RadiusResult(NamedTuple):
     """What was found of robust radii: up to where they are proved, and points that seem to lie just beyond."""
 
     radii: Float[Tensor, "*rows"]
@@ -45,13 +45,18 @@ class Reached(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seeker(Method):
+class RadiusSearch(Method):
     """A method so costly that it looks for the robust radius itself, rather than be asked at many radii."""
 
     @abstractmethod
     def reach(
-        self, graph: Graph, place: Place, rows: Float[Tensor, "s d"], low: Float[Tensor, "s"], high: Float[Tensor, "s"]
-    ) -> Reached:
+        self,
+        graph: Graph,
+        place: RegionAt,
+        rows: Float[Tensor, "s d"],
+        low: Float[Tensor, "s"],
+        high: Float[Tensor, "s"],
+    ) -> RadiusResult:
         """Return radii around one image, from ``low`` to ``high``, at which its rows are proved positive.
 
         Args:

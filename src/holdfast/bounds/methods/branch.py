@@ -15,18 +15,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.bounds.methods import interval
-from holdfast.bounds.methods.base import Place, Reached, Seeker
+from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAt
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.proved import known
 from holdfast.bounds.regions import Region
 from holdfast.bounds.seeking import bisected
-from holdfast.bounds.subdomains.crops import refine
-from holdfast.bounds.subdomains.parts import Tasks
+from holdfast.bounds.subdomains.receptive_fields import refine
+from holdfast.bounds.subdomains.subdomains import Tasks
 
 
 @final
 @dataclass(frozen=True)
-class Branch(Seeker):
+class Branch(RadiusSearch):
     """Optimised slopes, then branch and bound, in ``seconds`` for an image; ``boxes`` is the share of inner layers.
 
     Rows are split until they are above ``target``, into ``parts`` at most, ``batch`` in a round, each bounded by
@@ -54,8 +54,13 @@ class Branch(Seeker):
 
     @torch.no_grad()
     def reach(
-        self, graph: Graph, place: Place, rows: Float[Tensor, "s d"], low: Float[Tensor, "s"], high: Float[Tensor, "s"]
-    ) -> Reached:
+        self,
+        graph: Graph,
+        place: RegionAt,
+        rows: Float[Tensor, "s d"],
+        low: Float[Tensor, "s"],
+        high: Float[Tensor, "s"],
+    ) -> RadiusResult:
         def trial(region: Region, tried: Int[Tensor, "o"], where: Int[Tensor, "o"], end: float) -> Bool[Tensor, "o"]:
             return self._bounds(graph, region, rows[tried], where, end) > 0
 

@@ -19,7 +19,7 @@ from holdfast.bounds.network.affine import Convolution, Diagonal
 from holdfast.bounds.network.forms import Form, chosen, identity
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region
-from holdfast.bounds.relaxations.rules import Box, Planes, Rule
+from holdfast.bounds.relaxations.rules import Box, LinearRelaxation, Rule
 from holdfast.core.balls import Linf
 
 MEMORY = 2**26
@@ -33,7 +33,7 @@ class Relaxed:
     graph: Graph
     region: Region
     boxes: list[Box] = field(default_factory=list)
-    planes: dict[int, Planes] = field(default_factory=dict)
+    planes: dict[int, LinearRelaxation] = field(default_factory=dict)
     mixed: Bool[Tensor, "b"] | bool = False
     """In which images intervals improved on CROWN where it matters."""
     plain: Relaxed | None = None
@@ -63,7 +63,7 @@ class Relaxed:
 class Slopes:
     """Choices left to whoever bounds: here, none. What is chosen for ReLUs is as sound, whatever it is."""
 
-    def choose(self, node: int, form: Form, planes: Planes) -> Planes:
+    def choose(self, node: int, form: Form, planes: LinearRelaxation) -> LinearRelaxation:
         """Return the planes to use at a nonlinear node for the coefficients ``form`` over its output."""
         return planes
 
@@ -103,7 +103,7 @@ def carried(relaxed: Relaxed, target: int, form: Form, slopes: Slopes | None = N
     raise AssertionError("a graph begins with its input")
 
 
-def through(form: Form, planes: Planes) -> tuple[Sequence[Form], Tensor]:
+def through(form: Form, planes: LinearRelaxation) -> tuple[Sequence[Form], Tensor]:
     """Return the forms over the inputs of a nonlinear operation that bound ``form`` over its output, and a constant."""
     positive = form.coef.clamp_min(0)
     negative = form.coef - positive
@@ -118,17 +118,17 @@ def through(form: Form, planes: Planes) -> tuple[Sequence[Form], Tensor]:
     return parts, constant
 
 
-def some_planes(planes: Planes, some: slice) -> Planes:
+def some_planes(planes: LinearRelaxation, some: slice) -> LinearRelaxation:
     """Return the planes of some images."""
     lower, upper = (tuple(slope[some] for slope in slopes) for slopes in (planes.lower, planes.upper))
     rest = (None if ends is None else ends[some] for ends in (planes.floor, planes.ceiling, planes.free))
-    return Planes(lower, upper, *rest)
+    return LinearRelaxation(lower, upper, *rest)
 
 
 class Outer(Slopes):
     """The planes of the outer regions of a nested batch."""
 
-    def choose(self, node: int, form: Form, planes: Planes) -> Planes:
+    def choose(self, node: int, form: Form, planes: LinearRelaxation) -> LinearRelaxation:
         return some_planes(planes, slice(len(planes.lower[0]) // 2))
 
 

@@ -18,13 +18,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.bounds.methods.alpha import ascend_rows
-from holdfast.bounds.methods.base import Place, Reached, Seeker
+from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAt
 from holdfast.bounds.methods.crown import Relaxed
 from holdfast.bounds.network.affine import Affine
 from holdfast.bounds.network.graph import RULES, Graph, Node
 from holdfast.bounds.regions import Region, require_box
 from holdfast.bounds.relaxations.rules import Box
-from holdfast.bounds.subdomains.crops import refine
+from holdfast.bounds.subdomains.receptive_fields import refine
 from holdfast.core.errors import HoldfastError
 
 Matrix = Float[np.ndarray, "_ _"]
@@ -46,7 +46,7 @@ GROWTH = 2.0
 
 @final
 @dataclass(frozen=True)
-class Exact(Seeker):
+class Exact(RadiusSearch):
     """The minimum or the robust radius itself, given ``seconds`` for each row; out of time, the bound proved by then.
 
     A radius is settled once nearer than ``gap``, as a share of it, to a point that is confused. Boxes are those of
@@ -73,8 +73,13 @@ class Exact(Seeker):
 
     @torch.no_grad()
     def reach(
-        self, graph: Graph, place: Place, rows: Float[Tensor, "s d"], low: Float[Tensor, "s"], high: Float[Tensor, "s"]
-    ) -> Reached:
+        self,
+        graph: Graph,
+        place: RegionAt,
+        rows: Float[Tensor, "s d"],
+        low: Float[Tensor, "s"],
+        high: Float[Tensor, "s"],
+    ) -> RadiusResult:
         require_box("exact", place(low))
         found, met = low.clone(), []
         for row, weights in enumerate(rows):
@@ -87,10 +92,10 @@ class Exact(Seeker):
                 if point is not None:
                     break
             met.append(torch.full(graph.nodes[0].shape[1:], torch.nan) if point is None else point)
-        return Reached(found, torch.stack(met).to(found))
+        return RadiusResult(found, torch.stack(met).to(found))
 
     def _nearest(
-        self, graph: Graph, place: Place, weights: Float[Tensor, "d"], low: float, cap: float, seconds: float
+        self, graph: Graph, place: RegionAt, weights: Float[Tensor, "d"], low: float, cap: float, seconds: float
     ) -> tuple[float, Tensor | None]:
         """Return a radius from ``low`` to ``cap`` that is proved within ``seconds``, and a point beyond if one is met."""
         region = place(torch.full((1,), cap, dtype=weights.dtype, device=weights.device))

@@ -17,16 +17,16 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.bounds.methods.alpha import ascend_rows
-from holdfast.bounds.methods.base import Place, Reached, Seeker
+from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAt
 from holdfast.bounds.methods.crown import Relaxed, Slopes, minimise
 from holdfast.bounds.methods.lagrangian import KINDS, Duals, Lagrangian, positive
 from holdfast.bounds.network.forms import Form, chosen
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region, require_box
-from holdfast.bounds.relaxations.rules import Box, Planes
+from holdfast.bounds.relaxations.rules import Box, LinearRelaxation
 from holdfast.bounds.seeking import bisected
-from holdfast.bounds.subdomains.crops import refine
-from holdfast.bounds.subdomains.parts import Tasks
+from holdfast.bounds.subdomains.receptive_fields import refine
+from holdfast.bounds.subdomains.subdomains import Tasks
 from holdfast.core.errors import HoldfastError
 
 DESCENTS = 2  # of the vectors, for each ascent of the multipliers
@@ -45,14 +45,14 @@ LARGEST = 15_000
 
 
 @dataclass
-class Met(Slopes):
+class RecordedSlopes(Slopes):
     """Applies given slopes, and remembers the coefficients that met each ReLU and the slopes used."""
 
     slopes: dict[int, Tensor]
     coefs: dict[int, Tensor] = field(default_factory=dict)
     used: dict[int, Tensor] = field(default_factory=dict)
 
-    def choose(self, node: int, form: Form, planes: Planes) -> Planes:
+    def choose(self, node: int, form: Form, planes: LinearRelaxation) -> LinearRelaxation:
         slope = planes.lower[0][:, None]
         if planes.free is not None and node in self.slopes:
             slope = torch.where(planes.free[:, None], self.slopes[node], slope)
@@ -176,7 +176,7 @@ class Eased:
 
 @final
 @dataclass(frozen=True)
-class Semidefinite(Seeker):
+class Semidefinite(RadiusSearch):
     """The bound of all neurons together, given ``seconds`` for an image and at most ``steps`` of ascent for a radius.
 
     Boxes and the first multipliers are those of alpha-CROWN after ``inner`` steps; branch and bound tightens the boxes,
@@ -207,8 +207,13 @@ class Semidefinite(Seeker):
 
     @torch.no_grad()
     def reach(
-        self, graph: Graph, place: Place, rows: Float[Tensor, "s d"], low: Float[Tensor, "s"], high: Float[Tensor, "s"]
-    ) -> Reached:
+        self,
+        graph: Graph,
+        place: RegionAt,
+        rows: Float[Tensor, "s d"],
+        low: Float[Tensor, "s"],
+        high: Float[Tensor, "s"],
+    ) -> RadiusResult:
         require_box("semidefinite", place(low))
         last: tuple[Tensor, Ascent] | None = None
 
@@ -276,7 +281,7 @@ class Semidefinite(Seeker):
 
     def _begin(self, problem: Lagrangian, relaxed: Relaxed, slopes: dict[int, Tensor]) -> Ascent:
         """Return the multipliers that make the Lagrangian's bound that of alpha-CROWN, and random vectors."""
-        output, met = problem.graph.nodes[-1], Met(slopes)
+        output, met = problem.graph.nodes[-1], RecordedSlopes(slopes)
         minimise(relaxed, output.index, chosen(problem.rows[:, None], output.shape), met)
         duals, scales = {}, {}
         for node, free in problem.free.items():

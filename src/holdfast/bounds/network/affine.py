@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.bounds.network.forms import Form, Place, Shape
+from holdfast.bounds.network.forms import Form, Shape, Windows
 
 Value = Float[Tensor, "b ..."]
 
@@ -162,13 +162,13 @@ class Convolution(Affine):
         extra = [n - r for n, r in zip(self.shape[2:], reached, strict=True)]
         return Form(self._transposed(flat, self.padding, extra).unflatten(0, form.coef.shape[:3]), self.shape)
 
-    def _windows(self, form: Form, place: Place) -> Form:
+    def _windows(self, form: Form, place: Windows) -> Form:
         coef = self._scattered(form.trimmed().coef)
         offset = [o * s - p for o, s, p in zip(place.offset, self.stride, self.padding, strict=True)]
         stride = [a * b for a, b in zip(place.stride, self.stride, strict=True)]
         ends = [o + s * (n - 1) + k for o, s, n, k in zip(offset, stride, place.count, coef.shape[1:3], strict=True)]
         ragged = min(offset) < 0 or any(end > size for end, size in zip(ends, self.shape[2:], strict=True))
-        moved = Form(coef, self.shape, Place((offset[0], offset[1]), (stride[0], stride[1]), place.count), ragged)
+        moved = Form(coef, self.shape, Windows((offset[0], offset[1]), (stride[0], stride[1]), place.count), ragged)
         return moved.dense() if moved.wide else moved
 
     def _scattered(self, coef: Float[Tensor, "out h w ..."]) -> Float[Tensor, "c height width ..."]:

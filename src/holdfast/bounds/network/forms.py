@@ -20,7 +20,7 @@ Coefficients = Float[Tensor, "..."]
 
 
 @dataclass(frozen=True)
-class Place:
+class Windows:
     """Where windows lie: that of position (y, x) < ``count`` has its corner at ``offset + stride * (y, x)``."""
 
     offset: tuple[int, int]
@@ -39,7 +39,7 @@ class Form:
 
     coef: Coefficients
     shape: Shape
-    place: Place | None = None
+    place: Windows | None = None
     ragged: bool = False
 
     def like(self, coef: Coefficients) -> Form:
@@ -126,7 +126,7 @@ class Form:
         return self.place is not None and prod(self.coef.shape[1:3]) >= prod(self.shape[2:])
 
 
-def gather(values: Float[Tensor, "b c height width"], place: Place, size: Shape) -> Float[Tensor, "c h w 1 b y x"]:
+def gather(values: Float[Tensor, "b c height width"], place: Windows, size: Shape) -> Float[Tensor, "c h w 1 b y x"]:
     """Return the windows of ``values``, zero outside."""
     ends = [o + s * (n - 1) + k for o, s, n, k in zip(place.offset, place.stride, place.count, size, strict=True)]
     (top, left), (height, width) = place.offset, values.shape[2:]
@@ -149,7 +149,7 @@ def aligned(form: Form, other: Form) -> Form:
         end = max(mine + form.coef.shape[1 + axis], theirs + other.coef.shape[1 + axis])
         pads += [mine - near[axis], end - mine - form.coef.shape[1 + axis]]
     coef = functional.pad(form.coef, [0] * 8 + pads)
-    return Form(coef, form.shape, Place((near[0], near[1]), form.place.stride, form.place.count), form.ragged)
+    return Form(coef, form.shape, Windows((near[0], near[1]), form.place.stride, form.place.count), form.ragged)
 
 
 def identity(shape: Shape, dtype: torch.dtype, device: torch.device) -> Form:
@@ -160,7 +160,7 @@ def identity(shape: Shape, dtype: torch.dtype, device: torch.device) -> Form:
     c, height, width = shape[1:]
     eye = torch.eye(c, dtype=dtype, device=device)
     coef = torch.cat([eye, -eye], 1).reshape(c, 1, 1, 2 * c, 1, 1, 1)
-    return Form(coef, shape, Place((0, 0), (1, 1), (height, width)))
+    return Form(coef, shape, Windows((0, 0), (1, 1), (height, width)))
 
 
 def chosen(rows: Float[Tensor, "b s n"], shape: Shape) -> Form:

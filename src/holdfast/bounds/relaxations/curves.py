@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.bounds.relaxations.rules import Box, Planes, Rule, Values
+from holdfast.bounds.relaxations.rules import Box, LinearRelaxation, Rule, Values
 
 HALF = 4  # grid cells on either side of the middle
 BISECTIONS = 60
@@ -46,11 +46,11 @@ class Curve:
         values = torch.stack(ends)
         return Box(*_outward(values.amin(0) - self.jump, values.amax(0) + self.jump, torch.zeros_like(box.lower)))
 
-    def relax(self, box: Box) -> Planes:
+    def relax(self, box: Box) -> LinearRelaxation:
         lower, upper = self._slopes(box, -1), self._slopes(box, 1)
         floor, _ = _outward(*self._extremes(box, lower), self._reach(box, lower))
         _, ceiling = _outward(*self._extremes(box, upper), self._reach(box, upper))
-        return Planes((lower,), (upper,), floor, ceiling)
+        return LinearRelaxation((lower,), (upper,), floor, ceiling)
 
     @staticmethod
     def _reach(box: Box, slope: Values) -> Values:

@@ -26,7 +26,7 @@ class Box(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Planes:
+class LinearRelaxation:
     """Linear bounds on an operation's output: one slope for each input, and constants (None: zero).
 
     Slopes may have one entry for each value of the node, or for each coefficient of the form they are met by.
@@ -46,12 +46,12 @@ class Rule:
 
     function: Callable[..., Tensor]
     interval: Callable[..., Box]
-    relax: Callable[..., Planes]
+    relax: Callable[..., LinearRelaxation]
     curved: Callable[[Box], Tensor]
     """Where better bounds on an input would change the planes."""
 
 
-def relu_planes(box: Box) -> Planes:
+def relu_relaxation(box: Box) -> LinearRelaxation:
     """The chord above; below, the line of slope 1 or 0 that leaves the smaller triangle."""
     low, high = box
     active, dead = low >= 0, high <= 0
@@ -61,7 +61,7 @@ def relu_planes(box: Box) -> Planes:
     chord = torch.where(width.isfinite(), chord, torch.nan)
     ceiling = torch.where(active | dead, 0.0, -chord * low)
     below = torch.where(active | dead | chord.isnan(), chord, (high > -low).to(low.dtype))
-    return Planes((below,), (chord,), None, ceiling, free=~(active | dead | chord.isnan()))
+    return LinearRelaxation((below,), (chord,), None, ceiling, free=~(active | dead | chord.isnan()))
 
 
 def product_box(x: Box, y: Box) -> Box:
@@ -69,19 +69,19 @@ def product_box(x: Box, y: Box) -> Box:
     return Box(corners.amin(0), corners.amax(0))
 
 
-def product_planes(x: Box, y: Box) -> Planes:
+def product_relaxation(x: Box, y: Box) -> LinearRelaxation:
     """The means of McCormick's two planes below and of his two above."""
     middle = [(box.lower + box.upper) / 2 for box in (x, y)]
     below = -(x.lower * y.lower + x.upper * y.upper) / 2
     above = -(x.upper * y.lower + x.lower * y.upper) / 2
-    return Planes((middle[1], middle[0]), (middle[1], middle[0]), below, above)
+    return LinearRelaxation((middle[1], middle[0]), (middle[1], middle[0]), below, above)
 
 
 def relu_rule() -> Rule:
     return Rule(
         function=torch.relu,
         interval=lambda box: Box(box.lower.clamp_min(0), box.upper.clamp_min(0)),
-        relax=relu_planes,
+        relax=relu_relaxation,
         curved=lambda box: ~((box.lower >= 0) | (box.upper <= 0)),
     )
 
@@ -90,6 +90,6 @@ def product_rule() -> Rule:
     return Rule(
         function=torch.mul,
         interval=product_box,
-        relax=product_planes,
+        relax=product_relaxation,
         curved=lambda box: box.lower < box.upper,
     )

@@ -19,7 +19,7 @@ from holdfast.core.records import Conditions
 from holdfast.core.run import Observed
 from holdfast.evaluations.attacked.neighbours import Clean, Frame
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import Goal, Scene
+from holdfast.objectives.base import AttackContext, Objective
 from holdfast.objectives.crossing import Crossing, Misretrieval
 from holdfast.objectives.toward import Toward
 from holdfast.protocol.observation import Observation
@@ -85,7 +85,7 @@ class Untargeted(Observation):
     def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
         """Return the attacked images at ``rows``."""
         goal = Away(population.fitted(climbable(self.divergence)))
-        return attacked(population.scene(rows), goal, self.attack, self.ball)
+        return attacked(population.context(rows), goal, self.attack, self.ball)
 
 
 @final
@@ -117,7 +117,7 @@ class Targeted(Observation):
     def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
         """Return the images at ``rows`` moved towards those at ``targets``."""
         goal = Toward(population.fitted(climbable(self.divergence)))
-        return attacked(population.scene(rows, targets), goal, self.attack, self.ball)
+        return attacked(population.context(rows, targets), goal, self.attack, self.ball)
 
 
 @final
@@ -141,18 +141,18 @@ class Pairwise(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(climbable(self.divergence))
-        pair = population.scene(rows, population.partners[list(rows)].tolist())
+        pair = population.context(rows, population.partners[list(rows)].tolist())
         near = nearest(divergence, population.codes[list(rows)], population.codes, self.rivals, own=rows)
-        facing = population.scene(rows, rivals=population.codes[near])
+        facing = population.context(rows, rivals=population.codes[near])
         return {
             "crossing": population.encode(attacked(pair, Crossing(divergence), self.attack, self.ball)),
             "retrieval": population.encode(attacked(facing, Misretrieval(divergence), self.attack, self.ball)),
         }
 
 
-def attacked(scene: Scene, goal: Goal, attack: Attack, ball: Ball) -> Pixels:
-    """Return the images of ``scene`` after ``attack`` on ``goal`` within ``ball``."""
-    return attack(scene.encoder, scene.pixels, goal(scene), ball, scene.noise.fork(goal.name))
+def attacked(context: AttackContext, goal: Objective, attack: Attack, ball: Ball) -> Pixels:
+    """Return the images of ``context`` after ``attack`` on ``goal`` within ``ball``."""
+    return attack(context.encoder, context.pixels, goal(context), ball, context.noise.fork(goal.name))
 
 
 def nearest(divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()) -> Tensor:

@@ -53,13 +53,13 @@ class Probes(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(self.divergence)
-        scene, clean = population.scene(rows), population.codes[list(rows)]
+        context, clean = population.context(rows), population.codes[list(rows)]
         goal = Away(divergence)
-        start = random_start(scene.pixels, self.ball, scene.noise.fork("probe"), 1.0, population.encoder.domain)
-        noise, gradient = climb(population.encoder, start, goal(scene))
+        start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
+        noise, gradient = climb(population.encoder, start, goal(context))
         return {
-            "sighted": divergence(population.encode(attacked(scene, goal, self.attack, self.ball)), clean),
-            "blind": divergence(population.encode(attacked(scene, goal, self.blind, self.ball)), clean),
+            "sighted": divergence(population.encode(attacked(context, goal, self.attack, self.ball)), clean),
+            "blind": divergence(population.encode(attacked(context, goal, self.blind, self.ball)), clean),
             "noise": noise,
             "slope": self.ball.dual_norm(gradient) * self.ball.radius,
         }

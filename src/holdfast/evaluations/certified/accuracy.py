@@ -27,7 +27,7 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, 
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.findings import alarm, contradictions, label_share, over_negatives, verdict, witness
-from holdfast.evaluations.certified.told import Told
+from holdfast.evaluations.certified.pair_bounds import PairBounds
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -86,9 +86,9 @@ class InstanceAccuracy(Evaluation):
             warnings=alarm(counts),
         )
 
-    def told(self, ball: Ball) -> Told:
+    def told(self, ball: Ball) -> PairBounds:
         """Return what is seen of pairs in ``ball``."""
-        return Told(
+        return PairBounds(
             ball,
             self.anchors,
             self.negatives,
@@ -136,9 +136,9 @@ class _Case:
         """Return the first contradiction, found once more: everything is drawn from the pair's own stream."""
         image = self.wrong.any(1).nonzero()[0, 0]
         told = self.evaluation.told(self.ball)
-        hunter = told.hunter(population, [rows[int(image)]])
-        found = told.close(hunter).or_better(told.worst(hunter))
-        return witness(population, hunter, found, self.seen["bound"][image] > 0, self.ball.radius)
+        pair_attack = told.pair_attack(population, [rows[int(image)]])
+        found = told.close(pair_attack).or_better(told.worst(pair_attack))
+        return witness(population, pair_attack, found, self.seen["bound"][image] > 0, self.ball.radius)
 
 
 def right(values: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:

@@ -28,12 +28,12 @@ from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.around import Hunter
-from holdfast.evaluations.certified.boundaries import boundaries
-from holdfast.evaluations.certified.bracket import cross_check
+from holdfast.evaluations.certified.bisector_hyperplanes import bisector_hyperplanes
 from holdfast.evaluations.certified.findings import both_ends, counted, series, witness_of
 from holdfast.evaluations.certified.linear_bounds import lower
+from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, bounded
+from holdfast.evaluations.certified.radius_bounds import cross_check
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
@@ -43,7 +43,7 @@ UNDEFINED = "no other image whose code can be told from the image's own, or a ze
 
 
 @dataclass(frozen=True)
-class Escapes:
+class BreakawayPairs:
     """What bounds and attacks say of ``b`` images and ``m`` others each, and the attacked points of each image."""
 
     others: Int[Tensor, "b m"]
@@ -71,7 +71,7 @@ class Escapes:
 
 @final
 @dataclass(frozen=True)
-class Escape(Observation):
+class BreakawayBounds(Observation):
     """For each image: of how many others it is certified to stay clear, and how many an attack carries it past."""
 
     ball: Ball
@@ -98,12 +98,12 @@ class Escape(Observation):
         }
         return {name: flags.sum(1) for name, flags in counts.items()}
 
-    def escapes(self, population: Population, rows: Sequence[int]) -> Escapes:
+    def escapes(self, population: Population, rows: Sequence[int]) -> BreakawayPairs:
         """Return what can be said of the images at ``rows``."""
         graph, domain = bounded(population, self.neurons), population.encoder.domain
         codes, anchors = population.codes.double(), population.pixels(rows).double()
         others = population.others(rows, self.others)
-        planes = boundaries(self.divergence, codes[list(rows)], codes[others])
+        planes = bisector_hyperplanes(self.divergence, codes[list(rows)], codes[others])
         bound = lower(graph, self.method, anchors, self.ball, domain, planes.normals) - planes.offsets
         # Those without much of a proof are the most likely to be passed.
         rivals = bound.topk(min(self.rivals, bound.shape[1]), dim=1, largest=False).indices
@@ -121,13 +121,13 @@ class Escape(Observation):
         points = worst_points(two, self.ball, self.attack)
         with torch.no_grad():
             reached = two.encoder.forward(points).unflatten(0, two.shape)
-        return Escapes(others, planes.defined, bound, planes.sides(reached), points.unflatten(0, two.shape))
+        return BreakawayPairs(others, planes.defined, bound, planes.sides(reached), points.unflatten(0, two.shape))
 
 
 def worst_points(two: Pairs, ball: Ball, attack: Attack) -> Pixels:
     """Return for each pair the point with the lowest ``W f`` that ``attack`` and simpler ones find in ``ball``."""
     radii = torch.full_like(two.rows[..., 0], ball.radius)
-    return cross_check(Hunter(two, type(ball)(1.0), attack), radii).points
+    return cross_check(PairAttack(two, type(ball)(1.0), attack), radii).points
 
 
 @final
@@ -207,8 +207,10 @@ class CertifiedBreakaway(Evaluation):
         }
         return witness_of(population, row, found.points[0, point], ball, facts)
 
-    def _escape(self, ball: Ball, divergence: Divergence) -> Escape:
-        return Escape(ball, divergence, self.anchors, self.others, self.rivals, self.method, self.attack, self.neurons)
+    def _escape(self, ball: Ball, divergence: Divergence) -> BreakawayBounds:
+        return BreakawayBounds(
+            ball, divergence, self.anchors, self.others, self.rivals, self.method, self.attack, self.neurons
+        )
 
     def _cases(self) -> list[tuple[Ball, Divergence]]:
         return [(ball, divergence) for ball in self.balls for divergence in self.divergences]

@@ -25,10 +25,10 @@ from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.findings import both_ends, counted, series, witness_of
+from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.pairs import bounded
-from holdfast.evaluations.certified.reach import Reach
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import Scene
+from holdfast.objectives.base import AttackContext
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
@@ -41,7 +41,7 @@ ROUNDING = 1e-9
 
 @final
 @dataclass(frozen=True)
-class Moved(Observation):
+class DisplacementBounds(Observation):
     """For each image: how far its code can be moved at most, as proved, and how far an attack moves it."""
 
     ball: Ball
@@ -58,7 +58,7 @@ class Moved(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         encoder, pixels = exact(population, rows)
-        reach = Reach(encoder, bounded(population, self.neurons), self.method, self.ball)
+        reach = OutputBounds(encoder, bounded(population, self.neurons), self.method, self.ball)
         points = farthest_found(population, rows, self.divergence, self.attack, self.ball)
         with torch.no_grad():
             attacked = self.divergence(encoder.forward(points), encoder.forward(pixels))
@@ -76,7 +76,7 @@ def farthest_found(
     """Return points in the balls around the images at ``rows`` whose codes ``attack`` moved as far as it could."""
     encoder, pixels = exact(population, rows)
     noise = population.run.noise([population.images.ids[row] for row in rows]).fork("moved")
-    return attack(encoder, pixels, Away(divergence)(Scene(encoder, pixels, noise)), ball, noise)
+    return attack(encoder, pixels, Away(divergence)(AttackContext(encoder, pixels, noise)), ball, noise)
 
 
 @final
@@ -104,7 +104,7 @@ class CertifiedDisplacement(Evaluation):
     def observation(self) -> Joint:
         return Joint(
             tuple(
-                Moved(ball, divergence, self.anchors, self.method, self.attack, self.neurons)
+                DisplacementBounds(ball, divergence, self.anchors, self.method, self.attack, self.neurons)
                 for ball, divergence in self._cases()
             )
         )

@@ -15,7 +15,7 @@ from holdfast.core.balls import Ball
 from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series, Verdict
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.around import Found, Hunter
+from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
 from holdfast.evaluations.certified.pairs import UNDEFINED
 from holdfast.protocol.population import Population
 
@@ -96,7 +96,11 @@ def alarm(found: Sequence[Estimate]) -> tuple[str, ...]:
 
 
 def witness(
-    population: Population, hunter: Hunter, found: Found, certified: Bool[Tensor, "k"], radius: float | Tensor
+    population: Population,
+    pair_attack: PairAttack,
+    found: AttackResult,
+    certified: Bool[Tensor, "k"],
+    radius: float | Tensor,
 ) -> dict[str, str]:
     """Return the worst point ``found`` of a ``certified`` pair, replayed on the module in the run's own precision.
 
@@ -105,12 +109,12 @@ def witness(
     worst = int(found.values.masked_fill(~certified, torch.inf).argmin())
     point = found.points[worst : worst + 1]
     code = population.encode(point.to(population.run.dtype))[0]
-    replayed = (hunter.pairs.rows[0, worst] * code).sum()
+    replayed = (pair_attack.pairs.rows[0, worst] * code).sum()
     return {
-        "image": hunter.pairs.ids[0][0],
-        "negative": hunter.pairs.ids[0][1 + worst],
+        "image": pair_attack.pairs.ids[0][0],
+        "negative": pair_attack.pairs.ids[0][1 + worst],
         "certified_radius": f"{float(torch.as_tensor(radius).expand(len(certified))[worst]):.6g}",
-        "distance": f"{float(hunter.sizes(found.points)[worst]):.6g}",
+        "distance": f"{float(pair_attack.sizes(found.points)[worst]):.6g}",
         "value_in_float64": f"{float(found.values[worst]):.3g}",
         f"value_in_{population.run.precision}": f"{float(replayed):.3g}",
         "pixels_float64_base64": spelled(point),

@@ -32,11 +32,11 @@ from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.around import Found, Hunter
-from holdfast.evaluations.certified.bracket import INSIDE, certified_radii, cross_check, nearest_confusion
 from holdfast.evaluations.certified.findings import alarm, counted, series, share_beyond, verdict, witness_of
 from holdfast.evaluations.certified.head import POOL, Classifier, margins, trained
+from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, bounded, norm
+from holdfast.evaluations.certified.radius_bounds import INSIDE, certified_radii, cross_check, nearest_confusion
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -103,7 +103,7 @@ class Linear(Observation):
             "refuted": (inside | (lowest.values <= 0).reshape(len(places), -1).any(1)).double(),
         }
 
-    def attacks(self, two: Pairs, certified: Float[Tensor, "b k"]) -> tuple[Found, Found]:
+    def attacks(self, two: Pairs, certified: Float[Tensor, "b k"]) -> tuple[AttackResult, AttackResult]:
         """Return the nearest mistakes found, and the lowest margins found inside the certified radius of the image.
 
         Only the classes with the smallest certified radii are attacked: one mistake is enough.
@@ -120,9 +120,9 @@ class Linear(Observation):
             rows=two.rows[images, chosen],
             noise=two.noise[(images * classes + chosen).flatten()],
         )
-        hunter, radius = Hunter(near, norm(self.norm), self.attack), certified.amin(1, keepdim=True)
-        inside = cross_check(hunter, radius.expand(-1, chosen.shape[1]).contiguous())
-        return nearest_confusion(hunter, certified.gather(1, chosen)), inside
+        pair_attack, radius = PairAttack(near, norm(self.norm), self.attack), certified.amin(1, keepdim=True)
+        inside = cross_check(pair_attack, radius.expand(-1, chosen.shape[1]).contiguous())
+        return nearest_confusion(pair_attack, certified.gather(1, chosen)), inside
 
     def strongest(self, two: Pairs) -> int:
         """Return how many classes are attacked for each image."""

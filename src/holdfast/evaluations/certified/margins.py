@@ -28,14 +28,14 @@ from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.records import Claim, Conditions, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.around import Hunter
-from holdfast.evaluations.certified.bracket import cross_check, nearest_confusion, seen
 from holdfast.evaluations.certified.findings import alarm, counted, series, verdict, witness
 from holdfast.evaluations.certified.linear import Linear
+from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import norm, pairs
 from holdfast.evaluations.certified.radius import refuted
-from holdfast.evaluations.certified.tails import Tail, fit
-from holdfast.evaluations.certified.theorems import Compared, by_head, by_similarity, judged
+from holdfast.evaluations.certified.radius_bounds import cross_check, nearest_confusion, seen
+from holdfast.evaluations.certified.tails import WeibullTail, fit
+from holdfast.evaluations.certified.theorems import TheoremCounts, by_head, by_similarity, judged
 from holdfast.objectives.views import shifted
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
@@ -50,7 +50,7 @@ NO_LABEL = "no labels, the head is wrong, or all others looked at are of the ima
 
 @final
 @dataclass(frozen=True)
-class Shared(Observation):
+class SharedNegatives(Observation):
     """Radii of all anchors against the same negatives, (b, k), for comparison; and each image's similarity to a view."""
 
     norm: str
@@ -67,18 +67,18 @@ class Shared(Observation):
         return population.choose(self.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        kept = seen(self.hunter(population, rows), self.method, self.tolerance)
-        scene = population.scene(rows)
-        view = scene.code(shifted(scene.pixels, scene.noise.fork("view"))).double()
-        return {**kept, "view": 1 - torch.cosine_similarity(view, scene.codes.double(), eps=0)}
+        kept = seen(self.pair_attack(population, rows), self.method, self.tolerance)
+        context = population.context(rows)
+        view = context.code(shifted(context.pixels, context.noise.fork("view"))).double()
+        return {**kept, "view": 1 - torch.cosine_similarity(view, context.codes.double(), eps=0)}
 
-    def hunter(self, population: Population, rows: Sequence[int]) -> Hunter:
+    def pair_attack(self, population: Population, rows: Sequence[int]) -> PairAttack:
         """Return the attacks on the images at ``rows`` and the shared negatives."""
         shared = negatives(population, self.negatives).tolist()
         others = population.pixels(shared)
         two = pairs(population, rows, len(shared), self.neurons, others[None].expand(len(rows), *others.shape))
         names = tuple(population.images.ids[other] for other in shared)
-        return Hunter(replace(two, ids=tuple((own, *names) for own, *_ in two.ids)), norm(self.norm), self.attack)
+        return PairAttack(replace(two, ids=tuple((own, *names) for own, *_ in two.ids)), norm(self.norm), self.attack)
 
 
 def negatives(population: Population, count: int) -> Int[Tensor, "k"]:
@@ -114,7 +114,9 @@ class MarginDistribution(Evaluation):
 
     def observation(self) -> Joint:
         linear = Linear(self.norm, self.anchors, self.rivals, self.method, self.tolerance, self.attack, self.neurons)
-        shared = Shared(self.norm, self.anchors, self.negatives, self.method, self.tolerance, self.attack, self.neurons)
+        shared = SharedNegatives(
+            self.norm, self.anchors, self.negatives, self.method, self.tolerance, self.attack, self.neurons
+        )
         return Joint((shared, linear))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
@@ -156,13 +158,13 @@ class MarginDistribution(Evaluation):
             return {}
         image = int(wrong.any(1).nonzero()[0, 0])
         observation = self.observation().parts[0]
-        assert isinstance(observation, Shared)
-        hunter = observation.hunter(population, [rows[image]])
-        certified = seen["certified"][image].to(hunter.pairs.rows.device)
-        found = cross_check(hunter, certified[None].nan_to_num(0))
+        assert isinstance(observation, SharedNegatives)
+        pair_attack = observation.pair_attack(population, [rows[image]])
+        certified = seen["certified"][image].to(pair_attack.pairs.rows.device)
+        found = cross_check(pair_attack, certified[None].nan_to_num(0))
         if not bool((found.values <= 0).any()):
-            found = nearest_confusion(hunter, certified[None].nan_to_num(0))
-        return witness(population, hunter, found, wrong[image].to(certified.device), certified)
+            found = nearest_confusion(pair_attack, certified[None].nan_to_num(0))
+        return witness(population, pair_attack, found, wrong[image].to(certified.device), certified)
 
     def _law(self, population: Population, rows: Sequence[int], view: Float[Tensor, "b"]) -> list[Series]:
         """Return the laws of each image's nearest margin distances, and what they say of its view."""
@@ -183,14 +185,14 @@ class MarginDistribution(Evaluation):
             for (name, v), unit in zip(values.items(), units, strict=True)
         ]
 
-    def _tail(self, population: Population, row: int) -> Tail | None:
+    def _tail(self, population: Population, row: int) -> WeibullTail | None:
         others = population.others([row], OTHERS)[0]
         margins = (1 - similarity(population, [row], others)[0]) / 2
         # Copies of the image are at no distance, and no law of positive values has a place for them.
         near = margins[margins > 1e-12].sort().values[: self.tail]
         return fit(near.numpy()) if len(near) == self.tail else None
 
-    def _shares(self, name: str, found: Compared, reason: str) -> list[Series]:
+    def _shares(self, name: str, found: TheoremCounts, reason: str) -> list[Series]:
         where: Conditions = {"ball": self.norm, "method": str(self.method), "attack": str(self.attack)}
         of, unit = f"share of comparisons that obey theorem {THEOREMS[name]}", "share of comparisons"
         n = found.count.double()

@@ -19,11 +19,11 @@ INSTANCE_WISE = GradientAttack(steps=200, step=0.007, keep="last")
 
 def generated(population: Population, rows: Sequence[int], ball: Ball) -> Pixels:
     """Return for each image one in ``ball`` around it whose code is as far as the attack gets from a view's code."""
-    scene = population.scene(rows)
-    noise = scene.noise.fork("negative")
-    view = scene.code(shifted(scene.pixels, noise.fork("view")))
+    context = population.context(rows)
+    noise = context.noise.fork("negative")
+    view = context.code(shifted(context.pixels, noise.fork("view")))
 
     def apart(codes: Codes) -> Float[Tensor, "b"]:
         return (codes - view).square().mean(1)
 
-    return INSTANCE_WISE(scene.encoder, scene.pixels, apart, ball, noise)
+    return INSTANCE_WISE(context.encoder, context.pixels, apart, ball, noise)

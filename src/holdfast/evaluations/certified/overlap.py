@@ -29,12 +29,12 @@ from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.boundaries import ALIKE
+from holdfast.evaluations.certified.bisector_hyperplanes import ALIKE
 from holdfast.evaluations.certified.displacement import exact, farthest_found, refuted
 from holdfast.evaluations.certified.findings import both_ends, counted, series, witness_of
+from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.pairs import bounded
-from holdfast.evaluations.certified.reach import Reach
-from holdfast.objectives.base import Scene
+from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
@@ -47,7 +47,7 @@ UNDEFINED = "the two images have one code, or one has a zero code"
 
 @final
 @dataclass(frozen=True)
-class Between(Observation):
+class OverlapBounds(Observation):
     """For each image and its partner: the most that it can move and the least distance of its impostor, and attacks' own.
 
     ``tau`` and ``near`` are bounds, ``moved`` and ``came`` what attacks reached, ``apart`` the clean distance.
@@ -69,7 +69,7 @@ class Between(Observation):
         encoder, pixels = exact(population, rows)
         partners = population.partners[list(rows)].tolist()
         _, others = exact(population, partners)
-        reach = Reach(encoder, bounded(population, self.neurons), self.method, self.ball)
+        reach = OutputBounds(encoder, bounded(population, self.neurons), self.method, self.ball)
         own, impostor = self.attacked(population, rows)
         with torch.no_grad():
             codes, targets = encoder.forward(pixels), encoder.forward(others)
@@ -89,7 +89,7 @@ class Between(Observation):
         partners = population.partners[list(rows)].tolist()
         (encoder, pixels), (_, others) = exact(population, rows), exact(population, partners)
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("between")
-        goal = Toward(self.divergence)(Scene(encoder, others, noise, pixels))
+        goal = Toward(self.divergence)(AttackContext(encoder, others, noise, pixels))
         impostor = self.attack(encoder, others, goal, self.ball, noise)
         return farthest_found(population, rows, self.divergence, self.attack, self.ball), impostor
 
@@ -169,8 +169,8 @@ class CertifiedOverlap(Evaluation):
             return witness_of(population, row, own[0], ball, {**facts, "refuted": "tau"})
         return witness_of(population, partner, impostor[0], ball, {**facts, "refuted": "near"})
 
-    def _between(self, ball: Ball, divergence: Divergence) -> Between:
-        return Between(ball, divergence, self.anchors, self.method, self.attack, self.neurons)
+    def _between(self, ball: Ball, divergence: Divergence) -> OverlapBounds:
+        return OverlapBounds(ball, divergence, self.anchors, self.method, self.attack, self.neurons)
 
     def _cases(self) -> list[tuple[Ball, Divergence]]:
         return [(ball, divergence) for ball in self.balls for divergence in self.divergences]

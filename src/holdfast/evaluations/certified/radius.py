@@ -30,7 +30,6 @@ from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.bracket import INSIDE, Bracket, attackable, cross_check
 from holdfast.evaluations.certified.findings import (
     alarm,
     contradictions,
@@ -40,6 +39,7 @@ from holdfast.evaluations.certified.findings import (
     verdict,
     witness,
 )
+from holdfast.evaluations.certified.radius_bounds import INSIDE, RadiusBounds, attackable, cross_check
 from holdfast.evaluations.certified.scatter import scatter
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
@@ -72,8 +72,10 @@ class CertifiedRadius(Evaluation):
     )
     headline = ("average_certified_radius", "average_attacked_radius")
 
-    def observation(self) -> Bracket:
-        return Bracket(self.norm, self.anchors, self.negatives, self.method, self.tolerance, self.attack, self.neurons)
+    def observation(self) -> RadiusBounds:
+        return RadiusBounds(
+            self.norm, self.anchors, self.negatives, self.method, self.tolerance, self.attack, self.neurons
+        )
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         certified, attacked, unit = observed["certified"], observed["attacked"], f"{self.norm} distance"
@@ -114,10 +116,10 @@ class CertifiedRadius(Evaluation):
         drawn = scatter(values, findings.series[1].values, f"{self.norm} distance")
         if len(domain.shape) != 3:
             return (drawn,)
-        hunter = self.observation().hunter(population, [rows[position] for position in positions])
-        two = hunter.pairs
-        points = attackable(hunter, self.method, self.tolerance)[1].points.unflatten(0, two.shape)
-        sizes = hunter.sizes(points.flatten(0, 1)).reshape(two.shape).masked_fill(~two.defined, torch.inf)
+        pair_attack = self.observation().pair_attack(population, [rows[position] for position in positions])
+        two = pair_attack.pairs
+        points = attackable(pair_attack, self.method, self.tolerance)[1].points.unflatten(0, two.shape)
+        sizes = pair_attack.sizes(points.flatten(0, 1)).reshape(two.shape).masked_fill(~two.defined, torch.inf)
         pictures: list[Picture | None] = [drawn]
         for place, (position, weakest) in enumerate(zip(positions, sizes.argmin(1).tolist(), strict=True)):
             caption = (
@@ -157,11 +159,11 @@ class CertifiedRadius(Evaluation):
         if not bool(wrong.any()):
             return {}
         image = int(wrong.any(1).nonzero()[0, 0])
-        hunter, certified = self.observation().hunter(population, [rows[image]]), observed["certified"][image]
-        found = cross_check(hunter, certified[None].nan_to_num(0))
+        pair_attack, certified = self.observation().pair_attack(population, [rows[image]]), observed["certified"][image]
+        found = cross_check(pair_attack, certified[None].nan_to_num(0))
         if not bool((found.values <= 0).any()):
-            found = attackable(hunter, self.method, self.tolerance)[1]
-        return witness(population, hunter, found, wrong[image], certified)
+            found = attackable(pair_attack, self.method, self.tolerance)[1]
+        return witness(population, pair_attack, found, wrong[image], certified)
 
 
 def refuted(observed: Observed) -> Bool[Tensor, "b k"]:

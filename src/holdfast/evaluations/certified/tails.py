@@ -12,7 +12,7 @@ from holdfast.core import weibull
 
 
 @dataclass(frozen=True)
-class Tail:
+class WeibullTail:
     """A Weibull law of small values: its shape, its scale, and the largest gap between its and their distribution."""
 
     shape: float
@@ -24,7 +24,7 @@ class Tail:
         return float(np.exp(-((distance / self.scale) ** self.shape)))
 
 
-def fit(values: Float[np.ndarray, "k"]) -> Tail | None:
+def fit(values: Float[np.ndarray, "k"]) -> WeibullTail | None:
     """Return the law of largest likelihood of positive ``values``; None if they are all the same.
 
     Example:
@@ -33,4 +33,4 @@ def fit(values: Float[np.ndarray, "k"]) -> Tail | None:
         (2.45, 0.28)
     """
     shape, scale = (float(part[0]) for part in weibull.fit(values[None]))
-    return Tail(shape, scale, weibull.misfit(values, shape, scale)[0]) if isfinite(shape) else None
+    return WeibullTail(shape, scale, weibull.misfit(values, shape, scale)[0]) if isfinite(shape) else None

@@ -16,7 +16,7 @@ from holdfast.core.run import Observed
 
 
 @dataclass(frozen=True)
-class Compared:
+class TheoremCounts:
     """For each image: comparisons, and how many provably obey a theorem, and provably do not."""
 
     count: Int[Tensor, "b"]
@@ -24,14 +24,14 @@ class Compared:
     fails: Int[Tensor, "b"]
 
 
-def by_similarity(seen: Observed, similar: Float[Tensor, "b k"]) -> Compared:
+def by_similarity(seen: Observed, similar: Float[Tensor, "b k"]) -> TheoremCounts:
     """Return whether the less similar of two images to a third has the larger radius, over all twos and thirds."""
     certified, attacked = seen["certified"], seen["attacked"]
     known = ~certified.isnan()
     less = (similar[:, None] < similar[None]) & known[:, None] & known[None]
     holds = less & (certified[:, None] >= attacked[None])
     fails = less & (attacked[:, None] < certified[None])
-    return Compared(*(each(flags) for flags in (less, holds, fails)))
+    return TheoremCounts(*(each(flags) for flags in (less, holds, fails)))
 
 
 def each(flags: Bool[Tensor, "b b2 k"]) -> Int[Tensor, "b"]:
@@ -39,15 +39,15 @@ def each(flags: Bool[Tensor, "b b2 k"]) -> Int[Tensor, "b"]:
     return flags.sum((1, 2)) + flags.sum((0, 2))
 
 
-def by_head(seen: Observed, linear: Observed, foreign: Bool[Tensor, "b k"]) -> Compared:
+def by_head(seen: Observed, linear: Observed, foreign: Bool[Tensor, "b k"]) -> TheoremCounts:
     """Return whether radii against images of other classes are larger than that of the head."""
     known = foreign & ~seen["certified"].isnan() & (linear["right"] == 1)[:, None]
     holds = known & (seen["certified"] >= linear["attacked"][:, None])
     fails = known & (seen["attacked"] < linear["certified"][:, None])
-    return Compared(*(flags.sum(1) for flags in (known, holds, fails)))
+    return TheoremCounts(*(flags.sum(1) for flags in (known, holds, fails)))
 
 
-def judged(question: str, found: Compared, sides: int = 1) -> Verdict:
+def judged(question: str, found: TheoremCounts, sides: int = 1) -> Verdict:
     """Return what the comparisons, each counted for as many images as it has ``sides``, say of a theorem."""
     fails, holds, count = (int(part.sum()) // sides for part in (found.fails, found.holds, found.count))
     return Verdict(

@@ -16,10 +16,10 @@ from jaxtyping import Float, Int
 
 from holdfast.core.settings import read
 from holdfast.evaluations.spectral.components import Split, crossing
-from holdfast.evaluations.spectral.drawing import Drawing, checked, draw
 from holdfast.evaluations.spectral.eigen import DENSE, SCORES, Spectrum, all_values, certified, spectrum
 from holdfast.evaluations.spectral.graph import Edges, Graph
-from holdfast.evaluations.spectral.graphs import MANIFOLDS, Manifold
+from holdfast.evaluations.spectral.graph_pair import GraphPair, checked, draw
+from holdfast.evaluations.spectral.graphs import MANIFOLDS, GraphConstruction
 from holdfast.evaluations.spectral.hops import edge_hops
 from holdfast.evaluations.spectral.resistance import between, forms, resistances, sketch_rows
 from holdfast.evaluations.spectral.scores import Cut, edge_scores, riemannian, sweep
@@ -36,7 +36,7 @@ CANDIDATES = 64
 class Spade:
     """The spectral scores of one map on one set of samples."""
 
-    drawing: Drawing
+    drawing: GraphPair
     score: float
     """``lambda_max``; inf if output components separate input neighbours (see ``split``)."""
     split: Split | None
@@ -98,7 +98,7 @@ def spade(
     outputs: object,
     k: int = 10,
     *,
-    graph: Manifold | str = "knn",
+    graph: GraphConstruction | str = "knn",
     repair: str = "none",
     certify: bool = True,
     seed: int = 0,
@@ -128,7 +128,7 @@ def spade(
     return proved(found) if certify else found
 
 
-def scored(drawing: Drawing, seed: int = 0) -> Spade:
+def scored(drawing: GraphPair, seed: int = 0) -> Spade:
     """Return the spectral scores of two graphs."""
     split = drawing.split
     if split is not None:
@@ -159,7 +159,7 @@ def proved(found: Spade) -> Spade:
     return replace(found, certificate=certified(found.inputs, found.drawing.outputs, found.score))
 
 
-def _infinite(drawing: Drawing, split: Split, seed: int) -> Spade:
+def _infinite(drawing: GraphPair, split: Split, seed: int) -> Spade:
     """Return what can be said where the score is infinite: only the separated edges' scores are known."""
     crosses = crossing(drawing.inputs, drawing.outputs)
     separated = np.where(crosses, np.inf, np.nan)
@@ -179,7 +179,7 @@ def _infinite(drawing: Drawing, split: Split, seed: int) -> Spade:
     )
 
 
-def edge_scores_all(drawing: Drawing, seed: int) -> Float[np.ndarray, "m"] | None:
+def edge_scores_all(drawing: GraphPair, seed: int) -> Float[np.ndarray, "m"] | None:
     """Return the score of every input edge from all eigenvectors; None if there are too many samples."""
     inputs, outputs = drawing.inputs, drawing.outputs
     if inputs.n > FACTORED:

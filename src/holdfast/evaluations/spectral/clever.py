@@ -21,7 +21,7 @@ from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.knn import KNN
 from holdfast.evaluations.spectral.margins import Gradients, positions
 from holdfast.evaluations.spectral.weibull import FARTHEST, End, right_end
@@ -54,7 +54,7 @@ class Clever(Evaluation):
     guided: int = 10
     logits: bool = False
     k: int = 10
-    graph: Manifold = KNN()
+    graph: GraphConstruction = KNN()
     samples: int = 10_000
     name = "clever"
     version = 2

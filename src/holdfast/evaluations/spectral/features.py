@@ -12,9 +12,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.records import EncoderInfo, ImagesInfo, Result
 from holdfast.data.arrays import member
 from holdfast.evaluations.spectral.analysis import RANKS, Spade, scored
-from holdfast.evaluations.spectral.drawing import checked, draw
 from holdfast.evaluations.spectral.embedding import embedding_pictures
-from holdfast.evaluations.spectral.population import Scored
+from holdfast.evaluations.spectral.graph_pair import checked, draw
+from holdfast.evaluations.spectral.population import SpectralScores
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.protocol.evaluation import settings
 
@@ -62,7 +62,7 @@ def measure(
     x, y = checked(inputs, outputs)
     ids = [str(row) for row in range(len(x))]
     drawing = draw(x, y, asked.k, asked.graph, asked.repair, seed)
-    mine = asked.proved(Scored(x, y, drawing, scored(drawing, seed), range(len(x)), np.arange(len(x))))
+    mine = asked.proved(SpectralScores(x, y, drawing, scored(drawing, seed), range(len(x)), np.arange(len(x))))
     known = None if labels is None else np.asarray(labels)
     if known is not None and (known.shape != (len(x),) or known.dtype.kind not in "iu"):
         raise HoldfastError(

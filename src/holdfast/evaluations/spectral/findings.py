@@ -8,9 +8,9 @@ import numpy as np
 
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings
 from holdfast.evaluations.spectral.analysis import TOP, Spade
-from holdfast.evaluations.spectral.caveats import cautions, verdict
 from holdfast.evaluations.spectral.samples import group_means, per_sample, summaries
 from holdfast.evaluations.spectral.stability import DRAWS, Numbers, Subsets
+from holdfast.evaluations.spectral.warnings import cautions, verdict
 
 UNITS = {
     "spade_score": ("stretch", "largest stretch of neighbourhoods"),

@@ -22,9 +22,9 @@ from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.run import Observed
-from holdfast.evaluations.spectral.drawing import TooFewSamplesError
-from holdfast.evaluations.spectral.graphs.base import Manifold
-from holdfast.evaluations.spectral.population import Asked, scores_of
+from holdfast.evaluations.spectral.graph_pair import TooFewSamplesError
+from holdfast.evaluations.spectral.graphs.base import GraphConstruction
+from holdfast.evaluations.spectral.population import SpectralSettings, scores_of
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
@@ -49,7 +49,7 @@ class Gradients(Observation):
     guided: int
     logits: bool
     k: int
-    graph: Manifold
+    graph: GraphConstruction
     samples: int
     name = "gradients"
     version = 1
@@ -62,7 +62,7 @@ class Gradients(Observation):
         if not self.guided:
             return [], ""
         try:
-            scores = scores_of(population, Asked(self.k, self.graph, "none", self.samples))
+            scores = scores_of(population, SpectralSettings(self.k, self.graph, "none", self.samples))
         except TooFewSamplesError as error:
             return [], str(error)
         nodes = torch.from_numpy(scores.found.node_scores()).nan_to_num(nan=-torch.inf)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from holdfast.core.images import Images
 from holdfast.evaluations.spectral.analysis import Spade, scored
-from holdfast.evaluations.spectral.drawing import Drawing, checked, draw
-from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graph_pair import GraphPair, checked, draw
+from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.points import Points
 from holdfast.protocol.population import Population
 
@@ -22,22 +22,22 @@ BATCH = 256
 
 
 @dataclass(frozen=True)
-class Asked:
+class SpectralSettings:
     """Which graphs are drawn of a population."""
 
     k: int
-    manifold: Manifold
+    manifold: GraphConstruction
     repair: str
     samples: int
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class SpectralScores:
     """Inputs and outputs in an order that the samples' ids alone decide, and their scores in the order of ``rows``."""
 
     x: Points
     y: Points
-    ordered: Drawing
+    ordered: GraphPair
     """The graphs in the ids' order: what is drawn at random from them does not depend on the images' order either."""
     found: Spade
     rows: Sequence[int]
@@ -45,10 +45,10 @@ class Scored:
     """Which of ``rows`` comes first, second ... in the ids' order."""
 
 
-_known: WeakKeyDictionary[Population, dict[Asked, Scored]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Population, dict[SpectralSettings, SpectralScores]] = WeakKeyDictionary()
 
 
-def scores_of(population: Population, asked: Asked) -> Scored:
+def scores_of(population: Population, asked: SpectralSettings) -> SpectralScores:
     """Return the scores of up to ``asked.samples`` randomly chosen images.
 
     Raises:
@@ -60,7 +60,7 @@ def scores_of(population: Population, asked: Asked) -> Scored:
     return kept[asked]
 
 
-def _scores(population: Population, asked: Asked) -> Scored:
+def _scores(population: Population, asked: SpectralSettings) -> SpectralScores:
     rows, seed = population.choose(asked.samples), population.run.seed
     rank = np.empty(len(population.images), dtype=np.int64)
     rank[population.shuffled.numpy()] = np.arange(len(rank))
@@ -69,7 +69,7 @@ def _scores(population: Population, asked: Asked) -> Scored:
     x, y = checked(pixels_of(population.images, ordered), population.codes[ordered].cpu())
     drawing = draw(x, y, asked.k, asked.manifold, asked.repair, seed)
     scores = scored(drawing, seed)
-    return Scored(x, y, drawing, replace(scores, drawing=drawing.renamed(order)), rows, order)
+    return SpectralScores(x, y, drawing, replace(scores, drawing=drawing.renamed(order)), rows, order)
 
 
 def pixels_of(images: Images, rows: Sequence[int]) -> Shaped[Tensor, "n p"]:

@@ -21,14 +21,14 @@ from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Estimate, Findings, Picture
 from holdfast.core.run import Observed
 from holdfast.evaluations.spectral.analysis import TOP, Spade, proved, scored
-from holdfast.evaluations.spectral.drawing import checked, draw
 from holdfast.evaluations.spectral.embedding import embedding_pictures
 from holdfast.evaluations.spectral.findings import assembled
-from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graph_pair import checked, draw
+from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.knn import KNN
 from holdfast.evaluations.spectral.layers import Layers
 from holdfast.evaluations.spectral.points import Points, points
-from holdfast.evaluations.spectral.population import Asked, Scored, scores_of
+from holdfast.evaluations.spectral.population import SpectralScores, SpectralSettings, scores_of
 from holdfast.evaluations.spectral.stability import baselines, projection, subsets
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
@@ -46,7 +46,7 @@ class Spectral(Evaluation):
     """How badly the encoder stretches the neighbourhoods of its inputs, and at which images."""
 
     k: int = 10
-    graph: Manifold = KNN()
+    graph: GraphConstruction = KNN()
     samples: int = 10_000
     repair: str = "none"
     subsets: int = 8
@@ -76,14 +76,14 @@ class Spectral(Evaluation):
         own = None if labels is None else labels[list(mine.rows)].numpy()
         return self.described(ids, mine, own, self._layers(mine, observed, seed), seed)
 
-    def proved(self, mine: Scored) -> Scored:
+    def proved(self, mine: SpectralScores) -> SpectralScores:
         """Return the scores with the proof that the settings ask for."""
         return replace(mine, found=proved(mine.found)) if self.certify else mine
 
     def described(
         self,
         ids: Sequence[str],
-        mine: Scored,
+        mine: SpectralScores,
         labels: Int[np.ndarray, "n"] | None,
         layers: Mapping[str, Spade],
         seed: int,
@@ -108,10 +108,10 @@ class Spectral(Evaluation):
         drawn = embedding_pictures(found, None if labels is None else labels[list(rows)].tolist())
         return (*drawn, *_images(population, rows, found), *_pairs(population, rows, found))
 
-    def _asked(self) -> Asked:
-        return Asked(self.k, self.graph, self.repair, self.samples)
+    def _asked(self) -> SpectralSettings:
+        return SpectralSettings(self.k, self.graph, self.repair, self.samples)
 
-    def _layers(self, mine: Scored, observed: Observed, seed: int) -> dict[str, Spade]:
+    def _layers(self, mine: SpectralScores, observed: Observed, seed: int) -> dict[str, Spade]:
         """Return the scores of inner layers, on the same samples."""
         made = {}
         for layer in self.layers:
@@ -121,7 +121,7 @@ class Spectral(Evaluation):
 
 
 def _groups(
-    mine: Scored, ids: Sequence[str], labels: Int[np.ndarray, "n"] | None, seed: int
+    mine: SpectralScores, ids: Sequence[str], labels: Int[np.ndarray, "n"] | None, seed: int
 ) -> tuple[str, dict[str, list[int]]]:
     """Return the samples by label or, without labels, by cluster of the inputs, called after its most central image."""
     if labels is not None:

@@ -17,9 +17,9 @@ from jaxtyping import Float
 
 from holdfast.core.noise import Noise
 from holdfast.evaluations.spectral.analysis import TOP, edge_scores_all
-from holdfast.evaluations.spectral.drawing import SAMPLES_PER_NEIGHBOUR, Drawing, draw
 from holdfast.evaluations.spectral.eigen import DENSE, SCORES, all_values, spectrum
-from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graph_pair import SAMPLES_PER_NEIGHBOUR, GraphPair, draw
+from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.hops import edge_hops
 from holdfast.evaluations.spectral.points import BLOCK, Points, points
 from holdfast.evaluations.spectral.scores import edge_scores, riemannian
@@ -38,7 +38,7 @@ def node_score(vectors: int | str) -> str:
     return f"node_score {vectors}"
 
 
-def numbers(drawing: Drawing, seed: int = 0) -> Numbers:
+def numbers(drawing: GraphPair, seed: int = 0) -> Numbers:
     """Return the population's numbers that cost little: eigenvalues and what follows from them, and hops."""
     inputs, outputs = drawing.inputs, drawing.outputs
     if drawing.split is not None:
@@ -102,7 +102,9 @@ class Subsets:
         return f"delete-d jackknife over {count} random subsets of {self.size} samples"
 
 
-def subsets(x: Points, y: Points, k: int, manifold: Manifold, count: int, seed: int, repair: str = "none") -> Subsets:
+def subsets(
+    x: Points, y: Points, k: int, manifold: GraphConstruction, count: int, seed: int, repair: str = "none"
+) -> Subsets:
     """Return the numbers of ``count`` random subsets of half the samples, at most ``LARGEST``; none if that is too few."""
     n = len(x)
     size = min(n // 2, LARGEST)
@@ -117,7 +119,7 @@ def subsets(x: Points, y: Points, k: int, manifold: Manifold, count: int, seed: 
     return Subsets(n, size, {name: np.array(values) for name, values in found.items()})
 
 
-def _all_vectors(drawing: Drawing, seed: int) -> Numbers:
+def _all_vectors(drawing: GraphPair, seed: int) -> Numbers:
     """Return the median node score from all eigenvectors, which costs as much as the other numbers together."""
     if drawing.split is not None:
         return {node_score("all"): np.inf}
@@ -156,7 +158,9 @@ DRAWS = 3
 """Draws of each baseline; the range of their numbers is printed."""
 
 
-def baselines(x: Points, features: int, first: Drawing, manifold: Manifold, seed: int) -> dict[str, list[Numbers]]:
+def baselines(
+    x: Points, features: int, first: GraphPair, manifold: GraphConstruction, seed: int
+) -> dict[str, list[Numbers]]:
     """Return the numbers of maps that have learned nothing, at the n, k and inputs of the drawing ``first``."""
     x = x.subset(first.rows)
     return {

@@ -23,7 +23,7 @@ CROWDED = 0.1
 
 
 @dataclass(frozen=True)
-class Findable:
+class ScoringInputs:
     """What was seen, and under which settings."""
 
     seen: Observed
@@ -70,7 +70,7 @@ class Scores:
         return self.covariance.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
 
 
-def estimates(found: Findable) -> tuple[Estimate, ...]:
+def estimates(found: ScoringInputs) -> tuple[Estimate, ...]:
     """Return the scores and suggested budgets, as published and extrapolated to unlimited samples, and what biases them."""
     whole, extrapolated = found.scores(WHOLE), found.scores(EXTRAPOLATED)
     return (
@@ -95,7 +95,7 @@ def estimates(found: Findable) -> tuple[Estimate, ...]:
     )
 
 
-def _scores(found: Findable, scores: Scores, kind: str, of: str) -> Iterator[Estimate]:
+def _scores(found: ScoringInputs, scores: Scores, kind: str, of: str) -> Iterator[Estimate]:
     ceiling = found.ceiling()
     for e, budget in enumerate(found.budgets):
         for t, threshold in enumerate(found.thresholds):
@@ -104,7 +104,7 @@ def _scores(found: Findable, scores: Scores, kind: str, of: str) -> Iterator[Est
             yield _score(found, f"synbench_score{kind}", conditions, of, *numbers)
 
 
-def _means(found: Findable, scores: Scores, kind: str, of: str) -> Iterator[Estimate]:
+def _means(found: ScoringInputs, scores: Scores, kind: str, of: str) -> Iterator[Estimate]:
     """Yield each budget's mean over the thresholds: few numbers for a summary."""
     between = f"{min(found.thresholds):g} to {max(found.thresholds):g}"
     ceiling = found.ceiling()
@@ -116,7 +116,7 @@ def _means(found: Findable, scores: Scores, kind: str, of: str) -> Iterator[Esti
 
 
 def _score(
-    found: Findable, quantity: str, conditions: Conditions, of: str, value: float, error: float, ceiling: float
+    found: ScoringInputs, quantity: str, conditions: Conditions, of: str, value: float, error: float, ceiling: float
 ) -> Estimate:
     how = f"standard error {error:.2g} from the influence of each sample"
     if error == 0:
@@ -137,7 +137,7 @@ def _score(
     )
 
 
-def _suggestions(found: Findable, scores: Scores, kind: str) -> Iterator[Estimate]:
+def _suggestions(found: ScoringInputs, scores: Scores, kind: str) -> Iterator[Estimate]:
     """Yield for each threshold the budget for robust linear probing with the highest score, and those it ties with."""
     for t, threshold in enumerate(found.thresholds):
         best, *others = tied(scores.value[t], scores.covariance[t], Z)
@@ -164,7 +164,7 @@ def _suggestions(found: Findable, scores: Scores, kind: str) -> Iterator[Estimat
         )
 
 
-def cautions(found: Findable, limit: int | None) -> tuple[str, ...]:
+def cautions(found: ScoringInputs, limit: int | None) -> tuple[str, ...]:
     """Return the sentences a reader must see beside the scores; ``limit`` is the one on encodings, where it cut them."""
     said = []
     n, d, rank = found.n, found.features, int(found.seen["rank"].max())

@@ -17,7 +17,7 @@ from holdfast.core.records import Findings
 from holdfast.core.run import Observed
 from holdfast.evaluations.synthetic.bayes import check_budgets
 from holdfast.evaluations.synthetic.curves import curves
-from holdfast.evaluations.synthetic.findings import Findable, cautions, estimates
+from holdfast.evaluations.synthetic.findings import ScoringInputs, cautions, estimates
 from holdfast.evaluations.synthetic.mixture import DIRECTIONS
 from holdfast.evaluations.synthetic.probe import Probe, features
 from holdfast.evaluations.synthetic.reference import SCALES
@@ -79,7 +79,7 @@ class SynBench(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         seen = {name: values.double().cpu() for name, values in observed.items()}
         probe, d = self.observation(), features(population)
-        found = Findable(seen, self.scales, self.budgets, self.thresholds, self.mode, probe.drawn(d), d)
+        found = ScoringInputs(seen, self.scales, self.budgets, self.thresholds, self.mode, probe.drawn(d), d)
         return Findings(
             ids=(),  # no number belongs to one image
             estimates=estimates(found),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from holdfast.core.settings import READERS, read
-from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.cknn import CKNN
 from holdfast.evaluations.spectral.graphs.knn import KNN
 from holdfast.evaluations.spectral.graphs.pca import PCA
 from holdfast.evaluations.spectral.graphs.sparsified import Sparsified
 
-__all__ = ["CKNN", "KNN", "MANIFOLDS", "PCA", "Manifold", "Sparsified"]
+__all__ = ["CKNN", "KNN", "MANIFOLDS", "PCA", "GraphConstruction", "Sparsified"]
 
-MANIFOLDS: dict[str, type[Manifold]] = {kind.name: kind for kind in (KNN, PCA, CKNN, Sparsified)}
-READERS["Manifold"] = lambda text: read(text, MANIFOLDS, "graph")
+MANIFOLDS: dict[str, type[GraphConstruction]] = {kind.name: kind for kind in (KNN, PCA, CKNN, Sparsified)}
+READERS["GraphConstruction"] = lambda text: read(text, MANIFOLDS, "graph")

@@ -13,7 +13,7 @@ from holdfast.evaluations.spectral.points import Points
 
 
 @dataclass(frozen=True)
-class Manifold(ABC):
+class GraphConstruction(ABC):
     """A graph that stands for the manifold near which the points lie."""
 
     name: ClassVar[str]

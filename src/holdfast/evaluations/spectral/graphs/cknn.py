@@ -13,13 +13,13 @@ import numpy as np
 
 from holdfast.core.errors import HoldfastError
 from holdfast.evaluations.spectral.graph import Graph, union
-from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.exact import Neighbours
 
 
 @final
 @dataclass(frozen=True)
-class CKNN(Manifold):
+class CKNN(GraphConstruction):
     """Joins points that are nearer than ``delta`` times the geometric mean of their k-th neighbours' distances."""
 
     delta: float = 1.0

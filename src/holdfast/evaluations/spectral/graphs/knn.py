@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import final
 
 from holdfast.evaluations.spectral.graph import Graph, union
-from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.exact import Neighbours
 
 
 @final
 @dataclass(frozen=True)
-class KNN(Manifold):
+class KNN(GraphConstruction):
     """Joins each point with its ``k`` nearest others."""
 
     name = "knn"

@@ -10,14 +10,14 @@ import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.evaluations.spectral.graph import Graph, union
-from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.exact import Neighbours
 from holdfast.evaluations.spectral.points import Points, points
 
 
 @final
 @dataclass(frozen=True)
-class PCA(Manifold):
+class PCA(GraphConstruction):
     """Joins each point with its ``k`` nearest others among the first ``components`` principal components."""
 
     components: int = 50

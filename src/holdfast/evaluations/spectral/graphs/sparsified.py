@@ -14,14 +14,14 @@ import numpy as np
 
 from holdfast.core.errors import HoldfastError
 from holdfast.evaluations.spectral.graph import Graph, union
-from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.exact import Neighbours
 from holdfast.evaluations.spectral.resistance import resistances
 
 
 @final
 @dataclass(frozen=True)
-class Sparsified(Manifold):
+class Sparsified(GraphConstruction):
     """Samples the edges of the kNN graph by their effective resistance and reweights them."""
 
     density: float = 6.0

@@ -18,7 +18,7 @@ from holdfast.bounds.methods.crown import Relaxed, Slopes, minimise, per_turn
 from holdfast.bounds.network.forms import Form, chosen
 from holdfast.bounds.network.graph import RULES, Graph, Node
 from holdfast.bounds.proved import known
-from holdfast.bounds.relaxations.rules import Box, Planes, Rule
+from holdfast.bounds.relaxations.rules import Box, LinearRelaxation, Rule
 
 Choices = dict[int, Float[Tensor, "p ..."]]
 CONVEX = 1e-3
@@ -28,7 +28,7 @@ COPIES = 8
 
 
 @dataclass
-class Parts:
+class Subdomains:
     """``p`` parts: the row that ``owner`` names, ``signs`` of split ReLUs (0: not split), slopes and multipliers.
 
     Choices are kept in less space than they are computed in: whatever they are, they are sound.
@@ -45,15 +45,15 @@ class Parts:
     def __len__(self) -> int:
         return len(self.owner)
 
-    def pick(self, which: Tensor) -> Parts:
+    def pick(self, which: Tensor) -> Subdomains:
         """Return the named parts."""
         signs, slopes, betas = (
             {node: values[which] for node, values in kind.items()} for kind in (self.signs, self.slopes, self.betas)
         )
-        return Parts(self.owner[which], signs, slopes, betas, self.bounds[which], self.where[which])
+        return Subdomains(self.owner[which], signs, slopes, betas, self.bounds[which], self.where[which])
 
     @classmethod
-    def join(cls, several: Sequence[Parts]) -> Parts:
+    def join(cls, several: Sequence[Subdomains]) -> Subdomains:
         """Return all parts of several batches."""
         signs, slopes, betas = (
             {node: torch.cat([kind[node] for kind in kinds]) for node in kinds[0]}
@@ -65,9 +65,9 @@ class Parts:
         )
         return cls(owner, signs, slopes, betas, bounds, where)
 
-    def halved(self) -> Parts:
+    def halved(self) -> Subdomains:
         """Return both halves of each part, split at its costliest ReLU: first all positive ones, then all negative."""
-        both = Parts.join([self, self])
+        both = Subdomains.join([self, self])
         sign = torch.ones_like(both.where, dtype=torch.int8)
         sign[len(self) :] = -1
         start = 0
@@ -80,7 +80,7 @@ class Parts:
 
 
 @dataclass
-class Halves(Slopes):
+class SubdomainSlopes(Slopes):
     """Slopes and multipliers of a batch of parts; remembers the coefficients that met each ReLU."""
 
     slopes: Choices
@@ -88,7 +88,7 @@ class Halves(Slopes):
     signs: Choices
     seen: Choices = field(default_factory=dict)
 
-    def choose(self, node: int, form: Form, planes: Planes) -> Planes:
+    def choose(self, node: int, form: Form, planes: LinearRelaxation) -> LinearRelaxation:
         if node not in self.slopes or planes.free is None:
             return planes
         self.seen[node] = form.coef.detach()[:, 0]
@@ -120,28 +120,28 @@ class Tasks:
         """Return the nodes that can be split."""
         return [node for node in self.graph.nodes if node.operation is RULES["relu"]]
 
-    def root(self, steps: int) -> Parts:
+    def root(self, steps: int) -> Subdomains:
         """Return the whole region of each row as one part, after ``steps`` of ascent."""
         slopes = {node.index: self.relaxed.planes[node.index].lower[0][self.place].float() for node in self.relus()}
         signs = {node: torch.zeros_like(slope, dtype=torch.int8) for node, slope in slopes.items()}
         betas = {node: torch.zeros_like(slope) for node, slope in slopes.items()}
         owner = torch.arange(len(self.rows), device=self.rows.device)
         least = torch.full_like(self.rows[:, 0], -torch.inf)
-        return self.solved(Parts(owner, signs, slopes, betas, least, owner), steps)
+        return self.solved(Subdomains(owner, signs, slopes, betas, least, owner), steps)
 
-    def solved(self, parts: Parts, steps: int) -> Parts:
+    def solved(self, parts: Subdomains, steps: int) -> Subdomains:
         """Return the parts with what ``steps`` of ascent reach, a few at a time."""
         turns = torch.arange(len(parts)).split(per_turn(self.graph, self.graph.nodes[-1].index, COPIES))
-        return Parts.join([self._solved(parts.pick(turn), steps) for turn in turns])
+        return Subdomains.join([self._solved(parts.pick(turn), steps) for turn in turns])
 
-    def _solved(self, parts: Parts, steps: int) -> Parts:
+    def _solved(self, parts: Subdomains, steps: int) -> Subdomains:
         relaxed, output, dtype = self.split(parts), self.graph.nodes[-1], self.rows.dtype
         form = chosen(self.rows[parts.owner][:, None], output.shape)
         slopes, betas, signs = (
             {node: values.to(dtype, copy=True) for node, values in kind.items()}
             for kind in (parts.slopes, parts.betas, parts.signs)
         )
-        halves, leaves = Halves(slopes, betas, signs), [*slopes.values(), *betas.values()]
+        halves, leaves = SubdomainSlopes(slopes, betas, signs), [*slopes.values(), *betas.values()]
         for leaf in leaves:
             leaf.requires_grad_()
         bounds = parts.bounds
@@ -161,15 +161,15 @@ class Tasks:
             for beta in betas.values():
                 beta.clamp_(min=0)
         slopes, betas = ({node: values.detach().float() for node, values in kind.items()} for kind in (slopes, betas))
-        return Parts(parts.owner, parts.signs, slopes, betas, bounds, self._costliest(relaxed, halves))
+        return Subdomains(parts.owner, parts.signs, slopes, betas, bounds, self._costliest(relaxed, halves))
 
-    def _optimiser(self, halves: Halves) -> torch.optim.Optimizer:
+    def _optimiser(self, halves: SubdomainSlopes) -> torch.optim.Optimizer:
         # A multiplier acts on the scale of the coefficients it is taken from.
         scales = {node: coef.abs().sum() / (coef != 0).sum().clamp_min(1) for node, coef in halves.seen.items()}
         groups = [{"params": [halves.betas[node]], "lr": self.rate * float(scale)} for node, scale in scales.items()]
         return torch.optim.Adam([{"params": list(halves.slopes.values()), "lr": self.rate}, *groups])
 
-    def _costliest(self, relaxed: Relaxed, halves: Halves) -> Int[Tensor, "p"]:
+    def _costliest(self, relaxed: Relaxed, halves: SubdomainSlopes) -> Int[Tensor, "p"]:
         """Return the ReLU whose plane is farthest off at the tip of its triangle, times the coefficient that meets it."""
         costs = []
         for node, slope in halves.slopes.items():
@@ -185,7 +185,7 @@ class Tasks:
         most = torch.cat(costs, 1).max(1)
         return torch.where(most.values > 0, most.indices, -1)
 
-    def split(self, parts: Parts) -> Relaxed:
+    def split(self, parts: Subdomains) -> Relaxed:
         """Return the relaxation of each part, with the split inputs cut to their halves."""
         place, whole = self.place[parts.owner], self.relaxed
         boxes = [Box(*(end[place] for end in box)) for box in whole.boxes]
@@ -206,7 +206,7 @@ class Tasks:
         return relaxed
 
     def explored(
-        self, parts: Parts, steps: int, most: int, batch: int, end: float, target: float = 0.0
+        self, parts: Subdomains, steps: int, most: int, batch: int, end: float, target: float = 0.0
     ) -> Float[Tensor, "t"]:
         """Return bounds by splitting the worst parts of rows that are not yet above ``target``, until nothing helps.
 
@@ -228,15 +228,15 @@ class Tasks:
             made += share
             if made > most or not worst.any() or time.monotonic() > end:
                 return _least(closed, parts)
-            parts = Parts.join([parts.pick(~worst), self.solved(parts.pick(worst).halved(), steps)])
+            parts = Subdomains.join([parts.pick(~worst), self.solved(parts.pick(worst).halved(), steps)])
 
 
-def _least(closed: Float[Tensor, "t"], parts: Parts) -> Float[Tensor, "t"]:
+def _least(closed: Float[Tensor, "t"], parts: Subdomains) -> Float[Tensor, "t"]:
     """Return the least bound over all parts of each row."""
     return closed.scatter_reduce(0, parts.owner, parts.bounds, "amin")
 
 
-def _worst(parts: Parts, share: int) -> Tensor:
+def _worst(parts: Subdomains, share: int) -> Tensor:
     """Return which parts to split: of each row those with the least bounds, unless the very least cannot be split."""
     order = parts.bounds.argsort()
     order = order[parts.owner[order].argsort(stable=True)]

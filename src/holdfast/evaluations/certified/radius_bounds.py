@@ -15,11 +15,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.base import Attack, climb
-from holdfast.bounds.methods.base import Crown, Method, Reached, Seeker
+from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch
 from holdfast.bounds.proved import proved_radii
 from holdfast.core.balls import Ball, column
 from holdfast.core.run import Observed
-from holdfast.evaluations.certified.around import Found, Hunter
+from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, norm, pairs
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -36,7 +36,7 @@ INSIDE = 1 - 1e-9
 
 @final
 @dataclass(frozen=True)
-class Bracket(Observation):
+class RadiusBounds(Observation):
     """For each anchor and negative: certified and attacked radius, and the lowest value that attacks on the certificate met.
 
     All entries are (b, k).
@@ -56,19 +56,19 @@ class Bracket(Observation):
         return population.choose(self.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        return seen(self.hunter(population, rows), self.method, self.tolerance)
+        return seen(self.pair_attack(population, rows), self.method, self.tolerance)
 
-    def hunter(self, population: Population, rows: Sequence[int]) -> Hunter:
+    def pair_attack(self, population: Population, rows: Sequence[int]) -> PairAttack:
         """Return the attacks on the pairs of the images at ``rows``."""
-        return Hunter(pairs(population, rows, self.negatives, self.neurons), norm(self.norm), self.attack)
+        return PairAttack(pairs(population, rows, self.negatives, self.neurons), norm(self.norm), self.attack)
 
 
-def seen(hunter: Hunter, method: Method, tolerance: float) -> Observed:
+def seen(pair_attack: PairAttack, method: Method, tolerance: float) -> Observed:
     """Return certified and attacked radii and the lowest value met inside each certificate, (b, k); nan without a pair."""
-    two = hunter.pairs
-    certified, found = bracketed(hunter, method, tolerance)
-    attacked = hunter.sizes(found.points).reshape(two.shape)
-    lowest = cross_check(hunter, certified).values.reshape(two.shape)
+    two = pair_attack.pairs
+    certified, found = bracketed(pair_attack, method, tolerance)
+    attacked = pair_attack.sizes(found.points).reshape(two.shape)
+    lowest = cross_check(pair_attack, certified).values.reshape(two.shape)
     every = {"certified": certified, "attacked": attacked, "lowest": lowest}
     return {name: values.masked_fill(~two.defined, torch.nan) for name, values in every.items()}
 
@@ -81,53 +81,59 @@ def certified_radii(two: Pairs, ball: Ball, method: Method, tolerance: float) ->
     return _reached(two, ball, method, tolerance, None).radii
 
 
-def _reached(two: Pairs, ball: Ball, method: Method, tolerance: float, high: Float[Tensor, "b k"] | None) -> Reached:
+def _reached(
+    two: Pairs, ball: Ball, method: Method, tolerance: float, high: Float[Tensor, "b k"] | None
+) -> RadiusResult:
     reach, domain = two.distances(ball).amax(1), two.encoder.domain
     return proved_radii(method, two.graph, two.anchors, two.rows, type(ball), domain, reach, tolerance, high)
 
 
-def attackable(hunter: Hunter, method: Method, tolerance: float) -> tuple[Float[Tensor, "b k"], Found]:
+def attackable(pair_attack: PairAttack, method: Method, tolerance: float) -> tuple[Float[Tensor, "b k"], AttackResult]:
     """Return radii that are cheap to certify, by ``method`` itself if it is cheap, and the attacks from there on."""
-    cheap = Crown() if isinstance(method, Seeker) else method
-    certified = certified_radii(hunter.pairs, hunter.ball, cheap, tolerance)
-    return certified, nearest_confusion(hunter, certified)
+    cheap = Crown() if isinstance(method, RadiusSearch) else method
+    certified = certified_radii(pair_attack.pairs, pair_attack.ball, cheap, tolerance)
+    return certified, nearest_confusion(pair_attack, certified)
 
 
-def bracketed(hunter: Hunter, method: Method, tolerance: float) -> tuple[Float[Tensor, "b k"], Found]:
+def bracketed(pair_attack: PairAttack, method: Method, tolerance: float) -> tuple[Float[Tensor, "b k"], AttackResult]:
     """Return certified radii and the nearest confusions; a seeker looks in between, and may itself meet nearer ones."""
-    certified, found = attackable(hunter, method, tolerance)
-    if not isinstance(method, Seeker):
+    certified, found = attackable(pair_attack, method, tolerance)
+    if not isinstance(method, RadiusSearch):
         return certified, found
-    two = hunter.pairs
-    certified, points = _reached(two, hunter.ball, method, tolerance, hunter.sizes(found.points).reshape(two.shape))
+    two = pair_attack.pairs
+    certified, points = _reached(
+        two, pair_attack.ball, method, tolerance, pair_attack.sizes(found.points).reshape(two.shape)
+    )
     points = points.flatten(0, 1)
-    met = shortened(hunter, hunter.at(torch.where(points.isnan(), found.points, points)))
-    nearer = (met.values < 0) & (hunter.sizes(met.points) < hunter.sizes(found.points))
+    met = shortened(pair_attack, pair_attack.at(torch.where(points.isnan(), found.points, points)))
+    nearer = (met.values < 0) & (pair_attack.sizes(met.points) < pair_attack.sizes(found.points))
     where = column(nearer, met.points)
-    return certified, Found(torch.where(where, met.points, found.points), torch.where(nearer, met.values, found.values))
+    return certified, AttackResult(
+        torch.where(where, met.points, found.points), torch.where(nearer, met.values, found.values)
+    )
 
 
-def nearest_confusion(hunter: Hunter, certified: Float[Tensor, "b k"]) -> Found:
+def nearest_confusion(pair_attack: PairAttack, certified: Float[Tensor, "b k"]) -> AttackResult:
     """Return for each pair the nearest point found that is more similar to the negative than to the anchor.
 
     The negative itself is such a point, so there always is one; where attacks at smaller radii succeed, theirs. Radii
     grow from the certified one until an attack succeeds, and are then bisected; every success moves along the segment
     to its anchor for as long as it remains one.
     """
-    best = shortened(hunter, hunter.at(hunter.pairs.negatives.flatten(0, 1)))
-    failed = torch.maximum(certified.flatten() * INSIDE, hunter.sizes(best.points) * FIRST)
+    best = shortened(pair_attack, pair_attack.at(pair_attack.pairs.negatives.flatten(0, 1)))
+    failed = torch.maximum(certified.flatten() * INSIDE, pair_attack.sizes(best.points) * FIRST)
     met = torch.zeros_like(failed, dtype=torch.bool)
     trial = 0
-    while bool((open_ := hunter.sizes(best.points) > failed * (1 + CLOSE)).any()):
-        size = hunter.sizes(best.points)
+    while bool((open_ := pair_attack.sizes(best.points) > failed * (1 + CLOSE)).any()):
+        size = pair_attack.sizes(best.points)
         eps = torch.where(met, (failed * size).sqrt(), torch.minimum(failed * GROWTH, (failed * size).sqrt()))
-        found = hunter(eps, f"radius {trial}")
+        found = pair_attack(eps, f"radius {trial}")
         won = open_ & (found.values < 0)
         short = shortened(
-            hunter, Found(torch.where(column(won, found.points), found.points, best.points), found.values)
+            pair_attack, AttackResult(torch.where(column(won, found.points), found.points, best.points), found.values)
         )
-        nearer = won & (hunter.sizes(short.points) < size)
-        best = Found(
+        nearer = won & (pair_attack.sizes(short.points) < size)
+        best = AttackResult(
             torch.where(column(nearer, best.points), short.points, best.points),
             torch.where(nearer, short.values, best.values),
         )
@@ -137,30 +143,30 @@ def nearest_confusion(hunter: Hunter, certified: Float[Tensor, "b k"]) -> Found:
     return best
 
 
-def shortened(hunter: Hunter, found: Found) -> Found:
+def shortened(pair_attack: PairAttack, found: AttackResult) -> AttackResult:
     """Return points moved along the segment to their anchors for as long as they are mistaken."""
-    centres = hunter.pairs.images
+    centres = pair_attack.pairs.images
     low = torch.zeros_like(found.values)
     high = torch.ones_like(low)
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        wins = hunter.at(centres + column(middle, centres) * (found.points - centres)).values < 0
+        wins = pair_attack.at(centres + column(middle, centres) * (found.points - centres)).values < 0
         low, high = torch.where(wins, low, middle), torch.where(wins, middle, high)
-    return hunter.at(
+    return pair_attack.at(
         torch.where(
             column(high == 1, centres), found.points, centres + column(high, centres) * (found.points - centres)
         )
     )
 
 
-def cross_check(hunter: Hunter, certified: Float[Tensor, "b k"]) -> Found:
+def cross_check(pair_attack: PairAttack, certified: Float[Tensor, "b k"]) -> AttackResult:
     """Return the lowest value, and where, that every kind of attack finds inside the certified balls.
 
     The attack itself, the corner against the gradient at the anchor, a random corner, the midpoint of the clipped ball,
     and a random point.
     """
     eps = certified.flatten() * INSIDE
-    two, ball = hunter.pairs, hunter.ball
+    two, ball = pair_attack.pairs, pair_attack.ball
     centres, domain, reach = two.images, two.encoder.domain, column(eps, two.images)
     noise, shape = two.noise.fork("cross-check"), two.images.shape[1:]
     _, gradient = climb(two.encoder, centres, two.objective)
@@ -171,7 +177,7 @@ def cross_check(hunter: Hunter, certified: Float[Tensor, "b k"]) -> Found:
         ball.sample(noise.fork("point"), shape, centres.dtype),
         ball.project(middle / reach.clamp_min(torch.finfo(reach.dtype).tiny)),
     ]
-    worst = hunter(eps, "cross-check")
+    worst = pair_attack(eps, "cross-check")
     for step in steps:
-        worst = worst.or_better(hunter.at(domain.clip(centres + reach * step)))
+        worst = worst.or_better(pair_attack.at(domain.clip(centres + reach * step)))
     return worst

@@ -30,7 +30,7 @@ from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, LinfDistance
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
-from holdfast.evaluations.certified.boundaries import ALIKE
+from holdfast.evaluations.certified.bisector_hyperplanes import ALIKE
 from holdfast.evaluations.certified.linear_bounds import lower, spans
 
 DIRECTIONS = 12
@@ -38,7 +38,7 @@ DIRECTIONS = 12
 
 
 @dataclass(frozen=True)
-class Reach:
+class OutputBounds:
     """What an encoder's codes can do over ``ball``, as far as ``method`` can tell. In float64."""
 
     encoder: Encoder

@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError, nearest
 from holdfast.evaluations.spectral.components import REPAIRS, Split, bridged, largest, split
 from holdfast.evaluations.spectral.graph import Graph
 from holdfast.evaluations.spectral.graphs.approximate import neighbours
-from holdfast.evaluations.spectral.graphs.base import Manifold
+from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.exact import Neighbours
 from holdfast.evaluations.spectral.points import Points, distinct, points
 from holdfast.evaluations.spectral.solve import FACTORED
@@ -28,7 +28,7 @@ class TooFewSamplesError(HoldfastError):
 
 
 @dataclass(frozen=True, eq=False)
-class Drawing:
+class GraphPair:
     """The graphs of inputs and outputs, and how they came about."""
 
     inputs: Graph
@@ -56,14 +56,14 @@ class Drawing:
             return None
         return replace(found, pair=(int(self.rows[found.pair[0]]), int(self.rows[found.pair[1]])))
 
-    def restricted(self, nodes: Bool[np.ndarray, "m"]) -> Drawing:
+    def restricted(self, nodes: Bool[np.ndarray, "m"]) -> GraphPair:
         """Return the drawing of ``nodes`` alone."""
         number = np.where(nodes, np.cumsum(nodes) - 1, -1)
         place = np.where(self.place >= 0, number[self.place], -1)
         graphs = self.inputs.within(nodes), self.outputs.within(nodes)
         return replace(self, inputs=graphs[0], outputs=graphs[1], rows=self.rows[nodes], place=place)
 
-    def local(self) -> Drawing:
+    def local(self) -> GraphPair:
         """Return the same drawing with nodes numbered so that neighbours are near each other in memory.
 
         Reverse Cuthill-McKee; products with several vectors are three times as fast on large graphs.
@@ -81,7 +81,7 @@ class Drawing:
             place=np.where(self.place >= 0, number[self.place], -1),
         )
 
-    def renamed(self, order: Int[np.ndarray, "n"]) -> Drawing:
+    def renamed(self, order: Int[np.ndarray, "n"]) -> GraphPair:
         """Return the drawing of samples that were taken in ``order``, in terms of the samples as they were before."""
         place = np.empty_like(self.place)
         place[order] = self.place
@@ -109,7 +109,7 @@ def checked(inputs: object, outputs: object) -> tuple[Points, Points]:
     return x, y
 
 
-def draw(x: Points, y: Points, k: int, manifold: Manifold, repair: str = "none", seed: int = 0) -> Drawing:
+def draw(x: Points, y: Points, k: int, manifold: GraphConstruction, repair: str = "none", seed: int = 0) -> GraphPair:
     """Return the graphs of the distinct samples.
 
     Args:
@@ -155,16 +155,16 @@ class _Sketch:
     """Neighbours of inputs and outputs, from which graphs of any smaller k are drawn."""
 
     near: tuple[Neighbours, Neighbours]
-    manifold: Manifold
+    manifold: GraphConstruction
     y: Points
     kept: Int[np.ndarray, "m"]
     place: Int[np.ndarray, "n"]
     remark: str
 
-    def drawn(self, k: int) -> Drawing:
+    def drawn(self, k: int) -> GraphPair:
         """Return the drawing with the nearest ``k`` of each."""
         x, y = (near.first(k) for near in self.near)
-        return Drawing(
+        return GraphPair(
             inputs=self.manifold.connect(x),
             outputs=self.manifold.connect(y),
             rows=self.kept,
@@ -176,7 +176,7 @@ class _Sketch:
             remark=self.remark,
         )
 
-    def repaired(self, first: Drawing, repair: str) -> Drawing:
+    def repaired(self, first: GraphPair, repair: str) -> GraphPair:
         """Return what ``repair`` makes of a drawing whose score is infinite."""
         if repair == "largest":
             left = first.restricted(largest(first.outputs))
@@ -188,7 +188,7 @@ class _Sketch:
             return replace(first, outputs=whole, repaired=f"{added} edges of the outputs' minimum spanning tree added")
         return self._wider(first) if repair == "increase_k" else first
 
-    def _wider(self, first: Drawing) -> Drawing:
+    def _wider(self, first: GraphPair) -> GraphPair:
         most = self.near[0].index.shape[1]
         for k in range(first.k + 1, most + 1):
             wider = self.drawn(k)

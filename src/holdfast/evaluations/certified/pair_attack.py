@@ -18,7 +18,7 @@ from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.evaluations.certified.pairs import Pairs
 
 
-class Around(nn.Module):
+class UnitBallEncoder(nn.Module):
     """The encoder as a function of ``delta`` in the unit ball.
 
     Clipping would hide the gradient of every pixel at an edge of the range. Here it passes, but for what points out.
@@ -42,21 +42,21 @@ class Around(nn.Module):
 
 
 @dataclass(frozen=True)
-class Found:
+class AttackResult:
     """The best points of a search, one per pair, and ``W f`` there."""
 
     points: Pixels
     values: Float[Tensor, "p"]
 
-    def or_better(self, other: Found) -> Found:
+    def or_better(self, other: AttackResult) -> AttackResult:
         """Return for each pair the point with the lower value; nan is no value."""
         wins = (other.values < self.values) | self.values.isnan()
         points = torch.where(column(wins, self.points), other.points, self.points)
-        return Found(points, torch.where(wins, other.values, self.values))
+        return AttackResult(points, torch.where(wins, other.values, self.values))
 
 
 @dataclass(frozen=True)
-class Hunter:
+class PairAttack:
     """Attacks ``pairs`` on the objective that certificates speak about, each pair at its own radius."""
 
     pairs: Pairs
@@ -64,17 +64,17 @@ class Hunter:
     """The unit ball of the norm."""
     attack: Attack
 
-    def __call__(self, radii: Float[Tensor, "p"], purpose: str) -> Found:
+    def __call__(self, radii: Float[Tensor, "p"], purpose: str) -> AttackResult:
         """Return the worst points that the attack finds within ``radii`` of the anchors."""
-        around = Around(self.pairs.encoder, self.pairs.images, radii)
+        around = UnitBallEncoder(self.pairs.encoder, self.pairs.images, radii)
         encoder = Encoder(around.eval(), self.pairs.encoder.name, Domain(self.pairs.encoder.domain.shape, -1.0, 1.0))
         start = torch.zeros_like(self.pairs.images)
         noise = self.pairs.noise.fork(purpose)
         return self.at(around.place(self.attack(encoder, start, self.pairs.objective, self.ball, noise)))
 
-    def at(self, points: Pixels) -> Found:
+    def at(self, points: Pixels) -> AttackResult:
         """Return ``points`` with their values."""
-        return Found(points, self.pairs.values(points))
+        return AttackResult(points, self.pairs.values(points))
 
     def sizes(self, points: Pixels) -> Float[Tensor, "p"]:
         """Return how far ``points`` are from their anchors."""

@@ -21,7 +21,7 @@ ALIKE = 1e-6
 
 
 @dataclass(frozen=True)
-class Boundaries:
+class BisectorHyperplanes:
     """Planes between ``b`` codes and ``m`` others each: unit ``normals``, and how far each lies from the origin."""
 
     normals: Float[Tensor, "b m d"]
@@ -33,7 +33,7 @@ class Boundaries:
         return self.normals @ codes.mT - self.offsets[..., None]
 
 
-def boundaries(divergence: Divergence, own: Codes, others: Float[Tensor, "b m d"]) -> Boundaries:
+def bisector_hyperplanes(divergence: Divergence, own: Codes, others: Float[Tensor, "b m d"]) -> BisectorHyperplanes:
     """Return the planes at which a code is as close to each of ``others`` as to its ``own`` image.
 
     Raises:
@@ -53,4 +53,4 @@ def boundaries(divergence: Divergence, own: Codes, others: Float[Tensor, "b m d"
     defined = length > ALIKE * torch.maximum(own.norm(dim=2), others.norm(dim=2))
     normals = torch.where(defined[..., None], difference / length[..., None], 0.0)
     middle = (normals * (own + others)).sum(2) / 2 if isinstance(divergence, L2Distance) else torch.zeros_like(length)
-    return Boundaries(normals, torch.where(defined, middle, 0.0), defined)
+    return BisectorHyperplanes(normals, torch.where(defined, middle, 0.0), defined)

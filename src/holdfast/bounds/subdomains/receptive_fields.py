@@ -19,11 +19,11 @@ from torch import Tensor
 from holdfast.bounds.methods.alpha import ascend
 from holdfast.bounds.methods.crown import Relaxed, relax
 from holdfast.bounds.network.affine import Affine, Convolution, Diagonal
-from holdfast.bounds.network.forms import Place, Shape, gather
+from holdfast.bounds.network.forms import Shape, Windows, gather
 from holdfast.bounds.network.graph import RULES, Graph, Node
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations.rules import Box, Rule
-from holdfast.bounds.subdomains.parts import Tasks
+from holdfast.bounds.subdomains.subdomains import Tasks
 from holdfast.core.balls import Linf
 
 ROOT, STEPS, RATE = 20, 10, 0.1
@@ -33,13 +33,13 @@ MOST = 64
 
 
 @dataclass(frozen=True)
-class Crop:
+class ReceptiveField:
     """A network from windows of a node whose entries vary by themselves to single positions of another one."""
 
     graph: Graph
     shown: tuple[int, ...]
     """The node of the whole network of which each node of ``graph`` shows a window."""
-    places: tuple[Place, ...]
+    places: tuple[Windows, ...]
 
     def relaxed(self, whole: Relaxed, where: Int[Tensor, "p 3"]) -> Relaxed:
         """Return the crops at ``where``: image, y and x."""
@@ -111,7 +111,7 @@ def _before(relaxed: Relaxed, target: int) -> Relaxed:
     return Relaxed(ended, relaxed.region, relaxed.boxes[: target + 1], relaxed.planes)
 
 
-def crop(graph: Graph, target: int) -> Crop | None:
+def crop(graph: Graph, target: int) -> ReceptiveField | None:
     """Return what positions of ``target`` see, back to entries that vary by themselves; None unless it is a chain.
 
     A chain is made of convolutions, ReLUs before each but the first, and factors that are the same everywhere.
@@ -121,7 +121,7 @@ def crop(graph: Graph, target: int) -> Crop | None:
         if len(chain[-1].inputs) != 1:
             return None
         chain.append(graph.nodes[chain[-1].inputs[0]])
-    place, size = Place((0, 0), (1, 1), _spatial(chain[0].shape)), (1, 1)
+    place, size = Windows((0, 0), (1, 1), _spatial(chain[0].shape)), (1, 1)
     windows = [(place, size)]
     for node, before in pairwise(chain):
         if isinstance(node.operation, Convolution):
@@ -137,17 +137,17 @@ def crop(graph: Graph, target: int) -> Crop | None:
         inputs, operation = ((len(nodes) - 1,), _cut(node.operation, nodes[-1].shape, shape)) if nodes else ((), None)
         nodes.append(Node(len(nodes), node.name, shape, inputs, operation))
     small = Graph(tuple(nodes), graph.dtype, graph.device)
-    return Crop(small, tuple(node.index for node in chain[::-1]), tuple(place for place, _ in windows[::-1]))
+    return ReceptiveField(small, tuple(node.index for node in chain[::-1]), tuple(place for place, _ in windows[::-1]))
 
 
-def _widened(place: Place, size: tuple[int, int], operation: Convolution) -> tuple[Place, tuple[int, int]]:
+def _widened(place: Windows, size: tuple[int, int], operation: Convolution) -> tuple[Windows, tuple[int, int]]:
     """Return the windows of a convolution's input that windows of its output see."""
     (top, left), (down, right), (high, wide) = place.offset, operation.stride, operation.weight.shape[2:]
     offset = (top * down - operation.padding[0], left * right - operation.padding[1])
     stride = (place.stride[0] * down, place.stride[1] * right)
     rows = (size[0] - 1) * down + operation.dilation[0] * (high - 1) + 1
     columns = (size[1] - 1) * right + operation.dilation[1] * (wide - 1) + 1
-    return Place(offset, stride, place.count), (rows, columns)
+    return Windows(offset, stride, place.count), (rows, columns)
 
 
 def _spatial(shape: Shape) -> tuple[int, int]:
