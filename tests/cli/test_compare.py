@@ -63,9 +63,9 @@ def test_two_equal_encoders_are_tied_in_words(capsys):
 
 def test_ranks_of_three_encoders_admit_ties(capsys):
     shown = rows(printed(capsys, run_of("three", [breakaway(WEAK), breakaway(ROBUST), TWIN])).partition("Paired")[0])
-    assert shown
+    assert any(weak.endswith("] #3") for _, weak, _, _ in shown)
     for _, weak, robust, twin in shown:
-        assert weak.endswith("] #3")
+        assert weak.endswith(("] #3", "] tied #1"))
         assert robust.endswith("] tied #1")
         assert twin.endswith("] tied #1")
 
@@ -193,7 +193,8 @@ def test_of_three_encoders_every_difference_is_shown_below_the_ranks(capsys):
     assert f"{WEAK} − {ROBUST}" not in ranks
     for heads in (f"{WEAK} − {ROBUST}", f"{WEAK} − twin", f"{ROBUST} − twin"):
         assert heads in below
-    assert all(cells[3].endswith("0 [0, 0] tied") for cells in rows(below))
+    # Equal on all 60 images: what was not seen may still tell them apart.
+    assert all(cells[3].startswith("0 [−0.0") and cells[3].endswith("] tied") for cells in rows(below))
 
 
 def test_evaluations_and_conditions_can_be_chosen(both, capsys):
@@ -225,15 +226,15 @@ def test_who_was_asked_for_and_is_missing_is_counted_and_named(capsys):
 
 
 def test_a_tie_whose_interval_leaves_out_zero_says_why(capsys):
-    def with_yes(name, count):
+    def five(name, offset):
         one = breakaway(name)
         wanted = [s for s in one.findings.series if s.quantity == "nearest_neighbour_accuracy"]
-        ones = tuple(s.model_copy(update={"values": (0.0,) * count + (1.0,) * (60 - count)}) for s in wanted)
+        few = tuple(s.model_copy(update={"values": tuple(offset + k for k in range(5)), "reasons": {}}) for s in wanted)
         findings = Findings(
-            ids=one.findings.ids, series=ones, estimates=tuple(summarise(s, "share", "higher") for s in ones)
+            ids=one.findings.ids[:5], series=few, estimates=tuple(summarise(s, "median", "higher") for s in few)
         )
         return one.model_copy(update={"findings": findings})
 
-    shown = rows(printed(capsys, run_of("run", [with_yes("a", 5), with_yes("b", 0)])))
+    shown = rows(printed(capsys, run_of("run", [five("a", 0.0), five("b", 0.5)])))
     assert shown
-    assert all(cells[3].endswith("] tied (too few differ)") and "[−0.1" in cells[3] for cells in shown)
+    assert all(cells[3].endswith("[−0.500, −0.500] tied (too few differ)") for cells in shown)

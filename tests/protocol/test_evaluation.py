@@ -189,8 +189,14 @@ def test_a_result_says_what_it_measured():
     found, on, of = Mean(factor=3.0)(encoder("net"), images(), run), images(), encoder("net")
     assert (found.evaluation, found.version, found.title, found.headline) == ("mean", 1, "Mean", ("mean",))
     assert found.encoder.model_dump() == {
-        "name": "net", "source": "python", "fingerprint": of.fingerprint, "parameters": 1, "features": 4,
-    }  # fmt: skip
+        "name": "net",
+        "source": "python",
+        "fingerprint": of.fingerprint,
+        "parameters": 1,
+        "features": 4,
+        "inputs": of.inputs,
+        "warnings": (),
+    }
     assert found.images.model_dump() == {
         "name": "tiny images",
         "fingerprint": on.fingerprint,

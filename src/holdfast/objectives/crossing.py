@@ -63,4 +63,5 @@ def margin(divergence: Divergence, codes: Tensor, own: Tensor, other: Tensor) ->
     if divergence.name == "cosine":
         unit_own, unit_other = (c / torch.linalg.vector_norm(c, dim=-1, keepdim=True) for c in (own, other))
         return ((unit_other - unit_own) * codes).sum(-1)
-    return divergence(codes.expand_as(other), own.expand_as(other)) - divergence(codes.expand_as(other), other)
+    codes, own, theirs = (c.expand_as(other).flatten(0, -2) for c in (codes, own, other))
+    return (divergence(codes, own) - divergence(codes, theirs)).reshape(other.shape[:-1])
