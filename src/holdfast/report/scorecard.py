@@ -134,13 +134,15 @@ class Answer(Record):
 
     @property
     def sure(self) -> str:
-        """Return in words how sure the number is."""
-        if self.standing == "not measured":
-            return ""
-        warned = text.counted(len(self.warnings), "warning") if self.warnings else ""
+        """Return in words from how many samples the number comes, and what its interval is if not the usual one."""
         share = f"{self.confidence:.0%} interval" if self.interval and self.confidence != 0.95 else ""
         missing = "" if self.interval or isnan(self.value) or not self.said else "no interval"
-        return ", ".join(filter(None, (f"n = {self.n:,}", share, missing, warned)))
+        return ", ".join(filter(None, (f"n = {self.n:,}", share, missing)))
+
+    @property
+    def warned(self) -> str:
+        """Return how many warnings concern the number."""
+        return text.counted(len(self.warnings), "warning") if self.warnings else ""
 
     def __str__(self) -> str:
         """Return the cell on one line, for tables of text."""
@@ -148,7 +150,7 @@ class Answer(Record):
             return self.standing
         shown = "" if isnan(self.value) else f"{self.said} {self.number} {self.interval}".strip()
         words = ", ".join(filter(None, (shown, self.standing)))
-        return f"{words} ({self.sure})"
+        return f"{words} ({', '.join(filter(None, (self.sure, self.warned)))})"
 
 
 class Line(Record):
