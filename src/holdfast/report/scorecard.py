@@ -253,9 +253,7 @@ def _place(name: str, cell: Cell | None, row: Row, whole: Table) -> Standing:
     return "worst" if ranks[name] == len(ranks) else "behind"
 
 
-def _checked(
-    question: Question, sections: Sequence[Section], whole: Table, groups: Mapping[str, Group]
-) -> Line:
+def _checked(question: Question, sections: Sequence[Section], whole: Table, groups: Mapping[str, Group]) -> Line:
     """Return the answers to a check, from all of its numbers: counts are added up, of shares the worst is shown."""
     answers = []
     for place, name in enumerate(whole.encoders):
@@ -272,7 +270,9 @@ def _checked(
         if worst.unit == "certificates":
             total, n = sum(e.value for _, e in found), sum(e.n for _, e in found)
             worst = worst.model_copy(update={"value": total, "n": n})
-        results = [groups[e].results[groups[e].encoders.index(name)] for e in dict.fromkeys(s.evaluation for s, _ in found)]
+        results = [
+            groups[e].results[groups[e].encoders.index(name)] for e in dict.fromkeys(s.evaluation for s, _ in found)
+        ]
         answers.append(
             _answer(name, section.evaluation, worst, _outcome(question, worst, results), groups[section.evaluation])
         )
@@ -289,9 +289,7 @@ def _outcome(question: Question, worst: Estimate, results: Sequence[Result]) -> 
     return "no violation found" if not worst.value and worst.n else "unknown"
 
 
-def _answer(
-    name: str, evaluation: str, estimate: Estimate | None, standing: Standing, group: Group
-) -> Answer:
+def _answer(name: str, evaluation: str, estimate: Estimate | None, standing: Standing, group: Group) -> Answer:
     warned = [alert.warning for alert in alerts([group]) if name in alert.encoders]
     if estimate is None:
         nan = float("nan")

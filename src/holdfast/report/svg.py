@@ -76,7 +76,8 @@ def _add(axes: Axes, line: Line) -> None:
         axes.plot(line.x, line.y, color=colour, linestyle="none", marker="o", markersize=3, alpha=0.7)
         return
     step = "steps-post" if line.stepped else "default"
-    dots = "o" if len(line.x) < 16 and not line.stepped else ""  # where was measured, if the line only joins points
+    # Where was measured, if the line only joins points; a reference was not.
+    dots = "o" if len(line.x) < 16 and not line.stepped and line.colour is not None else ""
     axes.plot(
         line.x, line.y, color=colour, linestyle=line.dash, linewidth=1.4, drawstyle=step, marker=dots, markersize=3
     )
