@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import nan
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,11 +18,14 @@ from holdfast.report.scorecard import QUESTIONS, Line, scorecards
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result, series
 
 
+Status = Literal["refuted", "no violation found", "unknown"]
+
+
 def lines(*results) -> dict[str, Line]:
     return {line.question: line for card in scorecards(groups(results), compare(results)) for line in card.lines}
 
 
-def checked(evaluation: str, encoder: str, count: int, of: int, status: str = "no violation found"):
+def checked(evaluation: str, encoder: str, count: int, of: int, status: Status = "no violation found"):
     one = Estimate(
         quantity="contradictions", value=count, low=nan, high=nan, n=of, method="counted; no interval",
         unit="certificates", claim=Claim.LOWER, of="certificates that do not hold", better="lower",
@@ -30,7 +34,7 @@ def checked(evaluation: str, encoder: str, count: int, of: int, status: str = "n
     return result(evaluation, encoder, Findings(ids=("x",) * 60, estimates=(one,), verdicts=(verdict,)), ())
 
 
-def masked(encoder: str, wins: int, status: str, n: int = 60):
+def masked(encoder: str, wins: int, status: Status, n: int = 60):
     values = np.r_[np.ones(wins), np.zeros(n - wins)]
     found = [
         series(quantity, {}, own, "share of samples", Claim.ESTIMATE, "failed checks")
@@ -44,7 +48,9 @@ def masked(encoder: str, wins: int, status: str, n: int = 60):
 def test_an_attack_is_judged_by_its_worst_case_and_all_encoders_by_the_same():
     results = [breakaway("digits-random"), breakaway("digits-robust")]
     line = lines(*results)["Can an attacker make it mistake images?"]
-    cases = {tuple(e.conditions.items()): [] for e in results[0].estimates if e.quantity == line.quantity}
+    cases: dict[tuple[tuple[str, str], ...], list[float]] = {
+        tuple(e.conditions.items()): [] for e in results[0].estimates if e.quantity == line.quantity
+    }
     for one in results:
         for e in one.estimates:
             if e.quantity == line.quantity:

@@ -145,12 +145,12 @@ def _block(group: Group, first: Group, comparison: Comparison, drawn: tuple[Plat
 
 def _warned(warnings: Sequence[Alert], absent: Mapping[str, object], failures: Sequence[Failure]) -> str:
     """Return how much there is to know before the numbers are read."""
-    said = (
-        absent and f"{text.counted(len(absent), 'encoder')} without any result",
-        warnings and text.counted(len(warnings), "warning"),
-        failures and f"{text.counted(len(failures), 'result')} missing",
+    counts = (
+        (len(absent), "encoder", " without any result"),
+        (len(warnings), "warning", ""),
+        (len(failures), "result", " missing"),
     )
-    return ", ".join(filter(None, said))
+    return ", ".join(f"{text.counted(count, noun)}{rest}" for count, noun, rest in counts if count)
 
 
 def _headline(results: Sequence[Result], comparison: Comparison, absent: int) -> str:
