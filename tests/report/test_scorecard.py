@@ -17,7 +17,6 @@ from holdfast.report.protocol import groups
 from holdfast.report.scorecard import QUESTIONS, Line, scorecards
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result, series
 
-
 Status = Literal["refuted", "no violation found", "unknown"]
 
 
