@@ -139,7 +139,7 @@ def test_every_format_is_alone_on_standard_output(both, form, capsys):
     elif form == "csv":
         assert {row["encoder"] for row in csv.DictReader(StringIO(shown))} == {ROBUST, WEAK}
     else:
-        assert shown.startswith({"markdown": "### On 597 images", "latex": "% Needs"}[form])
+        assert shown.startswith({"markdown": "### Scorecard: On 597 images", "latex": "% Needs"}[form])
     assert ROBUST in shown
 
 

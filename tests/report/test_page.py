@@ -115,7 +115,7 @@ def test_the_page_says_what_was_recorded(whole):
 
 
 def test_warnings_come_before_the_numbers(whole):
-    assert whole.index("Gradients may be masked") < whole.index('id="summary"')
+    assert whole.index("may be masked: a score-only attack") < whole.index('id="scorecard"')
 
 
 def test_the_way_from_image_to_code_is_told_and_what_is_not_known_of_it_comes_first():
@@ -265,3 +265,23 @@ def test_evaluations_of_their_own_inputs_are_not_short_of_samples():
     assert "could be looked at" not in page
     both = [made, result("other", "a", Findings(ids=("x",) * 70), ())]
     assert "looked at 70 samples" in render(both, [], compare(both))
+
+
+def test_the_scorecard_comes_before_all_numbers_and_every_cell_leads_to_its_section(whole):
+    card = whole[whole.index('<table class="scorecard">') :]
+    card = card[: card.index("</table>")]
+    assert whole.index('class="scorecard"') < whole.index('<table class="numbers">')
+    links = re.findall(r'<a href="#(evaluation-[\w-]+)">', card)
+    assert len(links) == 4 * card.count('<th scope="row">') > 10
+    for target in links:
+        assert f'id="{target}"' in whole
+
+
+def test_sections_are_closed_until_a_link_leads_into_them(whole):
+    details = [attributes for tag, attributes in Page(whole).elements if tag == "details"]
+    assert len(details) > 10
+    assert not any("open" in attributes for attributes in details)
+    # Browsers open what holds the target of a link, and not what is the target itself.
+    for mark in re.findall(r'<div id="([\w-]+)" class="inside">', whole):
+        before = whole[: whole.index(f'<div id="{mark}"')]
+        assert before.rstrip().endswith("</summary>"), mark

@@ -100,6 +100,20 @@ def test_shares_and_missing_series_are_not_drawn():
     assert len(plates(group_of([0, 0.5, inf, nan]), ["a"])) == 1
 
 
+def test_certified_is_drawn_against_attacked_radius_from_the_stored_series():
+    values = {"certified_radius": [0.1, 0.2, nan, 0.3], "attacked_radius": [0.15, 0.2, 0.4, inf]}
+    found = tuple(series(name, {}, np.array(v), "linf distance", Claim.LOWER, "radius") for name, v in values.items())
+    results = [result("made-up", name, Findings(ids=("x",) * 4, series=found), ()) for name in ("a", "b")]
+    (group,) = groups(results)
+    tightness = plates(group, ["a", "b"])[0]
+    assert tightness.title == "Certified radius by attacked radius"
+    (panel,) = tightness.panels
+    # A dot for each image that has both radii, and no line through them.
+    assert len(re.findall(r"<use [^>]*var\(--e0\)", panel.svg)) == 2
+    assert len(re.findall(r"<use [^>]*var\(--e1\)", panel.svg)) == 2
+    assert len(plates(groups([results[0]])[0], ["a"])) == 3
+
+
 def test_attacks_share_a_panel_and_differ_in_dash():
     (group,) = groups([breakaway("digits-random"), breakaway("digits-robust")])
     curve, spread = plates(group, group.encoders)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from holdfast.core.records import Failure, Result
     from holdfast.report.compare import Comparison, Contest
+    from holdfast.report.scorecard import Scorecard
     from holdfast.report.tables import Cell, Table
 
 ABREAST = 3
@@ -86,16 +87,38 @@ def _print(form: str, results: Sequence[Result], failures: Sequence[Failure], co
     from holdfast.report.files import report
     from holdfast.report.printed import csv, latex, markdown
     from holdfast.report.protocol import groups
+    from holdfast.report.scorecard import scorecards
     from holdfast.report.tables import summary
 
     found = groups(results)
-    tables = summary(found, comparison)
+    tables, cards = summary(found, comparison), scorecards(found, comparison)
     if form == "table":
+        _cards(cards)
         _tables(tables, len(lost(results, failures)))
     elif form == "json":
         print(report(results, failures, comparison).model_dump_json(indent=1))
     else:
-        print({"csv": csv(found, comparison), "markdown": markdown(tables), "latex": latex(tables)}[form], end="")
+        said = {"csv": csv(found, comparison), "markdown": markdown(tables, cards), "latex": latex(tables)}
+        print(said[form], end="")
+
+
+def _cards(cards: Sequence[Scorecard]) -> None:
+    """Print what the numbers below come down to."""
+    from rich import box
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    from holdfast.cli.console import console, show
+
+    for card in cards:
+        console().print(f"Scorecard: {card.title}")
+        grid = Grid(box=box.SIMPLE_HEAD)
+        for title in ("", *card.encoders):
+            grid.add_column(Text(title), overflow="fold")
+        for line in card.lines:
+            question = Text(line.question, style="bold").append(f"\n{line.under}", style="not bold")
+            grid.add_row(question, *(Text(str(answer)) for answer in line.answers))
+        show(grid)
 
 
 def _tables(tables: Sequence[Table], absent: int) -> None:

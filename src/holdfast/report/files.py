@@ -14,6 +14,7 @@ from holdfast.report.page import render
 from holdfast.report.plots import plates
 from holdfast.report.printed import csv, latex, markdown
 from holdfast.report.protocol import groups
+from holdfast.report.scorecard import Scorecard, scorecards
 from holdfast.report.tables import summary
 from holdfast.report.tally import Tally, tally
 
@@ -25,14 +26,22 @@ class Report(Record):
     results: tuple[Result, ...]
     failures: tuple[Failure, ...]
     comparison: Comparison
+    scorecards: tuple[Scorecard, ...] = ()
+    """Plain questions with each encoder's number and standing: one card per table."""
     tallies: tuple[Tally, ...] = ()
     """Who won how often: one count per table."""
 
 
 def report(results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> Report:
     """Return everything that a report of these records shows."""
-    tallies = tuple(tally(table) for table in summary(groups(results), comparison))
-    return Report(results=tuple(results), failures=tuple(failures), comparison=comparison, tallies=tallies)
+    found = groups(results)
+    return Report(
+        results=tuple(results),
+        failures=tuple(failures),
+        comparison=comparison,
+        scorecards=scorecards(found, comparison),
+        tallies=tuple(tally(table) for table in summary(found, comparison)),
+    )
 
 
 def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) -> dict[str, Path]:
@@ -52,7 +61,7 @@ def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) 
         "report.json": report(results, failures, comparison).model_dump_json(indent=1),
         "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
         "table.csv": csv(found, comparison),
-        "table.md": markdown(tables),
+        "table.md": markdown(tables, scorecards(found, comparison)),
         "table.tex": latex(tables),
         **{f"charts/{name}.svg": svg for name, svg in files(found, drawn, comparison.encoders).items()},
     }

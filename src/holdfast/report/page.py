@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from holdfast.core.records import EncoderInfo, Failure, Picture, Result, Verdict
 from holdfast.report import differences, text
 from holdfast.report.advice import advice
-from holdfast.report.alerts import STOPPED, alerts, causes, lost, split
+from holdfast.report.alerts import STOPPED, Alert, alerts, causes, lost, split
 from holdfast.report.compare import Comparison, Refusal, unmet
 from holdfast.report.plots import Plate, plates
 from holdfast.report.protocol import Group, difference, groups, plain
-from holdfast.report.standings import standings
+from holdfast.report.scorecard import scorecards
 from holdfast.report.svg import COLOURS
 from holdfast.report.tables import Table, summary, table
 from holdfast.report.tally import sentences, tally
@@ -32,11 +32,6 @@ class Block:
     table: Table
     plates: tuple[Plate, ...]
     refusals: tuple[Refusal, ...]
-
-    @property
-    def summarised(self) -> bool:
-        """Return whether the summary above shows its main numbers."""
-        return any(section.like.quantity in self.group.first.headline for section in self.table.sections)
 
     @property
     def unranked(self) -> list[tuple[str, str, str]]:
@@ -102,7 +97,7 @@ def render(
         first.setdefault(group.first.evaluation, group)
     drawn = drawn or {group.key: plates(group, comparison.encoders) for group in found}
     blocks = [_block(group, first[group.first.evaluation], comparison, drawn[group.key]) for group in found]
-    absent = lost(results, failures)
+    absent, warnings = lost(results, failures), alerts(found)
     return environment.get_template("page.html").render(
         text=text,
         differences=differences,
@@ -117,8 +112,9 @@ def render(
         tables=tables,
         tallies=[sentences(tally(table)) for table in tables],
         advice=advice(tables[0], found, failures, runs) if tables else (),
-        standings=standings(tables[0]) if tables else (),
-        alerts=alerts(found),
+        scorecards=scorecards(found, comparison),
+        alerts=warnings,
+        warned=_warned(warnings, absent, failures),
         evaluations={name: [b for b in blocks if b.group.first.evaluation == name] for name in first},
         refusals=unmet(comparison.refusals),
         absent=absent,
@@ -145,6 +141,16 @@ def _block(group: Group, first: Group, comparison: Comparison, drawn: tuple[Plat
         drawn,
         tuple(refusals),
     )
+
+
+def _warned(warnings: Sequence[Alert], absent: Mapping[str, object], failures: Sequence[Failure]) -> str:
+    """Return how much there is to know before the numbers are read."""
+    counts = (
+        (len(absent), "encoder", " without any result"),
+        (len(warnings), "warning", ""),
+        (len(failures), "result", " missing"),
+    )
+    return ", ".join(f"{text.counted(count, noun)}{rest}" for count, noun, rest in counts if count)
 
 
 def _headline(results: Sequence[Result], comparison: Comparison, absent: int) -> str:

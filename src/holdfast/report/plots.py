@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,9 @@ CURVE = (
     "Bands are intervals. An arrow: the band goes on, as a bound for what was not seen, for no image differed there."
 )
 REFERENCE = "The uncoloured line is the reference: what the data themselves allow."
+AGAINST = {"certified_radius": "attacked_radius", "linear_radius": "attacked_linear_radius"}
+"""Series of lower bounds, each with the series of upper bounds of the same quantity."""
+TIGHTNESS = "One dot per image; on the uncoloured line the certificate reaches all the way to the attack."
 SHADED = f"{REFERENCE} An encoder's score is its shaded area, as a share of the area under that line."
 
 
@@ -61,7 +64,8 @@ def plates(group: Group, colours: Sequence[str]) -> tuple[Plate, ...]:
     drawn = [(colours.index(name), result) for name, result in group.items()]
     series = [_distribution(part, place) for place, result in drawn for part in result.series if _telling(part)]
     curves = [_curve(part, place, result) for place, result in drawn for part in result.findings.curves if part.x]
-    return (*_plates(curves, group.encoders), *_plates(series, group.encoders))
+    bounds = [part for place, result in drawn for part in _tightness(result, place)]
+    return (*_plates(bounds, group.encoders), *_plates(curves, group.encoders), *_plates(series, group.encoders))
 
 
 def _plates(parts: Sequence[_Part], encoders: Sequence[str]) -> list[Plate]:
@@ -95,6 +99,29 @@ def _telling(series: Series) -> bool:
     if series.quantity.endswith("_influence"):  # which serves intervals and comparisons
         return False
     return len({value for value in series.values if np.isfinite(value)} - {0.0, 1.0}) > 0
+
+
+def _tightness(result: Result, colour: int) -> Iterator[_Part]:
+    """Yield proved against attacked radius, image by image."""
+    found = {series.quantity: series for series in result.series}
+    for below, above in AGAINST.items():
+        if below not in found or above not in found:
+            continue
+        y, x = (np.asarray(found[name].values, dtype=np.float64) for name in (below, above))
+        known = np.isfinite(x) & np.isfinite(y)
+        if not known.any():
+            continue
+        end = np.array([0.0, max(x[known].max(), y[known].max())])
+        yield _Part(
+            title=f"{text.words(below).capitalize()} by {text.words(above)}",
+            quantity=f"{below} against {above}",
+            conditions={},
+            labels=(f"{text.words(above)} ({text.words(found[above].unit)})", text.words(below)),
+            line=Line(x[known], y[known], colour, scattered=True),
+            share=False,
+            reference=Line(end, end, None),
+            caption=TIGHTNESS,
+        )
 
 
 def _distribution(series: Series, colour: int) -> _Part:

@@ -12,6 +12,7 @@ from holdfast.core.records import Estimate, Result
 from holdfast.report import differences, text
 from holdfast.report.compare import Comparison, Pair
 from holdfast.report.protocol import Group
+from holdfast.report.scorecard import Scorecard
 from holdfast.report.tables import Cell, Row, Section, Table
 from holdfast.report.tally import sentences, tally
 
@@ -71,9 +72,9 @@ def _digits(value: float) -> str:
     return "" if isnan(value) else repr(value)
 
 
-def markdown(tables: Sequence[Table]) -> str:
-    """Return the summary tables; the best value is bold, those tied for best are marked with ``=``."""
-    parts = []
+def markdown(tables: Sequence[Table], cards: Sequence[Scorecard] = ()) -> str:
+    """Return the scorecards and the summary tables; the best value is bold, those tied for best are marked with ``=``."""
+    parts = [*map(_card, cards)]
     for table in tables:
         names = [_markdown(name) for name in table.encoders]
         near, apart = differences.beside(table), differences.apart(table)
@@ -92,6 +93,16 @@ def markdown(tables: Sequence[Table]) -> str:
         "Bold: best. =: tied for best. [ ]: interval. A − B: difference on the same images. ↓ ↑: the better direction."
     )
     return "\n\n".join([*parts, legend]) + "\n"
+
+
+def _card(card: Scorecard) -> str:
+    rows = [
+        f"| {_markdown(line.question)} | {_markdown(line.under)} | {' | '.join(_markdown(str(a)) for a in line.answers)} |"
+        for line in card.lines
+    ]
+    head = f"| question | number | {' | '.join(map(_markdown, card.encoders))} |"
+    rule = "|" + " --- |" * (2 + len(card.encoders))
+    return "\n".join([f"### {_markdown(f'Scorecard: {card.title}')}", "", head, rule, *rows])
 
 
 def _grid(heads: Sequence[str], rows: Sequence[tuple[Section, Row, list[str]]]) -> list[str]:

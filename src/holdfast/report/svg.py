@@ -40,6 +40,8 @@ class Line:
     band: tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]] | None = None
     unseen: Bool[np.ndarray, "p"] | None = None
     """Where the band is a bound for what was not seen: it does not set the scale."""
+    scattered: bool = False
+    """Whether these are points that no line joins."""
 
 
 def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: bool = False) -> str:
@@ -70,8 +72,12 @@ def _colour(line: Line) -> str:
 
 def _add(axes: Axes, line: Line) -> None:
     colour = _colour(line)
+    if line.scattered:
+        axes.plot(line.x, line.y, color=colour, linestyle="none", marker="o", markersize=3, alpha=0.7)
+        return
     step = "steps-post" if line.stepped else "default"
-    dots = "o" if len(line.x) < 16 and not line.stepped else ""  # where was measured, if the line only joins points
+    # Where was measured, if the line only joins points; a reference was not.
+    dots = "o" if len(line.x) < 16 and not line.stepped and line.colour is not None else ""
     axes.plot(
         line.x, line.y, color=colour, linestyle=line.dash, linewidth=1.4, drawstyle=step, marker=dots, markersize=3
     )

@@ -144,17 +144,6 @@ def among(names: Sequence[str], everyone: Collection[str]) -> str:
     return ALL if len(everyone) > 1 and set(names) == set(everyone) else listed(list(names))
 
 
-def few(names: Sequence[str], everyone: Collection[str]) -> str:
-    """Return a list of encoders for a card, cut where it becomes long.
-
-    Example:
-        >>> few(list("abcdef"), list("abcdefg"))
-        'a, b, c and 3 more'
-    """
-    cut = len(names) > 4 and set(names) != set(everyone)
-    return f"{', '.join(names[:3])} and {len(names) - 3} more" if cut else among(names, everyone)
-
-
 def have(names: Sequence[str]) -> str:
     """Return the verb for so many subjects.
 

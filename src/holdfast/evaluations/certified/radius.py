@@ -40,7 +40,6 @@ from holdfast.evaluations.certified.findings import (
     witness,
 )
 from holdfast.evaluations.certified.radius_bounds import INSIDE, RadiusBounds, attackable, cross_check
-from holdfast.evaluations.certified.scatter import scatter
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 
@@ -111,16 +110,13 @@ class CertifiedRadius(Evaluation):
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         values, domain = findings.series[0].values, population.encoder.domain
         positions = ends(values)
-        if not positions:
+        if not positions or len(domain.shape) != 3:
             return ()
-        drawn = scatter(values, findings.series[1].values, f"{self.norm} distance")
-        if len(domain.shape) != 3:
-            return (drawn,)
         pair_attack = self.observation().pair_attack(population, [rows[position] for position in positions])
         two = pair_attack.pairs
         points = attackable(pair_attack, self.method, self.tolerance)[1].points.unflatten(0, two.shape)
         sizes = pair_attack.sizes(points.flatten(0, 1)).reshape(two.shape).masked_fill(~two.defined, torch.inf)
-        pictures: list[Picture | None] = [drawn]
+        pictures: list[Picture | None] = []
         for place, (position, weakest) in enumerate(zip(positions, sizes.argmin(1).tolist(), strict=True)):
             caption = (
                 f"{two.ids[place][0]}: certified radius {values[position]:.3g} on average over "

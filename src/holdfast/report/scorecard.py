@@ -1,0 +1,311 @@
+"""The scorecard: plain questions, one number per encoder, and who answers best. Every form of the report prints it.
+
+An attack is judged by its worst case: of all conditions the one in which the encoders fare worst. All encoders are
+compared in that same condition, on the same images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite, isnan
+from typing import Literal
+
+from holdfast.core.records import Claim, Conditions, Estimate, Number, Record, Result
+from holdfast.report import text
+from holdfast.report.alerts import alerts
+from holdfast.report.compare import Comparison
+from holdfast.report.protocol import Group, tabled
+from holdfast.report.tables import Cell, Row, Section, Table, summary, table
+
+Standing = Literal[
+    "best", "tied", "behind", "worst", "not comparable", "held", "no violation found", "refuted", "unknown", "baseline",
+    "collapsed", "undefined", "not measured", ""
+]  # fmt: skip
+"""What is said of an encoder: its place among the others, or the answer to a check; nothing where it is alone."""
+SAID = {Claim.LOWER: "at least", Claim.UPPER: "at most", Claim.ESTIMATE: "about"}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A plain question, and the numbers that answer it."""
+
+    asked: str
+    quantities: tuple[str, ...]
+    """The first of them that was measured; for checks all of them."""
+    meaning: str
+    """What the number is."""
+    evaluation: str = ""
+    """Whose number it is; empty: that of all evaluations with such a quantity, together."""
+    select: Literal["worst", "first"] = "worst"
+    """Which of the conditions is shown: the one in which the encoders fare worst, or the first one recorded."""
+    passed: Literal["held", "no violation found", ""] = ""
+    """For checks, which an encoder passes or fails by itself: what is said of one that passed."""
+
+
+QUESTIONS = (
+    Question(
+        "Can an attacker make it mistake images?",
+        ("nearest_neighbour_accuracy",),
+        "attacked images still closest to their original",
+        "breakaway",
+    ),
+    Question(
+        "Can one image be passed off as another?",
+        ("impersonation_rate",),
+        "images made the nearest of a chosen other one",
+        "impersonation",
+    ),
+    Question(
+        "Can two images be made to collide?",
+        ("overlap_risk",),
+        "pairs that no classifier on top can tell apart",
+        "overlap",
+    ),
+    Question(
+        "How far can an attacker move it?",
+        ("universal_quantile",),
+        "pairs of other images that lie no farther apart",
+        "displacement",
+    ),
+    Question(
+        "What is proved?",
+        ("average_certified_radius",),
+        "change up to which no image is mistaken for another",
+        "certified-radius",
+        "first",
+    ),
+    Question(
+        "Do the proofs withstand attack?",
+        ("contradictions",),
+        "certificates that an attack entered",
+        passed="held",
+    ),
+    Question(
+        "How badly does it stretch neighbourhoods?",
+        ("spade_score",),
+        "largest stretch between neighbours in pixels",
+        "spade",
+        "first",
+    ),
+    Question(
+        "What does synthetic data say?",
+        ("mean_synbench_score_extrapolated", "mean_synbench_score"),  # the former is compared where there are both
+        "share kept of what two classes of noise allow",
+        "synbench",
+        "first",
+    ),
+    Question(
+        "Can the gradients be trusted?",
+        ("zero_gradient_share", "score_only_wins", "noise_beats_gradient", "wider_ball_moves_less"),
+        "images that fail the worst check",
+        "masking",
+        passed="no violation found",
+    ),
+)
+"""In the order of the scorecard; a new evaluation adds a line."""
+
+
+class Answer(Record):
+    """One cell: an encoder's number, what it claims, how sure it is, and the encoder's standing."""
+
+    encoder: str
+    evaluation: str
+    """The section that explains the number."""
+    said: str
+    """The claim in words: at least, at most, about; empty for a count and where there is no number."""
+    value: Number
+    low: Number
+    high: Number
+    n: int
+    confidence: float
+    standing: Standing
+    warnings: tuple[str, ...]
+
+    @property
+    def number(self) -> str:
+        """Return the value in print."""
+        return text.number(self.value)
+
+    @property
+    def interval(self) -> str:
+        """Return the interval in print; empty where there is none."""
+        return "" if isnan(self.low + self.high) else f"[{text.number(self.low)}, {text.number(self.high)}]"
+
+    @property
+    def sure(self) -> str:
+        """Return in words from how many samples the number comes, and what its interval is if not the usual one."""
+        share = f"{self.confidence:.0%} interval" if self.interval and self.confidence != 0.95 else ""
+        missing = "" if self.interval or isnan(self.value) or not self.said else "no interval"
+        return ", ".join(filter(None, (f"n = {self.n:,}", share, missing)))
+
+    @property
+    def warned(self) -> str:
+        """Return how many warnings concern the number."""
+        return text.counted(len(self.warnings), "warning") if self.warnings else ""
+
+    def __str__(self) -> str:
+        """Return the cell on one line, for tables of text."""
+        if self.standing == "not measured":
+            return self.standing
+        shown = "" if isnan(self.value) else f"{self.said} {self.number} {self.interval}".strip()
+        words = ", ".join(filter(None, (shown, self.standing)))
+        return f"{words} ({', '.join(filter(None, (self.sure, self.warned)))})"
+
+
+class Line(Record):
+    """One question with the answers of all encoders."""
+
+    question: str
+    meaning: str
+    quantity: str
+    conditions: Conditions
+    better: Literal["lower", "higher", "neither"]
+    answers: tuple[Answer, ...]
+
+    @property
+    def under(self) -> str:
+        """Return the better direction, what the number is, and under which condition it was taken, objectives aside."""
+        short = {key: value.partition(" at ")[0] for key, value in self.conditions.items()}
+        condition = f" ({text.conditions(short)})" if short else ""
+        return f"{text.ARROWS[self.better]} {self.meaning}{condition}".strip()
+
+
+class Scorecard(Record):
+    """The questions that the results on one set of images answer."""
+
+    title: str
+    encoders: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+
+def scorecards(groups: Sequence[Group], comparison: Comparison) -> tuple[Scorecard, ...]:
+    """Return a scorecard per table of the summary, without those that answer no question."""
+    made = []
+    for part, short in zip(tabled(groups), summary(groups, comparison), strict=True):
+        whole = table(short.title, part, comparison)
+        lines = [line for question in QUESTIONS if (line := _line(question, whole, part))]
+        if lines:
+            made.append(Scorecard(title=short.title, encoders=whole.encoders, lines=tuple(lines)))
+    return tuple(made)
+
+
+def _line(question: Question, whole: Table, part: Sequence[Group]) -> Line | None:
+    sections = [
+        section
+        for section in whole.sections
+        if section.like.quantity in question.quantities and question.evaluation in ("", section.evaluation)
+    ]
+    defined = any(cell and cell.defined for section in sections for row in section.rows for cell in row.cells)
+    if not defined:
+        return None
+    groups = {group.first.evaluation: group for group in part}
+    if question.passed:
+        return _checked(question, sections, whole, groups)
+    section = min(sections, key=lambda section: question.quantities.index(section.like.quantity))
+    row = section.rows[0] if question.select == "first" else max(reversed(section.rows), key=lambda r: _harm(r, whole))
+    group = groups[section.evaluation]
+    answers = [
+        _answer(name, section.evaluation, cell.estimate if cell else None, _place(name, cell, row, whole), group)
+        for name, cell in zip(whole.encoders, row.cells, strict=True)
+    ]
+    shown = next(cell.estimate for cell in row.cells if cell)
+    return _made(question, section, shown.conditions, answers)
+
+
+def _made(question: Question, section: Section, conditions: Conditions, answers: Sequence[Answer]) -> Line:
+    return Line(
+        question=question.asked,
+        meaning=question.meaning,
+        quantity=section.like.quantity,
+        conditions=conditions,
+        better=section.like.better,
+        answers=tuple(answers),
+    )
+
+
+def _harm(row: Row, whole: Table) -> tuple[int, float]:
+    """Return how badly the encoders fare in ``row``: first where all of them have a number, then by their mean."""
+    cells = [cell for name, cell in zip(whole.encoders, row.cells, strict=True) if name in whole.ranked]
+    values = [cell.estimate.value for cell in cells if cell and isfinite(cell.estimate.value)]
+    better = next(cell.estimate.better for cell in row.cells if cell)
+    sign = -1 if better == "higher" else 1
+    return len(values), sign * sum(values) / max(1, len(values))
+
+
+def _place(name: str, cell: Cell | None, row: Row, whole: Table) -> Standing:
+    """Return where an encoder stands among the others in ``row``."""
+    if cell is None:
+        return "not measured"
+    if name in whole.collapsed:
+        return "collapsed"
+    if not cell.defined:
+        return "undefined"
+    if name in whole.baselines:
+        return "baseline"
+    if len(whole.ranked) == 1:
+        return ""
+    ranks = row.contest.ranks if row.contest else {}
+    if name not in ranks:
+        return "not comparable"
+    if ranks[name] == 1:
+        return "best" if list(ranks.values()).count(1) == 1 else "tied"
+    return "worst" if ranks[name] == len(ranks) else "behind"
+
+
+def _checked(question: Question, sections: Sequence[Section], whole: Table, groups: Mapping[str, Group]) -> Line:
+    """Return the answers to a check, from all of its numbers: counts are added up, of shares the worst is shown."""
+    answers = []
+    for place, name in enumerate(whole.encoders):
+        found = [
+            (section, cell.estimate)
+            for section in sections
+            for row in section.rows
+            if (cell := row.cells[place]) and cell.defined
+        ]
+        if not found:
+            answers.append(_answer(name, sections[0].evaluation, None, "not measured", groups[sections[0].evaluation]))
+            continue
+        section, worst = max(found, key=lambda item: (item[1].value, item[1].low, item[1].n))
+        if worst.unit == "certificates":
+            total, n = sum(e.value for _, e in found), sum(e.n for _, e in found)
+            worst = worst.model_copy(update={"value": total, "n": n})
+        results = [
+            groups[e].results[groups[e].encoders.index(name)] for e in dict.fromkeys(s.evaluation for s, _ in found)
+        ]
+        answers.append(
+            _answer(name, section.evaluation, worst, _outcome(question, worst, results), groups[section.evaluation])
+        )
+    return _made(question, sections[0], {}, answers)
+
+
+def _outcome(question: Question, worst: Estimate, results: Sequence[Result]) -> Standing:
+    """Return whether the check was passed: what was never looked at passes nothing."""
+    statuses = {verdict.status for result in results for verdict in result.findings.verdicts}
+    if worst.unit == "certificates":
+        return "refuted" if worst.value else "held" if worst.n else "unknown"
+    if "refuted" in statuses:
+        return "refuted"
+    return "no violation found" if not worst.value and worst.n else "unknown"
+
+
+def _answer(name: str, evaluation: str, estimate: Estimate | None, standing: Standing, group: Group) -> Answer:
+    warned = [alert.warning for alert in alerts([group]) if name in alert.encoders]
+    if estimate is None:
+        nan = float("nan")
+        return Answer(
+            encoder=name, evaluation=evaluation, said="", value=nan, low=nan, high=nan, n=0, confidence=0.95,
+            standing=standing, warnings=tuple(warned),
+        )  # fmt: skip
+    return Answer(
+        encoder=name,
+        evaluation=evaluation,
+        said="" if isnan(estimate.value) or estimate.unit == "certificates" else SAID[estimate.claim],
+        value=estimate.value,
+        low=estimate.low,
+        high=estimate.high,
+        n=estimate.n,
+        confidence=estimate.confidence,
+        standing=standing,
+        warnings=tuple(warned),
+    )

@@ -1,0 +1,135 @@
+"""The scorecard: the right number of each encoder, and no more said of it than is known."""
+
+from __future__ import annotations
+
+from math import nan
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from holdfast.core.records import Claim, Estimate, Findings, Verdict
+from holdfast.core.statistics import summarise
+from holdfast.report.compare import compare
+from holdfast.report.files import Report, report
+from holdfast.report.printed import markdown
+from holdfast.report.protocol import groups
+from holdfast.report.scorecard import QUESTIONS, Line, scorecards
+from tests.report.synthetic import breakaway, displacement, everything, impersonation, result, series
+
+Status = Literal["refuted", "no violation found", "unknown"]
+
+
+def lines(*results) -> dict[str, Line]:
+    return {line.question: line for card in scorecards(groups(results), compare(results)) for line in card.lines}
+
+
+def checked(evaluation: str, encoder: str, count: int, of: int, status: Status = "no violation found"):
+    one = Estimate(
+        quantity="contradictions", value=count, low=nan, high=nan, n=of, method="counted; no interval",
+        unit="certificates", claim=Claim.LOWER, of="certificates that do not hold", better="lower",
+    )  # fmt: skip
+    verdict = Verdict(question="Does every certificate withstand attack?", status=status, reason="counted")
+    return result(evaluation, encoder, Findings(ids=("x",) * 60, estimates=(one,), verdicts=(verdict,)), ())
+
+
+def masked(encoder: str, wins: int, status: Status, n: int = 60):
+    values = np.r_[np.ones(wins), np.zeros(n - wins)]
+    found = [
+        series(quantity, {}, own, "share of samples", Claim.ESTIMATE, "failed checks")
+        for quantity, own in (("score_only_wins", values), ("zero_gradient_share", np.zeros(n)))
+    ]
+    verdict = Verdict(question="Do attacks with gradients find at least as much?", status=status, reason="counted")
+    estimates = tuple(summarise(own, "mean", "lower") for own in found)
+    return result("masking", encoder, Findings(ids=("x",) * n, estimates=estimates, verdicts=(verdict,)), ())
+
+
+def test_an_attack_is_judged_by_its_worst_case_and_all_encoders_by_the_same():
+    results = [breakaway("digits-random"), breakaway("digits-robust")]
+    line = lines(*results)["Can an attacker make it mistake images?"]
+    cases: dict[tuple[tuple[str, str], ...], list[float]] = {
+        tuple(e.conditions.items()): [] for e in results[0].estimates if e.quantity == line.quantity
+    }
+    for one in results:
+        for e in one.estimates:
+            if e.quantity == line.quantity:
+                cases[tuple(e.conditions.items())].append(e.value)
+    assert len({tuple(values) for values in cases.values()}) > 2, "vacuous fixture"
+    shown = [answer.value for answer in line.answers]
+    assert sum(shown) == min(map(sum, cases.values()))
+    assert cases[tuple(line.conditions.items())] == shown
+
+
+def test_each_encoder_has_its_standing_among_the_others():
+    results = [breakaway(name) for name in ("digits-random", "digits-contrastive", "digits-robust")]
+    line = lines(*results)["Can an attacker make it mistake images?"]
+    assert [(a.encoder, a.standing) for a in line.answers] == [
+        ("digits-random", "worst"),
+        ("digits-contrastive", "behind"),
+        ("digits-robust", "best"),
+    ]
+    assert all(a.said == "at most" for a in line.answers)
+    alone = lines(breakaway("digits-random"))["Can an attacker make it mistake images?"]
+    assert alone.answers[0].standing == ""
+    equal = displacement("a"), displacement("a").model_copy(update={"encoder": breakaway("twin").encoder})
+    assert {a.standing for a in lines(*equal)["How far can an attacker move it?"].answers} == {"tied"}
+
+
+def test_who_was_not_measured_has_no_number_and_nobody_is_ranked():
+    results = [breakaway("a"), breakaway("b"), displacement("a"), displacement("b"), displacement("c")]
+    answers = lines(*results)["Can an attacker make it mistake images?"].answers
+    assert [a.standing for a in answers] == ["not comparable", "not comparable", "not measured"]
+    assert str(answers[2]) == "not measured"
+
+
+def test_certificates_that_no_attack_entered_held_all_lists_together():
+    held = lines(checked("certified-radius", "a", 0, 100), checked("certified-overlap", "a", 0, 50))
+    (answer,) = held["Do the proofs withstand attack?"].answers
+    assert (answer.standing, answer.value, answer.n) == ("held", 0, 150)
+    broken = lines(checked("certified-radius", "a", 2, 100, "refuted"), checked("certified-overlap", "a", 0, 500))
+    (answer,) = broken["Do the proofs withstand attack?"].answers
+    assert (answer.standing, answer.value, answer.evaluation) == ("refuted", 2, "certified-radius")
+    (answer,) = lines(checked("certified-radius", "a", 0, 0, "unknown"))["Do the proofs withstand attack?"].answers
+    assert answer.standing == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("wins", "status", "standing"),
+    [(0, "no violation found", "no violation found"), (30, "refuted", "refuted"), (1, "unknown", "unknown")],
+)
+def test_gradients_without_a_violation_are_not_called_proved(wins, status, standing):
+    (answer,) = lines(masked("a", wins, status))["Can the gradients be trusted?"].answers
+    assert (answer.standing, answer.value) == (standing, wins / 60)
+
+
+def test_a_question_that_nobody_answers_is_not_asked():
+    assert set(lines(breakaway("a"))) == {"Can an attacker make it mistake images?"}
+    assert scorecards(groups([result("own", "a", Findings(ids=()), ())]), compare([])) == ()
+
+
+def test_warnings_travel_with_the_number():
+    few = impersonation("a", n=20)
+    rate = series("impersonation_rate", {}, np.zeros(20), "share of samples", Claim.LOWER, "rate")
+    few = few.model_copy(
+        update={"findings": few.findings.model_copy(update={"estimates": (summarise(rate, "mean", "lower"),)})}
+    )
+    (answer,) = lines(few)["Can one image be passed off as another?"].answers
+    assert any("copies" in warning for warning in answer.warnings)
+    assert any("20 samples" in warning for warning in answer.warnings)
+    assert "2 warnings" in str(answer)
+
+
+def test_the_same_cells_stand_in_json_and_markdown():
+    results, failures = everything()
+    comparison = compare(results)
+    found = scorecards(groups(results), comparison)
+    again = Report.model_validate_json(report(results, failures, comparison).model_dump_json())
+    assert again.scorecards == found
+    printed = markdown((), found).replace("\\", "")
+    cells = [str(answer) for card in found for line in card.lines for answer in line.answers]
+    assert len(cells) > 7
+    assert all(cell in printed for cell in cells)
+
+
+def test_questions_are_distinct():
+    assert len({question.asked for question in QUESTIONS}) == len(QUESTIONS)
