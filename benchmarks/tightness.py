@@ -64,7 +64,9 @@ def main() -> None:
         ratios, spent = [], []
         for anchor in range(given.anchors):
             began = time.perf_counter()
-            found = radius_bounds(pair_attack(encoder, images, anchor, given.negatives), read_method(given.method), TOLERANCE)
+            found = radius_bounds(
+                pair_attack(encoder, images, anchor, given.negatives), read_method(given.method), TOLERANCE
+            )
             spent.append(time.perf_counter() - began)
             assert (found["lowest"] > 0).all()
             ratios.append(float((found["certified"] / found["attacked"]).mean()))

@@ -102,7 +102,9 @@ def test_the_radius_is_where_the_minimum_reaches_zero(seed: int) -> None:
 def test_what_the_program_takes_for_confused_is_confused() -> None:
     """On a built-in encoder the bracket closes, for the program's own solution is attacked with."""
     two = image_pairs(Population(builtin("digits-robust"), digits(), Run()), [3], 2, 1000)
-    certified, found = certify_and_attack(PairAttack(two, Linf(1.0), AdaptiveAttack(restarts=1, steps=5)), Exact(), 1e-3)
+    certified, found = certify_and_attack(
+        PairAttack(two, Linf(1.0), AdaptiveAttack(restarts=1, steps=5)), Exact(), 1e-3
+    )
     attacked = Linf(1.0).norm(found.points - two.images)
     assert (found.values < 0).all()
     assert (attacked >= certified[0]).all()

@@ -100,9 +100,9 @@ def test_methods_survive_their_spelling(text: str) -> None:
 
 def test_each_attack_is_the_best_at_its_own_aim() -> None:
     population = Population(builtin(), digits(), Run())
-    told = replace(SMALL, published=AdaptiveAttack(), attack=AdaptiveAttack()).pair_bounds(Linf(0.1))
-    pair_attack = told.pair_attack(population, population.choose(8))
-    close, worst = told.close(pair_attack), told.worst(pair_attack)
+    observation = replace(SMALL, published=AdaptiveAttack(), attack=AdaptiveAttack()).pair_bounds(Linf(0.1))
+    pair_attack = observation.pair_attack(population, population.choose(8))
+    close, worst = observation.close(pair_attack), observation.worst(pair_attack)
     targets = population.encode(pair_attack.pairs.negatives.flatten(0, 1).float()).double()
     to_close, to_worst = (
         (pair_attack.pairs.encoder(found.points) - targets).norm(dim=1).mean() for found in (close, worst)

@@ -60,7 +60,9 @@ def test_the_risk_of_a_linear_encoder_is_known(divergence: Divergence, ball: Lin
     found = escape.breakaway_pairs(population, range(12))
     planes = bisector_hyperplanes(divergence, population.codes, population.codes[found.others])
     slope = (planes.normals @ weight.double()).flatten(0, 1)
-    least = planes.signed_distances(population.codes[:, None])[..., 0] - ball.radius * ball.dual_norm(slope).reshape(12, 11)
+    least = planes.signed_distances(population.codes[:, None])[..., 0] - ball.radius * ball.dual_norm(slope).reshape(
+        12, 11
+    )
     assert torch.allclose(found.bound, least, atol=1e-9)
     assert torch.equal(found.certified, least > 0)
     assert (found.passed <= (least < 0)).all()
@@ -158,7 +160,9 @@ def test_many_rows_are_bounded_as_few() -> None:
     rows = torch.randn(3, AT_ONCE, graph.nodes[-1].shape[-1], generator=torch.Generator().manual_seed(0)).double()
     whole = lower_bounds(graph, Crown(), x, Linf(0.05), encoder.domain, rows)
     for image in range(3):
-        one = lower_bounds(graph, Crown(), x[image : image + 1], Linf(0.05), encoder.domain, rows[image : image + 1, -5:])
+        one = lower_bounds(
+            graph, Crown(), x[image : image + 1], Linf(0.05), encoder.domain, rows[image : image + 1, -5:]
+        )
         assert torch.allclose(one[0], whole[image, -5:])
     low, high = lower_and_upper_bounds(graph, Crown(), x, Linf(0.05), encoder.domain, rows[:, :4])
     assert torch.allclose(low, whole[:, :4])

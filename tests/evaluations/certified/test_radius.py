@@ -43,7 +43,9 @@ def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
     population = Population(encoder, images, Run())
     pairs = image_pairs(population, population.choose(5), 4, 100)
     slope = pairs.specifications @ weight.double()
-    expected = pairs.values(pairs.images).reshape(pairs.shape) / unit_ball(name).dual_norm(slope.flatten(0, 1)).reshape(pairs.shape)
+    expected = pairs.values(pairs.images).reshape(pairs.shape) / unit_ball(name).dual_norm(slope.flatten(0, 1)).reshape(
+        pairs.shape
+    )
     certified = certified_radii(pairs, unit_ball(name), Crown(), 1e-6)
     assert (certified <= expected * (1 + 1e-9)).all()
     assert torch.allclose(certified, expected, rtol=1e-3)
@@ -146,6 +148,24 @@ def test_every_attack_stays_in_its_own_ball() -> None:
         assert points.min() >= 0
         assert points.max() <= 1
         assert (pair_attack(eps, "test").values[[0, 1, 3]] < pairs.values(pairs.images)[[0, 1, 3]]).all()
+
+
+def test_trying_a_radius_copies_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    population = Population(builtin(), digits(), Run())
+    pairs = image_pairs(population, [0, 1], 2, 1000)
+    pair_attack = PairAttack(pairs, unit_ball("linf"), QUICK)
+    eps = torch.full((4,), 0.1, dtype=torch.float64)
+    module = UnitBallEncoder(pairs.encoder, pairs.images, eps).eval()
+    copied = Encoder(module, "copied", Domain((1, 8, 8), -1.0, 1.0))
+    noise, start = pairs.noise.fork("test"), torch.zeros_like(pairs.images)
+    expected = module.pixels(QUICK(copied, start, pairs.objective, pair_attack.ball, noise))
+
+    def refuse(*_: object) -> None:
+        pytest.fail("weights were copied")
+
+    monkeypatch.setattr("copy.deepcopy", refuse)
+    assert torch.equal(pair_attack(eps, "test").points, expected)
+    assert pairs.encoder.domain == Domain((1, 8, 8))
 
 
 def test_gradients_pass_the_edge_of_the_range_only_inward() -> None:
