@@ -71,7 +71,7 @@ class CrossCheck:
 def findings(
     population: Population,
     rows: Sequence[int],
-    series: Sequence[Series],
+    all_series: Sequence[Series],
     estimates: Sequence[Estimate],
     checks: Sequence[CrossCheck],
     curves: Sequence[Curve] = (),
@@ -81,7 +81,7 @@ def findings(
     counts = [check.estimate() for check in checks]
     return Findings(
         ids=tuple(population.images.ids[row] for row in rows),
-        series=tuple(series),
+        series=tuple(all_series),
         estimates=(*estimates, *counts),
         curves=tuple(curves),
         verdicts=(verdict(counts, first_witness(checks)), *verdicts),

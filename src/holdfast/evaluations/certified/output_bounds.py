@@ -72,13 +72,13 @@ class OutputBounds:
         raise unsupported(divergence)
 
     def _farthest_cosine(self, pixels: Pixels, codes: Codes) -> Float[Tensor, "b"]:
-        """Return upper bounds of ``1 - cos``."""
+        """Return upper bounds of ``1 - cos`` to the clean codes."""
         own = directions(codes)
-        along = self._lower(pixels, own)
-        apart = self._farthest_within(pixels, codes, across(own, principal(self.encoder, pixels)))
+        t = self._lower(pixels, own)
+        q = self._farthest_within(pixels, codes, across(own, principal(self.encoder, pixels)))
         # Codes that may point anywhere are at most opposite: 1 - cos = 2.
-        turned = torch.where(along > 0, one_minus_cosine(along, apart), 2.0)
-        return torch.where(codes.norm(dim=1) > 0, turned.nan_to_num(nan=2.0), torch.nan)
+        distance = torch.where(t > 0, one_minus_cosine(t, q), 2.0)
+        return torch.where(codes.norm(dim=1) > 0, distance.nan_to_num(nan=2.0), torch.nan)
 
     def _nearest_cosine(self, pixels: Pixels, codes: Codes, to: Codes) -> Float[Tensor, "b"]:
         """Return lower bounds of ``1 - cos`` to the unit codes ``to``: ``cos <= t / sqrt(t^2 + q^2)``, as above."""
@@ -86,11 +86,11 @@ class OutputBounds:
         parallel = ~(rest.norm(dim=1) > ALIKE * codes.norm(dim=1))  # what is left of such codes is rounding
         aside = directions(rest)
         aside = directions(aside - (aside * to).sum(1, keepdim=True) * to)
-        most = -self._lower(pixels, -to)
-        apart = self._lower(pixels, aside).clamp_min(0).masked_fill(parallel, 0.0)
-        turned = torch.where(most > 0, one_minus_cosine(most, apart), 1.0)
-        turned = torch.where(most.isinf(), 0.0, turned)
-        return torch.where(most.isnan(), torch.nan, turned)
+        t = -self._lower(pixels, -to)
+        q = self._lower(pixels, aside).clamp_min(0).masked_fill(parallel, 0.0)
+        distance = torch.where(t > 0, one_minus_cosine(t, q), 1.0)
+        distance = torch.where(t.isinf(), 0.0, distance)
+        return torch.where(t.isnan(), torch.nan, distance)
 
     def _farthest_within(self, pixels: Pixels, codes: Codes, axes: Float[Tensor, "b s d"]) -> Float[Tensor, "b"]:
         """Return upper bounds of the length of ``f(x') - f(x)`` within the space of ``axes``."""
@@ -132,10 +132,10 @@ def directions(codes: Codes) -> Codes:
     return codes / codes.norm(dim=1, keepdim=True)
 
 
-def one_minus_cosine(along: Float[Tensor, "b"], across: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+def one_minus_cosine(t: Float[Tensor, "b"], q: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
     """Return ``1 - t / sqrt(t^2 + q^2)`` without cancellation."""
-    length = torch.hypot(along, across)
-    return torch.where(across.isinf(), 1.0, across * (across / length) / (length + along))
+    length = torch.hypot(t, q)
+    return torch.where(q.isinf(), 1.0, q * (q / length) / (length + t))
 
 
 def units(codes: Codes) -> Float[Tensor, "b d d"]:

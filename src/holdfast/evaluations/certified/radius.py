@@ -88,12 +88,12 @@ class CertifiedRadius(Evaluation):
     def _series(self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]) -> list[Series]:
         by_bounds: Conditions = {"ball": self.norm, "method": str(self.method)}
         by_attack: Conditions = {"ball": self.norm, "attack": str(self.attack)}
-        both, unit, share = {**by_bounds, **by_attack}, f"{self.norm} distance", "certified / attacked"
-        tightness = "certified share of the robust radius"
+        both, unit, ratio = {**by_bounds, **by_attack}, f"{self.norm} distance", "certified / attacked"
+        share = "certified share of the robust radius"
         return [
             series("certified_radius", by_bounds, certified, unit, Claim.LOWER, RADIUS, UNDEFINED),
             series("attacked_radius", by_attack, attacked, unit, Claim.UPPER, RADIUS, UNDEFINED),
-            series("tightness", both, certified / attacked, share, Claim.LOWER, tightness, UNDEFINED),
+            series("tightness", both, certified / attacked, ratio, Claim.LOWER, share, UNDEFINED),
         ]
 
     def _witness(self, population: Population, rows: Sequence[int], observed: Observed, image: int) -> dict[str, str]:
