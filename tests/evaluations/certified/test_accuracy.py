@@ -116,3 +116,10 @@ def test_undefined_pairs_are_left_out_of_an_images_mean() -> None:
     means = series("q", {}, values, "1", Claim.LOWER, "q", UNDEFINED)
     assert means.values[0] == 1.5
     assert means.reasons == {1: UNDEFINED}
+
+
+def test_keys_list_shared_settings_like_an_observations_own() -> None:
+    listed = settings(SMALL.pair_bounds(Linf(0.1)))
+    assert set(listed) == {"ball", "anchors", "negatives", "generate", "method", "published", "attack", "neurons"}
+    assert listed["anchors"] == SMALL.anchors
+    assert listed["attack"] == str(SMALL.attack)
