@@ -22,9 +22,9 @@ from holdfast.core.run import Run
 from holdfast.encoders import load
 from holdfast.encoders.builtin import names
 from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import norm, pairs
+from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
 from holdfast.evaluations.certified.radius import CertifiedRadius
-from holdfast.evaluations.certified.radius_bounds import seen
+from holdfast.evaluations.certified.radius_bounds import radius_bounds
 from holdfast.protocol.population import Population
 
 MEASURED = ("mnist_base", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv3", "cifar10_base_adv4")
@@ -64,7 +64,9 @@ def main() -> None:
         ratios, spent = [], []
         for anchor in range(given.anchors):
             began = time.perf_counter()
-            found = seen(pair_attack(encoder, images, anchor, given.negatives), read_method(given.method), TOLERANCE)
+            found = radius_bounds(
+                pair_attack(encoder, images, anchor, given.negatives), read_method(given.method), TOLERANCE
+            )
             spent.append(time.perf_counter() - began)
             assert (found["lowest"] > 0).all()
             ratios.append(float((found["certified"] / found["attacked"]).mean()))
@@ -81,7 +83,7 @@ def pair_attack(encoder: Encoder, images: Images, anchor: int, count: int) -> Pa
     population = Population(encoder, images, Run())
     following = population.pixels([(anchor + k) % IMAGES for k in range(1, count + 1)])
     return PairAttack(
-        pairs(population, [anchor], count, usual.neurons, following[None]), norm(usual.norm), usual.attack
+        image_pairs(population, [anchor], count, usual.neurons, following[None]), unit_ball(usual.norm), usual.attack
     )
 
 

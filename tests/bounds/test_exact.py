@@ -13,8 +13,8 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Run
 from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import pairs
-from holdfast.evaluations.certified.radius_bounds import bracketed
+from holdfast.evaluations.certified.pairs import image_pairs
+from holdfast.evaluations.certified.radius_bounds import certify_and_attack
 from holdfast.protocol.population import Population
 from tests.bounds.checks import lowest
 from tests.samples import builtin, digits
@@ -101,8 +101,10 @@ def test_the_radius_is_where_the_minimum_reaches_zero(seed: int) -> None:
 @pytest.mark.slow
 def test_what_the_program_takes_for_confused_is_confused() -> None:
     """On a built-in encoder the bracket closes, for the program's own solution is attacked with."""
-    two = pairs(Population(builtin("digits-robust"), digits(), Run()), [3], 2, 1000)
-    certified, found = bracketed(PairAttack(two, Linf(1.0), AdaptiveAttack(restarts=1, steps=5)), Exact(), 1e-3)
+    two = image_pairs(Population(builtin("digits-robust"), digits(), Run()), [3], 2, 1000)
+    certified, found = certify_and_attack(
+        PairAttack(two, Linf(1.0), AdaptiveAttack(restarts=1, steps=5)), Exact(), 1e-3
+    )
     attacked = Linf(1.0).norm(found.points - two.images)
     assert (found.values < 0).all()
     assert (attacked >= certified[0]).all()

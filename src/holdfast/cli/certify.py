@@ -74,7 +74,7 @@ def command(
     with Shown() as shown:
         require_fit(population, "certified")
         progress = partial(shown, f"{population.encoder.name}: certificates")
-        record = certify(population, asked.told(chosen), out, started, progress)
+        record = certify(population, asked.pair_bounds(chosen), out, started, progress)
     _print(record, f"in {chosen} by {method}, each against {min(negatives, len(population.images) - 1)} other images")
     print(f"Certificates: {out / 'certify.json'}")
     if record.contradictions:

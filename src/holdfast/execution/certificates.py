@@ -127,7 +127,7 @@ def _certified(population: Population, told: PairBounds, rows: Sequence[int], fo
         if values[place, weakest] < 0:
             shown = (two.anchors[place], points[place, weakest], two.negatives[place, weakest])
             witness = _keep(dict(zip(SHOWN, shown, strict=True)), two, place, folder)
-            replayed = _replay(population, two.rows[place, weakest], folder / witness)
+            replayed = _replay(population, two.specifications[place, weakest], folder / witness)
         status, reason = _judged(bound[place], values[place], two.defined[place], replayed)
         made.append(
             Certificate(

@@ -12,7 +12,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Findings, Picture, Result
 from holdfast.core.run import Observed, Run
 from holdfast.core.settings import READERS
-from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.observation import Joint, Observation, SharedSettings
 from holdfast.protocol.population import Population
 
 
@@ -81,8 +81,11 @@ class Evaluation(ABC):
 
 
 def settings(thing: Evaluation | Observation) -> dict[str, Any]:
-    """Return the fields of ``thing`` as JSON values, settings objects in their text form."""
-    return {field.name: _plain(getattr(thing, field.name)) for field in fields(thing)}
+    """Return the fields of ``thing`` as JSON values, settings objects in their text form, shared settings one by one."""
+    values = {field.name: getattr(thing, field.name) for field in fields(thing)}
+    shared = [value for value in values.values() if isinstance(value, SharedSettings)]
+    own = {name: _plain(value) for name, value in values.items() if not isinstance(value, SharedSettings)}
+    return own | {field.name: _plain(getattr(one, field.name)) for one in shared for field in fields(one)}
 
 
 def protocol(evaluation: Evaluation, images: Images, run: Run) -> dict[str, Any]:

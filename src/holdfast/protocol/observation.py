@@ -12,6 +12,11 @@ from holdfast.protocol.population import Population
 
 
 @dataclass(frozen=True)
+class SharedSettings:
+    """Settings that several observations have in common, held in one field; keys list them as if each were a field."""
+
+
+@dataclass(frozen=True)
 class Observation(ABC):
     """What is seen of each sample. Evaluations that ask for an equal observation share one computation of it."""
 

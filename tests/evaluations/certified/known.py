@@ -66,7 +66,7 @@ def reference_pairs(folder: Path, name: str, count: int) -> tuple[Pairs, dict[st
         ids=tuple((str(row), *map(str, line)) for row, line in enumerate(near)),
         anchors=pixels[:count],
         negatives=pixels[torch.tensor(near)],
-        rows=torch.tensor(bounds["C_f64"])[:count],
+        specifications=torch.tensor(bounds["C_f64"])[:count],
         noise=Noise.of(0, [f"{row} {k}" for row in range(count) for k in range(near.shape[1])]),
     )
     return pairs, {"crown": bounds["radius_clip_f64"][:count], "attacked": other}

@@ -13,9 +13,9 @@ from holdfast.core.balls import L2, Linf
 from holdfast.core.records import Claim
 from holdfast.core.run import Run
 from holdfast.evaluations.certified.accuracy import InstanceAccuracy
-from holdfast.evaluations.certified.findings import over_negatives
+from holdfast.evaluations.certified.findings import series
 from holdfast.evaluations.certified.negatives import generated
-from holdfast.evaluations.certified.pairs import UNDEFINED, norm, pairs
+from holdfast.evaluations.certified.pairs import UNDEFINED, image_pairs, unit_ball
 from holdfast.execution.request import build
 from holdfast.protocol.evaluation import settings
 from holdfast.protocol.population import Population
@@ -30,9 +30,9 @@ SMALL = InstanceAccuracy(
 def test_the_accuracy_of_a_linear_encoder_is_known() -> None:
     encoder, images, weight = linear_case()
     population = Population(encoder, images, Run())
-    two = pairs(population, population.choose(12), 4, 100)
-    slope = norm("linf").dual_norm((two.rows @ weight.double()).flatten(0, 1))
-    radii = (two.values(two.images) / slope).reshape(two.shape)
+    pairs = image_pairs(population, population.choose(12), 4, 100)
+    slope = unit_ball("linf").dual_norm((pairs.specifications @ weight.double()).flatten(0, 1))
+    radii = (pairs.values(pairs.images) / slope).reshape(pairs.shape)
     eps = float(radii.median()) * 1.0001
     measured = replace(SMALL, balls=(Linf(eps),), anchors=12, negatives=4)(encoder, images)
     certified, _, direct = measured.series
@@ -100,9 +100,9 @@ def test_methods_survive_their_spelling(text: str) -> None:
 
 def test_each_attack_is_the_best_at_its_own_aim() -> None:
     population = Population(builtin(), digits(), Run())
-    told = replace(SMALL, published=AdaptiveAttack(), attack=AdaptiveAttack()).told(Linf(0.1))
-    pair_attack = told.pair_attack(population, population.choose(8))
-    close, worst = told.close(pair_attack), told.worst(pair_attack)
+    observation = replace(SMALL, published=AdaptiveAttack(), attack=AdaptiveAttack()).pair_bounds(Linf(0.1))
+    pair_attack = observation.pair_attack(population, population.choose(8))
+    close, worst = observation.close(pair_attack), observation.worst(pair_attack)
     targets = population.encode(pair_attack.pairs.negatives.flatten(0, 1).float()).double()
     to_close, to_worst = (
         (pair_attack.pairs.encoder(found.points) - targets).norm(dim=1).mean() for found in (close, worst)
@@ -113,6 +113,13 @@ def test_each_attack_is_the_best_at_its_own_aim() -> None:
 
 def test_undefined_pairs_are_left_out_of_an_images_mean() -> None:
     values = torch.tensor([[1.0, torch.nan, 2.0], [torch.nan] * 3])
-    series = over_negatives("q", {}, values, "1", Claim.LOWER, "q")
-    assert series.values[0] == 1.5
-    assert series.reasons == {1: UNDEFINED}
+    means = series("q", {}, values, "1", Claim.LOWER, "q", UNDEFINED)
+    assert means.values[0] == 1.5
+    assert means.reasons == {1: UNDEFINED}
+
+
+def test_keys_list_shared_settings_like_an_observations_own() -> None:
+    listed = settings(SMALL.pair_bounds(Linf(0.1)))
+    assert set(listed) == {"ball", "anchors", "negatives", "generate", "method", "published", "attack", "neurons"}
+    assert listed["anchors"] == SMALL.anchors
+    assert listed["attack"] == str(SMALL.attack)

@@ -23,7 +23,8 @@ from holdfast.core.records import Claim
 from holdfast.core.run import Run
 from holdfast.evaluations.certified.bisector_hyperplanes import bisector_hyperplanes
 from holdfast.evaluations.certified.breakaway import UNDEFINED, BreakawayBounds, CertifiedBreakaway
-from holdfast.evaluations.certified.linear_bounds import AT_ONCE, lower, spans
+from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.linear_bounds import AT_ONCE, lower_and_upper_bounds, lower_bounds
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast, linear_case
 from tests.samples import builtin, digits, published
@@ -45,8 +46,8 @@ def test_a_plane_parts_the_codes_nearer_to_one_image_from_those_nearer_to_the_ot
             for p in range(10):
                 code = moved[b, p][None]
                 closer = divergence(code, others[b, m][None]) < divergence(code, own[b][None])
-                assert bool(planes.sides(moved)[b, m, p] < 0) == bool(closer)
-    assert 0 < (planes.sides(moved) < 0).double().mean() < 1, "vacuous"
+                assert bool(planes.signed_distances(moved)[b, m, p] < 0) == bool(closer)
+    assert 0 < (planes.signed_distances(moved) < 0).double().mean() < 1, "vacuous"
 
 
 @both
@@ -55,11 +56,13 @@ def test_the_risk_of_a_linear_encoder_is_known(divergence: Divergence, ball: Lin
     """In a ball that meets no edge of the range, bounds and attacks agree with the closed form, pair by pair."""
     encoder, images, weight = linear_case()
     population = Population(encoder, images, Run(precision="float64"))
-    escape = BreakawayBounds(ball, divergence, 12, 11, 11, Crown(), AdaptiveAttack(), 100)
-    found = escape.escapes(population, range(12))
+    escape = BreakawayBounds(Certification(12, Crown(), AdaptiveAttack(), 100), ball, divergence, 11, 11)
+    found = escape.breakaway_pairs(population, range(12))
     planes = bisector_hyperplanes(divergence, population.codes, population.codes[found.others])
     slope = (planes.normals @ weight.double()).flatten(0, 1)
-    least = planes.sides(population.codes[:, None])[..., 0] - ball.radius * ball.dual_norm(slope).reshape(12, 11)
+    least = planes.signed_distances(population.codes[:, None])[..., 0] - ball.radius * ball.dual_norm(slope).reshape(
+        12, 11
+    )
     assert torch.allclose(found.bound, least, atol=1e-9)
     assert torch.equal(found.certified, least > 0)
     assert (found.passed <= (least < 0)).all()
@@ -97,9 +100,8 @@ def test_the_bracket_is_in_order_and_its_ends_say_what_they_are() -> None:
 
 def test_no_point_of_the_ball_is_where_a_certificate_says_that_none_is() -> None:
     population = Population(builtin(), digits(100), Run(precision="float64"))
-    found = BreakawayBounds(Linf(0.08), L2Distance(), 4, 99, 3, Crown(), AdaptiveAttack(), 1000).escapes(
-        population, range(4)
-    )
+    certification = Certification(4, Crown(), AdaptiveAttack(), 1000)
+    found = BreakawayBounds(certification, Linf(0.08), L2Distance(), 99, 3).breakaway_pairs(population, range(4))
     assert 0.2 < found.certified.double().mean() < 1, "vacuous"
     generator = torch.Generator().manual_seed(0)
     for row in range(4):
@@ -156,11 +158,13 @@ def test_many_rows_are_bounded_as_few() -> None:
     encoder, x = builtin(), digits().pixels(range(3)).double()
     graph = trace(encoder, torch.float64)
     rows = torch.randn(3, AT_ONCE, graph.nodes[-1].shape[-1], generator=torch.Generator().manual_seed(0)).double()
-    whole = lower(graph, Crown(), x, Linf(0.05), encoder.domain, rows)
+    whole = lower_bounds(graph, Crown(), x, Linf(0.05), encoder.domain, rows)
     for image in range(3):
-        one = lower(graph, Crown(), x[image : image + 1], Linf(0.05), encoder.domain, rows[image : image + 1, -5:])
+        one = lower_bounds(
+            graph, Crown(), x[image : image + 1], Linf(0.05), encoder.domain, rows[image : image + 1, -5:]
+        )
         assert torch.allclose(one[0], whole[image, -5:])
-    low, high = spans(graph, Crown(), x, Linf(0.05), encoder.domain, rows[:, :4])
+    low, high = lower_and_upper_bounds(graph, Crown(), x, Linf(0.05), encoder.domain, rows[:, :4])
     assert torch.allclose(low, whole[:, :4])
     assert (low < high).all()
 
@@ -185,5 +189,5 @@ def test_risks_are_those_of_an_independent_program(
     codes = encoder(x)
     planes = bisector_hyperplanes(L2Distance(), codes[:10], codes[10:].expand(10, -1, -1))
     graph = trace(encoder, torch.float64)
-    bound = lower(graph, Crown(joint=False), x[:10], Linf(eps), encoder.domain, planes.normals) - planes.offsets
+    bound = lower_bounds(graph, Crown(joint=False), x[:10], Linf(eps), encoder.domain, planes.normals) - planes.offsets
     assert low <= (bound <= 0).double().mean() <= high

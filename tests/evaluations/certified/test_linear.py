@@ -20,10 +20,11 @@ from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.records import Claim
 from holdfast.core.run import Run
+from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.head import classifier, margins, trained
 from holdfast.evaluations.certified.linear import UNDEFINED, UNLABELLED, Linear, LinearRadius, separate_radii
-from holdfast.evaluations.certified.linear_bounds import lower
-from holdfast.evaluations.certified.pairs import norm
+from holdfast.evaluations.certified.linear_bounds import lower_bounds
+from holdfast.evaluations.certified.pairs import unit_ball
 from holdfast.evaluations.certified.radius_bounds import certified_radii
 from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
@@ -56,16 +57,16 @@ def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
     logits = x.flatten(1) @ slope.T
     places = logits.argmax(1)
     assert told.right(x, places).all()
-    two = margins(told, x, places, x, Noise.of(0, [str(k) for k in range(36)]))
+    pairs = margins(told, x, places, x, Noise.of(0, [str(k) for k in range(36)]))
     expected = torch.full((12,), torch.inf).double()
     for k, y in enumerate(places.tolist()):
         for j in set(range(4)) - {y}:
-            size = norm(name).dual_norm((slope[y] - slope[j])[None])[0]
+            size = unit_ball(name).dual_norm((slope[y] - slope[j])[None])[0]
             expected[k] = torch.minimum(expected[k], (logits[k, y] - logits[k, j]) / size)
-    observation = Linear(name, 12, 3, Crown(), 1e-6, AdaptiveAttack(), 10)
-    inside = expected < 0.3 * norm(name).norm(x[:1] * 0 + 1)[0]  # the range of pixels cuts no wider ball
+    observation = Linear(Certification(12, Crown(), AdaptiveAttack(), 10), name, 3, 1e-6)
+    inside = expected < 0.3 * unit_ball(name).norm(x[:1] * 0 + 1)[0]  # the range of pixels cuts no wider ball
     assert inside.sum() > 3, "vacuous"
-    seen = observation.radii(two, told, places)
+    seen = observation.radii(pairs, told, places)
     assert (seen["certified"] >= expected * (1 - 1e-3) - 1e-4).all()
     narrow = expected < 0.4
     assert torch.allclose(seen["certified"][narrow], expected[narrow], rtol=2e-3, atol=1e-4)
@@ -84,16 +85,16 @@ def test_bounding_logits_one_by_one_gives_less() -> None:
     kept = told.right(x, places)
     x, places = x[kept], places[kept]
     assert len(x) > 10
-    two = margins(told, x, places, x, Noise.of(0, [str(k) for k in range(2 * len(x))]))
-    joint = certified_radii(two, norm("linf"), Crown(), 1e-4).amin(1)
-    apart = separate_radii(two, told, places, norm("linf"), Crown(), 1e-4)
+    pairs = margins(told, x, places, x, Noise.of(0, [str(k) for k in range(2 * len(x))]))
+    joint = certified_radii(pairs, unit_ball("linf"), Crown(), 1e-4).amin(1)
+    apart = separate_radii(pairs, told, places, unit_ball("linf"), Crown(), 1e-4)
     assert (apart < joint).all()
     eye = torch.eye(3).double()
     for k in range(3):  # at its radius the least own logit is proved to exceed the largest others, and not much beyond
         for share, holds in ((0.999, True), (1.01, False)):
-            ball = type(norm("linf"))(float(apart[k]) * share)
+            ball = type(unit_ball("linf"))(float(apart[k]) * share)
             rows = torch.cat([eye[places[k]][None], -eye])[None]
-            found = lower(told.graph, Crown(), x[k : k + 1], ball, told.encoder.domain, rows)[0]
+            found = lower_bounds(told.graph, Crown(), x[k : k + 1], ball, told.encoder.domain, rows)[0]
             others = [j for j in range(3) if j != places[k]]
             assert bool((found[0] + found[1:][others] > 0).all()) == holds
 
@@ -188,7 +189,7 @@ def test_published_heads_are_understated_by_separate_bounds(reference: Path, nam
     right = told.right(x, labels)
     assert right.double().mean() > 0.8
     x, labels = x[right], labels[right]
-    two = margins(told, x[:4], labels[:4], x, Noise.of(0, [str(k) for k in range(36)]))
-    joint = certified_radii(two, norm("linf"), Crown(), 1e-3).amin(1)
-    apart = separate_radii(two, told, labels[:4], norm("linf"), Crown(), 1e-3)
+    pairs = margins(told, x[:4], labels[:4], x, Noise.of(0, [str(k) for k in range(36)]))
+    joint = certified_radii(pairs, unit_ball("linf"), Crown(), 1e-3).amin(1)
+    apart = separate_radii(pairs, told, labels[:4], unit_ball("linf"), Crown(), 1e-3)
     assert (1.05 * apart < joint).all()

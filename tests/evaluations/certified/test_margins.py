@@ -15,7 +15,7 @@ from holdfast.core.records import Claim
 from holdfast.core.run import Run
 from holdfast.evaluations.certified.margins import NO_FIT, NO_LABEL, MarginDistribution, foreign, negatives, similarity
 from holdfast.evaluations.certified.tails import fit
-from holdfast.evaluations.certified.theorems import TheoremCounts, by_head, by_similarity, judged
+from holdfast.evaluations.certified.theorems import TheoremCounts, by_head, by_similarity, theorem_verdict
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast
 from tests.evaluations.certified.test_linear import labelled
@@ -33,10 +33,10 @@ def test_the_fit_finds_the_law_that_made_the_values(shape: float, scale: float) 
     assert law is not None
     assert law.shape == pytest.approx(shape, rel=0.05)
     assert law.scale == pytest.approx(scale, rel=0.05)
-    assert law.gap < 0.025
+    assert law.misfit < 0.025
     few = fit(values[:20])
     assert few is not None
-    assert law.gap < few.gap < 0.4
+    assert law.misfit < few.misfit < 0.4
 
 
 def test_no_other_law_is_more_likely() -> None:
@@ -108,11 +108,14 @@ def test_verdicts_follow_the_counts() -> None:
     def counts(*values: int) -> TheoremCounts:
         return TheoremCounts(*(torch.tensor([value]) for value in values))
 
-    assert judged("?", counts(4, 3, 1)).status == "refuted"
-    assert judged("?", counts(4, 4, 0)).status == "proved"
-    assert judged("?", counts(4, 3, 0)).status == "unknown"
-    assert judged("?", counts(0, 0, 0)).status == "unknown"
-    assert judged("?", counts(4, 2, 2), sides=2).reason == "of 2 comparisons 1 provably obey and 1 provably do not"
+    assert theorem_verdict("?", counts(4, 3, 1)).status == "refuted"
+    assert theorem_verdict("?", counts(4, 4, 0)).status == "proved"
+    assert theorem_verdict("?", counts(4, 3, 0)).status == "unknown"
+    assert theorem_verdict("?", counts(0, 0, 0)).status == "unknown"
+    assert (
+        theorem_verdict("?", counts(4, 2, 2), sides=2).reason
+        == "of 2 comparisons 1 provably obey and 1 provably do not"
+    )
 
 
 def test_the_report_is_in_order() -> None:

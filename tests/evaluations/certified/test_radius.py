@@ -22,9 +22,9 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim
 from holdfast.core.run import Run
 from holdfast.evaluations.certified.accuracy import InstanceAccuracy
-from holdfast.evaluations.certified.findings import label_share
+from holdfast.evaluations.certified.findings import CrossCheck, label_share, verdict
 from holdfast.evaluations.certified.pair_attack import PairAttack, UnitBallEncoder
-from holdfast.evaluations.certified.pairs import UNDEFINED, norm, pairs
+from holdfast.evaluations.certified.pairs import UNDEFINED, image_pairs, unit_ball
 from holdfast.evaluations.certified.radius import CertifiedRadius
 from holdfast.evaluations.certified.radius_bounds import certified_radii, cross_check, nearest_confusion
 from holdfast.execution.store import Store
@@ -41,14 +41,16 @@ SMALL = CertifiedRadius(anchors=6, negatives=3, tolerance=1e-3, attack=QUICK)
 def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
     encoder, images, weight = linear_case()
     population = Population(encoder, images, Run())
-    two = pairs(population, population.choose(5), 4, 100)
-    slope = two.rows @ weight.double()
-    expected = two.values(two.images).reshape(two.shape) / norm(name).dual_norm(slope.flatten(0, 1)).reshape(two.shape)
-    certified = certified_radii(two, norm(name), Crown(), 1e-6)
+    pairs = image_pairs(population, population.choose(5), 4, 100)
+    slope = pairs.specifications @ weight.double()
+    expected = pairs.values(pairs.images).reshape(pairs.shape) / unit_ball(name).dual_norm(slope.flatten(0, 1)).reshape(
+        pairs.shape
+    )
+    certified = certified_radii(pairs, unit_ball(name), Crown(), 1e-6)
     assert (certified <= expected * (1 + 1e-9)).all()
     assert torch.allclose(certified, expected, rtol=1e-3)
-    found = nearest_confusion(PairAttack(two, norm(name), QUICK), certified)
-    sizes = norm(name).norm(found.points - two.images).reshape(two.shape)
+    found = nearest_confusion(PairAttack(pairs, unit_ball(name), QUICK), certified)
+    sizes = unit_ball(name).norm(found.points - pairs.images).reshape(pairs.shape)
     assert (found.values < 0).all()
     assert (sizes >= expected * (1 - 1e-9)).all()
     assert torch.allclose(sizes, expected, rtol=0.05)
@@ -57,17 +59,17 @@ def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
 def test_the_bracket_holds_its_images_and_shows_a_confusion() -> None:
     """The attacked point confuses the module itself, in the precision that users run it in."""
     population = Population(builtin("digits-robust"), digits(), Run())
-    two = pairs(population, population.choose(5), 3, 1000)
-    pair_attack = PairAttack(two, norm("linf"), QUICK)
-    certified = certified_radii(two, pair_attack.ball, Crown(), 1e-4)
+    pairs = image_pairs(population, population.choose(5), 3, 1000)
+    pair_attack = PairAttack(pairs, unit_ball("linf"), QUICK)
+    certified = certified_radii(pairs, pair_attack.ball, Crown(), 1e-4)
     found = nearest_confusion(pair_attack, certified)
-    attacked = pair_attack.sizes(found.points).reshape(two.shape)
+    attacked = pair_attack.sizes(found.points).reshape(pairs.shape)
     assert (certified > 0.02).all()
     assert (certified < attacked).all()
     assert found.points.min() >= 0
     assert found.points.max() <= 1
     code = population.encoder(found.points.float())
-    own, other = (population.encoder(pixels.float()) for pixels in (two.images, two.negatives.flatten(0, 1)))
+    own, other = (population.encoder(pixels.float()) for pixels in (pairs.images, pairs.negatives.flatten(0, 1)))
     further = torch.cosine_similarity(code, other) - torch.cosine_similarity(code, own)
     assert (further > -1e-6).all()
 
@@ -129,24 +131,41 @@ def test_honest_certificates_leave_no_contradiction() -> None:
 
 
 def test_of_no_certificates_nothing_is_known() -> None:
-    from holdfast.evaluations.certified.findings import contradictions, verdict
-
     none = torch.zeros(2, 3, dtype=torch.bool)
-    assert verdict([contradictions(none, 0, {})], {}).status == "unknown"
-    assert verdict([contradictions(none, 51_462, {})], {}).reason.startswith("contradictions: 0 of 51,462 certificates")
+    assert verdict([CrossCheck(none, none, {}).estimate()], {}).status == "unknown"
+    many = CrossCheck(none, torch.tensor(51_462), {}).estimate()
+    assert verdict([many], {}).reason.startswith("contradictions: 0 of 51,462 certificates")
 
 
 def test_every_attack_stays_in_its_own_ball() -> None:
     population = Population(builtin(), digits(), Run())
-    two = pairs(population, [0, 1], 2, 1000)
+    pairs = image_pairs(population, [0, 1], 2, 1000)
     eps = torch.tensor([0.01, 0.3, 0.0, 1.5], dtype=torch.float64)
     for name in BALLS:
-        pair_attack = PairAttack(two, norm(name), QUICK)
+        pair_attack = PairAttack(pairs, unit_ball(name), QUICK)
         points = pair_attack(eps, "test").points
         assert (pair_attack.sizes(points) <= eps * (1 + 1e-9)).all()
         assert points.min() >= 0
         assert points.max() <= 1
-        assert (pair_attack(eps, "test").values[[0, 1, 3]] < two.values(two.images)[[0, 1, 3]]).all()
+        assert (pair_attack(eps, "test").values[[0, 1, 3]] < pairs.values(pairs.images)[[0, 1, 3]]).all()
+
+
+def test_trying_a_radius_copies_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    population = Population(builtin(), digits(), Run())
+    pairs = image_pairs(population, [0, 1], 2, 1000)
+    pair_attack = PairAttack(pairs, unit_ball("linf"), QUICK)
+    eps = torch.full((4,), 0.1, dtype=torch.float64)
+    module = UnitBallEncoder(pairs.encoder, pairs.images, eps).eval()
+    copied = Encoder(module, "copied", Domain((1, 8, 8), -1.0, 1.0))
+    noise, start = pairs.noise.fork("test"), torch.zeros_like(pairs.images)
+    expected = module.pixels(QUICK(copied, start, pairs.objective, pair_attack.ball, noise))
+
+    def refuse(*_: object) -> None:
+        pytest.fail("weights were copied")
+
+    monkeypatch.setattr("copy.deepcopy", refuse)
+    assert torch.equal(pair_attack(eps, "test").points, expected)
+    assert pairs.encoder.domain == Domain((1, 8, 8))
 
 
 def test_gradients_pass_the_edge_of_the_range_only_inward() -> None:
@@ -203,8 +222,8 @@ def test_unknown_norms_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["mnist_base", "mnist_cnn_4layer_a_adv1"])
 def test_radii_are_those_of_independent_programs(reference: Path, name: str) -> None:
-    two, expected = reference_pairs(reference, name, 3)
-    certified = certified_radii(two, norm("linf"), Crown(), 1e-4)
+    pairs, expected = reference_pairs(reference, name, 3)
+    certified = certified_radii(pairs, unit_ball("linf"), Crown(), 1e-4)
     assert (certified >= torch.tensor(expected["crown"]) - 1.1e-4).all()
     assert (certified < torch.tensor(expected["attacked"])).all()
 
@@ -219,9 +238,9 @@ def test_radii_are_those_of_independent_programs(reference: Path, name: str) -> 
     ],
 )
 def test_mean_radii_of_a_hundred_pairs(reference: Path, name: str, certified_mean: float, attacked_mean: float) -> None:
-    two, expected = reference_pairs(reference, name, 20)
-    pair_attack = PairAttack(two, norm("linf"), AdaptiveAttack(restarts=2, steps=50))
-    certified = certified_radii(two, pair_attack.ball, Crown(), 1e-5)
+    pairs, expected = reference_pairs(reference, name, 20)
+    pair_attack = PairAttack(pairs, unit_ball("linf"), AdaptiveAttack(restarts=2, steps=50))
+    certified = certified_radii(pairs, pair_attack.ball, Crown(), 1e-5)
     # The bound of one pair is zero once more, just below the root that bisection found.
     assert (certified >= torch.tensor(expected["crown"]) - 1.1e-4).all()
     assert certified.mean().item() == pytest.approx(certified_mean, abs=1.5e-4)

@@ -1,7 +1,7 @@
-"""The planes in code space between an image and others: past one, a code is closer to the other image than to its own.
+"""The hyperplanes in code space between an image and others: past one, a code is closer to the other image than to its own.
 
-Under l2 ``d(z, f(x')) < d(z, f(x))`` means ``n . z < c`` for ``n`` along ``f(x) - f(x')`` and ``c`` its value half the
-way; under cosine ``n . z < 0`` for ``n`` along ``u(x) - u(x')``, with unit codes ``u``.
+Under l2 ``d(z, f(x')) < d(z, f(x))`` means ``n . z < c`` for ``n`` along ``f(x) - f(x')`` and ``c`` the value of ``n . z``
+half the way between them; under cosine ``n . z < 0`` for ``n`` along ``u(x) - u(x')``, with unit codes ``u``.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 
 ALIKE = 1e-6
-"""Distance of two codes, as a share of their length, up to which rounding may be all that tells them apart."""
+"""Distance of two codes, as a share of their length, up to which they may differ by rounding alone."""
 
 
 @dataclass(frozen=True)
 class BisectorHyperplanes:
-    """Planes between ``b`` codes and ``m`` others each: unit ``normals``, and how far each lies from the origin."""
+    """Hyperplanes between ``b`` codes and ``m`` others each: ``n . z = c`` with unit ``normals`` and ``offsets`` ``c``."""
 
     normals: Float[Tensor, "b m d"]
     offsets: Float[Tensor, "b m"]
     defined: Bool[Tensor, "b m"]
 
-    def sides(self, codes: Float[Tensor, "b p d"]) -> Float[Tensor, "b m p"]:
-        """Return how far each of ``p`` codes is on its own side of each plane; negative where it is past it."""
+    def signed_distances(self, codes: Float[Tensor, "b p d"]) -> Float[Tensor, "b m p"]:
+        """Return how far each of ``p`` codes is from each hyperplane; negative where it is closer to the other."""
         return self.normals @ codes.mT - self.offsets[..., None]
 
 
 def bisector_hyperplanes(divergence: Divergence, own: Codes, others: Float[Tensor, "b m d"]) -> BisectorHyperplanes:
-    """Return the planes at which a code is as close to each of ``others`` as to its ``own`` image.
+    """Return the hyperplanes at which a code is as close to each of ``others`` as to its ``own`` image.
 
     Raises:
-        HoldfastError: under this divergence they are no planes.
+        HoldfastError: under this divergence they are no hyperplanes.
     """
     if not isinstance(divergence, (L2Distance, Cosine)):
         raise HoldfastError(

@@ -1,8 +1,8 @@
 """Certified breakaway risk: how many other images can an image be carried past, proved from above, attacked from below.
 
 Breakaway asks whether ``d(f(x^), f(x')) < d(f(x^), f(x))`` for an ``x^`` in the ball around ``x`` and another image ``x'``
-(Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). Under l2 and cosine that is a half-space of codes. So a
-bound of one linear function of ``f(x^)`` proves that no ``x^`` at all gets there:
+(Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). Under l2 and cosine such codes fill a half-space. So a
+bound of one linear function of ``f(x^)`` proves that no ``x^`` in the ball reaches it:
 
     share of x' some attack carries x past  <=  worst-case share  <=  share of x' for which there is no proof
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import final
 
 import torch
@@ -29,11 +31,13 @@ from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.bisector_hyperplanes import bisector_hyperplanes
-from holdfast.evaluations.certified.findings import both_ends, counted, series, witness_of
-from holdfast.evaluations.certified.linear_bounds import lower
+from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.findings import CrossCheck, ball_curves, findings, series
+from holdfast.evaluations.certified.linear_bounds import lower_bounds
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, bounded
 from holdfast.evaluations.certified.radius_bounds import cross_check
+from holdfast.evaluations.certified.witness import point_witness
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
@@ -44,14 +48,14 @@ UNDEFINED = "no other image whose code can be told from the image's own, or a ze
 
 @dataclass(frozen=True)
 class BreakawayPairs:
-    """What bounds and attacks say of ``b`` images and ``m`` others each, and the attacked points of each image."""
+    """Bounds and attacks of ``b`` images and ``m`` others each, and the attacked points of each image."""
 
     others: Int[Tensor, "b m"]
     defined: Bool[Tensor, "b m"]
     bound: Float[Tensor, "b m"]
-    """No code in the ball is less far on its own side than that."""
-    reached: Float[Tensor, "b m p"]
-    """How far on its own side each attacked point is."""
+    """Lower bounds of the signed distance to the bisector hyperplane over the ball."""
+    attacked: Float[Tensor, "b m p"]
+    """The signed distance of each attacked point; negative where it is closer to the other image."""
     points: Float[Tensor, "b p *pixels"]
 
     @property
@@ -61,10 +65,10 @@ class BreakawayPairs:
     @property
     def passed(self) -> Bool[Tensor, "b m"]:
         """Which others an attacked point is closer to than to its own image."""
-        return (self.reached < 0).any(2) & self.defined
+        return (self.attacked < 0).any(2) & self.defined
 
     @property
-    def wrong(self) -> Bool[Tensor, "b m"]:
+    def refuted(self) -> Bool[Tensor, "b m"]:
         """Which certificates an attack refutes."""
         return self.certified & self.passed
 
@@ -72,62 +76,59 @@ class BreakawayPairs:
 @final
 @dataclass(frozen=True)
 class BreakawayBounds(Observation):
-    """For each image: of how many others it is certified to stay clear, and how many an attack carries it past."""
+    """For each image: past how many others it certainly cannot be carried, and past how many an attack carries it."""
 
+    certification: Certification
     ball: Ball
     divergence: Divergence
-    anchors: int
     others: int
     rivals: int
-    method: Method
-    attack: Attack
-    neurons: int
     name = "escape"
     version = 2
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.anchors)
+        return population.choose(self.certification.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        found = self.escapes(population, rows)
-        counts = {
-            "defined": found.defined,
-            "certified": found.certified,
-            "passed": found.passed,
-            "wrong": found.wrong,
+        pairs = self.breakaway_pairs(population, rows)
+        return {
+            "defined": pairs.defined.sum(1),
+            "certified": pairs.certified.sum(1),
+            "passed": pairs.passed.sum(1),
+            "wrong": pairs.refuted.sum(1),
         }
-        return {name: flags.sum(1) for name, flags in counts.items()}
 
-    def escapes(self, population: Population, rows: Sequence[int]) -> BreakawayPairs:
-        """Return what can be said of the images at ``rows``."""
-        graph, domain = bounded(population, self.neurons), population.encoder.domain
+    def breakaway_pairs(self, population: Population, rows: Sequence[int]) -> BreakawayPairs:
+        """Return bounds and attacks of the images at ``rows``."""
+        graph, domain = bounded(population, self.certification.neurons), population.encoder.domain
         codes, anchors = population.codes.double(), population.pixels(rows).double()
         others = population.others(rows, self.others)
-        planes = bisector_hyperplanes(self.divergence, codes[list(rows)], codes[others])
-        bound = lower(graph, self.method, anchors, self.ball, domain, planes.normals) - planes.offsets
+        hyperplanes = bisector_hyperplanes(self.divergence, codes[list(rows)], codes[others])
+        normals, method = hyperplanes.normals, self.certification.method
+        bound = lower_bounds(graph, method, anchors, self.ball, domain, normals) - hyperplanes.offsets
         # Those without much of a proof are the most likely to be passed.
         rivals = bound.topk(min(self.rivals, bound.shape[1]), dim=1, largest=False).indices
-        normals = planes.normals.gather(1, rivals[..., None].expand(-1, -1, planes.normals.shape[2]))
-        keys = population.run.noise([population.images.ids[row] for row in rows for _ in rivals[0]])
-        two = Pairs(
+        noise = population.run.noise([population.images.ids[row] for row in rows for _ in rivals[0]])
+        pairs = Pairs(
             encoder=population.encoder.to(population.run.device, torch.float64),
             graph=graph,
             ids=(),
             anchors=anchors,
             negatives=anchors[:, None].expand(-1, rivals.shape[1], *anchors.shape[1:]),
-            rows=normals,
-            noise=keys.fork("escape"),
+            specifications=normals.gather(1, rivals[..., None].expand(-1, -1, normals.shape[2])),
+            noise=noise.fork("escape"),
         )
-        points = worst_points(two, self.ball, self.attack)
+        points = worst_points(pairs, self.ball, self.certification.attack)
         with torch.no_grad():
-            reached = two.encoder.forward(points).unflatten(0, two.shape)
-        return BreakawayPairs(others, planes.defined, bound, planes.sides(reached), points.unflatten(0, two.shape))
+            attacked = pairs.encoder.forward(points).unflatten(0, pairs.shape)
+        distances = hyperplanes.signed_distances(attacked)
+        return BreakawayPairs(others, hyperplanes.defined, bound, distances, points.unflatten(0, pairs.shape))
 
 
-def worst_points(two: Pairs, ball: Ball, attack: Attack) -> Pixels:
+def worst_points(pairs: Pairs, ball: Ball, attack: Attack) -> Pixels:
     """Return for each pair the point with the lowest ``W f`` that ``attack`` and simpler ones find in ``ball``."""
-    radii = torch.full_like(two.rows[..., 0], ball.radius)
-    return cross_check(PairAttack(two, type(ball)(1.0), attack), radii).points
+    radii = torch.full_like(pairs.specifications[..., 0], ball.radius)
+    return cross_check(PairAttack(pairs, type(ball)(1.0), attack), radii).points
 
 
 @final
@@ -155,62 +156,69 @@ class CertifiedBreakaway(Evaluation):
     headline = ("certified_breakaway_risk", "attacked_breakaway_risk")
 
     def observation(self) -> Joint:
-        return Joint(tuple(self._escape(ball, divergence) for ball, divergence in self._cases()))
+        return Joint(tuple(self._bounds(ball, divergence) for ball, divergence in self._cases()))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         found: list[Series] = []
-        summed: list[Estimate] = []
-        counts: list[Estimate] = []
-        proof: dict[str, str] = {}
-        looked = min(self.others, len(population.images) - 1)
+        estimates: list[Estimate] = []
+        checks: list[CrossCheck] = []
+        others = min(self.others, len(population.images) - 1)
         for k, (ball, divergence) in enumerate(self._cases()):
-            seen = {name: observed[f"{k}.{name}"].double() for name in ("defined", "certified", "passed", "wrong")}
-            one = self._series(seen, {"ball": str(ball), "divergence": str(divergence)}, looked)
+            counts = {name: observed[f"{k}.{name}"].double() for name in ("defined", "certified", "passed", "wrong")}
+            one = self._series(counts, {"ball": str(ball), "divergence": str(divergence)}, others)
             found += one
             names = ("certified_breakaway_risk", "attacked_breakaway_risk")
-            summed += [summarise(s, "mean", "lower", name) for s, name in zip(one[:2], names, strict=True)]
+            estimates += [summarise(s, "mean", "lower", name) for s, name in zip(one[:2], names, strict=True)]
             names = ("certified_nearest_neighbour_accuracy", "attacked_nearest_neighbour_accuracy")
-            summed += [summarise(s, "share", "higher", name) for s, name in zip(one[2:], names, strict=True)]
-            counts.append(counted(seen["wrong"], seen["certified"], one[0].conditions))
-            if counts[-1].value and not proof:
-                place = int((seen["wrong"] > 0).nonzero()[0, 0])
-                proof = self._witness(population, rows[place], ball, divergence)
-        return both_ends(population, rows, found, summed, counts, proof, self.balls)
+            estimates += [summarise(s, "share", "higher", name) for s, name in zip(one[2:], names, strict=True)]
+            witness = partial(self._witness, population, rows, ball, divergence)
+            checks.append(CrossCheck(counts["wrong"], counts["certified"], one[0].conditions, witness))
+        return findings(population, rows, found, estimates, checks, ball_curves(estimates, self.balls))
 
-    def _series(self, seen: dict[str, Tensor], case: Conditions, looked: int) -> list[Series]:
-        all_ = seen["defined"]
-        proved, struck = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}
-        kept = f"staying the nearest of {looked} others to oneself, whatever the allowed change"
-        share, clear = (all_ - seen["certified"]) / all_, seen["certified"] == all_
+    def _series(self, counts: dict[str, Tensor], case: Conditions, others: int) -> list[Series]:
+        defined = counts["defined"]
+        by_bounds, by_attack = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}
+        nearest = f"staying the nearest of {others} others to oneself, whatever the allowed change"
+        share, unpassed = (defined - counts["certified"]) / defined, counts["certified"] == defined
+        unit, yes_or_no = "share of other images", "yes or no"
         values = [
-            ("certified_breakaway", proved, share, "share of other images", Claim.UPPER, RISK),
-            ("attacked_breakaway", struck, seen["passed"] / all_, "share of other images", Claim.LOWER, RISK),
-            ("certified_nearest_neighbour", proved, clear.double(), "yes or no", Claim.LOWER, kept),
-            ("attacked_nearest_neighbour", struck, (seen["passed"] == 0).double(), "yes or no", Claim.UPPER, kept),
+            ("certified_breakaway", by_bounds, share, unit, Claim.UPPER, RISK),
+            ("attacked_breakaway", by_attack, counts["passed"] / defined, unit, Claim.LOWER, RISK),
+            ("certified_nearest_neighbour", by_bounds, unpassed.double(), yes_or_no, Claim.LOWER, nearest),
+            (
+                "attacked_nearest_neighbour",
+                by_attack,
+                (counts["passed"] == 0).double(),
+                yes_or_no,
+                Claim.UPPER,
+                nearest,
+            ),
         ]
         return [
-            series(quantity, conditions, numbers.masked_fill(all_ == 0, torch.nan), unit, claim, of, UNDEFINED)
+            series(quantity, conditions, numbers.masked_fill(defined == 0, torch.nan), unit, claim, of, UNDEFINED)
             for quantity, conditions, numbers, unit, claim, of in values
         ]
 
-    def _witness(self, population: Population, row: int, ball: Ball, divergence: Divergence) -> dict[str, str]:
-        """Return the first contradiction of the image at ``row``, found once more."""
-        found = self._escape(ball, divergence).escapes(population, [row])
-        other = int(found.wrong[0].nonzero()[0, 0])
-        point = int(found.reached[0, other].argmin())
+    def _witness(
+        self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
+    ) -> dict[str, str]:
+        row = rows[image]
+        pairs = self._bounds(ball, divergence).breakaway_pairs(population, [row])
+        other = int(pairs.refuted[0].nonzero()[0, 0])
+        point = int(pairs.attacked[0, other].argmin())
         facts = {
             "image": population.images.ids[row],
-            "other": population.images.ids[int(found.others[0, other])],
+            "other": population.images.ids[int(pairs.others[0, other])],
             "divergence": str(divergence),
-            "certified_margin": f"{float(found.bound[0, other]):.3g}",
-            "margin": f"{float(found.reached[0, other, point]):.3g}",
+            "certified_margin": f"{float(pairs.bound[0, other]):.3g}",
+            "margin": f"{float(pairs.attacked[0, other, point]):.3g}",
+            "ball": str(ball),
         }
-        return witness_of(population, row, found.points[0, point], ball, facts)
+        return point_witness(population, row, pairs.points[0, point], ball, facts)
 
-    def _escape(self, ball: Ball, divergence: Divergence) -> BreakawayBounds:
-        return BreakawayBounds(
-            ball, divergence, self.anchors, self.others, self.rivals, self.method, self.attack, self.neurons
-        )
+    def _bounds(self, ball: Ball, divergence: Divergence) -> BreakawayBounds:
+        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
+        return BreakawayBounds(certification, ball, divergence, self.others, self.rivals)
 
     def _cases(self) -> list[tuple[Ball, Divergence]]:
-        return [(ball, divergence) for ball in self.balls for divergence in self.divergences]
+        return list(product(self.balls, self.divergences))

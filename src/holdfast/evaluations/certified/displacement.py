@@ -2,13 +2,15 @@
 
     attacked  <=  max over x^ in the ball of d(f(x^), f(x))  <=  tau
 
-``tau`` is the least bound that linear bounds of the code prove, under l2, linf or cosine (``reach.py``).
+``tau`` is the least bound that linear bounds of the code prove, under l2, linf or cosine (``output_bounds.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import final
 
 import torch
@@ -24,9 +26,11 @@ from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.findings import both_ends, counted, series, witness_of
+from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.findings import CrossCheck, ball_curves, findings, series
 from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.pairs import bounded
+from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
 from holdfast.protocol.evaluation import Evaluation
@@ -36,7 +40,7 @@ from holdfast.protocol.population import Population
 WORST = "displacement of the representation by the worst allowed change"
 UNDEFINED = "a zero code has no direction, or all codes are one"
 ROUNDING = 1e-9
-"""Share of a bound, and of 1, by which an attack may pass it in float64 before it is called refuted."""
+"""Share of a bound, and of 1, by which an attack may exceed it in float64 before it counts as refuted."""
 
 
 @final
@@ -44,37 +48,35 @@ ROUNDING = 1e-9
 class DisplacementBounds(Observation):
     """For each image: how far its code can be moved at most, as proved, and how far an attack moves it."""
 
+    certification: Certification
     ball: Ball
     divergence: Divergence
-    anchors: int
-    method: Method
-    attack: Attack
-    neurons: int
     name = "moved"
     version = 2
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.anchors)
+        return population.choose(self.certification.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        encoder, pixels = exact(population, rows)
-        reach = OutputBounds(encoder, bounded(population, self.neurons), self.method, self.ball)
-        points = farthest_found(population, rows, self.divergence, self.attack, self.ball)
+        encoder, pixels = in_float64(population, rows)
+        graph = bounded(population, self.certification.neurons)
+        bounds = OutputBounds(encoder, graph, self.certification.method, self.ball)
+        points = farthest_attacked(population, rows, self.divergence, self.certification.attack, self.ball)
         with torch.no_grad():
             attacked = self.divergence(encoder.forward(points), encoder.forward(pixels))
-        return {"certified": reach.farthest(self.divergence, pixels), "attacked": attacked}
+        return {"certified": bounds.farthest(self.divergence, pixels), "attacked": attacked}
 
 
-def exact(population: Population, rows: Sequence[int]) -> tuple[Encoder, Pixels]:
+def in_float64(population: Population, rows: Sequence[int]) -> tuple[Encoder, Pixels]:
     """Return the encoder and the images at ``rows`` in float64."""
     return population.encoder.to(population.run.device, torch.float64), population.pixels(rows).double()
 
 
-def farthest_found(
+def farthest_attacked(
     population: Population, rows: Sequence[int], divergence: Divergence, attack: Attack, ball: Ball
 ) -> Pixels:
     """Return points in the balls around the images at ``rows`` whose codes ``attack`` moved as far as it could."""
-    encoder, pixels = exact(population, rows)
+    encoder, pixels = in_float64(population, rows)
     noise = population.run.noise([population.images.ids[row] for row in rows]).fork("moved")
     return attack(encoder, pixels, Away(divergence)(AttackContext(encoder, pixels, noise)), ball, noise)
 
@@ -102,71 +104,64 @@ class CertifiedDisplacement(Evaluation):
     headline = ("certified_displacement", "attacked_displacement")
 
     def observation(self) -> Joint:
-        return Joint(
-            tuple(
-                DisplacementBounds(ball, divergence, self.anchors, self.method, self.attack, self.neurons)
-                for ball, divergence in self._cases()
-            )
-        )
+        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
+        return Joint(tuple(DisplacementBounds(certification, ball, divergence) for ball, divergence in self._cases()))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         found: list[Series] = []
         estimates: list[Estimate] = []
-        counts: list[Estimate] = []
-        proof: dict[str, str] = {}
+        checks: list[CrossCheck] = []
         for k, (ball, divergence) in enumerate(self._cases()):
             certified, attacked = observed[f"{k}.certified"].double(), observed[f"{k}.attacked"].double()
             case: Conditions = {"ball": str(ball), "divergence": str(divergence)}
-            one = self._series(certified, attacked, typical(population, divergence), case)
+            one = self._series(certified, attacked, median_distance(population, divergence), case)
             found += one
             estimates += [summarise(s, "mean", "lower" if s.unit == SHARE else "neither") for s in one]
-            wrong = refuted(certified, attacked)
-            counts.append(counted(wrong, certified.isfinite(), {**case, "method": str(self.method)}))
-            if counts[-1].value and not proof:
-                proof = self._witness(population, rows, wrong, k)
-        return both_ends(population, rows, found, estimates, counts, proof, self.balls)
+            refuted, by_bounds = exceeds(attacked, certified), {**case, "method": str(self.method)}
+            witness = partial(self._witness, population, rows, ball, divergence)
+            checks.append(CrossCheck(refuted, certified.isfinite(), by_bounds, witness))
+        return findings(population, rows, found, estimates, checks, ball_curves(estimates, self.balls))
 
     def _series(self, certified: Tensor, attacked: Tensor, scale: float, case: Conditions) -> list[Series]:
-        proved, struck = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}
+        by_bounds, by_attack = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}
         unit = f"{case['divergence']} distance"
         values = [
-            ("certified_displacement", proved, certified / scale, SHARE, Claim.UPPER),
-            ("attacked_displacement", struck, attacked / scale, SHARE, Claim.LOWER),
-            ("certified_tau", proved, certified, unit, Claim.UPPER),
-            ("attacked_tau", struck, attacked, unit, Claim.LOWER),
+            ("certified_displacement", by_bounds, certified / scale, SHARE, Claim.UPPER),
+            ("attacked_displacement", by_attack, attacked / scale, SHARE, Claim.LOWER),
+            ("certified_tau", by_bounds, certified, unit, Claim.UPPER),
+            ("attacked_tau", by_attack, attacked, unit, Claim.LOWER),
         ]
         return [series(name, where, v, unit, claim, WORST, UNDEFINED) for name, where, v, unit, claim in values]
 
     def _witness(
-        self, population: Population, rows: Sequence[int], wrong: Bool[Tensor, "b"], case: int
+        self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
     ) -> dict[str, str]:
-        """Return the first contradiction, found once more."""
-        ball, divergence = self._cases()[case]
-        row = rows[int(wrong.nonzero()[0, 0])]
-        (point,) = farthest_found(population, [row], divergence, self.attack, ball)
-        encoder, pixels = exact(population, [row])
+        row = rows[image]
+        (point,) = farthest_attacked(population, [row], divergence, self.attack, ball)
+        encoder, pixels = in_float64(population, [row])
         distance = divergence(encoder.forward(point[None]), encoder.forward(pixels))
         facts = {
             "image": population.images.ids[row],
             "divergence": str(divergence),
             "displacement": f"{float(distance):.6g}",
+            "ball": str(ball),
         }
-        return witness_of(population, row, point, ball, facts)
+        return point_witness(population, row, point, ball, facts)
 
     def _cases(self) -> list[tuple[Ball, Divergence]]:
-        return [(ball, divergence) for ball in self.balls for divergence in self.divergences]
+        return list(product(self.balls, self.divergences))
 
 
 SHARE = "share of the median clean distance"
 
 
-def typical(population: Population, divergence: Divergence) -> float:
+def median_distance(population: Population, divergence: Divergence) -> float:
     """Return the median distance of two clean codes; nan if it is zero."""
     codes = population.codes.double()
     median = float(divergence(codes, codes[population.partners]).nanmedian())
     return median if median > 0 else torch.nan
 
 
-def refuted(certified: Tensor, attacked: Tensor) -> Bool[Tensor, "b"]:
-    """Return which bounds an attack passed by more than rounding."""
-    return attacked > certified * (1 + ROUNDING) + ROUNDING**1.5
+def exceeds(values: Tensor, bound: Tensor) -> Bool[Tensor, "b"]:
+    """Return which ``values`` exceed their upper ``bound`` by more than rounding."""
+    return values > bound * (1 + ROUNDING) + ROUNDING**1.5

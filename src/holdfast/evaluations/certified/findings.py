@@ -1,39 +1,33 @@
-"""What certificates and attacks on pairs have in common when they are reported."""
+"""How certificates and the attacks on them are reported: series, curves, contradictions, verdict and warnings."""
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import nan
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.balls import Ball
-from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series, Verdict
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
 from holdfast.evaluations.certified.pairs import UNDEFINED
 from holdfast.protocol.population import Population
 
 QUESTION = "Does every certificate withstand attack?"
-
-
-def over_negatives(
-    quantity: str, conditions: Conditions, values: Float[Tensor, "b k"], unit: str, claim: Claim, of: str
-) -> Series:
-    """Return the mean over each anchor's negatives as a series; undefined pairs are left out of it."""
-    return series(quantity, conditions, values.double().nanmean(1), unit, claim, of, UNDEFINED)
+PREFIXES = ("certified_", "attacked_", "robust_")
+"""How the names of the two bounds of one quantity begin."""
 
 
 def series(
-    quantity: str, conditions: Conditions, values: Float[Tensor, "b"], unit: str, claim: Claim, of: str, reason: str
+    quantity: str, conditions: Conditions, values: Float[Tensor, "b *k"], unit: str, claim: Claim, of: str, reason: str
 ) -> Series:
-    """Return one value per image as a series; those that are nan are missing for ``reason``."""
-    numbers = values.double().cpu().tolist()
+    """Return one value per image: the mean of its values that are not nan; without one it is missing for ``reason``."""
+    values = values.double().cpu()
+    numbers = (values if values.ndim == 1 else values.nanmean(1)).tolist()
     return Series(
         quantity=quantity,
         conditions=conditions,
@@ -45,100 +39,94 @@ def series(
     )
 
 
-def contradictions(refuted: Bool[Tensor, "b k"], certificates: int, conditions: Conditions) -> Estimate:
-    """Return how many of the ``certificates`` an attack refutes: anything but 0 is a defect of the bounds."""
-    return counted(refuted, torch.tensor(certificates), conditions)
+@dataclass(frozen=True)
+class CrossCheck:
+    """Which certificates attacks refute, image by image: any contradiction is a defect of the bounds."""
+
+    refuted: Tensor
+    """Flags or counts; the first axis runs over images."""
+    certificates: Tensor
+    """Flags or counts of what was certified."""
+    conditions: Conditions
+    witness: Callable[[int], dict[str, str]] | None = None
+    """Recomputes and spells the point that refutes a certificate of the image at this position."""
+
+    def estimate(self) -> Estimate:
+        """Return the number of contradictions."""
+        return Estimate(
+            quantity="contradictions",
+            conditions=self.conditions,
+            value=float(self.refuted.sum()),
+            low=nan,
+            high=nan,
+            n=int(self.certificates.sum()),
+            method="counted; no interval",
+            unit="certificates",
+            claim=Claim.LOWER,
+            of="certificates that do not hold",
+            better="lower",
+        )
 
 
-def counted(refuted: Tensor, certificates: Tensor, conditions: Conditions) -> Estimate:
-    """Return the number of contradictions where both were counted image by image."""
-    count = float(refuted.sum())
-    return Estimate(
-        quantity="contradictions",
-        conditions=conditions,
-        value=count,
-        low=nan,
-        high=nan,
-        n=int(certificates.sum()),
-        method="counted; no interval",
-        unit="certificates",
-        claim=Claim.LOWER,
-        of="certificates that do not hold",
-        better="lower",
+def findings(
+    population: Population,
+    rows: Sequence[int],
+    all_series: Sequence[Series],
+    estimates: Sequence[Estimate],
+    checks: Sequence[CrossCheck],
+    curves: Sequence[Curve] = (),
+    verdicts: Sequence[Verdict] = (),
+) -> Findings:
+    """Return what was found of the images at ``rows``, with what ``checks`` say of its certificates."""
+    counts = [check.estimate() for check in checks]
+    return Findings(
+        ids=tuple(population.images.ids[row] for row in rows),
+        series=tuple(all_series),
+        estimates=(*estimates, *counts),
+        curves=tuple(curves),
+        verdicts=(verdict(counts, first_witness(checks)), *verdicts),
+        warnings=warnings(counts),
     )
 
 
-def verdict(found: Sequence[Estimate], proof: dict[str, str]) -> Verdict:
-    """Return what attacks on certificates say of them: they can refute, never prove."""
-    count, all_ = sum(int(estimate.value) for estimate in found), sum(estimate.n for estimate in found)
+def first_witness(checks: Sequence[CrossCheck]) -> dict[str, str]:
+    """Return the witness of the first contradiction, recomputed: all of it is drawn from the image's own noise stream."""
+    for check in checks:
+        images = (check.refuted > 0).nonzero()[:, 0].tolist()
+        if images and check.witness:
+            return check.witness(images[0])
+    return {}
+
+
+def verdict(counts: Sequence[Estimate], witness: dict[str, str]) -> Verdict:
+    """Return what the counts of contradictions say of certificates: attacks can refute them, never prove them."""
+    contradictions, certificates = sum(int(count.value) for count in counts), sum(count.n for count in counts)
     advice = "attacks can refute a certificate, never prove one"
-    if count:
+    if contradictions:
         advice = "trust none of them, and report this as a defect"
-    elif not all_:
+    elif not certificates:
         advice = "there was nothing to attack"
     return Verdict(
         question=QUESTION,
-        status="refuted" if count else "no violation found" if all_ else "unknown",
-        reason=f"contradictions: {count:,} of {all_:,} certificates; {advice}",
-        witness=proof,
+        status="refuted" if contradictions else "no violation found" if certificates else "unknown",
+        reason=f"contradictions: {contradictions:,} of {certificates:,} certificates; {advice}",
+        witness=witness,
     )
 
 
-def alarm(found: Sequence[Estimate]) -> tuple[str, ...]:
+def warnings(counts: Sequence[Estimate]) -> tuple[str, ...]:
     """Return the sentence that must stand beside every number if attacks refute certificates."""
-    count = sum(int(estimate.value) for estimate in found)
-    if not count:
+    contradictions = sum(int(count.value) for count in counts)
+    if not contradictions:
         return ()
     return (
-        f"CONTRADICTION: attacks succeed inside {count} certified balls, so the bounds do not hold for this encoder; "
-        "trust no certificate of it, and report the witness in its verdict as a defect.",
+        f"CONTRADICTION: attacks succeed inside {contradictions} certified balls, so the bounds do not hold for this "
+        "encoder; trust no certificate of it, and report the witness in its verdict as a defect.",
     )
 
 
-def witness(
-    population: Population,
-    pair_attack: PairAttack,
-    found: AttackResult,
-    certified: Bool[Tensor, "k"],
-    radius: float | Tensor,
-) -> dict[str, str]:
-    """Return the worst point ``found`` of a ``certified`` pair, replayed on the module in the run's own precision.
-
-    All pairs belong to one anchor; ``radius`` is that of each certificate, or of all.
-    """
-    worst = int(found.values.masked_fill(~certified, torch.inf).argmin())
-    point = found.points[worst : worst + 1]
-    code = population.encode(point.to(population.run.dtype))[0]
-    replayed = (pair_attack.pairs.rows[0, worst] * code).sum()
-    return {
-        "image": pair_attack.pairs.ids[0][0],
-        "negative": pair_attack.pairs.ids[0][1 + worst],
-        "certified_radius": f"{float(torch.as_tensor(radius).expand(len(certified))[worst]):.6g}",
-        "distance": f"{float(pair_attack.sizes(found.points)[worst]):.6g}",
-        "value_in_float64": f"{float(found.values[worst]):.3g}",
-        f"value_in_{population.run.precision}": f"{float(replayed):.3g}",
-        "pixels_float64_base64": spelled(point),
-    }
-
-
-def witness_of(population: Population, row: int, point: Pixels, ball: Ball, facts: dict[str, str]) -> dict[str, str]:
-    """Return ``facts`` about a ``point`` in the ball around the image at ``row`` that refutes a certificate, and itself."""
-    distance = ball.norm(point[None] - population.pixels([row]).double())
-    return {
-        **facts,
-        "ball": str(ball),
-        "distance": f"{float(distance):.6g}",
-        "pixels_float64_base64": spelled(point),
-    }
-
-
-def spelled(point: Tensor) -> str:
-    """Return pixels exactly, as text."""
-    return b64encode(point.cpu().numpy().astype("<f8").tobytes()).decode()
-
-
-def bracket_curves(estimates: Sequence[Estimate], balls: Sequence[Ball]) -> tuple[Curve, ...]:
-    """Return quantities by radius where balls of one norm differ: what is certified and what is attacked in one figure."""
+def ball_curves(estimates: Sequence[Estimate], balls: Sequence[Ball]) -> tuple[Curve, ...]:
+    """Return quantities by the radius of the ball, where balls of one norm differ: both bounds of each in one figure."""
     by_text = {str(ball): ball for ball in balls}
     lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
     for estimate in estimates:
@@ -149,7 +137,9 @@ def bracket_curves(estimates: Sequence[Estimate], balls: Sequence[Ball]) -> tupl
         case["ball"] = ball.name
         # Figures draw what differs in the attack alone as lines of one plot.
         case["attack"] = f"certified by {case.pop('method')}" if "method" in case else case["attack"]
-        quantity = estimate.quantity.removeprefix("certified_").removeprefix("attacked_")
+        quantity = estimate.quantity
+        for prefix in PREFIXES:
+            quantity = quantity.removeprefix(prefix)
         lines.setdefault((quantity, tuple(case.items())), []).append((ball.radius, estimate))
     return tuple(
         Curve(
@@ -162,45 +152,42 @@ def bracket_curves(estimates: Sequence[Estimate], balls: Sequence[Ball]) -> tupl
             low=tuple(estimate.low for _, estimate in points),
             high=tuple(estimate.high for _, estimate in points),
         )
-        for (quantity, case), found in lines.items()
-        if len(points := sorted(found, key=lambda point: point[0])) > 1
+        for (quantity, case), line in lines.items()
+        if len(points := sorted(line, key=lambda point: point[0])) > 1
     )
 
 
-def both_ends(
-    population: Population,
-    rows: Sequence[int],
-    found: Sequence[Series],
-    estimates: Sequence[Estimate],
-    counts: Sequence[Estimate],
-    proof: dict[str, str],
-    balls: Sequence[Ball],
-) -> Findings:
-    """Return what is certified and attacked in several ``balls``, with the contradictions and the ``proof`` of one."""
-    return Findings(
-        ids=tuple(population.images.ids[row] for row in rows),
-        series=tuple(found),
-        estimates=(*estimates, *counts),
-        curves=bracket_curves(estimates, balls),
-        verdicts=(verdict(counts, proof),),
-        warnings=alarm(counts),
+def survival_curves(
+    quantity: str, norm: str, radii: Mapping[str, Float[Tensor, "b *k"]], grid: Sequence[float]
+) -> tuple[Curve, ...]:
+    """Return the share whose radius is above each point of ``grid``, a curve for each kind of ``radii``."""
+    return tuple(
+        Curve(
+            quantity=quantity,
+            conditions={"ball": norm, "attack": kind},
+            x_label=f"{norm} radius",
+            y_label=f"share of {quantity.replace('_', ' ')}",
+            x=tuple(grid),
+            y=share_beyond(values, grid),
+        )
+        for kind, values in radii.items()
     )
+
+
+def share_beyond(radii: Float[Tensor, "b *k"], grid: Sequence[float]) -> tuple[float, ...]:
+    """Return the share of ``radii`` above each point of ``grid``; those that are nan do not count."""
+    known = np.sort(radii[~radii.isnan()].double().cpu().numpy())
+    return tuple((1 - np.searchsorted(known, grid, side="right") / max(1, len(known))).tolist())
 
 
 def label_share(population: Population, rows: Sequence[int], count: int) -> tuple[Estimate, ...]:
-    """Return how many negatives carry their anchor's own label, if labels are known: being taken for those is no harm."""
+    """Return how many negatives carry their anchor's own label, if known: being mistaken for those is no harm."""
     labels = population.images.labels
     if labels is None:
         return ()
     labels = torch.as_tensor(labels)
-    same = labels[population.others(rows, count)] == labels[list(rows)][:, None]
+    same = (labels[population.others(rows, count)] == labels[list(rows)][:, None]).double()
     of, unit = "negatives of the same label", "share of negatives"
-    series = over_negatives("same_label_negatives", {}, same.double(), unit, Claim.ESTIMATE, of)
+    shares = series("same_label_negatives", {}, same, unit, Claim.ESTIMATE, of, UNDEFINED)
     # A property of the images, equal for all encoders: no series, so that no distribution is drawn of it.
-    return (summarise(series, "mean", "neither").model_copy(update={"series": None, "statistic": "other"}),)
-
-
-def share_beyond(radii: Float[Tensor, "b k"], grid: Sequence[float]) -> tuple[float, ...]:
-    """Return the share of defined pairs whose radius is above each point of ``grid``."""
-    known = np.sort(radii[~radii.isnan()].double().cpu().numpy())
-    return tuple((1 - np.searchsorted(known, grid, side="right") / max(1, len(known))).tolist())
+    return (summarise(shares, "mean", "neither").model_copy(update={"series": None, "statistic": "other"}),)

@@ -86,7 +86,7 @@ def classifier(
 def margins(
     told: Classifier, pixels: Pixels, places: Int[Tensor, "b"], pool: Float[Tensor, "n *pixels"], noise: Noise
 ) -> Pairs:
-    """Return the margins ``y - j`` of each image's own class over every other one as pairs with rows over logits.
+    """Return the margins ``y - j`` of each image's own class over every other one as pairs with specifications of logits.
 
     The ``negative`` of a pair is the image of ``pool`` that the head takes most clearly for ``j`` rather than ``y``. If
     it takes none for that, it is the corner of the domain that is farthest away, for the search may have to go there.
@@ -104,8 +104,8 @@ def margins(
     others = eye.expand(len(pixels), -1, -1)
     kept = torch.ones(len(pixels), count, dtype=torch.bool, device=pixels.device)
     kept[torch.arange(len(pixels)), places] = False
-    rows = (own - others)[kept].reshape(len(pixels), count - 1, count)
-    scores, chosen = (rows @ told.logits(pool).mT).min(2)
+    specifications = (own - others)[kept].reshape(len(pixels), count - 1, count)
+    scores, chosen = (specifications @ told.logits(pool).mT).min(2)
     low, high = told.encoder.domain.low, told.encoder.domain.high
     corner = torch.where(pixels < (low + high) / 2, high, low)[:, None]
     corner = torch.where(corner.isfinite(), corner, pool[chosen])  # a range without end has no corners
@@ -116,6 +116,6 @@ def margins(
         ids=(),
         anchors=pixels,
         negatives=torch.where(found, pool[chosen], corner),
-        rows=rows,
+        specifications=specifications,
         noise=noise,
     )

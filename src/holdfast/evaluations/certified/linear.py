@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import torch
@@ -32,11 +33,13 @@ from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.findings import alarm, counted, series, share_beyond, verdict, witness_of
+from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.findings import CrossCheck, findings, series, survival_curves
 from holdfast.evaluations.certified.head import POOL, Classifier, margins, trained
 from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, bounded, norm
+from holdfast.evaluations.certified.pairs import Pairs, bounded, unit_ball
 from holdfast.evaluations.certified.radius_bounds import INSIDE, certified_radii, cross_check, nearest_confusion
+from holdfast.evaluations.certified.witness import point_witness
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -55,98 +58,97 @@ class Linear(Observation):
     Radii are nan where the head is wrong. ``refuted`` says whether an attack succeeds inside the certified radius.
     """
 
+    certification: Certification
     norm: str
-    anchors: int
     rivals: int
-    method: Method
     tolerance: float
-    attack: Attack
-    neurons: int
     name = "linear"
     version = 3
     uses_labels = True
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.anchors)
+        return population.choose(self.certification.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        bounded(population, self.neurons)  # says why not, labels or none
-        seen = {name: torch.full((len(rows),), torch.nan).double() for name in SEEN}
-        head, labels = trained(population, self.anchors, self.neurons), population.images.labels
+        bounded(population, self.certification.neurons)  # says why not, labels or none
+        observed = {name: torch.full((len(rows),), torch.nan).double() for name in OBSERVED}
+        head = trained(population, self.certification.anchors, self.certification.neurons)
+        labels = population.images.labels
         if head is None or labels is None:
-            return seen
+            return observed
         places = head.places(torch.as_tensor(labels).to(head.classes.device)[list(rows)])
         right = head.right(population.pixels(rows).double(), places).cpu()
-        seen["right"] = right.double()
+        observed["right"] = right.double()
         if bool(right.any()):
             chosen = right.nonzero()[:, 0].tolist()
             names = [population.images.ids[rows[k]] for k in chosen for _ in head.classes[1:]]
             pool = population.pixels(population.shuffled[:POOL].tolist()).double()
             pixels = population.pixels([rows[k] for k in chosen]).double()
-            two = margins(head, pixels, places[chosen], pool, population.run.noise(names).fork("linear"))
-            for name, values in self.radii(two, head, places[chosen]).items():
-                seen[name][right] = values.cpu()
-        return seen
+            pairs = margins(head, pixels, places[chosen], pool, population.run.noise(names).fork("linear"))
+            for name, values in self.radii(pairs, head, places[chosen]).items():
+                observed[name][right] = values.cpu()
+        return observed
 
-    def radii(self, two: Pairs, head: Classifier, places: Int[Tensor, "b"]) -> Observed:
+    def radii(self, pairs: Pairs, head: Classifier, places: Int[Tensor, "b"]) -> Observed:
         """Return the radii of images that the head gets right."""
-        ball = norm(self.norm)
-        certified = certified_radii(two, ball, self.method, self.tolerance)
-        attacked, lowest = self.attacks(two, certified)
-        sizes = ball.norm(attacked.points - two.anchors.repeat_interleave(self.strongest(two), 0))
+        ball = unit_ball(self.norm)
+        certified = certified_radii(pairs, ball, self.certification.method, self.tolerance)
+        attacked, lowest = self.attacks(pairs, certified)
+        sizes = ball.norm(attacked.points - pairs.anchors.repeat_interleave(self.strongest(pairs), 0))
         sizes = sizes.masked_fill(~(attacked.values < 0), torch.inf).reshape(len(places), -1).amin(1)
         inside = sizes <= certified.amin(1) * INSIDE
         return {
             "certified": certified.amin(1),
-            "separate": separate_radii(two, head, places, ball, self.method, self.tolerance),
+            "separate": separate_radii(pairs, head, places, ball, self.certification.method, self.tolerance),
             "attacked": sizes.masked_fill(sizes.isinf(), torch.nan),
             "refuted": (inside | (lowest.values <= 0).reshape(len(places), -1).any(1)).double(),
         }
 
-    def attacks(self, two: Pairs, certified: Float[Tensor, "b k"]) -> tuple[AttackResult, AttackResult]:
+    def attacks(self, pairs: Pairs, certified: Float[Tensor, "b k"]) -> tuple[AttackResult, AttackResult]:
         """Return the nearest mistakes found, and the lowest margins found inside the certified radius of the image.
 
         Only the classes with the smallest certified radii are attacked: one mistake is enough.
         """
-        chosen = certified.topk(self.strongest(two), dim=1, largest=False).indices
+        chosen = certified.topk(self.strongest(pairs), dim=1, largest=False).indices
         images = torch.arange(len(chosen), device=chosen.device)[:, None]
-        classes = two.rows.shape[1]
-        near = Pairs(
-            encoder=two.encoder,
-            graph=two.graph,
+        classes = pairs.specifications.shape[1]
+        weakest = Pairs(
+            encoder=pairs.encoder,
+            graph=pairs.graph,
             ids=(),
-            anchors=two.anchors,
-            negatives=two.negatives[images, chosen],
-            rows=two.rows[images, chosen],
-            noise=two.noise[(images * classes + chosen).flatten()],
+            anchors=pairs.anchors,
+            negatives=pairs.negatives[images, chosen],
+            specifications=pairs.specifications[images, chosen],
+            noise=pairs.noise[(images * classes + chosen).flatten()],
         )
-        pair_attack, radius = PairAttack(near, norm(self.norm), self.attack), certified.amin(1, keepdim=True)
+        pair_attack = PairAttack(weakest, unit_ball(self.norm), self.certification.attack)
+        radius = certified.amin(1, keepdim=True)
         inside = cross_check(pair_attack, radius.expand(-1, chosen.shape[1]).contiguous())
         return nearest_confusion(pair_attack, certified.gather(1, chosen)), inside
 
-    def strongest(self, two: Pairs) -> int:
+    def strongest(self, pairs: Pairs) -> int:
         """Return how many classes are attacked for each image."""
-        return min(self.rivals, two.rows.shape[1])
+        return min(self.rivals, pairs.specifications.shape[1])
 
 
-SEEN = ("right", "certified", "separate", "attacked", "refuted")
+OBSERVED = ("right", "certified", "separate", "attacked", "refuted")
 
 
 def separate_radii(
-    two: Pairs, head: Classifier, places: Int[Tensor, "b"], ball: Ball, method: Method, tolerance: float
+    pairs: Pairs, head: Classifier, places: Int[Tensor, "b"], ball: Ball, method: Method, tolerance: float
 ) -> Float[Tensor, "b"]:
     """Return the radius at which the least own logit is proved above the largest of each other, bounded one by one."""
-    reach = two.distances(ball).amax(1)
-    eye = torch.eye(len(head.classes), dtype=two.rows.dtype, device=two.rows.device)
+    reach = pairs.distances(ball).amax(1)
+    eye = torch.eye(len(head.classes), dtype=pairs.specifications.dtype, device=pairs.specifications.device)
     own = eye[places][:, None]
-    others = own - two.rows
-    clean = two.values(two.images).reshape(two.shape)
+    others = own - pairs.specifications
+    clean = pairs.values(pairs.images).reshape(pairs.shape)
 
     def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a s"]) -> Float[Tensor, "a s"]:
-        place = region(two.anchors[images], type(ball), shares * reach[images], two.encoder.domain)
-        rows = torch.cat([own[images], -others[images[:, None], chosen]], 1)
-        found = known(method(two.graph, place, rows))
-        return found[:, :1] + found[:, 1:]
+        balls = region(pairs.anchors[images], type(ball), shares * reach[images], pairs.encoder.domain)
+        specifications = torch.cat([own[images], -others[images[:, None], chosen]], 1)
+        bounds = known(method(pairs.graph, balls, specifications))
+        return bounds[:, :1] + bounds[:, 1:]
 
     return radii(bound, clean, 1.0, tolerance).amin(1) * reach
 
@@ -176,79 +178,63 @@ class LinearRadius(Evaluation):
     headline = ("average_linear_radius", "average_attacked_linear_radius")
 
     def observation(self) -> Linear:
-        return Linear(self.norm, self.anchors, self.rivals, self.method, self.tolerance, self.attack, self.neurons)
+        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
+        return Linear(certification, self.norm, self.rivals, self.tolerance)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        seen = {name: values.double() for name, values in observed.items()}
-        found = self._series(seen)
+        values = {name: value.double() for name, value in observed.items()}
+        found = self._series(values)
         names = ["average_linear_radius", "average_attacked_linear_radius", "average_separate_radius"]
         estimates = [summarise(one, "mean", "higher", name) for one, name in zip(found, names, strict=False)]
         accuracy = summarise(found[-1], "share", "higher", "linear_accuracy")
-        case: Conditions = {"ball": self.norm, "method": str(self.method)}
-        count = counted(seen["refuted"] == 1, seen["certified"] > 0, case)
-        headless = bool(seen["right"].isnan().all())
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(found),
-            estimates=(*estimates, accuracy, count),
-            curves=() if headless else self._curves(seen),
-            verdicts=(verdict([count], self._witness(population, rows, seen)),),
-            warnings=alarm([count]),
-        )
+        witness = partial(self._witness, population, rows)
+        check = CrossCheck(values["refuted"] == 1, values["certified"] > 0, found[0].conditions, witness)
+        curves = () if bool(values["right"].isnan().all()) else self._curves(values)
+        return findings(population, rows, found, (*estimates, accuracy), [check], curves)
 
-    def _series(self, seen: Observed) -> list[Series]:
-        proved: Conditions = {"ball": self.norm, "method": str(self.method)}
-        struck: Conditions = {"ball": self.norm, "attack": str(self.attack)}
-        reason = UNLABELLED if bool(seen["right"].isnan().all()) else UNDEFINED
+    def _series(self, values: Observed) -> list[Series]:
+        by_bounds: Conditions = {"ball": self.norm, "method": str(self.method)}
+        by_attack: Conditions = {"ball": self.norm, "attack": str(self.attack)}
+        reason = UNLABELLED if bool(values["right"].isnan().all()) else UNDEFINED
         unit, accuracy = f"{self.norm} distance", "accuracy of the head on clean images"
-        values = [
-            ("linear_radius", proved, seen["certified"], unit, Claim.LOWER, RADIUS),
-            ("attacked_linear_radius", struck, seen["attacked"], unit, Claim.UPPER, RADIUS),
-            ("separate_radius", proved, seen["separate"], unit, Claim.LOWER, RADIUS),
-            ("classified_right", {}, seen["right"], "yes or no", Claim.ESTIMATE, accuracy),
+        each = [
+            ("linear_radius", by_bounds, values["certified"], unit, Claim.LOWER, RADIUS),
+            ("attacked_linear_radius", by_attack, values["attacked"], unit, Claim.UPPER, RADIUS),
+            ("separate_radius", by_bounds, values["separate"], unit, Claim.LOWER, RADIUS),
+            ("classified_right", {}, values["right"], "yes or no", Claim.ESTIMATE, accuracy),
         ]
-        return [series(name, where, v, kind, claim, of, reason) for name, where, v, kind, claim, of in values]
+        return [series(name, where, v, kind, claim, of, reason) for name, where, v, kind, claim, of in each]
 
-    def _curves(self, seen: Observed) -> tuple[Curve, ...]:
+    def _curves(self, values: Observed) -> tuple[Curve, ...]:
         """Return the share of images that are classified right at each radius; those that never are hold at none."""
-        end = float(seen["attacked"].nan_to_num(0).max())
+        end = float(values["attacked"].nan_to_num(0).max())
         grid = tuple(end * step / (POINTS - 1) for step in range(POINTS)) if end > 0 else ()
-        kinds = {
-            f"certified by {self.method}": seen["certified"],
-            "certified logit by logit": seen["separate"],
-            f"left by {self.attack}": seen["attacked"],
+        by_kind = {
+            f"certified by {self.method}": values["certified"],
+            "certified logit by logit": values["separate"],
+            f"left by {self.attack}": values["attacked"],
         }
-        return tuple(
-            Curve(
-                quantity="images_classified_right",
-                conditions={"ball": self.norm, "attack": kind},
-                x_label=f"{self.norm} radius",
-                y_label="share of images classified right",
-                x=grid,
-                y=share_beyond(values.nan_to_num(-1)[:, None], grid),
-            )
-            for kind, values in kinds.items()
-        )
+        by_kind = {kind: radii.nan_to_num(-1) for kind, radii in by_kind.items()}
+        return survival_curves("images_classified_right", self.norm, by_kind, grid)
 
-    def _witness(self, population: Population, rows: Sequence[int], seen: Observed) -> dict[str, str]:
-        """Return the first contradiction, found once more."""
-        wrong = (seen["refuted"] == 1).nonzero()[:, 0].tolist()
-        head, labels = trained(population, self.anchors, self.neurons) if wrong else None, population.images.labels
-        if head is None or labels is None:
-            return {}
-        row = rows[wrong[0]]
-        places = head.places(torch.as_tensor(labels).to(head.classes.device)[[row]])
+    def _witness(self, population: Population, rows: Sequence[int], image: int) -> dict[str, str]:
+        row, labels = rows[image], torch.as_tensor(population.images.labels)
+        head = trained(population, self.anchors, self.neurons)
+        assert head is not None, "nothing is certified without labels"
+        places = head.places(labels.to(head.classes.device)[[row]])
         name, pool = population.images.ids[row], population.pixels(population.shuffled[:POOL].tolist()).double()
         noise = population.run.noise([name for _ in head.classes[1:]]).fork("linear")
-        two = margins(head, population.pixels([row]).double(), places, pool, noise)
-        certified = certified_radii(two, norm(self.norm), self.method, self.tolerance)
-        attacked, inside = self.observation().attacks(two, certified)
-        found = inside if bool((inside.values <= 0).any()) else attacked
-        worst = int(found.values.argmin())
+        pairs = margins(head, population.pixels([row]).double(), places, pool, noise)
+        certified = certified_radii(pairs, unit_ball(self.norm), self.method, self.tolerance)
+        nearest, inside = self.observation().attacks(pairs, certified)
+        result = inside if bool((inside.values <= 0).any()) else nearest
+        worst = int(result.values.argmin())
         radius = float(certified.amin())
+        ball = unit_ball(self.norm).scaled(max(radius, 1e-12))
         facts = {
             "image": name,
             "certified_radius": f"{radius:.6g}",
-            "margin": f"{float(found.values[worst]):.3g}",
+            "margin": f"{float(result.values[worst]):.3g}",
+            "ball": str(ball),
         }
-        return witness_of(population, row, found.points[worst], norm(self.norm).scaled(max(radius, 1e-12)), facts)
+        return point_witness(population, row, result.points[worst], ball, facts)

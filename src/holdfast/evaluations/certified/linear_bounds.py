@@ -14,26 +14,34 @@ from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Pixels
 
 AT_ONCE = 2048
-"""Rows that are bounded together: more of them take memory and no less time."""
+"""Specifications that are bounded together: more of them take memory and no less time."""
 
 
-def lower(
-    graph: Graph, method: Method, pixels: Pixels, ball: Ball, domain: Domain, rows: Float[Tensor, "b s d"]
+def lower_bounds(
+    graph: Graph, method: Method, pixels: Pixels, ball: Ball, domain: Domain, specifications: Float[Tensor, "b s d"]
 ) -> Float[Tensor, "b s"]:
-    """Return lower bounds of ``rows . f(x')`` for all ``x'`` in ``ball`` around each image; what fails is minus infinity."""
+    """Return lower bounds of ``specifications . f(x')`` for all ``x'`` in the ball around each image.
+
+    Where bounds fail they are minus infinity.
+    """
     eps = torch.full((len(pixels),), ball.radius, dtype=pixels.dtype, device=pixels.device)
-    if not rows.shape[1]:
-        return rows.sum(2)
-    size = max(1, AT_ONCE // rows.shape[1])
-    parts = (slice(start, start + size) for start in range(0, len(pixels), size))
+    if not specifications.shape[1]:
+        return specifications.sum(2)
+    size = max(1, AT_ONCE // specifications.shape[1])
+    batches = (slice(start, start + size) for start in range(0, len(pixels), size))
     return torch.cat(
-        [known(method(graph, region(pixels[part], type(ball), eps[part], domain), rows[part])) for part in parts]
+        [
+            known(method(graph, region(pixels[batch], type(ball), eps[batch], domain), specifications[batch]))
+            for batch in batches
+        ]
     )
 
 
-def spans(
-    graph: Graph, method: Method, pixels: Pixels, ball: Ball, domain: Domain, rows: Float[Tensor, "b s d"]
+def lower_and_upper_bounds(
+    graph: Graph, method: Method, pixels: Pixels, ball: Ball, domain: Domain, specifications: Float[Tensor, "b s d"]
 ) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
-    """Return lower and upper bounds of ``rows . f(x')``."""
-    low, high = lower(graph, method, pixels, ball, domain, torch.cat([rows, -rows], 1)).chunk(2, 1)
+    """Return lower and upper bounds of ``specifications . f(x')``."""
+    low, high = lower_bounds(
+        graph, method, pixels, ball, domain, torch.cat([specifications, -specifications], 1)
+    ).chunk(2, 1)
     return low, -high

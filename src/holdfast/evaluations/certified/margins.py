@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isnan, nan
 from typing import final
 
@@ -28,14 +29,16 @@ from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.records import Claim, Conditions, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.findings import alarm, counted, series, verdict, witness
+from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.findings import CrossCheck, findings, series
 from holdfast.evaluations.certified.linear import Linear
 from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import norm, pairs
+from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
 from holdfast.evaluations.certified.radius import refuted
-from holdfast.evaluations.certified.radius_bounds import cross_check, nearest_confusion, seen
+from holdfast.evaluations.certified.radius_bounds import radius_bounds
 from holdfast.evaluations.certified.tails import WeibullTail, fit
-from holdfast.evaluations.certified.theorems import TheoremCounts, by_head, by_similarity, judged
+from holdfast.evaluations.certified.theorems import TheoremCounts, by_head, by_similarity, theorem_verdict
+from holdfast.evaluations.certified.witness import radius_witness
 from holdfast.objectives.views import shifted
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
@@ -53,32 +56,31 @@ NO_LABEL = "no labels, the head is wrong, or all others looked at are of the ima
 class SharedNegatives(Observation):
     """Radii of all anchors against the same negatives, (b, k), for comparison; and each image's similarity to a view."""
 
+    certification: Certification
     norm: str
-    anchors: int
     negatives: int
-    method: Method
     tolerance: float
-    attack: Attack
-    neurons: int
     name = "shared"
     version = 4
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.anchors)
+        return population.choose(self.certification.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        kept = seen(self.pair_attack(population, rows), self.method, self.tolerance)
+        radii = radius_bounds(self.pair_attack(population, rows), self.certification.method, self.tolerance)
         context = population.context(rows)
         view = context.code(shifted(context.pixels, context.noise.fork("view"))).double()
-        return {**kept, "view": 1 - torch.cosine_similarity(view, context.codes.double(), eps=0)}
+        return {**radii, "view": 1 - torch.cosine_similarity(view, context.codes.double(), eps=0)}
 
     def pair_attack(self, population: Population, rows: Sequence[int]) -> PairAttack:
         """Return the attacks on the images at ``rows`` and the shared negatives."""
         shared = negatives(population, self.negatives).tolist()
         others = population.pixels(shared)
-        two = pairs(population, rows, len(shared), self.neurons, others[None].expand(len(rows), *others.shape))
+        others = others[None].expand(len(rows), *others.shape)
+        pairs = image_pairs(population, rows, len(shared), self.certification.neurons, others)
         names = tuple(population.images.ids[other] for other in shared)
-        return PairAttack(replace(two, ids=tuple((own, *names) for own, *_ in two.ids)), norm(self.norm), self.attack)
+        pairs = replace(pairs, ids=tuple((own, *names) for own, *_ in pairs.ids))
+        return PairAttack(pairs, unit_ball(self.norm), self.certification.attack)
 
 
 def negatives(population: Population, count: int) -> Int[Tensor, "k"]:
@@ -113,66 +115,52 @@ class MarginDistribution(Evaluation):
     headline = ("margin_scale", "order_obeyed")
 
     def observation(self) -> Joint:
-        linear = Linear(self.norm, self.anchors, self.rivals, self.method, self.tolerance, self.attack, self.neurons)
-        shared = SharedNegatives(
-            self.norm, self.anchors, self.negatives, self.method, self.tolerance, self.attack, self.neurons
-        )
-        return Joint((shared, linear))
+        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
+        return Joint((self._shared(), Linear(certification, self.norm, self.rivals, self.tolerance)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         shared = {k.removeprefix("0."): v.double().cpu() for k, v in observed.items() if k.startswith("0.")}
         linear = {k.removeprefix("1."): v.double().cpu() for k, v in observed.items() if k.startswith("1.")}
         similar = similarity(population, rows, negatives(population, self.negatives))
         order, head = by_similarity(shared, similar), by_head(shared, linear, foreign(population, rows, self.negatives))
-        found = [*self._law(population, rows, shared["view"]), *self._shares("order", order, NO_PAIR)]
-        found += self._shares("head", head, NO_LABEL)
-        estimates = [summarise(one, "median", "neither") for one in found[:3]]
-        estimates += [summarise(found[3], "mean", "higher")]
-        estimates += [summarise(one, "mean", "neither") for one in found[4:]]
-        wrong = refuted(shared)
+        laws = self._laws(population, rows, shared["view"])
+        shares = [*self._shares("order", order, NO_PAIR), *self._shares("head", head, NO_LABEL)]
+        estimates = [summarise(one, "median", "neither") for one in laws[:3]]
+        estimates += [summarise(laws[3], "mean", "higher")]
+        estimates += [summarise(one, "mean", "neither") for one in shares]
         case: Conditions = {"ball": self.norm, "method": str(self.method)}
-        counts = [
-            counted(wrong, shared["certified"] > 0, {**case, "against": "another image"}),
-            counted(linear["refuted"] == 1, linear["certified"] > 0, {**case, "against": "another class"}),
+        witness = partial(self._witness, population, rows, shared)
+        # The contradictions of heads have their witness in ``linear-radius``.
+        checks = [
+            CrossCheck(refuted(shared), shared["certified"] > 0, {**case, "against": "another image"}, witness),
+            CrossCheck(linear["refuted"] == 1, linear["certified"] > 0, {**case, "against": "another class"}),
         ]
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(found),
-            estimates=(*estimates, *counts),
-            verdicts=(
-                verdict(counts, self._witness(population, rows, shared)),
-                judged(
-                    "Does theorem 5.5 (the less similar image has the larger radius) hold for all of them?",
-                    order,
-                    sides=2,
-                ),
-                judged("Does theorem 5.3 (another image is farther than another class) hold for all of them?", head),
+        verdicts = [
+            theorem_verdict(
+                "Does theorem 5.5 (the less similar image has the larger radius) hold for all of them?", order, sides=2
             ),
-            warnings=alarm(counts),
-        )
+            theorem_verdict(
+                "Does theorem 5.3 (another image is farther than another class) hold for all of them?", head
+            ),
+        ]
+        return findings(population, rows, [*laws, *shares], estimates, checks, verdicts=verdicts)
 
-    def _witness(self, population: Population, rows: Sequence[int], seen: Observed) -> dict[str, str]:
-        """Return the first contradiction between two images, found once more; heads have theirs in ``linear-radius``."""
-        wrong = refuted(seen)
-        if not bool(wrong.any()):
-            return {}
-        image = int(wrong.any(1).nonzero()[0, 0])
-        observation = self.observation().parts[0]
-        assert isinstance(observation, SharedNegatives)
-        pair_attack = observation.pair_attack(population, [rows[image]])
-        certified = seen["certified"][image].to(pair_attack.pairs.rows.device)
-        found = cross_check(pair_attack, certified[None].nan_to_num(0))
-        if not bool((found.values <= 0).any()):
-            found = nearest_confusion(pair_attack, certified[None].nan_to_num(0))
-        return witness(population, pair_attack, found, wrong[image].to(certified.device), certified)
+    def _shared(self) -> SharedNegatives:
+        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
+        return SharedNegatives(certification, self.norm, self.negatives, self.tolerance)
 
-    def _law(self, population: Population, rows: Sequence[int], view: Float[Tensor, "b"]) -> list[Series]:
+    def _witness(self, population: Population, rows: Sequence[int], shared: Observed, image: int) -> dict[str, str]:
+        pair_attack = self._shared().pair_attack(population, [rows[image]])
+        radii, wrong = shared["certified"][image], refuted(shared)[image]
+        return radius_witness(population, rows[image], pair_attack, self.method, self.tolerance, radii, wrong)
+
+    def _laws(self, population: Population, rows: Sequence[int], view: Float[Tensor, "b"]) -> list[Series]:
         """Return the laws of each image's nearest margin distances, and what they say of its view."""
         laws = [self._tail(population, row) for row in rows]
         values = {
             "margin_shape": [law.shape if law else nan for law in laws],
             "margin_scale": [law.scale if law else nan for law in laws],
-            "margin_misfit": [law.gap if law else nan for law in laws],
+            "margin_misfit": [law.misfit if law else nan for law in laws],
             "view_inclusion": [
                 law.inclusion(max(0.0, at)) if law and not isnan(at) else nan
                 for law, at in zip(laws, view.tolist(), strict=True)
@@ -192,11 +180,11 @@ class MarginDistribution(Evaluation):
         near = margins[margins > 1e-12].sort().values[: self.tail]
         return fit(near.numpy()) if len(near) == self.tail else None
 
-    def _shares(self, name: str, found: TheoremCounts, reason: str) -> list[Series]:
+    def _shares(self, name: str, counts: TheoremCounts, reason: str) -> list[Series]:
         where: Conditions = {"ball": self.norm, "method": str(self.method), "attack": str(self.attack)}
         of, unit = f"share of comparisons that obey theorem {THEOREMS[name]}", "share of comparisons"
-        n = found.count.double()
-        least, most = found.holds / n.masked_fill(n == 0, torch.nan), 1 - found.fails / n.masked_fill(n == 0, torch.nan)
+        n = counts.count.double().masked_fill(counts.count == 0, torch.nan)
+        least, most = counts.holds / n, 1 - counts.fails / n
         return [
             series(f"{name}_obeyed", where, least, unit, Claim.LOWER, of, reason),
             series(f"{name}_not_refuted", where, most, unit, Claim.UPPER, of, reason),

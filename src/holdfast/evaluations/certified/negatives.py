@@ -23,7 +23,7 @@ def generated(population: Population, rows: Sequence[int], ball: Ball) -> Pixels
     noise = context.noise.fork("negative")
     view = context.code(shifted(context.pixels, noise.fork("view")))
 
-    def apart(codes: Codes) -> Float[Tensor, "b"]:
+    def squared_distance(codes: Codes) -> Float[Tensor, "b"]:
         return (codes - view).square().mean(1)
 
-    return INSTANCE_WISE(context.encoder, context.pixels, apart, ball, noise)
+    return INSTANCE_WISE(context.encoder, context.pixels, squared_distance, ball, noise)

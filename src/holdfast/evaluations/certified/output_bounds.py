@@ -12,7 +12,7 @@ are close to the best. For the cosine the first axis is the clean code's own dir
 
     cos(f(x'), f(x)) >= t / sqrt(t^2 + q^2)
 
-Under linf the largest of the bounds along the axes of the code is all there is to know.
+Under linf the largest of the bounds along the axes of the code is the bound.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from holdfast.core.divergences import Cosine, Divergence, L2Distance, LinfDistan
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.evaluations.certified.bisector_hyperplanes import ALIKE
-from holdfast.evaluations.certified.linear_bounds import lower, spans
+from holdfast.evaluations.certified.linear_bounds import lower_and_upper_bounds, lower_bounds
 
 DIRECTIONS = 12
 """Directions in each plane, an even number: bounds exceed those of infinitely many by at most 3.5 percent."""
@@ -39,7 +39,7 @@ DIRECTIONS = 12
 
 @dataclass(frozen=True)
 class OutputBounds:
-    """What an encoder's codes can do over ``ball``, as far as ``method`` can tell. In float64."""
+    """Bounds by ``method`` of how far an encoder's codes can move over ``ball``, in float64."""
 
     encoder: Encoder
     graph: Graph
@@ -50,68 +50,72 @@ class OutputBounds:
         """Return upper bounds of ``d(f(x'), f(x))``; infinite where nothing is known."""
         codes = self._codes(pixels)
         if isinstance(divergence, LinfDistance):
-            low, high = self._spans(pixels, units(codes))
+            low, high = self._lower_and_upper(pixels, units(codes))
             return torch.maximum(high - codes, codes - low).amax(1)
         if isinstance(divergence, L2Distance):
-            return self._length(pixels, codes, principal(self.encoder, pixels))
+            return self._farthest_within(pixels, codes, principal(self.encoder, pixels))
         if isinstance(divergence, Cosine):
-            return self._turn(pixels, codes)
+            return self._farthest_cosine(pixels, codes)
         raise unsupported(divergence)
 
     def nearest(self, divergence: Divergence, pixels: Pixels, targets: Codes) -> Float[Tensor, "b"]:
         """Return lower bounds of ``d(f(x'), target)``, for ``x'`` in the ball around each image; at least 0."""
         codes = self._codes(pixels)
         if isinstance(divergence, LinfDistance):
-            low, high = self._spans(pixels, units(codes))
+            low, high = self._lower_and_upper(pixels, units(codes))
             return torch.maximum(low - targets, targets - high).amax(1).clamp_min(0)
         if isinstance(divergence, L2Distance):
             along = directions(codes - targets)
-            return (self._least(pixels, along) - (along * targets).sum(1)).clamp_min(0)
+            return (self._lower(pixels, along) - (along * targets).sum(1)).clamp_min(0)
         if isinstance(divergence, Cosine):
-            return self._approach(pixels, codes, directions(targets))
+            return self._nearest_cosine(pixels, codes, directions(targets))
         raise unsupported(divergence)
 
-    def _turn(self, pixels: Pixels, codes: Codes) -> Float[Tensor, "b"]:
-        """Return upper bounds of ``1 - cos``."""
+    def _farthest_cosine(self, pixels: Pixels, codes: Codes) -> Float[Tensor, "b"]:
+        """Return upper bounds of ``1 - cos`` to the clean codes."""
         own = directions(codes)
-        along = self._least(pixels, own)
-        apart = self._length(pixels, codes, across(own, principal(self.encoder, pixels)))
-        # Codes that may point anywhere have turned by no more than all the way round.
-        turned = torch.where(along > 0, one_minus_cosine(along, apart), 2.0)
-        return torch.where(codes.norm(dim=1) > 0, turned.nan_to_num(nan=2.0), torch.nan)
+        t = self._lower(pixels, own)
+        q = self._farthest_within(pixels, codes, across(own, principal(self.encoder, pixels)))
+        # Codes that may point anywhere are at most opposite: 1 - cos = 2.
+        distance = torch.where(t > 0, one_minus_cosine(t, q), 2.0)
+        return torch.where(codes.norm(dim=1) > 0, distance.nan_to_num(nan=2.0), torch.nan)
 
-    def _approach(self, pixels: Pixels, codes: Codes, to: Codes) -> Float[Tensor, "b"]:
+    def _nearest_cosine(self, pixels: Pixels, codes: Codes, to: Codes) -> Float[Tensor, "b"]:
         """Return lower bounds of ``1 - cos`` to the unit codes ``to``: ``cos <= t / sqrt(t^2 + q^2)``, as above."""
         rest = codes - (codes * to).sum(1, keepdim=True) * to
         parallel = ~(rest.norm(dim=1) > ALIKE * codes.norm(dim=1))  # what is left of such codes is rounding
         aside = directions(rest)
         aside = directions(aside - (aside * to).sum(1, keepdim=True) * to)
-        most = -self._least(pixels, -to)
-        apart = self._least(pixels, aside).clamp_min(0).masked_fill(parallel, 0.0)
-        turned = torch.where(most > 0, one_minus_cosine(most, apart), 1.0)
-        turned = torch.where(most.isinf(), 0.0, turned)
-        return torch.where(most.isnan(), torch.nan, turned)
+        t = -self._lower(pixels, -to)
+        q = self._lower(pixels, aside).clamp_min(0).masked_fill(parallel, 0.0)
+        distance = torch.where(t > 0, one_minus_cosine(t, q), 1.0)
+        distance = torch.where(t.isinf(), 0.0, distance)
+        return torch.where(t.isnan(), torch.nan, distance)
 
-    def _length(self, pixels: Pixels, codes: Codes, axes: Float[Tensor, "b s d"]) -> Float[Tensor, "b"]:
+    def _farthest_within(self, pixels: Pixels, codes: Codes, axes: Float[Tensor, "b s d"]) -> Float[Tensor, "b"]:
         """Return upper bounds of the length of ``f(x') - f(x)`` within the space of ``axes``."""
         if axes.shape[1] % 2:
             axes = torch.cat([axes, torch.zeros_like(axes[:, :1])], 1)
         angles = torch.arange(DIRECTIONS // 2, dtype=axes.dtype, device=axes.device) * (2 * pi / DIRECTIONS)
         one, other = axes[:, 0::2, None], axes[:, 1::2, None]
-        rows = (angles.cos()[:, None] * one + angles.sin()[:, None] * other).flatten(1, 2)
-        low, high = self._spans(pixels, rows)  # the other half of the circle is that of opposite directions
-        here = (rows @ codes[..., None]).squeeze(2)
-        farthest = torch.maximum(high - here, here - low).clamp_min(0).unflatten(1, (-1, DIRECTIONS // 2)).amax(2)
+        specifications = (angles.cos()[:, None] * one + angles.sin()[:, None] * other).flatten(1, 2)
+        low, high = self._lower_and_upper(
+            pixels, specifications
+        )  # opposite directions are the other half of the circle
+        clean = (specifications @ codes[..., None]).squeeze(2)
+        farthest = torch.maximum(high - clean, clean - low).clamp_min(0).unflatten(1, (-1, DIRECTIONS // 2)).amax(2)
         return farthest.norm(dim=1) / cos(pi / DIRECTIONS)
 
-    def _spans(self, pixels: Pixels, rows: Float[Tensor, "b s d"]) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
-        return spans(self.graph, self.method, pixels, self.ball, self.encoder.domain, rows)
+    def _lower_and_upper(
+        self, pixels: Pixels, specifications: Float[Tensor, "b s d"]
+    ) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
+        return lower_and_upper_bounds(self.graph, self.method, pixels, self.ball, self.encoder.domain, specifications)
 
-    def _least(self, pixels: Pixels, row: Codes) -> Float[Tensor, "b"]:
-        """Return lower bounds of one row for each image; nan for a row that is no direction."""
-        rows = row.nan_to_num()[:, None]
-        found = lower(self.graph, self.method, pixels, self.ball, self.encoder.domain, rows)[:, 0]
-        return torch.where(row.isnan().any(1), torch.nan, found)
+    def _lower(self, pixels: Pixels, direction: Codes) -> Float[Tensor, "b"]:
+        """Return lower bounds of ``direction . f(x')`` for each image; nan where the direction is."""
+        specifications = direction.nan_to_num()[:, None]
+        bounds = lower_bounds(self.graph, self.method, pixels, self.ball, self.encoder.domain, specifications)[:, 0]
+        return torch.where(direction.isnan().any(1), torch.nan, bounds)
 
     def _codes(self, pixels: Pixels) -> Codes:
         with torch.no_grad():
@@ -128,10 +132,10 @@ def directions(codes: Codes) -> Codes:
     return codes / codes.norm(dim=1, keepdim=True)
 
 
-def one_minus_cosine(along: Float[Tensor, "b"], across: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+def one_minus_cosine(t: Float[Tensor, "b"], q: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
     """Return ``1 - t / sqrt(t^2 + q^2)`` without cancellation."""
-    length = torch.hypot(along, across)
-    return torch.where(across.isinf(), 1.0, across * (across / length) / (length + along))
+    length = torch.hypot(t, q)
+    return torch.where(q.isinf(), 1.0, q * (q / length) / (length + t))
 
 
 def units(codes: Codes) -> Float[Tensor, "b d d"]:
@@ -140,7 +144,7 @@ def units(codes: Codes) -> Float[Tensor, "b d d"]:
 
 
 def principal(encoder: Encoder, pixels: Pixels) -> Float[Tensor, "b d d"]:
-    """Return orthonormal rows along which the code moves most ... least by first order."""
+    """Return orthonormal axes, from the one along which the code moves most by first order to the least."""
     x = pixels.detach().requires_grad_()
     with torch.enable_grad():
         codes = encoder.forward(x)
@@ -150,7 +154,7 @@ def principal(encoder: Encoder, pixels: Pixels) -> Float[Tensor, "b d d"]:
 
 
 def across(own: Codes, basis: Float[Tensor, "b d d"]) -> Float[Tensor, "b s d"]:
-    """Return ``d - 1`` orthonormal rows at right angles to ``own``, turned from ``basis`` as little as QR does."""
+    """Return ``d - 1`` orthonormal axes at right angles to ``own``, turned from ``basis`` as little as QR does."""
     own = own.nan_to_num()
     first = torch.cat([own[:, None], basis], 1)
     return torch.linalg.qr(first.mT).Q.mT[:, 1:].contiguous()

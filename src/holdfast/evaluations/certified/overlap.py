@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import final
 
 import torch
@@ -30,10 +32,12 @@ from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.bisector_hyperplanes import ALIKE
-from holdfast.evaluations.certified.displacement import exact, farthest_found, refuted
-from holdfast.evaluations.certified.findings import both_ends, counted, series, witness_of
+from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.displacement import exceeds, farthest_attacked, in_float64
+from holdfast.evaluations.certified.findings import CrossCheck, ball_curves, findings, series
 from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.pairs import bounded
+from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
 from holdfast.protocol.evaluation import Evaluation
@@ -48,50 +52,48 @@ UNDEFINED = "the two images have one code, or one has a zero code"
 @final
 @dataclass(frozen=True)
 class OverlapBounds(Observation):
-    """For each image and its partner: the most that it can move and the least distance of its impostor, and attacks' own.
+    """For each image and its partner: bounds of how far it moves and of how near its impostor comes, and attacks on both.
 
-    ``tau`` and ``near`` are bounds, ``moved`` and ``came`` what attacks reached, ``apart`` the clean distance.
+    ``tau`` and ``near`` are the bounds, ``moved`` and ``came`` what attacks reached, ``apart`` the clean distance.
     """
 
+    certification: Certification
     ball: Ball
     divergence: Divergence
-    anchors: int
-    method: Method
-    attack: Attack
-    neurons: int
     name = "between"
     version = 2
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.anchors)
+        return population.choose(self.certification.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        encoder, pixels = exact(population, rows)
-        partners = population.partners[list(rows)].tolist()
-        _, others = exact(population, partners)
-        reach = OutputBounds(encoder, bounded(population, self.neurons), self.method, self.ball)
+        encoder, pixels = in_float64(population, rows)
+        _, partners = in_float64(population, population.partners[list(rows)].tolist())
+        graph = bounded(population, self.certification.neurons)
+        bounds = OutputBounds(encoder, graph, self.certification.method, self.ball)
         own, impostor = self.attacked(population, rows)
         with torch.no_grad():
-            codes, targets = encoder.forward(pixels), encoder.forward(others)
-            seen = {
-                "apart": self.divergence(targets, codes).masked_fill(alike(self.divergence, targets, codes), torch.nan),
-                "moved": self.divergence(encoder.forward(own), codes),
-                "came": self.divergence(encoder.forward(impostor), codes),
-            }
-        bounds = {
-            "tau": reach.farthest(self.divergence, pixels),
-            "near": reach.nearest(self.divergence, others, codes),
+            codes, targets = encoder.forward(pixels), encoder.forward(partners)
+            apart, same = self.divergence(targets, codes), same_codes(self.divergence, targets, codes)
+            moved = self.divergence(encoder.forward(own), codes)
+            came = self.divergence(encoder.forward(impostor), codes)
+        return {
+            "apart": apart.masked_fill(same, torch.nan),
+            "moved": moved,
+            "came": came,
+            "tau": bounds.farthest(self.divergence, pixels),
+            "near": bounds.nearest(self.divergence, partners, codes),
         }
-        return {**seen, **bounds}
 
     def attacked(self, population: Population, rows: Sequence[int]) -> tuple[Pixels, Pixels]:
-        """Return each image moved as far as attacks get it, and its partner moved as close to it as they get that."""
-        partners = population.partners[list(rows)].tolist()
-        (encoder, pixels), (_, others) = exact(population, rows), exact(population, partners)
+        """Return each image moved as far as attacks move it, and its partner moved as close to the image as they can."""
+        attack = self.certification.attack
+        encoder, pixels = in_float64(population, rows)
+        _, partners = in_float64(population, population.partners[list(rows)].tolist())
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("between")
-        goal = Toward(self.divergence)(AttackContext(encoder, others, noise, pixels))
-        impostor = self.attack(encoder, others, goal, self.ball, noise)
-        return farthest_found(population, rows, self.divergence, self.attack, self.ball), impostor
+        objective = Toward(self.divergence)(AttackContext(encoder, partners, noise, pixels))
+        impostor = attack(encoder, partners, objective, self.ball, noise)
+        return farthest_attacked(population, rows, self.divergence, attack, self.ball), impostor
 
 
 @final
@@ -117,73 +119,74 @@ class CertifiedOverlap(Evaluation):
     headline = ("certified_overlap_risk", "attacked_overlap_risk")
 
     def observation(self) -> Joint:
-        return Joint(tuple(self._between(ball, divergence) for ball, divergence in self._cases()))
+        return Joint(tuple(self._bounds(ball, divergence) for ball, divergence in self._cases()))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         found: list[Series] = []
-        summed: list[Estimate] = []
-        counts: list[Estimate] = []
-        proof: dict[str, str] = {}
+        estimates: list[Estimate] = []
+        checks: list[CrossCheck] = []
         for k, (ball, divergence) in enumerate(self._cases()):
-            seen = {name: observed[f"{k}.{name}"].double() for name in ("apart", "moved", "came", "tau", "near")}
+            values = {name: observed[f"{k}.{name}"].double() for name in ("apart", "moved", "came", "tau", "near")}
             case: Conditions = {"ball": str(ball), "divergence": str(divergence)}
-            certified, attacked = margins(seen)
+            certified, attacked = margins(values)
             one = self._series(certified, attacked, case)
             found += one
             names = ("certified_overlap_risk", "attacked_overlap_risk")
-            summed += [summarise(s, "share", "lower", name) for s, name in zip(one[:2], names, strict=True)]
-            summed += [summarise(s, "median", "higher") for s in one[2:]]
+            estimates += [summarise(s, "share", "lower", name) for s, name in zip(one[:2], names, strict=True)]
+            estimates += [summarise(s, "median", "higher") for s in one[2:]]
             # Each half is a claim of its own, and is held against its own attack.
-            wrong = refuted(seen["tau"], seen["moved"]) | refuted(seen["came"], seen["near"])
-            counts.append(counted(wrong, certified.isfinite(), {**case, "method": str(self.method)}))
-            if counts[-1].value and not proof:
-                proof = self._witness(population, rows[int(wrong.nonzero()[0, 0])], ball, divergence)
-        return both_ends(population, rows, found, summed, counts, proof, self.balls)
+            refuted = exceeds(values["moved"], values["tau"]) | exceeds(values["near"], values["came"])
+            witness = partial(self._witness, population, rows, ball, divergence)
+            checks.append(CrossCheck(refuted, certified.isfinite(), {**case, "method": str(self.method)}, witness))
+        return findings(population, rows, found, estimates, checks, ball_curves(estimates, self.balls))
 
     def _series(self, certified: Float[Tensor, "n"], attacked: Float[Tensor, "n"], case: Conditions) -> list[Series]:
-        proved, struck = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}
+        by_bounds, by_attack = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}
         unit, undefined = "share of clean distance", certified.isnan() | attacked.isnan()
         values = [
-            ("certified_overlaps", proved, (certified <= 0).double(), "yes or no", Claim.UPPER, OVERLAP),
-            ("attacked_overlaps", struck, (attacked < 0).double(), "yes or no", Claim.LOWER, OVERLAP),
-            ("certified_margin", proved, certified, unit, Claim.LOWER, MARGIN),
-            ("attacked_margin", struck, attacked, unit, Claim.UPPER, MARGIN),
+            ("certified_overlaps", by_bounds, (certified <= 0).double(), "yes or no", Claim.UPPER, OVERLAP),
+            ("attacked_overlaps", by_attack, (attacked < 0).double(), "yes or no", Claim.LOWER, OVERLAP),
+            ("certified_margin", by_bounds, certified, unit, Claim.LOWER, MARGIN),
+            ("attacked_margin", by_attack, attacked, unit, Claim.UPPER, MARGIN),
         ]
         return [
             series(quantity, conditions, numbers.masked_fill(undefined, torch.nan), kind, claim, of, UNDEFINED)
             for quantity, conditions, numbers, kind, claim, of in values
         ]
 
-    def _witness(self, population: Population, row: int, ball: Ball, divergence: Divergence) -> dict[str, str]:
-        """Return the first contradiction, found once more: the attacked impostor, or the image moved too far."""
-        between = self._between(ball, divergence)
-        partner, seen = int(population.partners[row]), between.observe(population, [row])
-        own, impostor = between.attacked(population, [row])
+    def _witness(
+        self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
+    ) -> dict[str, str]:
+        """Return the attacked impostor, or the image moved too far."""
+        observation, row = self._bounds(ball, divergence), rows[image]
+        partner, values = int(population.partners[row]), observation.observe(population, [row])
+        own, impostor = observation.attacked(population, [row])
         facts = {
             "image": population.images.ids[row],
             "other": population.images.ids[partner],
             "divergence": str(divergence),
-            **{name: f"{float(value):.6g}" for name, value in seen.items()},
+            **{name: f"{float(value):.6g}" for name, value in values.items()},
+            "ball": str(ball),
         }
-        if bool(refuted(seen["tau"], seen["moved"])):
-            return witness_of(population, row, own[0], ball, {**facts, "refuted": "tau"})
-        return witness_of(population, partner, impostor[0], ball, {**facts, "refuted": "near"})
+        if bool(exceeds(values["moved"], values["tau"])):
+            return point_witness(population, row, own[0], ball, {**facts, "refuted": "tau"})
+        return point_witness(population, partner, impostor[0], ball, {**facts, "refuted": "near"})
 
-    def _between(self, ball: Ball, divergence: Divergence) -> OverlapBounds:
-        return OverlapBounds(ball, divergence, self.anchors, self.method, self.attack, self.neurons)
+    def _bounds(self, ball: Ball, divergence: Divergence) -> OverlapBounds:
+        return OverlapBounds(Certification(self.anchors, self.method, self.attack, self.neurons), ball, divergence)
 
     def _cases(self) -> list[tuple[Ball, Divergence]]:
-        return [(ball, divergence) for ball in self.balls for divergence in self.divergences]
+        return list(product(self.balls, self.divergences))
 
 
-def alike(divergence: Divergence, one: Codes, other: Codes) -> Bool[Tensor, "n"]:
+def same_codes(divergence: Divergence, one: Codes, other: Codes) -> Bool[Tensor, "n"]:
     """Return which codes are the same up to rounding, so that a share of their distance means nothing."""
     if isinstance(divergence, Cosine):
         return divergence(one, other) <= ALIKE**2 / 2
     return (one - other).norm(dim=1) <= ALIKE * torch.maximum(one.norm(dim=1), other.norm(dim=1))
 
 
-def margins(seen: Observed) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+def margins(values: Observed) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
     """Return the certified and the attacked margin of each pair; nan where the images have one code."""
-    apart = seen["apart"].masked_fill(~(seen["apart"] > 0), torch.nan)
-    return (seen["near"] - seen["tau"]) / apart, (seen["came"] - seen["moved"]) / apart
+    apart = values["apart"].masked_fill(~(values["apart"] > 0), torch.nan)
+    return (values["near"] - values["tau"]) / apart, (values["came"] - values["moved"]) / apart

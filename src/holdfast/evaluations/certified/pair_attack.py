@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from holdfast.attacks.base import Attack
@@ -19,23 +20,21 @@ from holdfast.evaluations.certified.pairs import Pairs
 
 
 class UnitBallEncoder(nn.Module):
-    """The encoder as a function of ``delta`` in the unit ball.
-
-    Clipping would hide the gradient of every pixel at an edge of the range. Here it passes, but for what points out.
-    """
+    """The encoder as a function of ``delta`` in the unit ball."""
 
     def __init__(self, encoder: Encoder, centres: Pixels, radii: Float[Tensor, "p"]) -> None:
         super().__init__()
         self.module, self.domain = encoder.module, encoder.domain
         self.centres, self.radii = centres, column(radii, centres)
 
-    def place(self, delta: Pixels) -> Pixels:
+    def pixels(self, delta: Pixels) -> Pixels:
         """Return the inputs that ``delta`` stands for."""
         return self.domain.clip(self.centres + self.radii * delta)
 
     def forward(self, delta: Tensor) -> Tensor:
-        x = self.place(delta).detach()
+        x = self.pixels(delta).detach()
         if delta.requires_grad:
+            # Straight-through clip; outward gradients are zeroed.
             x = x + (delta - delta.detach()) * self.radii
             x.register_hook(lambda gradient: passable(x.detach(), gradient, self.domain))
         return self.module(x)
@@ -43,16 +42,19 @@ class UnitBallEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class AttackResult:
-    """The best points of a search, one per pair, and ``W f`` there."""
+    """The best point that a search found for each pair, and ``W f`` there."""
 
     points: Pixels
     values: Float[Tensor, "p"]
 
+    def replaced(self, where: Bool[Tensor, "p"], other: AttackResult) -> AttackResult:
+        """Return this result with the points and values of ``other`` at the pairs ``where``."""
+        points = torch.where(column(where, self.points), other.points, self.points)
+        return AttackResult(points, torch.where(where, other.values, self.values))
+
     def or_better(self, other: AttackResult) -> AttackResult:
-        """Return for each pair the point with the lower value; nan is no value."""
-        wins = (other.values < self.values) | self.values.isnan()
-        points = torch.where(column(wins, self.points), other.points, self.points)
-        return AttackResult(points, torch.where(wins, other.values, self.values))
+        """Return for each pair the point with the lower value; a value of nan never wins."""
+        return self.replaced((other.values < self.values) | self.values.isnan(), other)
 
 
 @dataclass(frozen=True)
@@ -66,16 +68,23 @@ class PairAttack:
 
     def __call__(self, radii: Float[Tensor, "p"], purpose: str) -> AttackResult:
         """Return the worst points that the attack finds within ``radii`` of the anchors."""
-        around = UnitBallEncoder(self.pairs.encoder, self.pairs.images, radii)
-        encoder = Encoder(around.eval(), self.pairs.encoder.name, Domain(self.pairs.encoder.domain.shape, -1.0, 1.0))
-        start = torch.zeros_like(self.pairs.images)
+        module = UnitBallEncoder(self.pairs.encoder, self.pairs.images, radii).eval()
         noise = self.pairs.noise.fork(purpose)
-        return self.at(around.place(self.attack(encoder, start, self.pairs.objective, self.ball, noise)))
+        start = torch.zeros_like(self.pairs.images)
+        delta = self.attack(self._encoder(module), start, self.pairs.objective, self.ball, noise)
+        return self.evaluate(module.pixels(delta))
 
-    def at(self, points: Pixels) -> AttackResult:
+    def evaluate(self, points: Pixels) -> AttackResult:
         """Return ``points`` with their values."""
         return AttackResult(points, self.pairs.values(points))
 
     def sizes(self, points: Pixels) -> Float[Tensor, "p"]:
         """Return how far ``points`` are from their anchors."""
         return self.ball.norm(points - self.pairs.images)
+
+    def _encoder(self, module: UnitBallEncoder) -> Encoder:
+        """Return ``module`` as an encoder. A new ``Encoder`` would copy the weights, at every radius that is tried."""
+        encoder = copy.copy(self.pairs.encoder)
+        encoder.module, encoder.domain = module, Domain(encoder.domain.shape, -1.0, 1.0)
+        encoder.__dict__.pop("fingerprint", None)
+        return encoder

@@ -1,4 +1,4 @@
-"""Pairs in one ball: what a bound proves of ``W f``, and what attacks make of it."""
+"""Pairs in one ball: a lower bound of ``W f``, and the lowest values that attacks reach."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.base import Attack
-from holdfast.bounds.methods.base import Method
 from holdfast.bounds.proved import known
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import L2Distance
 from holdfast.core.run import Observed
+from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.negatives import generated
 from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, pairs
+from holdfast.evaluations.certified.pairs import Pairs, image_pairs
 from holdfast.evaluations.certified.radius_bounds import cross_check
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
@@ -30,50 +30,49 @@ from holdfast.protocol.population import Population
 @final
 @dataclass(frozen=True)
 class PairBounds(Observation):
-    """For each anchor and negative, (b, k): the bound of ``W f`` over ``ball``, and what each attack brings it to."""
+    """For each anchor and negative, (b, k): the bound of ``W f`` over ``ball``, and ``W f`` where each attack ends."""
 
+    certification: Certification
     ball: Ball
-    anchors: int
     negatives: int
     generate: Ball | None
-    method: Method
     published: Attack
-    attack: Attack
-    neurons: int
     name = "told"
     version = 2
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.anchors)
+        return population.choose(self.certification.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pair_attack = self.pair_attack(population, rows)
-        two = pair_attack.pairs
-        found = {"published": self.close(pair_attack), "direct": self.worst(pair_attack)}
-        seen = {name: worst.values.reshape(two.shape) for name, worst in found.items()}
-        seen["bound"] = self.bound(two)
-        return {name: values.masked_fill(~two.defined, torch.nan) for name, values in seen.items()}
+        pairs = pair_attack.pairs
+        observed = {
+            "published": self.close(pair_attack).values.reshape(pairs.shape),
+            "direct": self.worst(pair_attack).values.reshape(pairs.shape),
+            "bound": self.bound(pairs),
+        }
+        return {name: values.masked_fill(~pairs.defined, torch.nan) for name, values in observed.items()}
 
     def pair_attack(self, population: Population, rows: Sequence[int]) -> PairAttack:
         """Return the attacks on the pairs of the images at ``rows``."""
-        made = generated(population, rows, self.generate)[:, None] if self.generate else None
-        two = pairs(population, rows, self.negatives, self.neurons, made)
-        return PairAttack(two, type(self.ball)(1.0), self.attack)
+        negatives = generated(population, rows, self.generate)[:, None] if self.generate else None
+        pairs = image_pairs(population, rows, self.negatives, self.certification.neurons, negatives)
+        return PairAttack(pairs, type(self.ball)(1.0), self.certification.attack)
 
-    def bound(self, two: Pairs) -> Float[Tensor, "b k"]:
+    def bound(self, pairs: Pairs) -> Float[Tensor, "b k"]:
         """Return lower bounds of ``W f`` over the ball around each anchor."""
-        eps = torch.full_like(two.rows[:, 0, 0], self.ball.radius)
-        around = region(two.anchors, type(self.ball), eps, two.encoder.domain)
-        return known(self.method(two.graph, around, two.rows))
+        eps = torch.full_like(pairs.specifications[:, 0, 0], self.ball.radius)
+        balls = region(pairs.anchors, type(self.ball), eps, pairs.encoder.domain)
+        return known(self.certification.method(pairs.graph, balls, pairs.specifications))
 
     def worst(self, pair_attack: PairAttack) -> AttackResult:
         """Return the lowest values in the ball that the attack on ``W f`` and every simpler one find."""
-        return cross_check(pair_attack, torch.full_like(pair_attack.pairs.rows[..., 0], self.ball.radius))
+        return cross_check(pair_attack, torch.full_like(pair_attack.pairs.specifications[..., 0], self.ball.radius))
 
     def close(self, pair_attack: PairAttack) -> AttackResult:
         """Return what the published attack finds, which comes as close to the negative's code as it can."""
-        two = pair_attack.pairs
-        context = AttackContext(two.encoder, two.images, two.noise.fork("published"), two.negatives.flatten(0, 1))
-        return pair_attack.at(
-            self.published(two.encoder, two.images, Toward(L2Distance())(context), self.ball, context.noise)
-        )
+        pairs = pair_attack.pairs
+        noise = pairs.noise.fork("published")
+        context = AttackContext(pairs.encoder, pairs.images, noise, pairs.negatives.flatten(0, 1))
+        objective = Toward(L2Distance())(context)
+        return pair_attack.evaluate(self.published(pairs.encoder, pairs.images, objective, self.ball, noise))

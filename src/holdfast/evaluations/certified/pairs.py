@@ -1,4 +1,4 @@
-"""Anchors with their negatives, and the linear function of the code that tells whether one is taken for the other.
+"""Anchors with their negatives, and the linear function of the code that decides whether one is mistaken for the other.
 
 With unit codes ``u``, an image ``x'`` near the anchor ``x+`` is more similar (in cosine) to ``x+`` than to the negative
 ``x-`` exactly if ``W f(x') > 0`` for ``W = u(x+) - u(x-)`` (Wang and Liu 2022, section 4).
@@ -30,7 +30,7 @@ ALIKE = 1e-6
 
 @dataclass(frozen=True)
 class Pairs:
-    """``b`` anchors with ``k`` negatives each, in float64: the last word on a certificate is spoken there."""
+    """``b`` anchors with ``k`` negatives each, in float64, in which certificates are decided."""
 
     encoder: Encoder
     graph: Graph
@@ -38,20 +38,20 @@ class Pairs:
     """For each anchor its own name and those of its negatives."""
     anchors: Pixels
     negatives: Float[Tensor, "b k *pixels"]
-    rows: Float[Tensor, "b k d"]
-    """``W``; zero where it is undefined."""
+    specifications: Float[Tensor, "b k d"]
+    """``W``, the linear functions of the code; zero where undefined."""
     noise: Noise
     """One stream per pair, anchors outermost."""
 
     @property
     def shape(self) -> torch.Size:
         """(b, k)."""
-        return self.rows.shape[:2]
+        return self.specifications.shape[:2]
 
     @property
     def defined(self) -> Tensor:
-        """Which pairs have two directions to tell apart, (b, k)."""
-        return self.rows.norm(dim=2) > ALIKE
+        """Which pairs have two different directions, (b, k)."""
+        return self.specifications.norm(dim=2) > ALIKE
 
     @property
     def images(self) -> Pixels:
@@ -59,8 +59,8 @@ class Pairs:
         return self.anchors.repeat_interleave(self.shape[1], 0)
 
     def objective(self, codes: Codes) -> Float[Tensor, "p"]:
-        """Return ``-W f(x')`` for one moved code per pair: what an attacker of the certificate climbs."""
-        return -(self.rows.flatten(0, 1) * codes).sum(1)
+        """Return ``-W f(x')`` for one moved code per pair: the objective of attacks on a certificate."""
+        return -(self.specifications.flatten(0, 1) * codes).sum(1)
 
     def values(self, points: Pixels) -> Float[Tensor, "p"]:
         """Return ``W f(x')`` by the module itself, one point per pair: negative where the anchor is mistaken."""
@@ -72,10 +72,10 @@ class Pairs:
         return ball.norm(self.negatives.flatten(0, 1) - self.images).reshape(self.shape)
 
 
-def pairs(
+def image_pairs(
     population: Population, rows: Sequence[int], count: int, neurons: int, negatives: Pixels | None = None
 ) -> Pairs:
-    """Return the images at ``rows`` with ``count`` random other images each as negatives, or with given ``negatives``.
+    """Return pairs of the images at ``rows`` with ``count`` random other images each, or with given ``negatives``.
 
     Args:
         population: the images and their encoder.
@@ -107,7 +107,7 @@ def pairs(
         ids=tuple((names[row], *line) for row, line in zip(rows, ids, strict=True)),
         anchors=anchors,
         negatives=negatives,
-        rows=difference.nan_to_num(nan=0.0),
+        specifications=difference.nan_to_num(nan=0.0),
         noise=population.run.noise(keys),
     )
 
@@ -136,7 +136,7 @@ def traced(encoder: Encoder, neurons: int, device: str) -> Graph:
     return graph
 
 
-def norm(name: str) -> Ball:
+def unit_ball(name: str) -> Ball:
     """Return the unit ball of the norm called ``name``."""
     if name not in BALLS:
         raise HoldfastError(f"unknown norm {name!r}; {nearest(name, list(BALLS))}")

@@ -10,36 +10,32 @@ negatives of the first.
 
 Departures: balls are cut by the range of pixels; all negatives of an image share one set of inner bounds, intersected
 with interval bounds; the tolerance is 1e-4 of the way to the farthest negative instead of 1e-6, for bounds are looser
-than that; the attacked radius stands beside, and its attacks climb ``-W f`` itself instead of closeness to ``f(x-)``.
+than that; the attacked radius is reported as well, and its attacks climb ``-W f`` itself instead of closeness to ``f(x-)``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.pictures import ends, row
-from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture
+from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.certified.findings import (
-    alarm,
-    contradictions,
-    label_share,
-    over_negatives,
-    share_beyond,
-    verdict,
-    witness,
-)
-from holdfast.evaluations.certified.radius_bounds import INSIDE, RadiusBounds, attackable, cross_check
+from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.findings import CrossCheck, findings, label_share, series, survival_curves
+from holdfast.evaluations.certified.pairs import UNDEFINED
+from holdfast.evaluations.certified.radius_bounds import INSIDE, RadiusBounds, certify_cheaply_and_attack
+from holdfast.evaluations.certified.witness import radius_witness
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 
@@ -72,40 +68,37 @@ class CertifiedRadius(Evaluation):
     headline = ("average_certified_radius", "average_attacked_radius")
 
     def observation(self) -> RadiusBounds:
-        return RadiusBounds(
-            self.norm, self.anchors, self.negatives, self.method, self.tolerance, self.attack, self.neurons
-        )
+        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
+        return RadiusBounds(certification, self.norm, self.negatives, self.tolerance)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        certified, attacked, unit = observed["certified"], observed["attacked"], f"{self.norm} distance"
-        proved: Conditions = {"ball": self.norm, "method": str(self.method)}
-        struck: Conditions = {"ball": self.norm, "attack": str(self.attack)}
-        series = [
-            over_negatives("certified_radius", proved, certified, unit, Claim.LOWER, RADIUS),
-            over_negatives("attacked_radius", struck, attacked, unit, Claim.UPPER, RADIUS),
-            over_negatives(
-                "tightness",
-                {**proved, **struck},
-                certified / attacked,
-                "certified / attacked",
-                Claim.LOWER,
-                "certified share of the robust radius",
-            ),
-        ]
+        certified, attacked = observed["certified"], observed["attacked"]
+        found = self._series(certified, attacked)
         estimates = [
-            summarise(series[0], "mean", "higher", "average_certified_radius"),
-            summarise(series[1], "mean", "higher", "average_attacked_radius"),
-            summarise(series[2], "mean", "neither"),
+            summarise(found[0], "mean", "higher", "average_certified_radius"),
+            summarise(found[1], "mean", "higher", "average_attacked_radius"),
+            summarise(found[2], "mean", "neither"),
         ]
-        count = contradictions(refuted(observed), int((certified > 0).sum()), {**proved, **struck})
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
-            estimates=(*estimates, *label_share(population, rows, self.negatives), count),
-            curves=self._curves(certified, attacked),
-            verdicts=(verdict([count], self._witness(population, rows, observed)),),
-            warnings=alarm([count]),
-        )
+        witness = partial(self._witness, population, rows, observed)
+        check = CrossCheck(refuted(observed), certified > 0, found[2].conditions, witness)
+        labelled = label_share(population, rows, self.negatives)
+        return findings(population, rows, found, (*estimates, *labelled), [check], self._curves(certified, attacked))
+
+    def _series(self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]) -> list[Series]:
+        by_bounds: Conditions = {"ball": self.norm, "method": str(self.method)}
+        by_attack: Conditions = {"ball": self.norm, "attack": str(self.attack)}
+        both, unit, ratio = {**by_bounds, **by_attack}, f"{self.norm} distance", "certified / attacked"
+        share = "certified share of the robust radius"
+        return [
+            series("certified_radius", by_bounds, certified, unit, Claim.LOWER, RADIUS, UNDEFINED),
+            series("attacked_radius", by_attack, attacked, unit, Claim.UPPER, RADIUS, UNDEFINED),
+            series("tightness", both, certified / attacked, ratio, Claim.LOWER, share, UNDEFINED),
+        ]
+
+    def _witness(self, population: Population, rows: Sequence[int], observed: Observed, image: int) -> dict[str, str]:
+        pair_attack = self.observation().pair_attack(population, [rows[image]])
+        radii, wrong = observed["certified"][image], refuted(observed)[image]
+        return radius_witness(population, rows[image], pair_attack, self.method, self.tolerance, radii, wrong)
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         values, domain = findings.series[0].values, population.encoder.domain
@@ -113,56 +106,35 @@ class CertifiedRadius(Evaluation):
         if not positions or len(domain.shape) != 3:
             return ()
         pair_attack = self.observation().pair_attack(population, [rows[position] for position in positions])
-        two = pair_attack.pairs
-        points = attackable(pair_attack, self.method, self.tolerance)[1].points.unflatten(0, two.shape)
-        sizes = pair_attack.sizes(points.flatten(0, 1)).reshape(two.shape).masked_fill(~two.defined, torch.inf)
+        pairs = pair_attack.pairs
+        _, nearest = certify_cheaply_and_attack(pair_attack, self.method, self.tolerance)
+        points = nearest.points.unflatten(0, pairs.shape)
+        sizes = pair_attack.sizes(nearest.points).reshape(pairs.shape).masked_fill(~pairs.defined, torch.inf)
         pictures: list[Picture | None] = []
-        for place, (position, weakest) in enumerate(zip(positions, sizes.argmin(1).tolist(), strict=True)):
+        for image, (position, weakest) in enumerate(zip(positions, sizes.argmin(1).tolist(), strict=True)):
             caption = (
-                f"{two.ids[place][0]}: certified radius {values[position]:.3g} on average over "
-                f"{int(two.defined[place].sum())} others; taken for the easiest of them, "
-                f"{two.ids[place][1 + weakest]}, by a change of {float(sizes[place, weakest]):.3g}"
+                f"{pairs.ids[image][0]}: certified radius {values[position]:.3g} on average over "
+                f"{int(pairs.defined[image].sum())} others; taken for the easiest of them, "
+                f"{pairs.ids[image][1 + weakest]}, by a change of {float(sizes[image, weakest]):.3g}"
             )
             shown = {
-                "clean": two.anchors[place],
-                "taken for": points[place, weakest],
-                "other": two.negatives[place, weakest],
+                "clean": pairs.anchors[image],
+                "taken for": points[image, weakest],
+                "other": pairs.negatives[image, weakest],
             }
             pictures.append(row(caption, shown, domain))
         return tuple(picture for picture in pictures if picture is not None)
 
-    def _curves(self, certified: Tensor, attacked: Tensor) -> tuple[Curve, ...]:
-        """Return the share of pairs that hold at each radius: proved below, not refuted above."""
+    def _curves(self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]) -> tuple[Curve, ...]:
+        """Return the share of pairs not confused at each radius: proved below, not refuted above."""
         # From a little before the first pair fails: further in, all of them hold.
         start, end = 0.8 * float(certified.nan_to_num(torch.inf).min()), float(attacked.nan_to_num(0).max())
         grid = tuple(start + (end - start) * step / (POINTS - 1) for step in range(POINTS)) if start < end else ()
-        kinds = {f"certified by {self.method}": certified, f"left by {self.attack}": attacked}
-        return tuple(
-            Curve(
-                quantity="pairs_told_apart",
-                conditions={"ball": self.norm, "attack": kind},
-                x_label=f"{self.norm} radius",
-                y_label="share of pairs told apart",
-                x=grid,
-                y=share_beyond(radii, grid),
-            )
-            for kind, radii in kinds.items()
-        )
-
-    def _witness(self, population: Population, rows: Sequence[int], observed: Observed) -> dict[str, str]:
-        """Return the first contradiction, found once more: everything is drawn from the pair's own stream."""
-        wrong = refuted(observed)
-        if not bool(wrong.any()):
-            return {}
-        image = int(wrong.any(1).nonzero()[0, 0])
-        pair_attack, certified = self.observation().pair_attack(population, [rows[image]]), observed["certified"][image]
-        found = cross_check(pair_attack, certified[None].nan_to_num(0))
-        if not bool((found.values <= 0).any()):
-            found = attackable(pair_attack, self.method, self.tolerance)[1]
-        return witness(population, pair_attack, found, wrong[image], certified)
+        radii = {f"certified by {self.method}": certified, f"left by {self.attack}": attacked}
+        return survival_curves("pairs_told_apart", self.norm, radii, grid)
 
 
 def refuted(observed: Observed) -> Bool[Tensor, "b k"]:
-    """Return which certificates an attack got into: a point inside that is mistaken."""
+    """Return which certificates an attack refutes by a point inside that is mistaken for the negative."""
     certified = observed["certified"]
     return (certified > 0) & ((observed["lowest"] <= 0) | (observed["attacked"] <= certified * INSIDE))

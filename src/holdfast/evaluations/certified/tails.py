@@ -1,4 +1,4 @@
-"""The Weibull law of small values: what the nearest of many distances follow in the limit."""
+"""The Weibull law of small values: the limit distribution of the nearest of many distances."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from holdfast.core import weibull
 
 @dataclass(frozen=True)
 class WeibullTail:
-    """A Weibull law of small values: its shape, its scale, and the largest gap between its and their distribution."""
+    """A Weibull law of small values; ``misfit`` is the Kolmogorov-Smirnov distance to the values it was fitted to."""
 
     shape: float
     scale: float
-    gap: float
+    misfit: float
 
     def inclusion(self, distance: float) -> float:
         """Return ``Psi`` at ``1 - rho = distance``."""

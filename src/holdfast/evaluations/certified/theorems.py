@@ -24,9 +24,9 @@ class TheoremCounts:
     fails: Int[Tensor, "b"]
 
 
-def by_similarity(seen: Observed, similar: Float[Tensor, "b k"]) -> TheoremCounts:
-    """Return whether the less similar of two images to a third has the larger radius, over all twos and thirds."""
-    certified, attacked = seen["certified"], seen["attacked"]
+def by_similarity(shared: Observed, similar: Float[Tensor, "b k"]) -> TheoremCounts:
+    """Return whether the less similar of two images to a third has the larger radius, over all triples of images."""
+    certified, attacked = shared["certified"], shared["attacked"]
     known = ~certified.isnan()
     less = (similar[:, None] < similar[None]) & known[:, None] & known[None]
     holds = less & (certified[:, None] >= attacked[None])
@@ -39,17 +39,17 @@ def each(flags: Bool[Tensor, "b b2 k"]) -> Int[Tensor, "b"]:
     return flags.sum((1, 2)) + flags.sum((0, 2))
 
 
-def by_head(seen: Observed, linear: Observed, foreign: Bool[Tensor, "b k"]) -> TheoremCounts:
+def by_head(shared: Observed, linear: Observed, foreign: Bool[Tensor, "b k"]) -> TheoremCounts:
     """Return whether radii against images of other classes are larger than that of the head."""
-    known = foreign & ~seen["certified"].isnan() & (linear["right"] == 1)[:, None]
-    holds = known & (seen["certified"] >= linear["attacked"][:, None])
-    fails = known & (seen["attacked"] < linear["certified"][:, None])
+    known = foreign & ~shared["certified"].isnan() & (linear["right"] == 1)[:, None]
+    holds = known & (shared["certified"] >= linear["attacked"][:, None])
+    fails = known & (shared["attacked"] < linear["certified"][:, None])
     return TheoremCounts(*(flags.sum(1) for flags in (known, holds, fails)))
 
 
-def judged(question: str, found: TheoremCounts, sides: int = 1) -> Verdict:
+def theorem_verdict(question: str, counts: TheoremCounts, sides: int = 1) -> Verdict:
     """Return what the comparisons, each counted for as many images as it has ``sides``, say of a theorem."""
-    fails, holds, count = (int(part.sum()) // sides for part in (found.fails, found.holds, found.count))
+    fails, holds, count = (int(part.sum()) // sides for part in (counts.fails, counts.holds, counts.count))
     return Verdict(
         question=question,
         status="refuted" if fails else "proved" if count and holds == count else "unknown",

@@ -1,0 +1,22 @@
+"""The settings that all certificates share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from holdfast.attacks.base import Attack
+from holdfast.bounds.methods.base import Method
+from holdfast.protocol.observation import SharedSettings
+
+
+@final
+@dataclass(frozen=True)
+class Certification(SharedSettings):
+    """How many images are certified, by which bounds, and which attack is set against the certificates."""
+
+    anchors: int
+    method: Method
+    attack: Attack
+    neurons: int
+    """The most nonlinear entries an encoder may have."""
