@@ -214,14 +214,14 @@ def test_every_setting_is_bounded_as_what_it_is(name: str) -> None:
         kinds = [node.name for node in graph.nodes if isinstance(node.operation, Rule)]
         assert kinds == ["relu"], "affine in the input"
         check_affine(graph)
-    rows = torch.randn(2, 3, codes.shape[1], dtype=torch.float64)
+    specifications = torch.randn(2, 3, codes.shape[1], dtype=torch.float64)
     ball = Linf(0.1)
     seen = torch.stack(
-        [(alone(encoder, points(encoder, x[i : i + 1], ball, 60)) @ rows[i].T).amin(0) for i in range(2)]
+        [(alone(encoder, points(encoder, x[i : i + 1], ball, 60)) @ specifications[i].T).amin(0) for i in range(2)]
     )
     methods: list[Method] = [Interval(), Crown()]
     for method in methods:
-        bound = lower_bound(encoder, x, rows, ball, method)
+        bound = lower_bound(encoder, x, specifications, ball, method)
         assert bound.isfinite().all(), method
         assert (bound <= seen + 1e-9 + tolerance).all(), method
 

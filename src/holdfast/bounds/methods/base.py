@@ -28,18 +28,23 @@ class Method(ABC):
         return spell(self)
 
     @abstractmethod
-    def __call__(self, graph: Graph, region: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        """Return lower bounds of ``rows . code``; what is not finite says nothing."""
+    def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+        """Return lower bounds of ``specifications . code``; what is not finite says nothing."""
 
 
-RegionAt = Callable[[Float[Tensor, "b"]], Region]
+def vacuous_unless_finite(bounds: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Return minus infinity, which claims nothing, for bounds that are not finite: an overflow proves nothing."""
+    return torch.where(bounds.isfinite(), bounds, -torch.inf)
+
+
+RegionAtRadius = Callable[[Float[Tensor, "b"]], Region]
 """The region around given images, each at its own radius."""
 
 
 class RadiusResult(NamedTuple):
     """What was found of robust radii: up to where they are proved, and points that seem to lie just beyond."""
 
-    radii: Float[Tensor, "*rows"]
+    radii: Float[Tensor, "*specifications"]
     points: Float[Tensor, "*rows_and_pixels"]
     """NaN where no point was met."""
 
@@ -49,20 +54,20 @@ class RadiusSearch(Method):
     """A method so costly that it looks for the robust radius itself, rather than be asked at many radii."""
 
     @abstractmethod
-    def reach(
+    def search_radii(
         self,
         graph: Graph,
-        place: RegionAt,
-        rows: Float[Tensor, "s d"],
+        region_at: RegionAtRadius,
+        specifications: Float[Tensor, "s d"],
         low: Float[Tensor, "s"],
         high: Float[Tensor, "s"],
     ) -> RadiusResult:
-        """Return radii around one image, from ``low`` to ``high``, at which its rows are proved positive.
+        """Return radii around one image, from ``low`` to ``high``, at which its specifications are proved positive.
 
         Args:
             graph: the encoder.
-            place: the region at a radius.
-            rows: positive at the image itself.
+            region_at: the region at a radius.
+            specifications: positive at the image itself.
             low: radii that are proved already.
             high: the largest of interest: where an attack succeeded, or any.
         """
@@ -71,12 +76,12 @@ class RadiusSearch(Method):
 @final
 @dataclass(frozen=True)
 class Interval(Method):
-    """Interval bounds: the cheapest and the loosest; the last affine map is joined with the rows."""
+    """Interval bounds: the cheapest and the loosest; the last affine map is joined with the specifications."""
 
     name = "interval"
 
-    def __call__(self, graph: Graph, region: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        return interval.bounds(graph, interval.boxes(graph, region), rows)
+    def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+        return interval.output_bounds(graph, interval.intermediate_bounds(graph, region), specifications)
 
 
 @final
@@ -88,13 +93,15 @@ class Crown(Method):
     name = "crown"
 
     @torch.no_grad()
-    def __call__(self, graph: Graph, region: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        relaxed = relax(graph, region, self.joint)
-        found = output_bounds(relaxed, rows)
+    def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+        network = relax(graph, region, self.joint)
+        found = output_bounds(network, specifications)
         if not self.joint:
             return found
-        mixed = torch.as_tensor(relaxed.mixed, device=rows.device).expand(len(rows))
-        if mixed.any():  # tighter boxes choose other slopes, which are not better for every row
-            plain = output_bounds(relax(graph, region, joint=False, begun=relaxed.plain), rows)
-            found = torch.where(mixed[:, None], torch.fmax(found, plain), found)
-        return torch.fmax(found, interval.bounds(graph, relaxed.boxes, rows))
+        gained = torch.as_tensor(network.interval_gains, device=specifications.device).expand(len(specifications))
+        if gained.any():  # tighter boxes choose other slopes, which are not better for every row
+            other = output_bounds(
+                relax(graph, region, with_intervals=False, initial=network.without_intervals), specifications
+            )
+            found = torch.where(gained[:, None], torch.fmax(found, other), found)
+        return torch.fmax(found, interval.output_bounds(graph, network.intermediate_bounds, specifications))

@@ -1,4 +1,4 @@
-"""The exact minimum of a linear function of the code, for small ReLU networks, as a mixed-integer linear program.
+"""The exact minimum of a linear function of the code, for small ReLU networks, as a improved-integer linear program.
 
 Each unstable ReLU is one binary variable: ``a >= z, a >= 0, a <= u d, a <= z - l (1 - d)`` (Tjeng et al. 2019,
 https://arxiv.org/abs/1711.07356). The robust radius is the optimum of one such program too: the least ``r`` with
@@ -17,14 +17,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.bounds.methods.alpha import ascend_rows
-from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAt
-from holdfast.bounds.methods.crown import Relaxed
+from holdfast.bounds.methods.alpha import ascend_specifications
+from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius
+from holdfast.bounds.methods.crown import NetworkRelaxation
 from holdfast.bounds.network.affine import Affine
 from holdfast.bounds.network.graph import RULES, Graph, Node
 from holdfast.bounds.regions import Region, require_box
 from holdfast.bounds.relaxations.rules import Box
-from holdfast.bounds.subdomains.receptive_fields import refine
+from holdfast.bounds.subdomains.receptive_fields import relax_and_refine
 from holdfast.core.errors import HoldfastError
 
 Matrix = Float[np.ndarray, "_ _"]
@@ -50,7 +50,7 @@ class Exact(RadiusSearch):
     """The minimum or the robust radius itself, given ``seconds`` for each row; out of time, the bound proved by then.
 
     A radius is settled once nearer than ``gap``, as a share of it, to a point that is confused. Boxes are those of
-    alpha-CROWN after ``inner`` steps at ``rate``, tightened for the share ``boxes`` of the time.
+    alpha-CROWN after ``inner`` steps at ``rate``, tighten for the share ``boxes`` of the time.
     """
 
     seconds: float = 60.0
@@ -61,45 +61,55 @@ class Exact(RadiusSearch):
     name = "exact"
 
     @torch.no_grad()
-    def __call__(self, graph: Graph, region: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        relaxed = self._relaxed(graph, region)
-        found, _ = ascend_rows(relaxed, rows, self.inner, self.rate)
-        for image in range(len(rows)):
-            program = encode(graph, [Box(*(end[image : image + 1].double() for end in box)) for box in relaxed.boxes])
-            for row, weights in enumerate(rows[image]):
+    def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+        network = self._relax(graph, region)
+        found, _ = ascend_specifications(network, specifications, self.inner, self.rate)
+        for image in range(len(specifications)):
+            program = encode(
+                graph, [Box(*(end[image : image + 1].double() for end in box)) for box in network.intermediate_bounds]
+            )
+            for index, weights in enumerate(specifications[image]):
                 least = program.minimise(weights.cpu().double().numpy(), self.seconds)
-                found[image, row] = max(float(found[image, row]), least)
+                found[image, index] = max(float(found[image, index]), least)
         return found
 
     @torch.no_grad()
-    def reach(
+    def search_radii(
         self,
         graph: Graph,
-        place: RegionAt,
-        rows: Float[Tensor, "s d"],
+        region_at: RegionAtRadius,
+        specifications: Float[Tensor, "s d"],
         low: Float[Tensor, "s"],
         high: Float[Tensor, "s"],
     ) -> RadiusResult:
-        require_box("exact", place(low))
+        require_box("exact", region_at(low))
         found, met = low.clone(), []
-        for row, weights in enumerate(rows):
+        for index, weights in enumerate(specifications):
             end, cap, point = time.monotonic() + self.seconds, 0.0, None
-            while cap < float(high[row]) and time.monotonic() < end:
-                cap = min(float(high[row]), GROWTH * max(cap, float(found[row])))
+            while cap < float(high[index]) and time.monotonic() < end:
+                cap = min(float(high[index]), GROWTH * max(cap, float(found[index])))
                 if not cap:  # nothing is certified, so there is no scale to begin at
-                    cap = float(high[row])
-                found[row], point = self._nearest(graph, place, weights, float(found[row]), cap, end - time.monotonic())
+                    cap = float(high[index])
+                found[index], point = self._nearest(
+                    graph, region_at, weights, float(found[index]), cap, end - time.monotonic()
+                )
                 if point is not None:
                     break
             met.append(torch.full(graph.nodes[0].shape[1:], torch.nan) if point is None else point)
         return RadiusResult(found, torch.stack(met).to(found))
 
     def _nearest(
-        self, graph: Graph, place: RegionAt, weights: Float[Tensor, "d"], low: float, cap: float, seconds: float
+        self,
+        graph: Graph,
+        region_at: RegionAtRadius,
+        weights: Float[Tensor, "d"],
+        low: float,
+        cap: float,
+        seconds: float,
     ) -> tuple[float, Tensor | None]:
         """Return a radius from ``low`` to ``cap`` that is proved within ``seconds``, and a point beyond if one is met."""
-        region = place(torch.full((1,), cap, dtype=weights.dtype, device=weights.device))
-        boxes = [Box(*(end.double() for end in box)) for box in self._relaxed(graph, region).boxes]
+        region = region_at(torch.full((1,), cap, dtype=weights.dtype, device=weights.device))
+        boxes = [Box(*(end.double() for end in box)) for box in self._relax(graph, region).intermediate_bounds]
         clean = float(weights @ graph(region.centre[:, 0])[0])
         scaled = weights.cpu().double().numpy() / clean
         centre = region.centre.flatten().cpu().double().numpy()
@@ -110,9 +120,9 @@ class Exact(RadiusSearch):
         beyond = torch.tensor(centre + FURTHER * (point - centre)).reshape(graph.nodes[0].shape[1:])
         return radius, torch.minimum(torch.maximum(beyond, boxes[0].lower[0, 0].cpu()), boxes[0].upper[0, 0].cpu())
 
-    def _relaxed(self, graph: Graph, region: Region) -> Relaxed:
+    def _relax(self, graph: Graph, region: Region) -> NetworkRelaxation:
         require_box("exact", region)
-        return refine(graph, region, self.inner, self.rate, self.boxes * self.seconds)
+        return relax_and_refine(graph, region, self.inner, self.rate, self.boxes * self.seconds)
 
 
 @dataclass(frozen=True)

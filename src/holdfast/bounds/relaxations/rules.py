@@ -29,15 +29,21 @@ class Box(NamedTuple):
 class LinearRelaxation:
     """Linear bounds on an operation's output: one slope for each input, and constants (None: zero).
 
-    Slopes may have one entry for each value of the node, or for each coefficient of the form they are met by.
+    RelaxationParameters may have one entry for each value of the node, or for each coefficient of the form they are met by.
     """
 
     lower: tuple[Float[Tensor, "..."], ...]
     upper: tuple[Float[Tensor, "..."], ...]
     floor: Float[Tensor, "..."] | None
     ceiling: Float[Tensor, "..."] | None
-    free: Bool[Tensor, "..."] | None = None
-    """Where any lower slope in [0, 1] through the origin is as sound (unstable ReLUs), as a mask."""
+    unstable: Bool[Tensor, "..."] | None = None
+    """Where any lower slope in [0, 1] through the origin is as sound: unstable ReLUs."""
+
+    def take(self, images: slice) -> LinearRelaxation:
+        """Return the relaxation over the boxes of some images."""
+        lower, upper = (tuple(slope[images] for slope in slopes) for slopes in (self.lower, self.upper))
+        rest = (None if values is None else values[images] for values in (self.floor, self.ceiling, self.unstable))
+        return LinearRelaxation(lower, upper, *rest)
 
 
 @dataclass(frozen=True)
@@ -47,8 +53,8 @@ class Rule:
     function: Callable[..., Tensor]
     interval: Callable[..., Box]
     relax: Callable[..., LinearRelaxation]
-    curved: Callable[[Box], Tensor]
-    """Where better bounds on an input would change the planes."""
+    nonlinear: Callable[[Box], Tensor]
+    """Where better bounds on an input would change the relaxation."""
 
 
 def relu_relaxation(box: Box) -> LinearRelaxation:
@@ -61,7 +67,7 @@ def relu_relaxation(box: Box) -> LinearRelaxation:
     chord = torch.where(width.isfinite(), chord, torch.nan)
     ceiling = torch.where(active | dead, 0.0, -chord * low)
     below = torch.where(active | dead | chord.isnan(), chord, (high > -low).to(low.dtype))
-    return LinearRelaxation((below,), (chord,), None, ceiling, free=~(active | dead | chord.isnan()))
+    return LinearRelaxation((below,), (chord,), None, ceiling, unstable=~(active | dead | chord.isnan()))
 
 
 def product_box(x: Box, y: Box) -> Box:
@@ -82,7 +88,7 @@ def relu_rule() -> Rule:
         function=torch.relu,
         interval=lambda box: Box(box.lower.clamp_min(0), box.upper.clamp_min(0)),
         relax=relu_relaxation,
-        curved=lambda box: ~((box.lower >= 0) | (box.upper <= 0)),
+        nonlinear=lambda box: ~((box.lower >= 0) | (box.upper <= 0)),
     )
 
 
@@ -91,5 +97,5 @@ def product_rule() -> Rule:
         function=torch.mul,
         interval=product_box,
         relax=product_relaxation,
-        curved=lambda box: box.lower < box.upper,
+        nonlinear=lambda box: box.lower < box.upper,
     )

@@ -24,9 +24,8 @@ from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
-from holdfast.bounds.methods.base import Crown, Method
-from holdfast.bounds.proved import known
-from holdfast.bounds.radius import radii
+from holdfast.bounds.bracketing import bracket_radii
+from holdfast.bounds.methods.base import Crown, Method, vacuous_unless_finite
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
@@ -145,10 +144,10 @@ def separate_radii(
     def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a s"]) -> Float[Tensor, "a s"]:
         place = region(two.anchors[images], type(ball), shares * reach[images], two.encoder.domain)
         rows = torch.cat([own[images], -others[images[:, None], chosen]], 1)
-        found = known(method(two.graph, place, rows))
+        found = vacuous_unless_finite(method(two.graph, place, rows))
         return found[:, :1] + found[:, 1:]
 
-    return radii(bound, clean, 1.0, tolerance).amin(1) * reach
+    return bracket_radii(bound, clean, 1.0, tolerance).amin(1) * reach
 
 
 @final

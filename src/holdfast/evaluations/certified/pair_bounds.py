@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.base import Attack
-from holdfast.bounds.methods.base import Method
-from holdfast.bounds.proved import known
+from holdfast.bounds.methods.base import Method, vacuous_unless_finite
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import L2Distance
@@ -64,7 +63,7 @@ class PairBounds(Observation):
         """Return lower bounds of ``W f`` over the ball around each anchor."""
         eps = torch.full_like(two.rows[:, 0, 0], self.ball.radius)
         around = region(two.anchors, type(self.ball), eps, two.encoder.domain)
-        return known(self.method(two.graph, around, two.rows))
+        return vacuous_unless_finite(self.method(two.graph, around, two.rows))
 
     def worst(self, pair_attack: PairAttack) -> AttackResult:
         """Return the lowest values in the ball that the attack on ``W f`` and every simpler one find."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast.attacks.base import Attack, climb
 from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch
-from holdfast.bounds.proved import proved_radii
+from holdfast.bounds.radius_search import search_radii
 from holdfast.core.balls import Ball, column
 from holdfast.core.run import Observed
 from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
@@ -85,7 +85,7 @@ def _reached(
     two: Pairs, ball: Ball, method: Method, tolerance: float, high: Float[Tensor, "b k"] | None
 ) -> RadiusResult:
     reach, domain = two.distances(ball).amax(1), two.encoder.domain
-    return proved_radii(method, two.graph, two.anchors, two.rows, type(ball), domain, reach, tolerance, high)
+    return search_radii(method, two.graph, two.anchors, two.rows, type(ball), domain, reach, tolerance, high)
 
 
 def attackable(pair_attack: PairAttack, method: Method, tolerance: float) -> tuple[Float[Tensor, "b k"], AttackResult]:
