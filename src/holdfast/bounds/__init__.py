@@ -57,15 +57,15 @@ def lower_bound(
     ball: Ball,
     method: Method | str = "crown",
 ) -> Float[Tensor, "b s"]:
-    """Return for each image and row ``w`` a number below ``w . f(x)`` for every ``x`` in the ball and the domain.
+    """Return for each specification ``w`` of an image a lower bound of ``w . f(x)`` over all ``x`` in ball and domain.
 
-    Computed in the precision of ``specifications``: float64 for the last word. It is sound in real arithmetic, that is, up to
-    the rounding of the bound itself. Where nothing is vacuous_unless_finite it is minus infinity.
+    Bounds are computed in the precision of ``specifications``: give float64 where it matters. They are sound in real
+    arithmetic, that is, up to the rounding of the bound itself. A bound of minus infinity claims nothing.
 
     Args:
         encoder: built of operations that can be bounded; others are refused by name.
         pixels: images, in the encoder's domain.
-        specifications: linear functions of the code, (b, s, d).
+        specifications: the linear functions of the code to be bounded, (b, s, d).
         ball: allowed perturbations, intersected with the domain.
         method: how hard to try, or its text form, as in ``"alpha:steps=100"``.
 
@@ -95,11 +95,11 @@ def certified_radius(
     method: Method | str = "crown",
     tolerance: float = 1e-4,
 ) -> Float[Tensor, "b s"]:
-    """Return for each image and row ``w`` the largest radius found at which ``w . f(x)`` is proved positive.
+    """Return for each specification ``w`` of an image the largest radius found at which ``w . f(x)`` is proved positive.
 
-    It is 0 where the row is not positive at the image itself. All specifications of an image share the work; a radius without a
-    proof was seen at most ``tolerance`` above each result. Some are proved with what CROWN knows of inner layers in a
-    ball larger by up to ``tolerance``. Arguments are those of ``lower_bound``; ``ball`` is the largest of interest.
+    It is 0 where ``w . f(x)`` is not positive at the image itself. At most ``tolerance`` above each result, a radius was
+    tried without a proof. All specifications of an image share the work. Some radii are proved with the linear relaxations
+    of a ball larger by up to ``tolerance``. Arguments are those of ``lower_bound``; ``ball`` is the largest of interest.
 
     Example:
         >>> from holdfast.core.balls import Linf
@@ -113,15 +113,15 @@ def certified_radius(
     x, graph, method = _prepare(encoder, pixels, specifications, ball, method)
     if not tolerance > 0:
         raise HoldfastError(f"tolerance must be a positive radius, as in 1e-4, got {tolerance:g}")
-    most = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
+    largest = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
     share = min(1.0, max(SMALLEST_TOLERANCE, tolerance / ball.radius))
-    return search_radii(method, graph, x, specifications, type(ball), encoder.domain, most, share).radii
+    return search_radii(method, graph, x, specifications, type(ball), encoder.domain, largest, share).radii
 
 
 def _prepare(
     encoder: Encoder, pixels: Pixels, specifications: Float[Tensor, "b s d"], ball: Ball, method: Method | str
 ) -> tuple[Pixels, Graph, Method]:
-    """Return the images in the specifications' precision, the encoder's graph and the method, after checking that all fit."""
+    """Check the arguments; return the images in the precision of the specifications, the traced encoder and the method."""
     if not isinstance(encoder, Encoder):
         raise HoldfastError(f"an Encoder can be bounded, got {type(encoder).__name__}; wrap the module in one")
     if not isinstance(ball, Ball):

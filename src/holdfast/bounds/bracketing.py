@@ -1,11 +1,12 @@
 """The largest radius at which a bound is found positive, for all specifications of an image at once.
 
-Each evaluation bounds every open row at one radius, so it moves many brackets. The next radius is where most specifications are
-expected to gain: just beside the candidates where parabolas through what was seen cross zero. The bound need not fall
-monotonically with the radius, so what is returned is a radius that was itself certified, never one inferred.
+Each specification has a bracket: a radius with a positive bound and one without. Bounding all open specifications at one
+radius may narrow many brackets. The next radius is the one that narrows most: just below or above the root that a
+parabola through earlier bounds predicts. The bound need not fall monotonically with the radius, so the radius returned
+is one that was itself certified, never an inferred one.
 
-Where what holds in a region is worth something in a smaller one, one look settles a specification from both sides: just above the
-root there is no proof, and what was found there gives one just below it.
+With nested regions, one evaluation can close a bracket from both sides: it finds no proof just above the root, and the
+linear relaxations computed there give a proof just below it.
 """
 
 from __future__ import annotations
@@ -20,44 +21,44 @@ from torch import Tensor
 Bound = Callable[[Int[Tensor, "a"], Float[Tensor, "a"], Int[Tensor, "a k"]], Float[Tensor, "a k"]]
 """Lower bounds of the named specifications of the named images, each image at its own radius."""
 GROWTH = 4.0
-FIRST = 2.0**-6  # share of the largest radius that is tried first
-ASIDE = (-0.3, 0.3)  # how far above an expected root to look, in tolerances: once on either side closes a bracket
-ABOVE = (0.3, 0.15, 0.45)  # the same where bounds are nested: once closes it; the first is safest, all serve neighbours
-STEADY = 1.0  # tolerances that a root may have moved by the newest radii and count as known
-CANDIDATES = 8  # radii of an image that are tried together
-REACH = 0.98  # how far below a radius nested bounds are asked, in tolerances: what is proved there closes a bracket
-PATIENCE = 8  # evaluations inside a bracket that may leave more than half of it, before it is halved
+FIRST = 2.0**-6  # the first radius tried, as a share of the largest
+ASIDE = (-0.3, 0.3)  # candidates above a predicted root, in tolerances: one on either side closes a bracket
+ABOVE = (0.3, 0.15, 0.45)  # the same for nested regions: one closes it; the first is safest, all serve neighbours
+STEADY = 1.0  # how far, in tolerances, the newest bounds may have moved a root that counts as steady
+CANDIDATES = 8  # the most radii of an image that are tried together
+REACH = 0.98  # how far the inner radius lies below the outer one, in tolerances: a proof there closes a bracket
+PATIENCE = 8  # evaluations that may each leave more than half of a bracket, before it is bisected
 
 
 @dataclass
 class BracketSearch:
-    """What was seen so far: radii ``eps`` of each image, bounds ``values`` there (NaN: not asked), newest last."""
+    """The radii ``eps`` tried so far for each image, and the bounds ``values`` there (NaN: not computed), newest last."""
 
     eps: Float[Tensor, "b r"]
     values: Float[Tensor, "b s r"]
     most: float
     tolerance: float
     stale: Int[Tensor, "b s"]
-    """How often in a specification an evaluation left more than half of the bracket."""
+    """How many evaluations in succession left more than half of the bracket."""
     guess: Float[Tensor, "b s"]
-    """Where the bound was expected to vanish before its newest value."""
+    """The root that was predicted before the newest bound."""
     nested: bool = False
-    """Whether a look just above a root may close the bracket by itself."""
+    """Whether an evaluation just above a root may close the bracket by itself."""
 
     @property
     def asides(self) -> tuple[float, ...]:
-        """How far above an expected root to look, in tolerances, the preferred first."""
+        """The candidates above a predicted root, in tolerances, the preferred first."""
         return ABOVE if self.nested else ASIDE
 
     def bracket(self) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
-        """Return the largest radius with a positive bound, and the least beyond it without (infinite if none)."""
+        """Return the largest radius with a positive bound, and the smallest one above it without (infinite if none)."""
         eps = self.eps[:, None].expand_as(self.values)
         low = torch.where(self.values > 0, eps, -torch.inf).amax(2)
         high = torch.where((self.values <= 0) & (eps > low[..., None]), eps, torch.inf).amin(2)
         return low, high
 
     def open(self) -> Bool[Tensor, "b s"]:
-        """Return which specifications are still to be settled."""
+        """Return the specifications whose brackets are wider than the tolerance."""
         low, high = self.bracket()
         return (self.values[..., 0] > 0) & (low < self.most) & (high - low > self.tolerance)
 
@@ -70,10 +71,11 @@ class BracketSearch:
         self.stale = torch.where(left <= width / 2, 0, self.stale + (left < width))
 
     def next(self) -> tuple[Float[Tensor, "b p"], Bool[Tensor, "b p s"]]:
-        """Return the next radii of each image, and which specifications to ask there.
+        """Return the next radii of each image, NaN where it needs fewer, and which specifications to bound there.
 
-        The first is where most open specifications gain, the middle one of equals; it tells of all specifications whose root still moves,
-        until most roots are steady. Then others are asked together with it, beside such: NaN where no more are worth it.
+        The first radius is the one that narrows most brackets; among equals, the one nearest to the median root. Until
+        most roots are steady, all specifications whose roots still move are bounded there. Later, more radii are
+        returned, close to steady roots.
         """
         todo, (low, high) = self.open(), self.bracket()
         root = self.root(low, high).clamp_max(self.most)
@@ -86,7 +88,7 @@ class BracketSearch:
         far = ((root - asked.nanmedian(1, keepdim=True).values).abs() / self.most).repeat(1, every)
         ripe = todo & steady
         ripe = ripe & (2 * ripe.sum(1, keepdim=True) >= todo.sum(1, keepdim=True))
-        chosen, specifications = list[Tensor](), list[Tensor]()
+        chosen, asked_there = list[Tensor](), list[Tensor]()
         for turn in range(CANDIDATES):
             gain = useful.sum((2, 3))
             allowed = todo.repeat(1, every) if turn == 0 else ripe.repeat(1, every) & (gain > 0)
@@ -97,9 +99,9 @@ class BracketSearch:
             own = torch.zeros_like(todo).scatter(1, best % todo.shape[1], True)
             near = own | (~steady & ~ripe.any(1, keepdim=True)) | ((eps - root).abs() <= self.tolerance)
             chosen.append(eps)
-            specifications.append(todo & near & (low < eps) & (eps < high))
+            asked_there.append(todo & near & (low < eps) & (eps < high))
             useful = useful & ~useful.take_along_dim(best[..., None, None], 1)
-        wanted = torch.stack(specifications, 1)
+        wanted = torch.stack(asked_there, 1)
         self.guess = torch.where(wanted.any(1), root, self.guess)
         return torch.cat(chosen, 1), wanted
 
@@ -110,9 +112,10 @@ class BracketSearch:
         low: Float[Tensor, "b s"],
         high: Float[Tensor, "b s"],
     ) -> Bool[Tensor, "b q s n"]:
-        """Return whether a candidate, ``gap`` above a specification's root, is the first one near enough below it, and above it.
+        """Return which candidates, ``gap`` above a root, would be the first close enough below it, and above it.
 
-        Both sides share the tolerance: half each, or what the other leaves. Nested bounds settle both from above.
+        Both sides of a bracket share the tolerance: half each, or what the other side leaves. Nested regions close both
+        sides by one evaluation above the root.
         """
         half = self.tolerance / 2
         below, above = (root - low)[:, None], (high - root)[:, None]
@@ -130,7 +133,7 @@ class BracketSearch:
         high: Float[Tensor, "b s"],
         aside: float,
     ) -> Float[Tensor, "b s"]:
-        """Return the candidate to look on one side of each root, or on the other where this side is settled."""
+        """Return the candidate on one side of each root, or on the other side where this one is close enough."""
         near = self.tolerance * aside
         settled = (root - low if aside < 0 else high - root) <= self.tolerance / 2
         candidate = root + torch.where(settled, -near, near)
@@ -169,15 +172,15 @@ def inverse(x: Float[Tensor, "b s p"], y: Float[Tensor, "b s p"]) -> Float[Tenso
 def bracket_radii(
     bound: Bound, clean: Float[Tensor, "b s"], most: float, tolerance: float, nested: bool = False
 ) -> Float[Tensor, "b s"]:
-    """Return the largest radius, up to ``most``, at which each specification was found positive; 0 where it is not even clean.
+    """Return the largest radius, up to ``most``, at which each bound was found positive; 0 where even radius zero is not.
 
     Args:
         bound: lower bounds at given radii.
         clean: the specifications' values at radius zero.
         most: the largest radius of interest.
-        tolerance: how close above the result a radius without a positive bound must have been seen.
-        nested: whether ``bound`` is to be asked for images twice, the second time at radii just below the first: there
-            it may be weaker, for little more work.
+        tolerance: how close above the result a radius without a positive bound must have been tried.
+        nested: whether to call ``bound`` with each image twice, the second time at a slightly smaller radius, where it
+            may return a weaker bound for little more work.
     """
     start = torch.zeros_like(clean[:, :1])
     never = torch.full_like(clean, torch.inf)
@@ -194,27 +197,25 @@ def bracket_radii(
             continue
         below = (eps - tolerance * REACH).clamp_min(0)
         values, inner = _ask(bound, torch.stack([eps, below]), wanted)
-        # Below, a bound that is not positive says nothing: that of a region of its own may be.
+        # A failure at the inner radius says nothing: relaxed over its own region, the bound may be positive.
         inner = torch.where((values <= 0) & (inner > 0), inner, torch.nan)
         search.add(torch.cat([below, eps], 1), torch.cat([inner, values], 2))
 
 
 def _ask(bound: Bound, at: Float[Tensor, "n b p"], wanted: Bool[Tensor, "b p s"]) -> Float[Tensor, "n b s p"]:
-    """Return the bounds of the specifications that are wanted at each candidate, at its ``n`` radii; NaN for others.
+    """Return the bounds of the specifications wanted at each candidate, at its ``n`` radii; NaN for others.
 
-    A few candidates are asked at a time.
+    A few candidates are bounded at a time.
     """
     values = torch.full((len(at), *wanted.shape), torch.nan, dtype=at.dtype, device=at.device)
     images, candidates = wanted.any(2).nonzero(as_tuple=True)
     most = max(len(wanted), CANDIDATES)
     for image, candidate in zip(images.split(most), candidates.split(most), strict=True):
         here = wanted[image, candidate]
-        # Those wanted come first; candidates with fewer fill up with others, of which nothing is kept.
-        specifications = here.int().argsort(dim=1, descending=True)[:, : int(here.sum(1).max())]
-        found = bound(image.repeat(len(at)), at[:, image, candidate].flatten(), specifications.repeat(len(at), 1))
+        # Wanted specifications come first; where there are fewer, others fill the batch and are dropped.
+        indices = here.int().argsort(dim=1, descending=True)[:, : int(here.sum(1).max())]
+        found = bound(image.repeat(len(at)), at[:, image, candidate].flatten(), indices.repeat(len(at), 1))
         found = found.nan_to_num(-torch.inf, torch.inf, -torch.inf).unflatten(0, (len(at), -1))
-        kept = torch.where(here.gather(1, specifications), found, torch.nan)
-        values[:, image, candidate] = values[:, image, candidate].scatter(
-            2, specifications.expand(len(at), -1, -1), kept
-        )
+        kept = torch.where(here.gather(1, indices), found, torch.nan)
+        values[:, image, candidate] = values[:, image, candidate].scatter(2, indices.expand(len(at), -1, -1), kept)
     return values.mT

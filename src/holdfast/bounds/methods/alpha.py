@@ -1,8 +1,8 @@
 """Alpha-CROWN: the lower slopes of unstable ReLUs chosen by gradient ascent on the bound itself.
 
 Any slope in [0, 1] is sound (Xu et al. 2021, https://arxiv.org/abs/2011.13824). Here every bounded neuron has slopes of
-its own, one for each coefficient of its form, so that the boxes of inner layers are optimised once, for themselves, and
-serve all specifications.
+its own, one for each coefficient of its form, so that intermediate bounds are optimised once and serve all
+specifications.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DECAY = 0.95  # of the step, at each step
 
 @dataclass
 class OptimisedSlopes(RelaxationParameters):
-    """One slope for each coefficient; they begin as the relaxation have them."""
+    """One slope for each coefficient; they start from those of the linear relaxation."""
 
     slopes: dict[int, Tensor] = field(default_factory=dict)
 
@@ -40,48 +40,48 @@ class OptimisedSlopes(RelaxationParameters):
             start = form.arrange(relaxation.lower[0])
             self.slopes[node] = start.expand(torch.broadcast_shapes(form.coef.shape, start.shape)).clone()
             self.slopes[node].requires_grad_()
-        free = form.arrange(relaxation.unstable.to(form.coef.dtype)) > 0
-        return replace(relaxation, lower=(torch.where(free, self.slopes[node], form.arrange(relaxation.lower[0])),))
+        unstable = form.arrange(relaxation.unstable.to(form.coef.dtype)) > 0
+        return replace(relaxation, lower=(torch.where(unstable, self.slopes[node], form.arrange(relaxation.lower[0])),))
 
 
 def ascend(network: NetworkRelaxation, target: int, form: Form, steps: int, rate: float) -> Tensor:
-    """Return the best lower bounds of the forms over ``target`` that ``steps`` of Adam find."""
-    return climb(network, target, form, steps, rate, OptimisedSlopes())
+    """Return the best lower bounds of the forms of ``target`` that ``steps`` of Adam find."""
+    return ascend_slopes(network, target, form, steps, rate, OptimisedSlopes())
 
 
 def ascend_specifications(
     network: NetworkRelaxation, specifications: Float[Tensor, "b s d"], steps: int, rate: float
 ) -> tuple[Float[Tensor, "b s"], dict[int, Float[Tensor, "b s ..."]]]:
     """Return the best lower bounds of ``specifications . code``, and for each ReLU node the slopes that gave them."""
-    output, free = network.graph.nodes[-1], OptimisedSlopes()
+    output, parameters = network.graph.nodes[-1], OptimisedSlopes()
     best: dict[int, Tensor] = {}
     form = dense_form(specifications, output.shape)
 
     def keep(better: Tensor) -> None:
-        for node, slopes in free.slopes.items():
+        for node, slopes in parameters.slopes.items():
             mask = better.reshape(*better.shape, *(1,) * (slopes.ndim - 2))
             best[node] = torch.where(mask, slopes.detach(), best.get(node, slopes.detach()))
 
-    return climb(network, output.index, form, steps, rate, free, keep), best
+    return ascend_slopes(network, output.index, form, steps, rate, parameters, keep), best
 
 
-def climb(
+def ascend_slopes(
     network: NetworkRelaxation,
     target: int,
     form: Form,
     steps: int,
     rate: float,
-    free: OptimisedSlopes,
+    parameters: OptimisedSlopes,
     keep: Callable[[Tensor], None] = lambda better: None,
 ) -> Tensor:
-    """Return the best bounds found from ``free``, calling ``keep`` with a mask of those that each step improved."""
+    """Return the best bounds found from ``parameters``; ``keep`` is called with a mask of those that each step improved."""
     with torch.enable_grad():
-        bound = minimise(network, target, form, free)
+        bound = minimise(network, target, form, parameters)
         best = bound.detach()
         keep(torch.ones_like(best, dtype=torch.bool))
-        if not free.slopes or not steps:
+        if not parameters.slopes or not steps:
             return best
-        optimiser = torch.optim.Adam(free.slopes.values(), lr=rate)
+        optimiser = torch.optim.Adam(parameters.slopes.values(), lr=rate)
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimiser, DECAY)
         for _ in range(steps):
             optimiser.zero_grad()
@@ -89,9 +89,9 @@ def climb(
             optimiser.step()
             schedule.step()
             with torch.no_grad():
-                for slope in free.slopes.values():
+                for slope in parameters.slopes.values():
                     slope.clamp_(0, 1)
-            bound = minimise(network, target, form, free)
+            bound = minimise(network, target, form, parameters)
             keep(bound.detach() > best)
             best = torch.fmax(best, bound.detach())
     return best
@@ -100,7 +100,7 @@ def climb(
 @final
 @dataclass(frozen=True)
 class Alpha(Method):
-    """CROWN with optimised slopes: for the boxes of inner layers (``inner`` steps), then for each row."""
+    """CROWN with optimised slopes: first for intermediate bounds (``inner`` steps), then for each specification."""
 
     steps: int = 30
     inner: int = 20

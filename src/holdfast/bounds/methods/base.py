@@ -1,4 +1,4 @@
-"""How far a bound is pushed: each method is a settings object with a name and a text form, like an attack."""
+"""Methods of bounding: each is a settings object with a name and a text form, like an attack."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Method(ABC):
 
     @abstractmethod
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        """Return lower bounds of ``specifications . code``; what is not finite says nothing."""
+        """Return lower bounds of ``specifications . code``; a bound that is not finite claims nothing."""
 
 
 def vacuous_unless_finite(bounds: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -42,16 +42,16 @@ RegionAtRadius = Callable[[Float[Tensor, "b"]], Region]
 
 
 class RadiusResult(NamedTuple):
-    """What was found of robust radii: up to where they are proved, and points that seem to lie just beyond."""
+    """Certified radii, and points that seem to lie just beyond the robust radius."""
 
     radii: Float[Tensor, "*specifications"]
-    points: Float[Tensor, "*rows_and_pixels"]
-    """NaN where no point was met."""
+    points: Float[Tensor, "*specifications_and_pixels"]
+    """NaN where no point was found."""
 
 
 @dataclass(frozen=True)
 class RadiusSearch(Method):
-    """A method so costly that it looks for the robust radius itself, rather than be asked at many radii."""
+    """A method so costly that it searches for the robust radius itself, rather than bound at many radii."""
 
     @abstractmethod
     def search_radii(
@@ -67,16 +67,16 @@ class RadiusSearch(Method):
         Args:
             graph: the encoder.
             region_at: the region at a radius.
-            specifications: positive at the image itself.
-            low: radii that are proved already.
-            high: the largest of interest: where an attack succeeded, or any.
+            specifications: linear functions, positive at the image itself.
+            low: radii that are already proved.
+            high: the largest radii of interest, for instance where an attack succeeded.
         """
 
 
 @final
 @dataclass(frozen=True)
 class Interval(Method):
-    """Interval bounds: the cheapest and the loosest; the last affine map is joined with the specifications."""
+    """Interval bound propagation: cheapest and loosest; the last affine map is merged into the specifications."""
 
     name = "interval"
 
@@ -87,7 +87,7 @@ class Interval(Method):
 @final
 @dataclass(frozen=True)
 class Crown(Method):
-    """CROWN for every layer, ``joint`` with interval bounds; the published method is without them."""
+    """CROWN for every layer, ``joint``: intersected with interval bounds, which the published method is not."""
 
     joint: bool = True
     name = "crown"
@@ -99,9 +99,9 @@ class Crown(Method):
         if not self.joint:
             return found
         gained = torch.as_tensor(network.interval_gains, device=specifications.device).expand(len(specifications))
-        if gained.any():  # tighter boxes choose other slopes, which are not better for every row
-            other = output_bounds(
+        if gained.any():  # tighter boxes change the slopes, which is not better for every specification
+            crown_alone = output_bounds(
                 relax(graph, region, with_intervals=False, initial=network.without_intervals), specifications
             )
-            found = torch.where(gained[:, None], torch.fmax(found, other), found)
+            found = torch.where(gained[:, None], torch.fmax(found, crown_alone), found)
         return torch.fmax(found, interval.output_bounds(graph, network.intermediate_bounds, specifications))

@@ -1,7 +1,8 @@
-"""Branch and bound: unstable ReLUs are split into their two halves until every part is certified.
+"""Branch and bound: unstable ReLUs are split into their two halves until every subdomain is proved.
 
-Inner layers come first: what a neuron sees is a small network, and its box, tighten by the same means, is felt by all
-specifications. Then the specifications: of each the parts with the lowest bounds are split; the least bound over all parts bounds the row.
+Intermediate bounds come first: the receptive field of a neuron is a small network, and a box tightened by branch and
+bound there improves every later bound. Then the specifications: the subdomains with the lowest bounds are split, and the
+least bound over all subdomains bounds the specification.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from holdfast.bounds.subdomains.receptive_fields import relax_and_refine
 @final
 @dataclass(frozen=True)
 class Branch(RadiusSearch):
-    """Optimised slopes, then branch and bound, in ``seconds`` for an image; ``boxes`` is the share of inner layers.
+    """Alpha-CROWN, then branch and bound, in ``seconds`` for an image; ``boxes`` is the share for intermediate bounds.
 
-    Rows are split until they are above ``target``, into ``parts`` at most, ``batch`` in a round, each bounded by
-    ``ascent`` steps at half of ``rate``. Boxes begin with ``inner`` steps of alpha-CROWN, specifications with ``steps``. A search
-    for radii leaves time for ``rounds`` that fail.
+    Intermediate bounds start with ``inner`` steps of alpha-CROWN, specifications with ``steps``. A specification is split
+    into at most ``parts`` subdomains, ``batch`` in a round, until its bound is above ``target``; each subdomain is bounded
+    by ``ascent`` steps at half of ``rate``. A search for radii leaves time for ``rounds`` that fail.
     """
 
     seconds: float = 60.0
@@ -81,9 +82,6 @@ class Branch(RadiusSearch):
         network = relax_and_refine(graph, region, self.inner, self.rate, self.boxes * (end - time.monotonic()))
         problem = BranchAndBound(network, region_index, specifications, self.rate / 2)
         found = problem.solve(problem.root(self.steps), self.ascent, self.parts, self.batch, end, self.target)
-        return torch.fmax(
-            found,
-            vacuous_unless_finite(
-                interval.output_bounds(graph, network.take(region_index).intermediate_bounds, specifications[:, None])
-            )[:, 0],
-        )
+        boxes = network.take(region_index).intermediate_bounds
+        by_intervals = vacuous_unless_finite(interval.output_bounds(graph, boxes, specifications[:, None]))
+        return torch.fmax(found, by_intervals[:, 0])

@@ -1,4 +1,4 @@
-"""Interval bounds: boxes carried forward, operation by operation (Gowal et al. 2018, https://arxiv.org/abs/1810.12715)."""
+"""Interval bounds: boxes propagated forward, operation by operation (Gowal et al. 2018, https://arxiv.org/abs/1810.12715)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def intermediate_bounds(graph: Graph, region: Region) -> list[Box]:
 
 
 def output_bounds(graph: Graph, found: Sequence[Box], specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-    """Return lower bounds of ``specifications . code``; affine maps at the end of the graph are joined with the specifications."""
+    """Return lower bounds of ``specifications . code``, with the affine maps at the end of the graph merged into them."""
     output = graph.nodes[-1]
     pending, total = {output.index: dense_form(specifications, output.shape)}, torch.zeros_like(specifications[..., 0])
     for node in reversed(graph.nodes):

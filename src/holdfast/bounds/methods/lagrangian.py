@@ -1,4 +1,4 @@
-"""The Lagrangian of a ReLU network with its quadratic constraints, and what it proves by a positive semidefinite matrix.
+"""The Lagrangian of a ReLU network with quadratic constraints, and the bound that a positive semidefinite matrix proves.
 
 Each unstable ReLU ``y = relu(z)`` with ``z`` in [l, u] satisfies ``y (y - z) = 0``, ``y >= z``, ``y >= 0`` and
 ``y (u - l) <= u (z - l)``. Taken into the objective with multipliers they leave a quadratic function ``v' M v / 2`` of
@@ -33,7 +33,7 @@ COLUMNS = 64
 
 @dataclass(frozen=True)
 class Lagrangian:
-    """One row over one region in each of ``b`` places; nodes lie in ``intermediate_bounds``.
+    """``b`` specifications, each over its own region, in which nodes lie within ``intermediate_bounds``.
 
     Vectors are (b, r, 1 + n): ``r`` copies of ``v``, for a matrix ``V V'`` of rank r in place of ``v v'``.
     """
@@ -72,7 +72,7 @@ class Lagrangian:
         return self.intermediate_bounds[node.inputs[0]]
 
     def pick(self, index: int) -> Lagrangian:
-        """Return that of one place."""
+        """Return the Lagrangian of one specification."""
         one = slice(index, index + 1)
         return Lagrangian(
             self.graph, [Box(*(end[one] for end in box)) for box in self.intermediate_bounds], self.specifications[one]
@@ -84,7 +84,7 @@ class Lagrangian:
         return Lagrangian(cast(self.graph, dtype), boxes, self.specifications.to(dtype))
 
     def value(self, vectors: Float[Tensor, "b r n1"], multipliers: Multipliers) -> Float[Tensor, "b"]:
-        """Return ``sum v' M v / 2`` over the r vectors of each place; ``M v`` is its derivative."""
+        """Return ``sum v' M v / 2`` over the r vectors of each specification; ``M v`` is its derivative."""
         one, total = vectors[..., :1], torch.zeros_like(vectors[:, 0, 0])
         values: list[Tensor] = []
         start = 1
@@ -128,13 +128,13 @@ class Lagrangian:
 
     @cached_property
     def kept(self) -> Int[Tensor, "m"]:
-        """Which entries of v there are in a single place: 1, and the variables that are not of width 0."""
+        """The entries of v that exist for a single specification: the constant 1, and the variables of positive width."""
         return torch.cat([torch.ones_like(self.widths[:, :1]), self.widths], 1)[0].nonzero()[:, 0]
 
     def matrix(self, multipliers: Multipliers) -> Float[Tensor, "i m"]:
-        """Return the rows of ``M`` of a single place that no pixel has, for the entries ``kept``.
+        """Return the rows of ``M``, for a single specification, that belong to no pixel, at the entries ``kept``.
 
-        No constraint multiplies two pixels, so that their block is zero and their rows are known from the others.
+        No constraint multiplies two pixels: their block is zero, and symmetry gives the rest of their rows.
         """
         kept = self.kept
         inner = kept[(kept == 0) | (kept > self.spans[0][0][0].numel())]
@@ -163,8 +163,8 @@ def _homogeneous(operation: Affine, inputs: list[Tensor], one: Tensor) -> Tensor
 def positive(rows: Float[Tensor, "i m"], kappa: Float[Tensor, "m"], pixels: int) -> bool:
     """Whether a matrix with ``kappa`` added to its diagonal is found positive definite, with room for rounding.
 
-    Its entries are: one, then ``pixels`` of which no two meet, so that they are eliminated first, then the others. Given
-    are the ``rows`` of all but the pixels.
+    Its variables are the constant, then ``pixels``, whose block is diagonal so that they are eliminated first, then the
+    others. ``rows`` are the matrix rows of all but the pixels.
     """
     from scipy.sparse import csr_array
 

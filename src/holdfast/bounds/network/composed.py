@@ -226,7 +226,7 @@ def _normalised(builder: Builder, x: Var, axes: tuple[int, ...], eps: Number) ->
         lambda v: v - v.mean(axes, keepdim=True), x, absolute=lambda r: _centred_magnitude(r, axes)
     )
     variance = builder.monotone(lambda v: v.mean(axes, keepdim=True) + eps, builder.nonlinear("square", centred))
-    # A variance is never below eps, which the network squares alone would not say.
+    # A variance is never below eps, which the relaxed squares alone would not say.
     scale = builder.nonlinear("rsqrt", at_least(builder, variance, eps))
     # Nor is any of n centred values above sqrt(n) of their deviation.
     most = sqrt(prod(x.shape[axis] for axis in axes))

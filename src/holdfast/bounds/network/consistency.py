@@ -98,7 +98,7 @@ def check_graph(encoder: Encoder, graph: Graph, pixels: Pixels, codes: Codes) ->
 
 
 def unlike(found: Codes, codes: Codes) -> Bool[Tensor, "b"]:
-    """Return which specifications differ by more than half of their digits, feature by feature, as rounding does not."""
+    """Return which codes differ by more than half of their digits, feature by feature, as rounding does not."""
     size = codes.abs().nan_to_num(0, 0).amax(0)
     allowed = torch.finfo(codes.dtype).eps ** 0.5 * (size + 0.01 * size.max())
     close = (found - codes).abs() <= allowed

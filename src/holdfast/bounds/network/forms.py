@@ -1,8 +1,8 @@
-"""Linear forms of a node's values, many at once, whole or as windows.
+"""Linear forms of a node's values, many at once, dense or as windows.
 
 A form ``coef . z`` bounds something later in the network by the values ``z`` of an earlier node. A neuron of a
 convolution sees a small window of what came before, so its form is kept as that window: the coefficients of all
-neurons of a layer then take a hundredth of the memory and time that whole specifications would.
+neurons of a layer then take a hundredth of the memory and time that dense forms would.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Windows:
 class Form:
     """Coefficients over a node of ``shape``.
 
-    Whole (``windows`` is None): ``coef`` is (b, s, *shape). Windows: (c, h, w, m, b, y, x) over a node of shape
+    Dense (``windows`` is None): ``coef`` is (b, s, *shape). Windows: (c, h, w, m, b, y, x) over a node of shape
     (1, c, height, width), ``m`` forms at each position; axes b, y and x of size 1 stand for what all have in common.
     Windows may reach over the node's edge; there the coefficients mean nothing, and are not zero if ``ragged``.
     """
@@ -43,11 +43,11 @@ class Form:
     ragged: bool = False
 
     def like(self, coef: Coefficients) -> Form:
-        """Return other coefficients in the same places, zero beyond the edge."""
+        """Return a form with other coefficients at the same positions, zero beyond the edge."""
         return Form(coef, self.shape, self.windows)
 
     def arrange(self, values: Float[Tensor, "..."]) -> Tensor:
-        """Return the node's ``values``, (*shape) or (b, *shape), where the coefficients are, to multiply them.
+        """Return the node's ``values``, (*shape) or (b, *shape), arranged like the coefficients, to multiply them.
 
         Values that already have one entry for each coefficient are returned as they are.
         """
@@ -56,8 +56,8 @@ class Form:
         values = values if values.ndim > len(self.shape) else values[None]
         return values[:, None] if self.windows is None else gather(values[:, 0], self.windows, self.coef.shape[1:3])
 
-    def last(self, values: Tensor) -> Float[Tensor, "... k"]:
-        """Return what lies like the coefficients with the node's axes flattened, and at the end."""
+    def flatten_last(self, values: Tensor) -> Float[Tensor, "... k"]:
+        """Return ``values``, arranged like the coefficients, with the node's axes flattened and moved to the end."""
         return values.flatten(2) if self.windows is None else values.flatten(0, 2).movedim(0, -1)
 
     def dot(self, values: Float[Tensor, "..."]) -> Float[Tensor, "b s"]:
@@ -73,7 +73,7 @@ class Form:
         return self.per_form((self.coef * laid).flatten(0, 2).sum(0))
 
     def per_form(self, results: Tensor) -> Float[Tensor, "b s"]:
-        """Return one result for each form, (b, s) or (m, b, y, x), in the order of whole specifications: s = m * y * x."""
+        """Return one result for each form, (b, s) or (m, b, y, x), in the order of dense forms: s = m * y * x."""
         if self.windows is None:
             return results
         return results.expand(-1, -1, *self.windows.count).movedim(0, 1).flatten(1)
@@ -91,7 +91,7 @@ class Form:
         )
 
     def dense(self) -> Form:
-        """Return the same forms as whole specifications, (b, m * y * x, *shape)."""
+        """Return the same forms with dense coefficients, (b, m * y * x, *shape)."""
         if self.windows is None:
             return self
         (top, left), (down, right), (y, x) = self.windows.offset, self.windows.stride, self.windows.count
@@ -122,7 +122,7 @@ class Form:
 
     @property
     def wide(self) -> bool:
-        """Whether windows have grown as large as the node, so that whole specifications are cheaper."""
+        """Whether windows have grown as large as the node, so that dense forms are cheaper."""
         return self.windows is not None and prod(self.coef.shape[1:3]) >= prod(self.shape[2:])
 
 
@@ -134,7 +134,7 @@ def gather(values: Float[Tensor, "b c height width"], windows: Windows, size: Sh
     padded = functional.pad(values, (before, max(ends[1] - width, 0), above, max(ends[0] - height, 0)))
     padded = padded[:, :, max(top, 0) : ends[0] + above, max(left, 0) : ends[1] + before]
     found = padded.unfold(2, size[0], windows.stride[0]).unfold(3, size[1], windows.stride[1])
-    # Copied, so that what multiplies it runs over long specifications in memory.
+    # Copied, so that what multiplies it runs over contiguous memory.
     return found.permute(1, 4, 5, 0, 2, 3).contiguous().unsqueeze(3)
 
 
@@ -164,5 +164,5 @@ def identity(shape: Shape, dtype: torch.dtype, device: torch.device) -> Form:
 
 
 def dense_form(specifications: Float[Tensor, "b s n"], shape: Shape) -> Form:
-    """Return whole ``specifications`` over a node of ``shape``."""
+    """Return ``specifications`` of a node of ``shape`` as a dense form."""
     return Form(specifications.reshape(*specifications.shape[:2], *shape), shape)

@@ -1,6 +1,6 @@
-"""Branch and bound on many specifications at once: each has subdomains of its region, of which the worst are split in every round.
+"""Branch and bound on many specifications at once: in every round, the worst subdomains of each are split.
 
-A part is a choice of half for some unstable ReLUs. A half is an inequality on the ReLU's input, which enters the bound
+A subdomain fixes the sign of the input of some unstable ReLUs. Each sign is an inequality, which enters the bound
 with a multiplier ``multiplier >= 0``, ascended together with the slopes (Wang et al. 2021, https://arxiv.org/abs/2103.06624).
 """
 
@@ -22,16 +22,16 @@ from holdfast.bounds.relaxations.rules import Box, LinearRelaxation, Rule
 
 Choices = dict[int, Float[Tensor, "p ..."]]
 CONVEX = 1e-3
-"""What a ReLU that is met by a positive coefficient counts beside others: its best slope already costs nothing."""
+"""Weight of ReLUs with positive coefficients in the choice of the next split: with their best slope they lose little."""
 COPIES = 8
-"""How many times the coefficients of a part are held at once."""
+"""How many copies of a subdomain's coefficients are in memory at once."""
 
 
 @dataclass
 class Subdomains:
-    """``p`` subdomains: the row that ``owner`` names, ``signs`` of split ReLUs (0: not split), slopes and multipliers.
+    """``p`` subdomains of the specifications ``owner``: ``signs`` of split ReLUs (0: not split), slopes and multipliers.
 
-    Choices are kept in less space than they are computed in: whatever they are, they are sound.
+    Slopes and multipliers are kept in single precision: every choice of them is sound.
     """
 
     owner: Int[Tensor, "p"]
@@ -40,7 +40,7 @@ class Subdomains:
     multipliers: Choices
     bounds: Float[Tensor, "p"]
     branching: Int[Tensor, "p"]
-    """The ReLU whose relaxation costs most, as a position among all; -1 where none costs anything."""
+    """The ReLU to be split next, as a position among all; -1 where no split would help."""
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -67,7 +67,7 @@ class Subdomains:
         return cls(owner, signs, slopes, multipliers, bounds, branching)
 
     def split(self) -> Subdomains:
-        """Return both parameters of each part, split at its costliest ReLU: first all positive ones, then all negative."""
+        """Return both halves of each subdomain, split at its ReLU ``branching``: the positive halves first."""
         both = Subdomains.join([self, self])
         sign = torch.ones_like(both.branching, dtype=torch.int8)
         sign[len(self) :] = -1
@@ -82,7 +82,7 @@ class Subdomains:
 
 @dataclass
 class SubdomainParameters(RelaxationParameters):
-    """RelaxationParameters and multipliers of a batch of subdomains; remembers the coefficients that met each ReLU."""
+    """Slopes and multipliers of a batch of subdomains; records the coefficients of each ReLU's output."""
 
     slopes: Choices
     multipliers: Choices
@@ -100,13 +100,13 @@ class SubdomainParameters(RelaxationParameters):
         if node not in self.multipliers:
             return parts
         (form,) = parts
-        # sign * z >= 0 on this part, so a multiple of it may be taken from what is minimised.
+        # sign * z >= 0 on this subdomain, so a nonnegative multiple of it may be subtracted from what is minimised.
         return [form.like(form.coef - (self.multipliers[node] * self.signs[node])[:, None])]
 
 
 @dataclass(frozen=True)
 class BranchAndBound:
-    """Rows to be bounded from below, each over the region and in the boxes of its ``place`` of those of ``network``."""
+    """Specifications to be bounded from below, each over the region of ``network`` that ``region_index`` names."""
 
     network: NetworkRelaxation
     region_index: Int[Tensor, "t"]
@@ -122,7 +122,7 @@ class BranchAndBound:
         return [node for node in self.graph.nodes if node.operation is RULES["relu"]]
 
     def root(self, steps: int) -> Subdomains:
-        """Return the whole region of each row as one part, after ``steps`` of ascent."""
+        """Return the whole region of each specification as one subdomain, after ``steps`` of ascent."""
         slopes = {
             node.index: self.network.linear_relaxations[node.index].lower[0][self.region_index].float()
             for node in self.splittable()
@@ -134,7 +134,7 @@ class BranchAndBound:
         return self.bound(Subdomains(owner, signs, slopes, multipliers, least, owner), steps)
 
     def bound(self, subdomains: Subdomains, steps: int) -> Subdomains:
-        """Return the subdomains with what ``steps`` of ascent reach, a few at a time."""
+        """Return the subdomains with bounds after ``steps`` of ascent, computed in chunks."""
         chunks = torch.arange(len(subdomains)).split(chunk_size(self.graph, self.graph.nodes[-1].index, COPIES))
         return Subdomains.join([self._bound_chunk(subdomains.pick(chunk), steps) for chunk in chunks])
 
@@ -154,7 +154,7 @@ class BranchAndBound:
             with torch.set_grad_enabled(step < steps):
                 bound = minimise(network, output.index, form, parameters)[:, 0]
             bounds = torch.maximum(bounds, vacuous_unless_finite(bound.detach()))
-            if not bound.requires_grad:  # the last step, or there is nothing to choose
+            if not bound.requires_grad:  # the last step, or no parameter is free
                 break
             optimiser = optimiser or self._optimiser(parameters)
             optimiser.zero_grad()
@@ -182,13 +182,11 @@ class BranchAndBound:
         return torch.optim.Adam([{"params": list(parameters.slopes.values()), "lr": self.rate}, *groups])
 
     def _costliest(self, network: NetworkRelaxation, parameters: SubdomainParameters) -> Int[Tensor, "p"]:
-        """Return the ReLU whose plane is farthest off at the tip of its triangle, times the coefficient that meets it."""
+        """Return the ReLU whose relaxation is loosest at the tip of its triangle, weighted by its coefficient."""
         costs = []
         for node, slope in parameters.slopes.items():
-            relaxation, coef = (
-                network.linear_relaxations[node],
-                parameters.coefficients.get(node, torch.zeros_like(slope)),
-            )
+            relaxation = network.linear_relaxations[node]
+            coef = parameters.coefficients.get(node, torch.zeros_like(slope))
             low, high = network.intermediate_bounds[self.graph.nodes[node].inputs[0]]
             assert relaxation.unstable is not None
             assert relaxation.ceiling is not None
@@ -201,10 +199,10 @@ class BranchAndBound:
         return torch.where(most.values > 0, most.indices, -1)
 
     def relax(self, subdomains: Subdomains) -> NetworkRelaxation:
-        """Return the relaxation of each part, with the split inputs cut to their parameters."""
-        region_index, whole = self.region_index[subdomains.owner], self.network
-        boxes = [Box(*(end[region_index] for end in box)) for box in whole.intermediate_bounds]
-        network = NetworkRelaxation(self.graph, whole.region.take(region_index), boxes)
+        """Return the relaxation over each subdomain, with the inputs of split ReLUs clipped to their sign."""
+        own, whole = self.region_index[subdomains.owner], self.network
+        boxes = [Box(*(end[own] for end in box)) for box in whole.intermediate_bounds]
+        network = NetworkRelaxation(self.graph, whole.region.take(own), boxes)
         for node in self.graph.nodes:
             if not isinstance(node.operation, Rule):
                 continue
@@ -223,14 +221,14 @@ class BranchAndBound:
     def solve(
         self, subdomains: Subdomains, steps: int, most: int, batch: int, end: float, target: float = 0.0
     ) -> Float[Tensor, "t"]:
-        """Return bounds by splitting the worst subdomains of specifications that are not yet above ``target``, until nothing helps.
+        """Return bounds by splitting the worst subdomains, until all are above ``target`` or nothing helps.
 
         Args:
-            subdomains: that there are to begin with.
-            steps: of ascent for each part.
-            most: subdomains that a row may have.
-            batch: subdomains to be split in a round, at least one of each row.
-            end: of the time, by the monotonic clock.
+            subdomains: the initial ones.
+            steps: of ascent for each subdomain.
+            most: subdomains of a specification.
+            batch: subdomains to be split in a round, at least one of each specification.
+            end: deadline, by the monotonic clock.
             target: a bound that is enough.
         """
         closed, made = torch.full_like(self.specifications[:, 0], torch.inf), 1
@@ -247,16 +245,16 @@ class BranchAndBound:
 
 
 def _least_bounds(closed: Float[Tensor, "t"], subdomains: Subdomains) -> Float[Tensor, "t"]:
-    """Return the least bound over all subdomains of each row."""
+    """Return the least bound over all subdomains of each specification."""
     return closed.scatter_reduce(0, subdomains.owner, subdomains.bounds, "amin")
 
 
 def _to_split(subdomains: Subdomains, share: int) -> Tensor:
-    """Return which subdomains to split: of each row those with the least bounds, unless the very least cannot be split."""
+    """Return which subdomains to split: those with the least bounds, unless the very least cannot be split."""
     order = subdomains.bounds.argsort()
     order = order[subdomains.owner[order].argsort(stable=True)]
-    _, row, counts = subdomains.owner[order].unique_consecutive(return_inverse=True, return_counts=True)
+    _, group, counts = subdomains.owner[order].unique_consecutive(return_inverse=True, return_counts=True)
     rank = torch.empty_like(order)
-    rank[order] = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[row]
+    rank[order] = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[group]
     stuck = subdomains.owner[(subdomains.branching < 0) & (rank == 0)]
     return (rank < share) & (subdomains.branching >= 0) & ~torch.isin(subdomains.owner, stuck)

@@ -1,7 +1,7 @@
-"""Tighter boxes of inner layers, by branch and bound on the part of the network that each neuron sees.
+"""Tighter intermediate bounds, by branch and bound on the receptive field of each neuron.
 
-A position of a convolution sees a small network, the same everywhere, with boxes of its own: so thousands of neurons are
-bounded side by side. What a layer's box gains is gained again by every layer after it.
+The receptive field of a position of a convolution is a small network, the same at every position, with intermediate
+bounds of its own: thousands of neurons are bounded side by side. What one layer gains tightens every later one.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from holdfast.core.balls import Linf
 ROOT, STEPS, RATE = 20, 10, 0.1
 """Steps of ascent before the first split and after each one, and their size."""
 MOST_SUBDOMAINS = 64
-"""Parts of a neuron's region."""
+"""Subdomains of a neuron's region."""
 
 
 @dataclass(frozen=True)
 class ReceptiveField:
-    """A network from windows of a node whose entries vary by themselves to single positions of another one."""
+    """A network from windows of a pixelwise node to single positions of a later node."""
 
     graph: Graph
     sources: tuple[int, ...]
-    """The node of the whole network of which each node of ``graph`` shows a window."""
+    """The node of the whole network of which each node of ``graph`` is a window."""
     windows: tuple[Windows, ...]
 
-    def relax(self, whole: NetworkRelaxation, where: Int[Tensor, "p 3"]) -> NetworkRelaxation:
-        """Return the crops at ``where``: image, y and x."""
-        image, y, x = where.unbind(1)
+    def relax(self, whole: NetworkRelaxation, at: Int[Tensor, "p 3"]) -> NetworkRelaxation:
+        """Return the relaxation of the receptive fields ``at`` image, y and x."""
+        image, y, x = at.unbind(1)
         boxes = []
-        for node, source, place in zip(self.graph.nodes, self.sources, self.windows, strict=True):
-            windows = [gather(end[:, 0], place, node.shape[2:]) for end in whole.intermediate_bounds[source]]
+        for node, source, window in zip(self.graph.nodes, self.sources, self.windows, strict=True):
+            windows = [gather(end[:, 0], window, node.shape[2:]) for end in whole.intermediate_bounds[source]]
             if any(n.operation is RULES["relu"] and node.index in n.inputs for n in self.graph.nodes):
-                # Beyond the edge the next convolution takes zeros: what a ReLU makes of what is negative.
-                inside = gather(torch.ones_like(whole.intermediate_bounds[source].lower[:1, 0]), place, node.shape[2:])
+                # The next convolution pads with zeros, which is what a ReLU returns for a negative input.
+                inside = gather(torch.ones_like(whole.intermediate_bounds[source].lower[:1, 0]), window, node.shape[2:])
                 windows = [torch.where(inside > 0, end, -1.0) for end in windows]
             boxes.append(Box(*(end[:, :, :, 0, image, y, x].movedim(3, 0)[:, None] for end in windows)))
         low, high = boxes[0]
@@ -59,7 +59,10 @@ class ReceptiveField:
 
 
 def relax_and_refine(graph: Graph, region: Region, inner: int, rate: float, seconds: float) -> NetworkRelaxation:
-    """Return boxes by alpha-CROWN after ``inner`` steps, tighten for ``seconds``: each layer has half of what is left."""
+    """Return the relaxation by alpha-CROWN after ``inner`` steps, with intermediate bounds tightened for ``seconds``.
+
+    Each layer takes half of the time that is left.
+    """
     end = time.monotonic() + seconds
 
     def refiner(network: NetworkRelaxation, target: int) -> Box:
@@ -69,7 +72,7 @@ def relax_and_refine(graph: Graph, region: Region, inner: int, rate: float, seco
 
 
 def refine_node(network: NetworkRelaxation, target: int, end: float) -> Box:
-    """Return the box of a node, tighter where it has both signs and ReLUs use it; as it is where that cannot be had."""
+    """Return the box of a node, tightened where it makes ReLUs unstable; unchanged where that is not possible."""
     box = network.intermediate_bounds[target]
     users = [node.operation for node in network.graph.nodes if target in node.inputs]
     unstable = ((box.lower < 0) & (box.upper > 0)).nonzero()
@@ -89,25 +92,25 @@ def refine_node(network: NetworkRelaxation, target: int, end: float) -> Box:
 def _branch_and_bound(
     network: NetworkRelaxation, target: int, unstable: Int[Tensor, "f axes"]
 ) -> BranchAndBound | None:
-    """Return the lower and then the upper ends of the entries ``unstable`` as problem; None if there is no cheap way."""
+    """Return the problem of bounding the ``unstable`` entries, first from below, then from above; None if it is costly."""
     graph, shape = network.graph, network.graph.nodes[target].shape
     if len(shape) == 4:
         found = receptive_field(graph, target) if network.region.ball is Linf else None
         if found is None:
             return None
         image, _, entry, y, x = unstable.unbind(1)
-        where, region_index = torch.stack([image, y, x], 1).unique(dim=0, return_inverse=True)
-        network_seen, width = found.relax(network, where), shape[1]
+        positions, region_index = torch.stack([image, y, x], 1).unique(dim=0, return_inverse=True)
+        field, width = found.relax(network, positions), shape[1]
     else:
-        network_seen, region_index, width = _up_to(network, target), unstable[:, 0], math.prod(shape)
+        field, region_index, width = _up_to(network, target), unstable[:, 0], math.prod(shape)
         entry = torch.arange(width, device=unstable.device).reshape(shape)[unstable[:, 1:].unbind(1)]
     units = torch.zeros(len(unstable), width, dtype=graph.dtype, device=unstable.device)
     units[torch.arange(len(unstable)), entry] = 1.0
-    return BranchAndBound(network_seen, region_index.repeat(2), torch.cat([units, -units]), RATE)
+    return BranchAndBound(field, region_index.repeat(2), torch.cat([units, -units]), RATE)
 
 
 def _up_to(network: NetworkRelaxation, target: int) -> NetworkRelaxation:
-    """Return what is known of the network that ends with ``target``."""
+    """Return the relaxation of the network that ends with ``target``."""
     graph = network.graph
     ended = Graph(graph.nodes[: target + 1], graph.dtype, graph.device)
     return NetworkRelaxation(
@@ -116,25 +119,25 @@ def _up_to(network: NetworkRelaxation, target: int) -> NetworkRelaxation:
 
 
 def receptive_field(graph: Graph, target: int) -> ReceptiveField | None:
-    """Return what positions of ``target`` see, back to entries that vary by themselves; None unless it is a chain.
+    """Return the receptive field of each position of ``target``, back to a pixelwise node; None unless it is a chain.
 
-    A chain is made of convolutions, ReLUs before each but the first, and factors that are the same everywhere.
+    A chain is made of convolutions, ReLUs before each but the first, and factors that are the same at all positions.
     """
     chain = [graph.nodes[target]]
     while chain[-1].index not in graph.pixelwise:
         if len(chain[-1].inputs) != 1:
             return None
         chain.append(graph.nodes[chain[-1].inputs[0]])
-    place, size = Windows((0, 0), (1, 1), _spatial(chain[0].shape)), (1, 1)
-    windows = [(place, size)]
+    window, size = Windows((0, 0), (1, 1), _spatial(chain[0].shape)), (1, 1)
+    windows = [(window, size)]
     for node, before in pairwise(chain):
         if isinstance(node.operation, Convolution):
             if before is not chain[-1] and not isinstance(before.operation, Rule):
                 return None
-            place, size = _widen(place, size, node.operation)
+            window, size = _widen(window, size, node.operation)
         elif node.operation is not RULES["relu"] and not _uniform_over_positions(node.operation):
             return None
-        windows.append((place, size))
+        windows.append((window, size))
     nodes: list[Node] = []
     for node, (_, size) in zip(chain[::-1], windows[::-1], strict=True):
         shape = (1, node.shape[1], *size)
@@ -143,17 +146,19 @@ def receptive_field(graph: Graph, target: int) -> ReceptiveField | None:
         )
         nodes.append(Node(len(nodes), node.name, shape, inputs, operation))
     small = Graph(tuple(nodes), graph.dtype, graph.device)
-    return ReceptiveField(small, tuple(node.index for node in chain[::-1]), tuple(place for place, _ in windows[::-1]))
+    return ReceptiveField(
+        small, tuple(node.index for node in chain[::-1]), tuple(window for window, _ in windows[::-1])
+    )
 
 
-def _widen(place: Windows, size: tuple[int, int], operation: Convolution) -> tuple[Windows, tuple[int, int]]:
-    """Return the windows of a convolution's input that windows of its output see."""
-    (top, left), (down, right), (high, wide) = place.offset, operation.stride, operation.weight.shape[2:]
+def _widen(window: Windows, size: tuple[int, int], operation: Convolution) -> tuple[Windows, tuple[int, int]]:
+    """Return the windows of a convolution's input that windows of its output depend on."""
+    (top, left), (down, right), (high, wide) = window.offset, operation.stride, operation.weight.shape[2:]
     offset = (top * down - operation.padding[0], left * right - operation.padding[1])
-    stride = (place.stride[0] * down, place.stride[1] * right)
+    stride = (window.stride[0] * down, window.stride[1] * right)
     height = (size[0] - 1) * down + operation.dilation[0] * (high - 1) + 1
     width = (size[1] - 1) * right + operation.dilation[1] * (wide - 1) + 1
-    return Windows(offset, stride, place.count), (height, width)
+    return Windows(offset, stride, window.count), (height, width)
 
 
 def _spatial(shape: Shape) -> tuple[int, int]:
@@ -161,7 +166,7 @@ def _spatial(shape: Shape) -> tuple[int, int]:
 
 
 def _uniform_over_positions(operation: Affine | Rule | None) -> bool:
-    """Whether it multiplies each channel by one factor, and adds one constant."""
+    """Whether an operation multiplies each channel by one factor and adds one constant."""
     if not isinstance(operation, Diagonal):
         return False
     every = [t for t in (*operation.factors, operation.offset) if isinstance(t, Tensor)]
