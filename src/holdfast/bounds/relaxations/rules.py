@@ -54,7 +54,7 @@ class Rule:
     interval: Callable[..., Box]
     relax: Callable[..., LinearRelaxation]
     nonlinear: Callable[[Box], Tensor]
-    """Where better bounds on an input would change the relaxation."""
+    """Where the operation is not affine over the box, so that a tighter box would change its linear relaxation."""
 
 
 def relu_relaxation(box: Box) -> LinearRelaxation:
