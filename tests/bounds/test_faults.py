@@ -87,7 +87,7 @@ def scenes() -> list[tuple[str, Tensor, Tensor, list[Tensor]]]:
 
 def violations() -> Iterator[str]:
     """Everything that the checks object to."""
-    tracing._KNOWN.clear()  # graphs hold rules that were made before a fault was planted
+    tracing._GRAPHS.clear()  # graphs hold rules that were made before a fault was planted
     for name, x, specifications, leasts in scenes():
         encoder = networks()[name]
         for ball, least in zip(BALLS, leasts, strict=True):
@@ -303,4 +303,4 @@ def test_a_planted_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch)
     FAULTS[fault](monkeypatch)
     assert next(violations(), None), fault
     monkeypatch.undo()
-    tracing._KNOWN.clear()
+    tracing._GRAPHS.clear()

@@ -237,7 +237,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "rounding": (lambda x: torch.div(x, 0.3, rounding_mode="floor"), "rounding_mode='floor'"),
     "places of maxima": (
         lambda x: functional.max_pool2d(x, 2, return_indices=True)[1].to(x),
-        "places or statistics of max_pool2d",
+        "indices or statistics of max_pool2d",
     ),
     "a mask that leaves nothing": (lambda x: masked(x, torch.full((4, 4), -torch.inf)), "leaves a query no key"),
     "a mask that depends": (lambda x: functional.scaled_dot_product_attention(x, x, x, x), "'scaled_dot.*in a way"),
