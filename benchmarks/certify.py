@@ -1,4 +1,4 @@
-"""Certified radii against their floor, one CROWN pass of the same anchor's intermediate bounds; and their time and memory.
+"""Certified radii against one CROWN pass of the same anchor's intermediate bounds; and their time and memory.
 
 With HOLDFAST_REFERENCE set, MNIST CNN-A, CIFAR-10 Base and CNN-B have published weights and real images; Deep, and
 everything without it, has random ones.
@@ -90,7 +90,7 @@ def intermediate_bounds(graph: Graph, around: Region) -> None:
 
 
 def main() -> None:
-    """Print ratios of radii to one pass of intermediate bounds, seconds at the other program's tolerance, and peak memory."""
+    """Print ratios of radii to one pass of inner bounds, seconds at the other program's tolerance, and peak memory."""
     given = arguments((__doc__ or "").partition("\n")[0], {"--only": "one network, so that its memory is its own"})
     for name in [given.only] if given.only else NETWORKS:
         case = Case(*subject(name, published.folder()), torch.float64)

@@ -42,7 +42,8 @@ def test_what_is_no_encoder_or_ball_is_refused(call: str, said: str) -> None:
     program = (
         "import torch; from holdfast.core.balls import Linf; from holdfast.bounds import *; "
         "from holdfast.encoders import load;"
-        "encoder = load('builtin:digits-random'); x = torch.rand(1, 1, 8, 8); specifications = torch.randn(1, 1, 32).double();"
+        "encoder = load('builtin:digits-random'); x = torch.rand(1, 1, 8, 8); "
+        "specifications = torch.randn(1, 1, 32).double();"
     )
     done = subprocess.run([sys.executable, "-c", program + call], capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Exact bounds lie below the minimum at every scale of weights, codes and specifications; the solver's tolerances are absolute."""
+"""Exact bounds lie below the minimum at every scale of weights and codes; the solver's tolerances are absolute."""
 
 from __future__ import annotations
 

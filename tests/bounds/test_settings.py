@@ -50,7 +50,7 @@ MAPS: dict[str, Function] = {
     "circular": lambda x: functional.pad(x, (1, 2, 1, 0), mode="circular"),
     "replicated": lambda x: functional.pad(x, (1, 2, 1, 0), mode="replicate"),
     "mean over negative axes": lambda x: x.mean((-1, 1), keepdim=True),
-    "mean of all": lambda x: x.mean()[None, None],
+    "mean of all": lambda x: x.mean((1, 2, 3))[:, None],
     "sum in another precision": lambda x: x.sum(-1, dtype=torch.float32).to(x.dtype),
     "flatten": lambda x: x.flatten(-2, -1).unflatten(-1, (2, -1)).squeeze(0).unsqueeze(-1).mT[None],
     "repeat": lambda x: x[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1, 2).repeat(1, 2, 1, 1).tile(2),
