@@ -1,4 +1,4 @@
-"""Certified radii against their floor, one CROWN pass of the same anchor's inner bounds; and their time and memory.
+"""Certified radii against one CROWN pass of the same anchor's intermediate bounds; and their time and memory.
 
 With HOLDFAST_REFERENCE set, MNIST CNN-A, CIFAR-10 Base and CNN-B have published weights and real images; Deep, and
 everything without it, has random ones.
@@ -57,34 +57,34 @@ class Case:
     def __init__(self, encoder: Encoder, x: Tensor, dtype: torch.dtype) -> None:
         self.encoder, self.x, self.graph = encoder, x[:1].to(dtype), trace(encoder, dtype)
         codes = functional.normalize(self.graph(x.to(dtype)), dim=1)
-        self.rows = (codes[:1] - codes[1:])[None]
+        self.specifications = (codes[:1] - codes[1:])[None]
 
     def radii(self, count: int, tolerance: float) -> Tensor:
         """Return the radii against the first ``count`` negatives."""
-        return certified_radius(self.encoder, self.x, self.rows[:, :count], MOST, Crown(), tolerance)
+        return certified_radius(self.encoder, self.x, self.specifications[:, :count], MOST, Crown(), tolerance)
 
     def regions(self, count: int) -> int:
         """Return how many regions those radii take, to 1e-4."""
         seen: list[int] = []
         true = Crown.__call__
 
-        def counted(method: Crown, graph: Graph, around: Region, rows: Tensor) -> Tensor:
+        def counted(method: Crown, graph: Graph, around: Region, specifications: Tensor) -> Tensor:
             seen.append(around.distinct)
-            return true(method, graph, around, rows)
+            return true(method, graph, around, specifications)
 
         with patch.object(Crown, "__call__", counted):
             self.radii(count, 1e-4)
         return sum(seen)
 
     def inner(self, eps: float) -> None:
-        """The floor: boxes of all inner layers at one radius, ``PASSES`` times."""
+        """The floor: intermediate bounds at one radius, ``PASSES`` times."""
         around = region(self.x, Linf, torch.full_like(self.x[:, 0, 0, 0], eps), self.encoder.domain)
         for _ in range(PASSES):
-            inner_bounds(self.graph, around)
+            intermediate_bounds(self.graph, around)
 
 
 @torch.no_grad()
-def inner_bounds(graph: Graph, around: Region) -> None:
+def intermediate_bounds(graph: Graph, around: Region) -> None:
     """Bound every layer but the last."""
     relax(graph, around)
 

@@ -35,8 +35,8 @@ def attacked(encoder: Encoder, x: Tensor, row: Tensor, ball: Ball, steps: int = 
     return best
 
 
-def lowest(encoder: Encoder, x: Tensor, rows: Tensor, ball: Ball, count: int = 1000) -> Tensor:
+def lowest(encoder: Encoder, x: Tensor, specifications: Tensor, ball: Ball, count: int = 1000) -> Tensor:
     """The least value of each row (s, d) that sampling and attacks find: (s,), at or above any sound bound."""
-    values = encoder.forward(points(encoder, x, ball, count)) @ rows.T
-    found = [encoder.forward(attacked(encoder, x, row, ball)) @ row for row in rows]
+    values = encoder.forward(points(encoder, x, ball, count)) @ specifications.T
+    found = [encoder.forward(attacked(encoder, x, row, ball)) @ row for row in specifications]
     return torch.minimum(values.amin(0), torch.stack(found).amin(1)).detach()

@@ -16,25 +16,25 @@ from tests.bounds.test_operations import context
 
 @pytest.mark.parametrize("tolerance", [0.0, -1.0, float("nan")])
 def test_a_tolerance_that_never_ends_is_refused(tolerance: float) -> None:
-    encoder, x, rows = context("linear")
+    encoder, x, specifications = context("linear")
     with pytest.raises(HoldfastError, match="tolerance must be"):
-        certified_radius(encoder, x, rows, Linf(0.1), tolerance=tolerance)
+        certified_radius(encoder, x, specifications, Linf(0.1), tolerance=tolerance)
 
 
 def test_methods_have_a_text_form() -> None:
-    encoder, x, rows = context("linear")
+    encoder, x, specifications = context("linear")
     with pytest.raises(HoldfastError, match="did you mean 'alpha'"):
-        lower_bound(encoder, x, rows, Linf(0.1), "alhpa")
-    spelled, made = (lower_bound(encoder, x, rows, Linf(0.1), method) for method in ("interval", Interval()))
+        lower_bound(encoder, x, specifications, Linf(0.1), "alhpa")
+    spelled, made = (lower_bound(encoder, x, specifications, Linf(0.1), method) for method in ("interval", Interval()))
     assert torch.equal(spelled, made)
 
 
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ("lower_bound(encoder.module, x, rows, Linf(0.1))", "wrap the module in one"),
-        ("lower_bound(encoder, x, rows, 0.1)", "a ball is needed, as in Linf"),
-        ("certified_radius(encoder, x, rows[0], Linf(0.1))", "rows must have shape"),
+        ("lower_bound(encoder.module, x, specifications, Linf(0.1))", "wrap the module in one"),
+        ("lower_bound(encoder, x, specifications, 0.1)", "a ball is needed, as in Linf"),
+        ("certified_radius(encoder, x, specifications[0], Linf(0.1))", "specifications must have shape"),
     ],
 )
 def test_what_is_no_encoder_or_ball_is_refused(call: str, said: str) -> None:
@@ -42,7 +42,8 @@ def test_what_is_no_encoder_or_ball_is_refused(call: str, said: str) -> None:
     program = (
         "import torch; from holdfast.core.balls import Linf; from holdfast.bounds import *; "
         "from holdfast.encoders import load;"
-        "encoder = load('builtin:digits-random'); x = torch.rand(1, 1, 8, 8); rows = torch.randn(1, 1, 32).double();"
+        "encoder = load('builtin:digits-random'); x = torch.rand(1, 1, 8, 8); "
+        "specifications = torch.randn(1, 1, 32).double();"
     )
     done = subprocess.run([sys.executable, "-c", program + call], capture_output=True, text=True)
     last = done.stderr.strip().splitlines()[-1]

@@ -52,11 +52,14 @@ def test_no_sample_lies_beyond_a_line(name: str) -> None:
     rule, box = RULES[name], intervals(name)
     x = samples(box)
     y = rule.function(x)
-    planes, inside = rule.relax(box), rule.interval(box)
-    assert planes.floor is not None
-    assert planes.ceiling is not None
+    relaxation, inside = rule.relax(box), rule.interval(box)
+    assert relaxation.floor is not None
+    assert relaxation.ceiling is not None
     # The lines themselves are computed with an error that is not theirs.
-    for slope, constant, sign in ((planes.lower[0], planes.floor, 1), (planes.upper[0], planes.ceiling, -1)):
+    for slope, constant, sign in (
+        (relaxation.lower[0], relaxation.floor, 1),
+        (relaxation.upper[0], relaxation.ceiling, -1),
+    ):
         rounding = 4 * torch.finfo(torch.float64).eps * (y.abs() + (slope * x).abs() + constant.abs())
         gap = sign * (y - slope * x - constant)
         assert gap.isfinite().all()
@@ -70,17 +73,17 @@ def test_lines_touch_the_curve_and_boxes_are_those_of_its_values(name: str) -> N
     rule, box = RULES[name], intervals(name)
     x = samples(box)
     y = rule.function(x)
-    planes, inside = rule.relax(box), rule.interval(box)
-    assert planes.floor is not None
-    assert planes.ceiling is not None
+    relaxation, inside = rule.relax(box), rule.interval(box)
+    assert relaxation.floor is not None
+    assert relaxation.ceiling is not None
     reach = torch.maximum(box.lower.abs(), box.upper.abs())
-    size = 1 + y.abs().amax(1, keepdim=True) + reach * (planes.lower[0].abs() + planes.upper[0].abs())
+    size = 1 + y.abs().amax(1, keepdim=True) + reach * (relaxation.lower[0].abs() + relaxation.upper[0].abs())
     # What lies between the samples, and a jump that the curve is allowed.
     coarse = (
         0.02 * (y.amax(1, keepdim=True) - y.amin(1, keepdim=True)) + 1e-13 * size + (2.0 if "softplus" in name else 0)
     )
-    assert ((y - planes.lower[0] * x - planes.floor).amin(1, keepdim=True) <= coarse).all()
-    assert ((planes.upper[0] * x + planes.ceiling - y).amin(1, keepdim=True) <= coarse).all()
+    assert ((y - relaxation.lower[0] * x - relaxation.floor).amin(1, keepdim=True) <= coarse).all()
+    assert ((relaxation.upper[0] * x + relaxation.ceiling - y).amin(1, keepdim=True) <= coarse).all()
     assert (y.amin(1, keepdim=True) - inside.lower <= coarse).all()
     assert (inside.upper - y.amax(1, keepdim=True) <= coarse).all()
 

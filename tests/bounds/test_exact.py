@@ -35,18 +35,18 @@ def context(seed: int) -> tuple[Encoder, Tensor, Tensor, Linf]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_program_finds_the_minimum(seed: int) -> None:
-    encoder, x, rows, ball = context(seed)
-    exact = lower_bound(encoder, x, rows, ball, Exact())
-    least = lowest(encoder, x, rows[0], ball, 20_000)
+    encoder, x, specifications, ball = context(seed)
+    exact = lower_bound(encoder, x, specifications, ball, Exact())
+    least = lowest(encoder, x, specifications[0], ball, 20_000)
     assert (exact[0] <= least + 1e-6).all()
     assert torch.allclose(exact[0], least, atol=5e-3)  # four pixels are searched well
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_every_method_stays_below_the_minimum_and_above_the_one_before(seed: int) -> None:
-    encoder, x, rows, ball = context(seed)
+    encoder, x, specifications, ball = context(seed)
     methods = (Interval(), Crown(), Alpha(), Branch(target=torch.inf), Exact())
-    bounds = torch.stack([lower_bound(encoder, x, rows, ball, method)[0] for method in methods])
+    bounds = torch.stack([lower_bound(encoder, x, specifications, ball, method)[0] for method in methods])
     assert (bounds.diff(dim=0) >= -1e-5).all(), bounds
     assert (bounds[3] - bounds[4]).abs().max() < 0.05 * (bounds[2] - bounds[4]).abs().max() + 1e-6
 
@@ -57,42 +57,44 @@ def test_pool_and_residual_networks_are_solved_too() -> None:
         nn.Conv2d(1, 2, 2, 1, 1), nn.MaxPool2d(2, 1), nn.LeakyReLU(0.1), nn.Flatten(), nn.Linear(8, 2)
     )
     encoder = Encoder(module.eval(), "pooled", Domain(SHAPE)).to("cpu", torch.float64)
-    x, rows = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64)
-    least = lowest(encoder, x, rows[0], Linf(0.3), 20_000)
-    assert torch.allclose(lower_bound(encoder, x, rows, Linf(0.3), Exact())[0], least, atol=5e-3)
+    x, specifications = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64)
+    least = lowest(encoder, x, specifications[0], Linf(0.3), 20_000)
+    assert torch.allclose(lower_bound(encoder, x, specifications, Linf(0.3), Exact())[0], least, atol=5e-3)
 
 
 def test_what_cannot_be_solved_exactly_is_refused() -> None:
-    encoder, x, rows, _ = context(0)
+    encoder, x, specifications, _ = context(0)
     with pytest.raises(HoldfastError, match="linf"):
-        lower_bound(encoder, x, rows, L2(0.1), Exact())
+        lower_bound(encoder, x, specifications, L2(0.1), Exact())
     smooth = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Sigmoid()), "smooth", Domain(SHAPE))
     with pytest.raises(HoldfastError, match="sigmoid"):
-        lower_bound(smooth, x, rows, Linf(0.1), Exact())
+        lower_bound(smooth, x, specifications, Linf(0.1), Exact())
 
 
 def test_digits_are_certified_up_to_where_they_are_refuted() -> None:
     encoder, x = builtin("digits-robust"), digits(3).pixels([0, 1])
     codes = torch.nn.functional.normalize(encoder(x).double(), dim=1)
-    rows = (codes[0] - codes[1])[None, None]
+    specifications = (codes[0] - codes[1])[None, None]
     crown, exact = (
-        certified_radius(encoder, x[:1], rows, Linf(0.5), method, tolerance)
+        certified_radius(encoder, x[:1], specifications, Linf(0.5), method, tolerance)
         for method, tolerance in ((Crown(), 1e-3), (Exact(), 0.01))
     )
     assert exact > crown
     double = encoder.to("cpu", torch.float64)
-    assert lowest(double, x[:1].double(), rows[0], Linf(exact.item() * 1.05 + 0.01), 100) < 0
-    assert lowest(double, x[:1].double(), rows[0], Linf(exact.item()), 100) > 0
+    assert lowest(double, x[:1].double(), specifications[0], Linf(exact.item() * 1.05 + 0.01), 100) < 0
+    assert lowest(double, x[:1].double(), specifications[0], Linf(exact.item()), 100) > 0
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_the_radius_is_where_the_minimum_reaches_zero(seed: int) -> None:
-    encoder, x, rows, _ = context(seed)
+    encoder, x, specifications, _ = context(seed)
     clean = encoder.forward(x)[0]
-    rows = torch.cat([rows, -rows], 1) * (rows @ clean).sign().repeat(1, 2)[..., None]  # two rows hold, two do not
-    radius = certified_radius(encoder, x, rows, Linf(0.9), Exact(gap=1e-3))
-    assert ((radius > 0) == (rows @ clean > 0)).all()
-    for row, found in zip(rows[0, :2], radius[0, :2].tolist(), strict=True):
+    specifications = (
+        torch.cat([specifications, -specifications], 1) * (specifications @ clean).sign().repeat(1, 2)[..., None]
+    )  # two specifications hold, two do not
+    radius = certified_radius(encoder, x, specifications, Linf(0.9), Exact(gap=1e-3))
+    assert ((radius > 0) == (specifications @ clean > 0)).all()
+    for row, found in zip(specifications[0, :2], radius[0, :2].tolist(), strict=True):
         assert lower_bound(encoder, x, row[None, None], Linf(found), Exact()) > 0
         if found < 0.85:
             assert lower_bound(encoder, x, row[None, None], Linf(1.01 * found), Exact()) < 0
@@ -114,7 +116,7 @@ def test_what_the_program_takes_for_confused_is_confused() -> None:
 def test_out_of_time_a_radius_is_still_proved() -> None:
     encoder, x = builtin("digits-robust"), digits(3).pixels([0, 1])
     codes = torch.nn.functional.normalize(encoder(x).double(), dim=1)
-    rows = (codes[0] - codes[1])[None, None]
-    quick = certified_radius(encoder, x[:1], rows, Linf(0.5), Exact(seconds=0.2), 1e-3)
-    assert certified_radius(encoder, x[:1], rows, Linf(0.5), Crown(), 1e-3) <= quick
-    assert lowest(encoder.to("cpu", torch.float64), x[:1].double(), rows[0], Linf(quick.item()), 100) > 0
+    specifications = (codes[0] - codes[1])[None, None]
+    quick = certified_radius(encoder, x[:1], specifications, Linf(0.5), Exact(seconds=0.2), 1e-3)
+    assert certified_radius(encoder, x[:1], specifications, Linf(0.5), Crown(), 1e-3) <= quick
+    assert lowest(encoder.to("cpu", torch.float64), x[:1].double(), specifications[0], Linf(quick.item()), 100) > 0

@@ -19,8 +19,7 @@ from holdfast.bounds.methods import crown
 from holdfast.bounds.network import affine, graph, tracing
 from holdfast.bounds.network.forms import Form, Windows, gather
 from holdfast.bounds.relaxations.rules import Box, LinearRelaxation
-from holdfast.bounds.subdomains import receptive_fields as crops
-from holdfast.bounds.subdomains import subdomains as parts
+from holdfast.bounds.subdomains import branch_and_bound, receptive_fields
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points
@@ -72,26 +71,29 @@ SEARCHES: tuple[Method, ...] = (
 
 @cache
 def scenes() -> list[tuple[str, Tensor, Tensor, list[Tensor]]]:
-    """Each network with two images, rows, and the least values that searches find in each ball."""
+    """Each network with two images, specifications, and the least values that searches find in each ball."""
     found = []
     for name, encoder in networks().items():
         x = torch.rand(2, *SHAPE, dtype=torch.float64)
         x[1] = x[1].round()  # pixels at the ends, so that clipping matters
-        rows = torch.randn(2, 3, 2, dtype=torch.float64)
-        leasts = [torch.stack([lowest(encoder, x[i : i + 1], rows[i], ball, 400) for i in range(2)]) for ball in BALLS]
-        found.append((name, x, rows, leasts))
+        specifications = torch.randn(2, 3, 2, dtype=torch.float64)
+        leasts = [
+            torch.stack([lowest(encoder, x[i : i + 1], specifications[i], ball, 400) for i in range(2)])
+            for ball in BALLS
+        ]
+        found.append((name, x, specifications, leasts))
     return found
 
 
 def violations() -> Iterator[str]:
     """Everything that the checks object to."""
-    tracing._KNOWN.clear()  # graphs hold rules that were made before a fault was planted
-    for name, x, rows, leasts in scenes():
+    tracing._GRAPHS.clear()  # graphs hold rules that were made before a fault was planted
+    for name, x, specifications, leasts in scenes():
         encoder = networks()[name]
         for ball, least in zip(BALLS, leasts, strict=True):
             searched = name in ("small", "chain") and ball == BALLS[0]
             for method in METHODS + (SEARCHES if searched else ()):
-                bound = lower_bound(encoder, x, rows, ball, method)
+                bound = lower_bound(encoder, x, specifications, ball, method)
                 if (bound > least + 1e-7).any():
                     yield f"{name}, {ball}, {method}: a point lies below the bound"
                 if name == "affine" and isinstance(ball, Linf) and (bound < least - 1e-6).any():
@@ -107,7 +109,7 @@ def outside(encoder: Encoder, x: Tensor) -> Iterator[str]:
     for eps in (0.02, 0.1, 0.4):
         around = regions.region(x, Linf, torch.full((2,), eps, dtype=x.dtype), encoder.domain)
         with torch.no_grad():
-            boxes = crops.refine(tracing.trace(encoder), around, 5, 0.25, 9.0).boxes
+            boxes = receptive_fields.relax_and_refine(tracing.trace(encoder), around, 5, 0.25, 9.0).intermediate_bounds
         for image in range(2):
             seen = tracing.trace(encoder).values(points(encoder, x[image : image + 1], Linf(eps), 400))
             for box, value in zip(boxes, seen, strict=True):
@@ -121,25 +123,27 @@ def rule(name: str, patch: pytest.MonkeyPatch, change: Callable[..., LinearRelax
     patch.setitem(graph.RULES, name, replace(true, relax=lambda *boxes: change(true.relax(*boxes), *boxes)))
 
 
-def _wrong_chord(planes: LinearRelaxation, box: Box) -> LinearRelaxation:
-    return replace(planes, upper=(planes.upper[0] * 0.9,))
+def _wrong_chord(relaxation: LinearRelaxation, box: Box) -> LinearRelaxation:
+    return replace(relaxation, upper=(relaxation.upper[0] * 0.9,))
 
 
-def _no_ceiling(planes: LinearRelaxation, box: Box) -> LinearRelaxation:
-    return replace(planes, ceiling=None)
+def _no_ceiling(relaxation: LinearRelaxation, box: Box) -> LinearRelaxation:
+    return replace(relaxation, ceiling=None)
 
 
-def _falling_below(planes: LinearRelaxation, box: Box) -> LinearRelaxation:
-    assert planes.free is not None
-    return replace(planes, lower=(torch.where(planes.free, -0.3, planes.lower[0]),))
+def _falling_below(relaxation: LinearRelaxation, box: Box) -> LinearRelaxation:
+    assert relaxation.unstable is not None
+    return replace(relaxation, lower=(torch.where(relaxation.unstable, -0.3, relaxation.lower[0]),))
 
 
-def _swapped_sides(form: Form, planes: LinearRelaxation) -> tuple[Sequence[Form], Tensor]:
-    swapped = LinearRelaxation(planes.upper, planes.lower, planes.ceiling, planes.floor, planes.free)
+def _swapped_sides(form: Form, relaxation: LinearRelaxation) -> tuple[Sequence[Form], Tensor]:
+    swapped = LinearRelaxation(
+        relaxation.upper, relaxation.lower, relaxation.ceiling, relaxation.floor, relaxation.unstable
+    )
     return TRUE_THROUGH(form, swapped)
 
 
-TRUE_THROUGH = crown.through
+TRUE_THROUGH = crown.propagate_nonlinear
 
 
 def _patched_interval(patch: pytest.MonkeyPatch, name: str, change: Callable[[Box], Box]) -> None:
@@ -202,27 +206,31 @@ def _free_slopes(patch: pytest.MonkeyPatch) -> None:
 
 
 def _wrong_half(patch: pytest.MonkeyPatch) -> None:
-    true = parts.Tasks.split
+    true = branch_and_bound.BranchAndBound.relax
 
-    def wrong(self: parts.Tasks, some: parts.Subdomains) -> crown.Relaxed:
+    def wrong(self: branch_and_bound.BranchAndBound, some: branch_and_bound.Subdomains) -> crown.NetworkRelaxation:
         return true(self, replace(some, signs={node: signs.abs() for node, signs in some.signs.items()}))
 
-    patch.setattr(parts.Tasks, "split", wrong)
+    patch.setattr(branch_and_bound.BranchAndBound, "relax", wrong)
 
 
 def _flipped_multiplier(patch: pytest.MonkeyPatch) -> None:
-    def wrong(self: parts.SubdomainSlopes, node: int, forms: Sequence[Form]) -> Sequence[Form]:
+    def wrong(self: branch_and_bound.SubdomainParameters, node: int, forms: Sequence[Form]) -> Sequence[Form]:
         (form,) = forms
-        return [form.like(form.coef + (self.betas[node] * self.signs[node])[:, None])] if node in self.betas else forms
+        return (
+            [form.like(form.coef + (self.multipliers[node] * self.signs[node])[:, None])]
+            if node in self.multipliers
+            else forms
+        )
 
-    patch.setattr(parts.SubdomainSlopes, "constrain", wrong)
+    patch.setattr(branch_and_bound.SubdomainParameters, "constrain", wrong)
 
 
 def _best_part(patch: pytest.MonkeyPatch) -> None:
-    def wrong(closed: Tensor, some: parts.Subdomains) -> Tensor:
+    def wrong(closed: Tensor, some: branch_and_bound.Subdomains) -> Tensor:
         return torch.where(closed.isinf(), -torch.inf, closed).scatter_reduce(0, some.owner, some.bounds, "amax")
 
-    patch.setattr(parts, "_least", wrong)
+    patch.setattr(branch_and_bound, "_least_bounds", wrong)
 
 
 def _alive_beyond_the_edge(patch: pytest.MonkeyPatch) -> None:
@@ -233,13 +241,15 @@ def _alive_beyond_the_edge(patch: pytest.MonkeyPatch) -> None:
 
 
 def _unpadded_crops(patch: pytest.MonkeyPatch) -> None:
-    true = crops._widened
-    patch.setattr(crops, "_widened", lambda place, size, conv: true(place, size, replace(conv, padding=(0, 0))))
+    true = receptive_fields._widen
+    patch.setattr(
+        receptive_fields, "_widen", lambda place, size, conv: true(place, size, replace(conv, padding=(0, 0)))
+    )
 
 
 def _turned_crops(patch: pytest.MonkeyPatch) -> None:
-    true = crops.ReceptiveField.relaxed
-    patch.setattr(crops.ReceptiveField, "relaxed", lambda self, whole, where: true(self, whole, where.flip(0)))
+    true = receptive_fields.ReceptiveField.relax
+    patch.setattr(receptive_fields.ReceptiveField, "relax", lambda self, whole, where: true(self, whole, where.flip(0)))
 
 
 def _greedy_gain(patch: pytest.MonkeyPatch) -> None:
@@ -256,7 +266,7 @@ FAULTS: dict[str, Fault] = {
     "a chord too flat": lambda patch: rule("relu", patch, _wrong_chord),
     "a chord without its constant": lambda patch: rule("relu", patch, _no_ceiling),
     "a lower slope below zero": lambda patch: rule("relu", patch, _falling_below),
-    "planes of the wrong side": lambda patch: patch.setattr(crown, "through", _swapped_sides),
+    "planes of the wrong side": lambda patch: patch.setattr(crown, "propagate_nonlinear", _swapped_sides),
     "a smooth ceiling too low": lambda patch: rule("tanh", patch, lambda p, box: replace(p, ceiling=p.ceiling - 0.01)),
     "a smooth floor too high": lambda patch: rule("gelu", patch, lambda p, box: replace(p, floor=p.floor + 0.01)),
     "McCormick with one plane twice": lambda patch: rule("product", patch, lambda p, *b: replace(p, floor=p.ceiling)),
@@ -293,4 +303,4 @@ def test_a_planted_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch)
     FAULTS[fault](monkeypatch)
     assert next(violations(), None), fault
     monkeypatch.undo()
-    tracing._KNOWN.clear()
+    tracing._GRAPHS.clear()

@@ -22,8 +22,8 @@ METHODS: list[Method] = [Interval(), Crown(), Crown(joint=False), Alpha(steps=3,
 def context(name: str) -> tuple[Encoder, torch.Tensor, torch.Tensor]:
     encoder = build(name)
     x = torch.rand(2, *SHAPE, dtype=torch.float64).round(decimals=1)  # some pixels at the ends of the range
-    rows = torch.randn(2, 3, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
-    return encoder, x, rows
+    specifications = torch.randn(2, 3, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
+    return encoder, x, specifications
 
 
 @every
@@ -35,10 +35,10 @@ def test_the_graph_computes_what_the_module_does(name: str) -> None:
 @every
 @pytest.mark.parametrize("ball", BALLS, ids=str)
 def test_no_point_of_the_ball_lies_below_a_bound(name: str, ball: Ball) -> None:
-    encoder, x, rows = context(name)
-    least = torch.stack([lowest(encoder, x[i : i + 1], rows[i], ball, 120) for i in range(2)])
+    encoder, x, specifications = context(name)
+    least = torch.stack([lowest(encoder, x[i : i + 1], specifications[i], ball, 120) for i in range(2)])
     for method in METHODS:
-        bound = lower_bound(encoder, x, rows, ball, method)
+        bound = lower_bound(encoder, x, specifications, ball, method)
         # Without intervals CROWN does not know that a variance is positive, and says nothing of what is divided by it.
         assert bound.isfinite().all() or method == Crown(joint=False), method
         assert (bound <= least + 1e-9).all(), (method, (bound - least).max())
@@ -50,26 +50,26 @@ def test_no_point_of_the_ball_lies_below_a_bound(name: str, ball: Ball) -> None:
 def test_no_point_of_many_lies_below_a_bound(name: str, seed: int) -> None:
     torch.manual_seed(seed)
     encoder, x = build(name, seed), torch.rand(1, *SHAPE, dtype=torch.float64)
-    rows = torch.randn(1, 4, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
+    specifications = torch.randn(1, 4, trace(encoder).nodes[-1].shape[1], dtype=torch.float64)
     for ball in (Linf(0.003), Linf(0.03), Linf(0.3), L2(0.1), L2(1.0), L1(0.2), L1(3.0)):
-        least = lowest(encoder, x, rows[0], ball, 5000)
+        least = lowest(encoder, x, specifications[0], ball, 5000)
         for method in METHODS:
-            assert (lower_bound(encoder, x, rows, ball, method)[0] <= least + 1e-9).all()
+            assert (lower_bound(encoder, x, specifications, ball, method)[0] <= least + 1e-9).all()
 
 
 @every
 def test_bounds_meet_the_value_in_a_tiny_ball(name: str) -> None:
-    encoder, x, rows = context(name)
-    clean = torch.einsum("bsd,bd->bs", rows, encoder.forward(x))
+    encoder, x, specifications = context(name)
+    clean = torch.einsum("bsd,bd->bs", specifications, encoder.forward(x))
     for ball in (Linf(1e-7), L2(1e-7), L1(1e-7)):
-        assert torch.allclose(lower_bound(encoder, x, rows, ball), clean, atol=2e-3, rtol=1e-3)
+        assert torch.allclose(lower_bound(encoder, x, specifications, ball), clean, atol=2e-3, rtol=1e-3)
 
 
 @every
 def test_each_method_is_as_tight_as_the_one_before(name: str) -> None:
-    encoder, x, rows = context(name)
+    encoder, x, specifications = context(name)
     interval, plain, joint, alpha = (
-        lower_bound(encoder, x, rows, Linf(0.02), method)
+        lower_bound(encoder, x, specifications, Linf(0.02), method)
         for method in (Interval(), Crown(joint=False), Crown(), Alpha(steps=5, inner=0))
     )
     assert (joint >= torch.maximum(interval, plain) - 1e-9).all()
@@ -79,18 +79,18 @@ def test_each_method_is_as_tight_as_the_one_before(name: str) -> None:
 @pytest.mark.slow
 @every
 def test_single_precision_agrees_with_double(name: str) -> None:
-    encoder, x, rows = context(name)
-    double = lower_bound(encoder, x, rows, Linf(0.02))
-    single = lower_bound(encoder, x, rows.float(), Linf(0.02))
+    encoder, x, specifications = context(name)
+    double = lower_bound(encoder, x, specifications, Linf(0.02))
+    single = lower_bound(encoder, x, specifications.float(), Linf(0.02))
     assert torch.allclose(single.double(), double, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.slow
 @every
 def test_images_are_bounded_alone_as_among_others(name: str) -> None:
-    encoder, x, rows = context(name)
-    together = lower_bound(encoder, x, rows, Linf(0.05))
-    alone = torch.cat([lower_bound(encoder, x[i : i + 1], rows[i : i + 1], Linf(0.05)) for i in range(2)])
+    encoder, x, specifications = context(name)
+    together = lower_bound(encoder, x, specifications, Linf(0.05))
+    alone = torch.cat([lower_bound(encoder, x[i : i + 1], specifications[i : i + 1], Linf(0.05)) for i in range(2)])
     assert torch.allclose(together, alone, rtol=1e-9, atol=1e-9)
 
 

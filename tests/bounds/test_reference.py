@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from holdfast.bounds import Alpha, Crown, Interval, Method, Semidefinite
+from holdfast.bounds.bracketing import bracket_radii
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import Region
 from holdfast.core.balls import Linf
 from tests.samples import published
@@ -24,13 +24,13 @@ clipped = pytest.mark.parametrize("clip", ["clip", "noclip"])
 
 
 class Case:
-    """An encoder in the units of the stored numbers (those of CIFAR are normalised), images, rows, the range."""
+    """An encoder in the units of the stored numbers (those of CIFAR are normalised), images, specifications, the range."""
 
     def __init__(self, reference: Path, name: str, clip: str, count: int = 20) -> None:
         self.stored = dict(np.load(reference / "verification" / f"autolirpa__{name}.npz"))
         self.graph: Graph = trace(published(reference, name, torch.float64))
         self.x = torch.tensor(self.stored["X_f32"][:count]).double()
-        self.rows = torch.tensor(self.stored["C_f64"][:count])
+        self.specifications = torch.tensor(self.stored["C_f64"][:count])
         ends = (torch.tensor(self.stored[key]).double().reshape(1, -1, 1, 1) for key in ("clip_min", "clip_max"))
         self.low, self.high = ends if clip == "clip" else (torch.tensor(-torch.inf), torch.tensor(torch.inf))
 
@@ -40,7 +40,9 @@ class Case:
         return Region(x[:, None], low[:, None], high[:, None], eps, Linf)
 
     def bounds(self, method: Method, eps: float) -> Tensor:
-        return method(self.graph, self.region(torch.full((len(self.x),), eps, dtype=torch.float64)), self.rows)
+        return method(
+            self.graph, self.region(torch.full((len(self.x),), eps, dtype=torch.float64)), self.specifications
+        )
 
 
 @named
@@ -77,11 +79,11 @@ def test_plain_bounds_are_those_of_the_authors_in_single_precision(reference: Pa
 def test_radii_to_the_tolerance_of_the_bisection(reference: Path, name: str, clip: str) -> None:
     case = Case(reference, name, clip, count=6)
 
-    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
-        return Crown()(case.graph, case.region(eps, images), case.rows[images[:, None], rows])
+    def bound(images: Tensor, eps: Tensor, specifications: Tensor) -> Tensor:
+        return Crown()(case.graph, case.region(eps, images), case.specifications[images[:, None], specifications])
 
-    clean = torch.einsum("bsd,bd->bs", case.rows, case.graph(case.x))
-    found = radii(bound, clean, 1.0, 1e-4).numpy()
+    clean = torch.einsum("bsd,bd->bs", case.specifications, case.graph(case.x))
+    found = bracket_radii(bound, clean, 1.0, 1e-4).numpy()
     theirs = case.stored[f"radius_{clip}_f64"][:6]
     assert (found >= theirs - 3e-4).all()  # the bound is not monotone in the radius: two searches may part
     assert (found >= theirs - 1.01e-4).mean() > 0.95
@@ -106,7 +108,7 @@ def test_no_stored_attack_lies_below_a_bound(reference: Path, name: str) -> None
     case = Case(reference, name, "clip", count=4)
     for k, eps in enumerate(case.stored["eps"].tolist()):
         moved = torch.tensor(attacks["adv_clip"][k]).double().unflatten(0, (20, 5))[:4]
-        values = torch.stack([(case.rows[i] * case.graph(moved[i])).sum(1) for i in range(4)])
+        values = torch.stack([(case.specifications[i] * case.graph(moved[i])).sum(1) for i in range(4)])
         assert (case.bounds(Alpha(steps=5, inner=5), eps) <= values + 1e-4).all()
 
 

@@ -1,4 +1,4 @@
-"""Exact bounds lie below the minimum at every scale of weights, codes and rows; the solver's tolerances are absolute."""
+"""Exact bounds lie below the minimum at every scale of weights and codes; the solver's tolerances are absolute."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def around(encoder: Encoder, radius: float) -> Tensor:
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_of_any_size(seed: int, scale: float) -> None:
     encoder = Encoder(plane(seed, 8, 8, 1), "t", Domain((2,)))
-    rows, codes = torch.full((1, 1, 1), scale, dtype=torch.float64), around(encoder, 0.3)
-    exact, alpha = (lower_bound(encoder, X, rows, Linf(0.3), method).item() for method in (Exact(), Alpha()))
+    specifications, codes = torch.full((1, 1, 1), scale, dtype=torch.float64), around(encoder, 0.3)
+    exact, alpha = (lower_bound(encoder, X, specifications, Linf(0.3), method).item() for method in (Exact(), Alpha()))
     least, spread = scale * codes.min().item(), scale * (codes.max() - codes.min()).item()
     assert exact <= least + 1e-12 * scale
     assert exact >= least - 0.02 * spread  # the grid's own coarseness
@@ -59,8 +59,8 @@ def test_small_layers_before_large_ones(seed: int, scale: float) -> None:
         last.weight.div_(scale)
     encoder = Encoder(module, "t", Domain((2,)))
     codes = around(encoder, 0.3)[:, 0]
-    rows = torch.eye(2).double()[None, :1]
-    exact, spread = lower_bound(encoder, X, rows, Linf(0.3), Exact()).item(), codes.max() - codes.min()
+    specifications = torch.eye(2).double()[None, :1]
+    exact, spread = lower_bound(encoder, X, specifications, Linf(0.3), Exact()).item(), codes.max() - codes.min()
     assert codes.min() - 0.02 * spread <= exact <= codes.min() + 1e-12 * spread
 
 

@@ -25,40 +25,44 @@ from tests.samples import builtin, digits
 
 @pytest.mark.parametrize("seed", range(3))
 def test_bounds_lie_between_single_neurons_and_the_minimum(seed: int) -> None:
-    encoder, x, rows, ball = context(seed)
-    found = lower_bound(encoder, x, rows, ball, Semidefinite(steps=60, rank=4))
-    assert (found <= lowest(encoder, x, rows[0], ball, 20_000) + 1e-9).all()
-    assert (found <= lower_bound(encoder, x, rows, ball, Exact()) + 1e-6).all()
-    assert (found >= lower_bound(encoder, x, rows, ball, Alpha(10, 10)) - 1e-9).all()
+    encoder, x, specifications, ball = context(seed)
+    found = lower_bound(encoder, x, specifications, ball, Semidefinite(steps=60, rank=4))
+    assert (found <= lowest(encoder, x, specifications[0], ball, 20_000) + 1e-9).all()
+    assert (found <= lower_bound(encoder, x, specifications, ball, Exact()) + 1e-6).all()
+    assert (found >= lower_bound(encoder, x, specifications, ball, Alpha(10, 10)) - 1e-9).all()
 
 
 @pytest.mark.slow
 def test_radii_are_larger_than_those_of_single_neurons_and_proved() -> None:
     encoder, x = builtin("digits-robust"), digits(3).pixels([0, 1])
     codes = torch.nn.functional.normalize(encoder(x).double(), dim=1)
-    rows = (codes[0] - codes[1])[None, None]
-    single = certified_radius(encoder, x[:1], rows, Linf(0.35), Alpha(), 1e-3)
-    together = certified_radius(encoder, x[:1], rows, Linf(1.3 * single.item()), Semidefinite(steps=150), 1e-3)
+    specifications = (codes[0] - codes[1])[None, None]
+    single = certified_radius(encoder, x[:1], specifications, Linf(0.35), Alpha(), 1e-3)
+    together = certified_radius(
+        encoder, x[:1], specifications, Linf(1.3 * single.item()), Semidefinite(steps=150), 1e-3
+    )
     assert together > single
-    assert lowest(encoder.to("cpu", torch.float64), x[:1].double(), rows[0], Linf(together.item()), 100) > 0
+    assert lowest(encoder.to("cpu", torch.float64), x[:1].double(), specifications[0], Linf(together.item()), 100) > 0
     ball = Linf(1.6 * single.item())
-    bound = lower_bound(encoder, x[:1], rows, ball, Semidefinite(steps=300))
-    assert lower_bound(encoder, x[:1], rows, ball, Alpha()) < bound
-    assert bound <= lowest(encoder.to("cpu", torch.float64), x[:1].double(), rows[0], ball, 100)
+    bound = lower_bound(encoder, x[:1], specifications, ball, Semidefinite(steps=300))
+    assert lower_bound(encoder, x[:1], specifications, ball, Alpha()) < bound
+    assert bound <= lowest(encoder.to("cpu", torch.float64), x[:1].double(), specifications[0], ball, 100)
 
 
 def test_without_time_radii_are_those_of_crown() -> None:
-    encoder, x, rows, _ = context(2)
-    rows = rows * (rows @ encoder.forward(x)[0]).sign()[..., None]
-    found, crown = (certified_radius(encoder, x, rows, Linf(0.9), m) for m in (Semidefinite(seconds=0.0), Crown()))
+    encoder, x, specifications, _ = context(2)
+    specifications = specifications * (specifications @ encoder.forward(x)[0]).sign()[..., None]
+    found, crown = (
+        certified_radius(encoder, x, specifications, Linf(0.9), m) for m in (Semidefinite(seconds=0.0), Crown())
+    )
     assert torch.equal(found, crown)
 
 
-def lagrangian(module: nn.Module, x: Tensor, rows: Tensor) -> Lagrangian:
+def lagrangian(module: nn.Module, x: Tensor, specifications: Tensor) -> Lagrangian:
     graph = trace(Encoder(module.eval(), "net", Domain(tuple(x.shape[1:]))).to("cpu", torch.float64))
     around = region(x, Linf, torch.full((len(x),), 0.3, dtype=torch.float64), Domain(tuple(x.shape[1:])))
     with torch.no_grad():
-        return Lagrangian(graph, relax(graph, around).boxes, rows)
+        return Lagrangian(graph, relax(graph, around).intermediate_bounds, specifications)
 
 
 @pytest.mark.parametrize("residual", [False, True])
@@ -71,10 +75,10 @@ def test_constraints_never_add_where_they_hold(residual: bool) -> None:
     else:
         module, x = tiny(0).module, torch.rand(1, *SHAPE, dtype=torch.float64)
     problem = lagrangian(module, x, torch.randn(1, 2, dtype=torch.float64))
-    duals = {(n, kind): 5 * torch.rand_like(problem.free[n].double()) for n in problem.free for kind in KINDS}
+    duals = {(n, kind): 5 * torch.rand_like(problem.unstable[n].double()) for n in problem.unstable for kind in KINDS}
     for key, value in duals.items():
-        duals[key] = torch.where(problem.free[key[0]], value, 0.0)
-    low, high = problem.boxes[0]
+        duals[key] = torch.where(problem.unstable[key[0]], value, 0.0)
+    low, high = problem.intermediate_bounds[0]
     for _ in range(20):
         point = low + (high - low) * torch.rand_like(low)
         parts = [torch.ones(1, 1, dtype=torch.float64)]
@@ -84,12 +88,12 @@ def test_constraints_never_add_where_they_hold(residual: bool) -> None:
             assert (scaled.abs() <= 1 + 1e-9).all()
             parts.append(scaled.flatten(1))
         v = torch.cat(parts, 1)[:, None]
-        row = (values[-1].flatten(1) * problem.rows).sum(1)
+        row = (values[-1].flatten(1) * problem.specifications).sum(1)
         assert (problem.value(v, duals) <= row + 1e-9).all()
-        rows, kept = problem.matrix(duals), problem.kept
+        specifications, kept = problem.matrix(duals), problem.kept
         pixels = (kept > 0) & (kept <= low.numel())
         matrix = torch.zeros(len(kept), len(kept), dtype=torch.float64)
-        matrix[~pixels], matrix[:, ~pixels] = rows, rows.T
+        matrix[~pixels], matrix[:, ~pixels] = specifications, specifications.T
         assert torch.allclose(v[0, 0, kept] @ matrix @ v[0, 0, kept] / 2, problem.value(v, duals)[0])
         none = {key: torch.zeros_like(value) for key, value in duals.items()}
         assert torch.allclose(problem.value(v, none), row)
@@ -104,8 +108,8 @@ def test_a_matrix_is_called_positive_only_if_it_is() -> None:
         whole = whole + (shift - torch.linalg.eigvalsh(whole)[0]) * torch.eye(8, dtype=torch.float64)
         added = torch.full((8,), 0.5, dtype=torch.float64)
         added[1 : 1 + pixels] = whole.diagonal()[1 : 1 + pixels]
-        rows = (whole - torch.diag(added))[[0, *range(1 + pixels, 8)]]
-        assert positive(rows, added, pixels) == (shift > 0)
+        specifications = (whole - torch.diag(added))[[0, *range(1 + pixels, 8)]]
+        assert positive(specifications, added, pixels) == (shift > 0)
     assert not positive(torch.full((2, 2), torch.nan), torch.ones(2), 0)
     assert not positive(torch.eye(2)[:1], torch.tensor([1.0, 0.0]), 1)
 
@@ -121,12 +125,12 @@ def test_another_precision_computes_the_same() -> None:
 
 
 def test_what_cannot_be_bounded_together_is_refused() -> None:
-    encoder, x, rows, _ = context(0)
+    encoder, x, specifications, _ = context(0)
     with pytest.raises(HoldfastError, match="linf"):
-        lower_bound(encoder, x, rows, L2(0.1), Semidefinite())
+        lower_bound(encoder, x, specifications, L2(0.1), Semidefinite())
     for method in (Semidefinite(), Exact()):
         with pytest.raises(HoldfastError, match="linf"):  # though CROWN alone may prove all of it
-            certified_radius(encoder, x, rows, L2(1e-6), method)
+            certified_radius(encoder, x, specifications, L2(1e-6), method)
     smooth = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Sigmoid()), "smooth", Domain(SHAPE))
     with pytest.raises(HoldfastError, match="sigmoid"):
-        lower_bound(smooth, x, rows, Linf(0.1), Semidefinite())
+        lower_bound(smooth, x, specifications, Linf(0.1), Semidefinite())

@@ -51,7 +51,7 @@ MAPS: dict[str, Function] = {
     "circular": lambda x: functional.pad(x, (1, 2, 1, 0), mode="circular"),
     "replicated": lambda x: functional.pad(x, (1, 2, 1, 0), mode="replicate"),
     "mean over negative axes": lambda x: x.mean((-1, 1), keepdim=True),
-    "mean of all": lambda x: x.mean()[None, None],
+    "mean of all": lambda x: x.mean((1, 2, 3))[:, None],
     "sum in another precision": lambda x: x.sum(-1, dtype=torch.float32).to(x.dtype),
     "flatten": lambda x: x.flatten(-2, -1).unflatten(-1, (2, -1)).squeeze(0).unsqueeze(-1).mT[None],
     "repeat": lambda x: x[:, :, None].expand(-1, -1, 2, -1, -1).flatten(1, 2).repeat(1, 2, 1, 1).tile(2),
@@ -211,14 +211,14 @@ def test_every_setting_is_bounded_as_what_it_is(name: str) -> None:
         kinds = [node.name for node in graph.nodes if isinstance(node.operation, Rule)]
         assert kinds == ["relu"], "affine in the input"
         check_affine(graph)
-    rows = torch.randn(2, 3, codes.shape[1], dtype=torch.float64)
+    specifications = torch.randn(2, 3, codes.shape[1], dtype=torch.float64)
     ball = Linf(0.1)
     seen = torch.stack(
-        [(encoder.forward(points(encoder, x[i : i + 1], ball, 60)) @ rows[i].T).amin(0) for i in range(2)]
+        [(encoder.forward(points(encoder, x[i : i + 1], ball, 60)) @ specifications[i].T).amin(0) for i in range(2)]
     )
     methods: list[Method] = [Interval(), Crown()]
     for method in methods:
-        bound = lower_bound(encoder, x, rows, ball, method)
+        bound = lower_bound(encoder, x, specifications, ball, method)
         assert bound.isfinite().all(), method
         assert (bound <= seen + 1e-9 + tolerance).all(), method
 
@@ -234,7 +234,7 @@ REFUSED: dict[str, tuple[Function, str]] = {
     "rounding": (lambda x: torch.div(x, 0.3, rounding_mode="floor"), "rounding_mode='floor'"),
     "places of maxima": (
         lambda x: functional.max_pool2d(x, 2, return_indices=True)[1].to(x),
-        "places or statistics of max_pool2d",
+        "indices or statistics of max_pool2d",
     ),
     "a mask that leaves nothing": (lambda x: masked(x, torch.full((4, 4), -torch.inf)), "leaves a query no key"),
     "a mask that depends": (lambda x: functional.scaled_dot_product_attention(x, x, x, x), "'scaled_dot.*in a way"),

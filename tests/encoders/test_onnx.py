@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from holdfast.bounds import lower_bound
 from holdfast.bounds.network.tracing import trace
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders import Options, load
 from holdfast.encoders.onnx_graph import OnnxModule, parse
@@ -314,3 +317,20 @@ def test_damaged_files_are_refused(file, tmp_path):
 def test_size_must_fit_the_graph(file):
     with pytest.raises(HoldfastError, match=r"cannot take \(1, 9, 9\)"):
         load(f"onnx:{file}", Options(size=9))
+
+
+@pytest.mark.parametrize("shape", [(1,), (2, 1, 1), (2, 3, 3)])
+def test_a_parametric_relu_can_be_bounded(shape: tuple[int, ...]) -> None:
+    nodes = [helper.make_node("PRelu", ["x", "slope"], ["y"]), helper.make_node("Flatten", ["y"], ["z"])]
+    slope = numpy_helper.from_array(
+        np.linspace(-0.5, 1.5, int(np.prod(shape)), dtype=np.float32).reshape(shape), "slope"
+    )
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "z")]
+    model = helper.make_model(helper.make_graph(nodes, "case", ends[:1], ends[1:], [slope]), ir_version=10)
+    encoder = Encoder(OnnxModule(parse(model, "z", "case")), "prelu", Domain((2, 3, 3), -1.0, 1.0))
+    x, weights = torch.zeros(1, 2, 3, 3), torch.randn(1, 4, 18, dtype=torch.float64)
+    least = (weights[0] @ encoder(torch.rand(2000, 2, 3, 3) - 0.5).double().T).amin(1)
+    found = lower_bound(encoder, x, weights, Linf(0.5), "alpha:steps=5")[0]
+    assert (found <= least).all()
+    assert found.isfinite().all()
+    assert [node.name for node in trace(encoder).nodes].count("relu") == 1

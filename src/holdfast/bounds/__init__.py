@@ -7,13 +7,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.bounds.methods.alpha import Alpha
-from holdfast.bounds.methods.base import Crown, Interval, Method
+from holdfast.bounds.methods.base import Crown, Interval, Method, vacuous_unless_finite
 from holdfast.bounds.methods.branch import Branch
 from holdfast.bounds.methods.exact import Exact
 from holdfast.bounds.methods.semidefinite import Semidefinite
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
-from holdfast.bounds.proved import LEAST, known, proved_radii
+from holdfast.bounds.radius_search import SMALLEST_TOLERANCE, search_radii
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Encoder, Pixels
@@ -53,19 +53,19 @@ READERS["Method"] = read_method
 def lower_bound(
     encoder: Encoder,
     pixels: Pixels,
-    rows: Float[Tensor, "b s d"],
+    specifications: Float[Tensor, "b s d"],
     ball: Ball,
     method: Method | str = "crown",
 ) -> Float[Tensor, "b s"]:
-    """Return for each image and row ``w`` a number below ``w . f(x)`` for every ``x`` in the ball and the domain.
+    """Return for each specification ``w`` of an image a lower bound of ``w . f(x)`` over all ``x`` in ball and domain.
 
-    Computed in the precision of ``rows``: float64 for the last word. It is sound in real arithmetic, that is, up to
-    the rounding of the bound itself. Where nothing is known it is minus infinity.
+    Bounds are computed in the precision of ``specifications``: give float64 where it matters. They are sound in real
+    arithmetic, that is, up to the rounding of the bound itself. A bound of minus infinity claims nothing.
 
     Args:
         encoder: built of operations that can be bounded; others are refused by name.
         pixels: images, in the encoder's domain.
-        rows: linear functions of the code, (b, s, d).
+        specifications: the linear functions of the code to be bounded, (b, s, d).
         ball: allowed perturbations, intersected with the domain.
         method: how hard to try, or its text form, as in ``"alpha:steps=100"``.
 
@@ -82,24 +82,24 @@ def lower_bound(
         >>> bool(lower_bound(encoder, x, code, Linf(0.01)) < clean)
         True
     """
-    x, graph, method = _ready(encoder, pixels, rows, ball, method)
-    eps = torch.full((len(x),), ball.radius, dtype=rows.dtype, device=rows.device)
-    return known(method(graph, region(x, type(ball), eps, encoder.domain), rows))
+    x, graph, method = _prepare(encoder, pixels, specifications, ball, method)
+    eps = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
+    return vacuous_unless_finite(method(graph, region(x, type(ball), eps, encoder.domain), specifications))
 
 
 def certified_radius(
     encoder: Encoder,
     pixels: Pixels,
-    rows: Float[Tensor, "b s d"],
+    specifications: Float[Tensor, "b s d"],
     ball: Ball,
     method: Method | str = "crown",
     tolerance: float = 1e-4,
 ) -> Float[Tensor, "b s"]:
-    """Return for each image and row ``w`` the largest radius found at which ``w . f(x)`` is proved positive.
+    """Return for each specification ``w`` of an image the largest radius found at which ``w . f(x)`` is proved positive.
 
-    It is 0 where the row is not positive at the image itself. All rows of an image share the work; a radius without a
-    proof was seen at most ``tolerance`` above each result. Some are proved with what CROWN knows of inner layers in a
-    ball larger by up to ``tolerance``. Arguments are those of ``lower_bound``; ``ball`` is the largest of interest.
+    It is 0 where ``w . f(x)`` is not positive at the image itself. At most ``tolerance`` above each result, a radius was
+    tried without a proof. All specifications of an image share the work. Some radii are proved with the linear relaxations
+    of a ball larger by up to ``tolerance``. Arguments are those of ``lower_bound``; ``ball`` is the largest of interest.
 
     Example:
         >>> from holdfast.core.balls import Linf
@@ -110,29 +110,33 @@ def certified_radius(
         >>> bool(lower_bound(encoder, x, encoder(x)[:, None].double(), Linf(radius.item())) > 0)
         True
     """
-    x, graph, method = _ready(encoder, pixels, rows, ball, method)
+    x, graph, method = _prepare(encoder, pixels, specifications, ball, method)
     if not tolerance > 0:
         raise HoldfastError(f"tolerance must be a positive radius, as in 1e-4, got {tolerance:g}")
-    most = torch.full((len(x),), ball.radius, dtype=rows.dtype, device=rows.device)
-    share = min(1.0, max(LEAST, tolerance / ball.radius))
-    return proved_radii(method, graph, x, rows, type(ball), encoder.domain, most, share).radii
+    largest = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
+    share = min(1.0, max(SMALLEST_TOLERANCE, tolerance / ball.radius))
+    return search_radii(method, graph, x, specifications, type(ball), encoder.domain, largest, share).radii
 
 
-def _ready(
-    encoder: Encoder, pixels: Pixels, rows: Float[Tensor, "b s d"], ball: Ball, method: Method | str
+def _prepare(
+    encoder: Encoder, pixels: Pixels, specifications: Float[Tensor, "b s d"], ball: Ball, method: Method | str
 ) -> tuple[Pixels, Graph, Method]:
-    """Return the images in the rows' precision, the encoder's graph and the method, after checking that all fit."""
+    """Check the arguments; return the images in the precision of the specifications, the traced encoder and the method."""
     if not isinstance(encoder, Encoder):
         raise HoldfastError(f"an Encoder can be bounded, got {type(encoder).__name__}; wrap the module in one")
     if not isinstance(ball, Ball):
         raise HoldfastError(f"a ball is needed, as in Linf(8 / 255), got {ball!r}")
     encoder.domain.check(pixels)
-    if rows.ndim != 3 or len(rows) != len(pixels) or not rows.numel():
-        raise HoldfastError(f"rows must have shape ({len(pixels)}, s, d) with no axis empty, got {tuple(rows.shape)}")
-    if not rows.isfinite().all():
-        raise HoldfastError("rows must be finite, got nan or infinite entries")
-    graph = trace(encoder, rows.dtype, rows.device)
+    if specifications.ndim != 3 or len(specifications) != len(pixels) or not specifications.numel():
+        raise HoldfastError(
+            f"specifications must have shape ({len(pixels)}, s, d) with no axis empty, got {tuple(specifications.shape)}"
+        )
+    if not specifications.isfinite().all():
+        raise HoldfastError("specifications must be finite, got nan or infinite entries")
+    graph = trace(encoder, specifications.dtype, specifications.device)
     d = graph.nodes[-1].shape[-1]
-    if rows.shape[2] != d:
-        raise HoldfastError(f"rows must have {d} columns, one for each feature of {encoder.name}, got {rows.shape[2]}")
-    return pixels.to(rows), graph, read_method(method) if isinstance(method, str) else method
+    if specifications.shape[2] != d:
+        raise HoldfastError(
+            f"specifications must have {d} columns, one for each feature of {encoder.name}, got {specifications.shape[2]}"
+        )
+    return pixels.to(specifications), graph, read_method(method) if isinstance(method, str) else method

@@ -44,7 +44,7 @@ class Region:
 
     @property
     def distinct(self) -> int:
-        """How many regions need forms of their own."""
+        """How many regions need linear forms of their own: of two nested ones, only the outer."""
         return len(self.eps) // 2 if self.nested else len(self.eps)
 
     @property
@@ -62,11 +62,11 @@ class Region:
         if self.ball is Linf:
             # Infinite ends of the range never survive: the ball's own box is finite.
             return form.dot((self.low + self.high) / 2) - form.like(form.coef.abs()).dot((self.high - self.low) / 2)
-        down, up = (form.lay(end - self.centre) for end in (self.low, self.high))
-        room = form.last(torch.where(form.coef > 0, -down, up))
-        coef = form.last(form.coef).expand_as(room)
-        eps = self.eps.reshape((-1, 1) if form.place is None else (-1, 1, 1))
-        return form.dot(self.centre) - form.listed(GAINS[self.ball](coef.abs(), room, eps))
+        down, up = (form.arrange(end - self.centre) for end in (self.low, self.high))
+        room = form.flatten_last(torch.where(form.coef > 0, -down, up))
+        coef = form.flatten_last(form.coef).expand_as(room)
+        eps = self.eps.reshape((-1, 1) if form.windows is None else (-1, 1, 1))
+        return form.dot(self.centre) - form.per_form(GAINS[self.ball](coef.abs(), room, eps))
 
 
 def region(pixels: Pixels, ball: type[Ball], eps: Float[Tensor, "b"], domain: Domain, nested: bool = False) -> Region:

@@ -85,6 +85,12 @@ def _mean_of_all(call: Call, *inputs: Tensor) -> Tensor:
     return torch.stack(torch.broadcast_tensors(*inputs)).mean(0)
 
 
+def _prelu(call: Call, x: Tensor, slope: Tensor) -> Tensor:
+    """``x`` above zero, ``slope * x`` below, by one ReLU: that can be bounded, and a choice by the input cannot."""
+    above = torch.relu(x)
+    return above + slope * (x - above)
+
+
 OPERATORS: Mapping[str, Operator] = {
     "Abs": _unary(torch.abs),
     "Add": _binary(torch.add),
@@ -145,7 +151,7 @@ OPERATORS: Mapping[str, Operator] = {
     "Neg": _unary(torch.neg),
     "Not": _unary(torch.logical_not),
     "Or": _binary(torch.logical_or),
-    "PRelu": lambda call, x, slope: torch.where(x > 0, x, slope * x),
+    "PRelu": _prelu,
     "Pad": shapes.pad,
     "Pow": _binary(torch.pow),
     "Range": shapes.range_,

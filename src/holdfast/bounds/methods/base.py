@@ -1,4 +1,4 @@
-"""How far a bound is pushed: each method is a settings object with a name and a text form, like an attack."""
+"""Methods of bounding: each is a settings object with a name and a text form, like an attack."""
 
 from __future__ import annotations
 
@@ -28,73 +28,80 @@ class Method(ABC):
         return spell(self)
 
     @abstractmethod
-    def __call__(self, graph: Graph, region: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        """Return lower bounds of ``rows . code``; what is not finite says nothing."""
+    def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+        """Return lower bounds of ``specifications . code``; a bound that is not finite claims nothing."""
 
 
-RegionAt = Callable[[Float[Tensor, "b"]], Region]
+def vacuous_unless_finite(bounds: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Return minus infinity, which claims nothing, for bounds that are not finite: an overflow proves nothing."""
+    return torch.where(bounds.isfinite(), bounds, -torch.inf)
+
+
+RegionAtRadius = Callable[[Float[Tensor, "b"]], Region]
 """The region around given images, each at its own radius."""
 
 
 class RadiusResult(NamedTuple):
-    """What was found of robust radii: up to where they are proved, and points that seem to lie just beyond."""
+    """Certified radii, and points that seem to lie just beyond the robust radius."""
 
-    radii: Float[Tensor, "*rows"]
-    points: Float[Tensor, "*rows_and_pixels"]
-    """NaN where no point was met."""
+    radii: Float[Tensor, "*specifications"]
+    points: Float[Tensor, "*specifications_and_pixels"]
+    """NaN where no point was found."""
 
 
 @dataclass(frozen=True)
 class RadiusSearch(Method):
-    """A method so costly that it looks for the robust radius itself, rather than be asked at many radii."""
+    """A method so costly that it searches for the robust radius itself, rather than bound at many radii."""
 
     @abstractmethod
-    def reach(
+    def search_radii(
         self,
         graph: Graph,
-        place: RegionAt,
-        rows: Float[Tensor, "s d"],
+        region_at: RegionAtRadius,
+        specifications: Float[Tensor, "s d"],
         low: Float[Tensor, "s"],
         high: Float[Tensor, "s"],
     ) -> RadiusResult:
-        """Return radii around one image, from ``low`` to ``high``, at which its rows are proved positive.
+        """Return radii around one image, from ``low`` to ``high``, at which its specifications are proved positive.
 
         Args:
             graph: the encoder.
-            place: the region at a radius.
-            rows: positive at the image itself.
-            low: radii that are proved already.
-            high: the largest of interest: where an attack succeeded, or any.
+            region_at: the region at a radius.
+            specifications: linear functions, positive at the image itself.
+            low: radii that are already proved.
+            high: the largest radii of interest, for instance where an attack succeeded.
         """
 
 
 @final
 @dataclass(frozen=True)
 class Interval(Method):
-    """Interval bounds: the cheapest and the loosest; the last affine map is joined with the rows."""
+    """Interval bound propagation: cheapest and loosest; the last affine map is merged into the specifications."""
 
     name = "interval"
 
-    def __call__(self, graph: Graph, region: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        return interval.bounds(graph, interval.boxes(graph, region), rows)
+    def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+        return interval.output_bounds(graph, interval.intermediate_bounds(graph, region), specifications)
 
 
 @final
 @dataclass(frozen=True)
 class Crown(Method):
-    """CROWN for every layer, ``joint`` with interval bounds; the published method is without them."""
+    """CROWN for every layer, ``joint``: intersected with interval bounds, which the published method is not."""
 
     joint: bool = True
     name = "crown"
 
     @torch.no_grad()
-    def __call__(self, graph: Graph, region: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        relaxed = relax(graph, region, self.joint)
-        found = output_bounds(relaxed, rows)
+    def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+        network = relax(graph, region, self.joint)
+        found = output_bounds(network, specifications)
         if not self.joint:
             return found
-        mixed = torch.as_tensor(relaxed.mixed, device=rows.device).expand(len(rows))
-        if mixed.any():  # tighter boxes choose other slopes, which are not better for every row
-            plain = output_bounds(relax(graph, region, joint=False, begun=relaxed.plain), rows)
-            found = torch.where(mixed[:, None], torch.fmax(found, plain), found)
-        return torch.fmax(found, interval.bounds(graph, relaxed.boxes, rows))
+        gained = torch.as_tensor(network.interval_gains, device=specifications.device).expand(len(specifications))
+        if gained.any():  # tighter boxes change the slopes, which is not better for every specification
+            crown_alone = output_bounds(
+                relax(graph, region, with_intervals=False, initial=network.without_intervals), specifications
+            )
+            found = torch.where(gained[:, None], torch.fmax(found, crown_alone), found)
+        return torch.fmax(found, interval.output_bounds(graph, network.intermediate_bounds, specifications))

@@ -1,7 +1,8 @@
-"""Branch and bound: unstable ReLUs are split into their two halves until every part is certified.
+"""Branch and bound: unstable ReLUs are split into their two halves until every subdomain is proved.
 
-Inner layers come first: what a neuron sees is a small network, and its box, tightened by the same means, is felt by all
-rows. Then the rows: of each the parts with the lowest bounds are split; the least bound over all parts bounds the row.
+Intermediate bounds come first: the receptive field of a neuron is a small network, and a box tightened by branch and
+bound there improves every later bound. Then the specifications: the subdomains with the lowest bounds are split, and the
+least bound over all subdomains bounds the specification.
 """
 
 from __future__ import annotations
@@ -14,24 +15,23 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from holdfast.bounds.bisection import bisect_radii
 from holdfast.bounds.methods import interval
-from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAt
+from holdfast.bounds.methods.base import RadiusResult, RadiusSearch, RegionAtRadius, vacuous_unless_finite
 from holdfast.bounds.network.graph import Graph
-from holdfast.bounds.proved import known
 from holdfast.bounds.regions import Region
-from holdfast.bounds.seeking import bisected
-from holdfast.bounds.subdomains.receptive_fields import refine
-from holdfast.bounds.subdomains.subdomains import Tasks
+from holdfast.bounds.subdomains.branch_and_bound import BranchAndBound
+from holdfast.bounds.subdomains.receptive_fields import relax_and_refine
 
 
 @final
 @dataclass(frozen=True)
 class Branch(RadiusSearch):
-    """Optimised slopes, then branch and bound, in ``seconds`` for an image; ``boxes`` is the share of inner layers.
+    """Alpha-CROWN, then branch and bound, in ``seconds`` for an image; ``boxes`` is the share for intermediate bounds.
 
-    Rows are split until they are above ``target``, into ``parts`` at most, ``batch`` in a round, each bounded by
-    ``ascent`` steps at half of ``rate``. Boxes begin with ``inner`` steps of alpha-CROWN, rows with ``steps``. A search
-    for radii leaves time for ``rounds`` that fail.
+    Intermediate bounds start with ``inner`` steps of alpha-CROWN, specifications with ``steps``. A specification is split
+    into at most ``parts`` subdomains, ``batch`` in a round, until its bound is above ``target``; each subdomain is bounded
+    by ``ascent`` steps at half of ``rate``. A search for radii leaves time for ``rounds`` that fail.
     """
 
     seconds: float = 60.0
@@ -47,30 +47,41 @@ class Branch(RadiusSearch):
     name = "branch"
 
     @torch.no_grad()
-    def __call__(self, graph: Graph, region: Region, rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        image = torch.arange(len(rows), device=rows.device).repeat_interleave(rows.shape[1])
-        end = time.monotonic() + self.seconds * len(rows)
-        return self._bounds(graph, region, rows.flatten(0, 1), image, end).reshape(rows.shape[:2])
+    def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+        image = torch.arange(len(specifications), device=specifications.device).repeat_interleave(
+            specifications.shape[1]
+        )
+        end = time.monotonic() + self.seconds * len(specifications)
+        return self._bounds(graph, region, specifications.flatten(0, 1), image, end).reshape(specifications.shape[:2])
 
     @torch.no_grad()
-    def reach(
+    def search_radii(
         self,
         graph: Graph,
-        place: RegionAt,
-        rows: Float[Tensor, "s d"],
+        region_at: RegionAtRadius,
+        specifications: Float[Tensor, "s d"],
         low: Float[Tensor, "s"],
         high: Float[Tensor, "s"],
     ) -> RadiusResult:
-        def trial(region: Region, tried: Int[Tensor, "o"], where: Int[Tensor, "o"], end: float) -> Bool[Tensor, "o"]:
-            return self._bounds(graph, region, rows[tried], where, end) > 0
+        def prove(
+            region: Region, indices: Int[Tensor, "o"], region_index: Int[Tensor, "o"], end: float
+        ) -> Bool[Tensor, "o"]:
+            return self._bounds(graph, region, specifications[indices], region_index, end) > 0
 
-        return bisected(trial, place, low, high, self.rounds, self.seconds)
+        return bisect_radii(prove, region_at, low, high, self.rounds, self.seconds)
 
     def _bounds(
-        self, graph: Graph, region: Region, rows: Float[Tensor, "t d"], where: Int[Tensor, "t"], end: float
+        self,
+        graph: Graph,
+        region: Region,
+        specifications: Float[Tensor, "t d"],
+        region_index: Int[Tensor, "t"],
+        end: float,
     ) -> Float[Tensor, "t"]:
-        """Return lower bounds of rows, each over the region that ``where`` names."""
-        relaxed = refine(graph, region, self.inner, self.rate, self.boxes * (end - time.monotonic()))
-        tasks = Tasks(relaxed, where, rows, self.rate / 2)
-        found = tasks.explored(tasks.root(self.steps), self.ascent, self.parts, self.batch, end, self.target)
-        return torch.fmax(found, known(interval.bounds(graph, relaxed.take(where).boxes, rows[:, None]))[:, 0])
+        """Return lower bounds of specifications, each over the region that ``region_index`` names."""
+        network = relax_and_refine(graph, region, self.inner, self.rate, self.boxes * (end - time.monotonic()))
+        problem = BranchAndBound(network, region_index, specifications, self.rate / 2)
+        found = problem.solve(problem.root(self.steps), self.ascent, self.parts, self.batch, end, self.target)
+        boxes = network.take(region_index).intermediate_bounds
+        by_intervals = vacuous_unless_finite(interval.output_bounds(graph, boxes, specifications[:, None]))
+        return torch.fmax(found, by_intervals[:, 0])

@@ -1,4 +1,4 @@
-"""Interval bounds: boxes carried forward, operation by operation (Gowal et al. 2018, https://arxiv.org/abs/1810.12715)."""
+"""Interval bounds: boxes propagated forward, operation by operation (Gowal et al. 2018, https://arxiv.org/abs/1810.12715)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.bounds.network.affine import Affine
-from holdfast.bounds.network.forms import Form, chosen
+from holdfast.bounds.network.forms import Form, dense_form
 from holdfast.bounds.network.graph import Graph, Node
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations.rules import Box, Rule
 
 
-def step(node: Node, boxes: Sequence[Box], region: Region) -> Box:
+def node_box(node: Node, boxes: Sequence[Box], region: Region) -> Box:
     """Return the box of ``node`` from those of the nodes before it."""
     if node.operation is None:
         return region.box
@@ -32,18 +32,18 @@ def affine_box(operation: Affine, inputs: Sequence[Box]) -> Box:
     return Box(middle - radius, middle + radius)
 
 
-def boxes(graph: Graph, region: Region) -> list[Box]:
+def intermediate_bounds(graph: Graph, region: Region) -> list[Box]:
     """Return the box of every node."""
     found: list[Box] = []
     for node in graph.nodes:
-        found.append(step(node, found, region))
+        found.append(node_box(node, found, region))
     return found
 
 
-def bounds(graph: Graph, found: Sequence[Box], rows: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-    """Return lower bounds of ``rows . code``; affine maps at the end of the graph are joined with the rows."""
+def output_bounds(graph: Graph, found: Sequence[Box], specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+    """Return lower bounds of ``specifications . code``, with the affine maps at the end of the graph merged into them."""
     output = graph.nodes[-1]
-    pending, total = {output.index: chosen(rows, output.shape)}, torch.zeros_like(rows[..., 0])
+    pending, total = {output.index: dense_form(specifications, output.shape)}, torch.zeros_like(specifications[..., 0])
     for node in reversed(graph.nodes):
         form = pending.pop(node.index, None)
         if form is None:

@@ -1,8 +1,8 @@
-"""The Lagrangian of a ReLU network with its quadratic constraints, and what it proves by a positive semidefinite matrix.
+"""The Lagrangian of a ReLU network with quadratic constraints, and the bound that a positive semidefinite matrix proves.
 
 Each unstable ReLU ``y = relu(z)`` with ``z`` in [l, u] satisfies ``y (y - z) = 0``, ``y >= z``, ``y >= 0`` and
 ``y (u - l) <= u (z - l)``. Taken into the objective with multipliers they leave a quadratic function ``v' M v / 2`` of
-``v = (1, s)``, where ``s`` in [-1, 1] are the pixels and free outputs, centred and scaled. If ``M + diag(kappa)`` is
+``v = (1, s)``, where ``s`` in [-1, 1] are the pixels and unstable outputs, centred and scaled. If ``M + diag(kappa)`` is
 positive semidefinite, the objective is at least ``-sum(kappa) / 2`` (Raghunathan et al. 2018,
 https://arxiv.org/abs/1811.01057; Dathathri et al. 2020, https://arxiv.org/abs/2010.11645). Unlike relaxations of single
 neurons, the products tie neurons of a layer to each other.
@@ -24,7 +24,7 @@ from holdfast.bounds.network.graph import RULES, Graph, Node
 from holdfast.bounds.relaxations.rules import Box
 from holdfast.core.errors import HoldfastError
 
-Duals = dict[tuple[int, str], Float[Tensor, "b ..."]]
+Multipliers = dict[tuple[int, str], Float[Tensor, "b ..."]]
 """Multipliers of each ReLU node, 0 where it is stable: ``square`` of y (y - z) = 0, ``above`` of y >= z, and so on."""
 KINDS = ("square", "above", "positive", "chord")
 COLUMNS = 64
@@ -33,14 +33,14 @@ COLUMNS = 64
 
 @dataclass(frozen=True)
 class Lagrangian:
-    """One row over one region in each of ``b`` places; nodes lie in ``boxes``.
+    """``b`` specifications, each over its own region, in which nodes lie within ``intermediate_bounds``.
 
     Vectors are (b, r, 1 + n): ``r`` copies of ``v``, for a matrix ``V V'`` of rank r in place of ``v v'``.
     """
 
     graph: Graph
-    boxes: list[Box]
-    rows: Float[Tensor, "b d"]
+    intermediate_bounds: list[Box]
+    specifications: Float[Tensor, "b d"]
 
     @cached_property
     def relus(self) -> list[Node]:
@@ -52,15 +52,15 @@ class Lagrangian:
         return found
 
     @cached_property
-    def free(self) -> dict[int, Tensor]:
+    def unstable(self) -> dict[int, Tensor]:
         """Where each ReLU is unstable."""
         return {n.index: (self._input(n).lower < 0) & (self._input(n).upper > 0) for n in self.relus}
 
     @cached_property
     def spans(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Middle and half width of the variables: pixels, and outputs of ReLUs (0 where they are stable)."""
-        low, high = self.boxes[0]
-        half = {n.index: torch.where(self.free[n.index], self._input(n).upper / 2, 0.0) for n in self.relus}
+        low, high = self.intermediate_bounds[0]
+        half = {n.index: torch.where(self.unstable[n.index], self._input(n).upper / 2, 0.0) for n in self.relus}
         return {0: ((low + high) / 2, (high - low) / 2), **{node: (width, width) for node, width in half.items()}}
 
     @cached_property
@@ -69,20 +69,22 @@ class Lagrangian:
         return torch.cat([half.flatten(1) for _, half in self.spans.values()], 1)
 
     def _input(self, node: Node) -> Box:
-        return self.boxes[node.inputs[0]]
+        return self.intermediate_bounds[node.inputs[0]]
 
-    def pick(self, place: int) -> Lagrangian:
-        """Return that of one place."""
-        one = slice(place, place + 1)
-        return Lagrangian(self.graph, [Box(*(end[one] for end in box)) for box in self.boxes], self.rows[one])
+    def pick(self, index: int) -> Lagrangian:
+        """Return the Lagrangian of one specification."""
+        one = slice(index, index + 1)
+        return Lagrangian(
+            self.graph, [Box(*(end[one] for end in box)) for box in self.intermediate_bounds], self.specifications[one]
+        )
 
     def cast(self, dtype: torch.dtype) -> Lagrangian:
         """Return the same in another precision."""
-        boxes = [Box(*(end.to(dtype) for end in box)) for box in self.boxes]
-        return Lagrangian(cast(self.graph, dtype), boxes, self.rows.to(dtype))
+        boxes = [Box(*(end.to(dtype) for end in box)) for box in self.intermediate_bounds]
+        return Lagrangian(cast(self.graph, dtype), boxes, self.specifications.to(dtype))
 
-    def value(self, vectors: Float[Tensor, "b r n1"], duals: Duals) -> Float[Tensor, "b"]:
-        """Return ``sum v' M v / 2`` over the r vectors of each place; ``M v`` is its derivative."""
+    def value(self, vectors: Float[Tensor, "b r n1"], multipliers: Multipliers) -> Float[Tensor, "b"]:
+        """Return ``sum v' M v / 2`` over the r vectors of each specification; ``M v`` is its derivative."""
         one, total = vectors[..., :1], torch.zeros_like(vectors[:, 0, 0])
         values: list[Tensor] = []
         start = 1
@@ -101,46 +103,52 @@ class Lagrangian:
                 values.append(variable)
                 continue
             active = self._input(node).lower[:, None] >= 0
-            y = torch.where(self.free[node.index][:, None], variable, torch.where(active, inputs[0], 0.0))
-            total = total + self._penalty(node, inputs[0], y, unit, duals)
+            y = torch.where(self.unstable[node.index][:, None], variable, torch.where(active, inputs[0], 0.0))
+            total = total + self._penalty(node, inputs[0], y, unit, multipliers)
             values.append(y)
-        return total + ((values[-1].flatten(2) * one).sum(1) * self.rows).sum(1)
+        return total + ((values[-1].flatten(2) * one).sum(1) * self.specifications).sum(1)
 
-    def _penalty(self, node: Node, z: Tensor, y: Tensor, unit: Tensor, duals: Duals) -> Float[Tensor, "b"]:
+    def _penalty(self, node: Node, z: Tensor, y: Tensor, unit: Tensor, multipliers: Multipliers) -> Float[Tensor, "b"]:
         """Return the constraints of a ReLU node times their multipliers: never positive where they hold."""
         low, high = self._input(node)
-        slope = torch.where(self.free[node.index], high / (high - low), 0.0)
-        square, above, positive, chord = (duals[node.index, kind] for kind in KINDS)
+        slope = torch.where(self.unstable[node.index], high / (high - low), 0.0)
+        square, above, positive, chord = (multipliers[node.index, kind] for kind in KINDS)
         by_y, by_z = (chord - above - positive)[:, None], (above - chord * slope)[:, None]
         spent = y * (square[:, None] * (y - z) + by_y * unit) + by_z * (z * unit)
         constant = (chord * slope * low).flatten(1).sum(1)
         return spent.flatten(1).sum(1) + constant * (unit * unit).flatten(1).sum(1)
 
-    def slope(self, vectors: Float[Tensor, "b r n1"], duals: Duals) -> tuple[Tensor, Tensor]:
+    def slope(self, vectors: Float[Tensor, "b r n1"], multipliers: Multipliers) -> tuple[Tensor, Tensor]:
         """Return the value at ``vectors`` and ``M`` times them."""
         with torch.enable_grad():
             leaf = vectors.detach().requires_grad_()
-            value = self.value(leaf, duals)
+            value = self.value(leaf, multipliers)
             (slope,) = torch.autograd.grad(value.sum(), leaf)
         return value.detach(), slope
 
     @cached_property
     def kept(self) -> Int[Tensor, "m"]:
-        """Which entries of v there are in a single place: 1, and the variables that are not of width 0."""
+        """The entries of v that exist for a single specification: the constant 1, and the variables of positive width."""
         return torch.cat([torch.ones_like(self.widths[:, :1]), self.widths], 1)[0].nonzero()[:, 0]
 
-    def matrix(self, duals: Duals) -> Float[Tensor, "i m"]:
-        """Return the rows of ``M`` of a single place that no pixel has, for the entries ``kept``.
+    def matrix(self, multipliers: Multipliers) -> Float[Tensor, "i m"]:
+        """Return the rows of ``M``, for a single specification, that belong to no pixel, at the entries ``kept``.
 
-        No constraint multiplies two pixels, so that their block is zero and their rows are known from the others.
+        No constraint multiplies two pixels: their block is zero, and symmetry gives the rest of their rows.
         """
         kept = self.kept
         inner = kept[(kept == 0) | (kept > self.spans[0][0][0].numel())]
         rows = []
         for some in inner.split(COLUMNS):
-            units = torch.zeros(1, len(some), self.widths.shape[1] + 1, dtype=self.rows.dtype, device=self.rows.device)
+            units = torch.zeros(
+                1,
+                len(some),
+                self.widths.shape[1] + 1,
+                dtype=self.specifications.dtype,
+                device=self.specifications.device,
+            )
             units[0, torch.arange(len(some)), some] = 1.0
-            rows.append(self.slope(units, duals)[1][0][:, kept])
+            rows.append(self.slope(units, multipliers)[1][0][:, kept])
         return torch.cat(rows)
 
 
@@ -155,8 +163,8 @@ def _homogeneous(operation: Affine, inputs: list[Tensor], one: Tensor) -> Tensor
 def positive(rows: Float[Tensor, "i m"], kappa: Float[Tensor, "m"], pixels: int) -> bool:
     """Whether a matrix with ``kappa`` added to its diagonal is found positive definite, with room for rounding.
 
-    Its entries are: one, then ``pixels`` of which no two meet, so that they are eliminated first, then the others. Given
-    are the ``rows`` of all but the pixels.
+    Its variables are the constant, then ``pixels``, whose block is diagonal so that they are eliminated first, then the
+    others. ``rows`` are the matrix rows of all but the pixels.
     """
     from scipy.sparse import csr_array
 

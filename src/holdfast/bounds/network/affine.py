@@ -136,7 +136,7 @@ class Convolution(Affine):
         return self._convolve(radius.flatten(0, 1), None, self.weight.abs()).unflatten(0, radius.shape[:2])
 
     def transpose(self, form: Form) -> Sequence[Form]:
-        return [self._whole(form) if form.place is None else self._windows(form, form.place)]
+        return [self._dense(form) if form.windows is None else self._windows(form, form.windows)]
 
     def _transposed(self, coef: Tensor, padding: Sequence[int], extra: Sequence[int]) -> Tensor:
         return functional.conv_transpose2d(
@@ -150,9 +150,9 @@ class Convolution(Affine):
             self.dilation,
         )
 
-    def _whole(self, form: Form) -> Form:
+    def _dense(self, form: Form) -> Form:
         flat = form.coef.flatten(0, 2)
-        # What the transposed sizes leave out: input rows beyond the last window.
+        # What the transposed sizes leave out: input beyond the last window.
         reached = [
             (size - 1) * s - 2 * p + d * (k - 1) + 1
             for size, s, p, d, k in zip(
@@ -162,13 +162,13 @@ class Convolution(Affine):
         extra = [n - r for n, r in zip(self.shape[2:], reached, strict=True)]
         return Form(self._transposed(flat, self.padding, extra).unflatten(0, form.coef.shape[:3]), self.shape)
 
-    def _windows(self, form: Form, place: Windows) -> Form:
+    def _windows(self, form: Form, windows: Windows) -> Form:
         coef = self._scattered(form.trimmed().coef)
-        offset = [o * s - p for o, s, p in zip(place.offset, self.stride, self.padding, strict=True)]
-        stride = [a * b for a, b in zip(place.stride, self.stride, strict=True)]
-        ends = [o + s * (n - 1) + k for o, s, n, k in zip(offset, stride, place.count, coef.shape[1:3], strict=True)]
+        offset = [o * s - p for o, s, p in zip(windows.offset, self.stride, self.padding, strict=True)]
+        stride = [a * b for a, b in zip(windows.stride, self.stride, strict=True)]
+        ends = [o + s * (n - 1) + k for o, s, n, k in zip(offset, stride, windows.count, coef.shape[1:3], strict=True)]
         ragged = min(offset) < 0 or any(end > size for end, size in zip(ends, self.shape[2:], strict=True))
-        moved = Form(coef, self.shape, Windows((offset[0], offset[1]), (stride[0], stride[1]), place.count), ragged)
+        moved = Form(coef, self.shape, Windows((offset[0], offset[1]), (stride[0], stride[1]), windows.count), ragged)
         return moved.dense() if moved.wide else moved
 
     def _scattered(self, coef: Float[Tensor, "out h w ..."]) -> Float[Tensor, "c height width ..."]:
@@ -192,16 +192,16 @@ class Overlapped(torch.autograd.Function):
             for k, n, s, d in zip(parts.shape[1:3], parts.shape[3:5], stride, dilation, strict=True)
         )
         whole = parts.new_zeros(parts.shape[0], height, width, *parts.shape[5:])
-        for i, j, rows, columns in _shifts(*ctx.settings):
-            whole[:, rows, columns] += parts[:, i, j]
+        for i, j, down, across in _shifts(*ctx.settings):
+            whole[:, down, across] += parts[:, i, j]
         return whole
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (whole,), (kh, kw, h, w) = grads, ctx.settings[0]
         parts = whole.new_empty(whole.shape[0], kh, kw, h, w, *whole.shape[3:])
-        for i, j, rows, columns in _shifts(*ctx.settings):
-            parts[:, i, j] = whole[:, rows, columns]
+        for i, j, down, across in _shifts(*ctx.settings):
+            parts[:, i, j] = whole[:, down, across]
         return parts, None, None
 
 
@@ -213,5 +213,5 @@ def _shifts(
     for i in range(kh):
         for j in range(kw):
             top, left = i * dilation[0], j * dilation[1]
-            rows = slice(top, top + (h - 1) * stride[0] + 1, stride[0])
-            yield i, j, rows, slice(left, left + (w - 1) * stride[1] + 1, stride[1])
+            down = slice(top, top + (h - 1) * stride[0] + 1, stride[0])
+            yield i, j, down, slice(left, left + (w - 1) * stride[1] + 1, stride[1])

@@ -93,10 +93,10 @@ def _smaller(builder: Builder, x: Any, y: Any) -> Var:
     return builder.combine([1.0, -1.0], x, above)
 
 
-def _largest(builder: Builder, x: Var, axis: int, places: Tensor) -> Var:
-    """Return the largest entry of each window along an axis, pair by pair; ``places`` holds them, (entries, windows)."""
+def _largest(builder: Builder, x: Var, axis: int, indices: Tensor) -> Var:
+    """Return the largest entry of each window along an axis, pair by pair; ``indices`` holds them, (entries, windows)."""
     parts = [
-        builder.monotone(lambda v, at=at: v.index_select(axis, at), x) for at in places.to(builder.device).unbind()
+        builder.monotone(lambda v, at=at: v.index_select(axis, at), x) for at in indices.to(builder.device).unbind()
     ]
     while len(parts) > 1:
         odd = parts[len(parts) // 2 * 2 :]
@@ -122,8 +122,8 @@ def _max_pool(axes: int) -> Callable[..., Var]:
             reach, size = d * (k - 1), x.shape[axis]
             count = (size + 2 * p - reach - 1 + (s - 1) * ceil) // s + 1
             corners = torch.arange(count)[: -(-(size + p) // s)] * s - p  # none begins beyond the padding
-            places = corners + d * torch.arange(k)[:, None]
-            x = _largest(builder, x, axis, _repeated(places, (places >= 0) & (places < size)))
+            indices = corners + d * torch.arange(k)[:, None]
+            x = _largest(builder, x, axis, _repeated(indices, (indices >= 0) & (indices < size)))
         return x
 
     return build
@@ -134,17 +134,17 @@ def _adaptive_max_pool(axes: int) -> Callable[..., list[Var]]:
         for axis, count in reversed(list(enumerate(_each(counts, axes), start=-axes))):
             size, window = x.shape[axis], torch.arange(count)
             begin, end = window * size // count, ((window + 1) * size + count - 1) // count
-            places = begin + torch.arange(int((end - begin).max()))[:, None]
-            x = _largest(builder, x, axis, _repeated(places, places < end))
+            indices = begin + torch.arange(int((end - begin).max()))[:, None]
+            x = _largest(builder, x, axis, _repeated(indices, indices < end))
         return [x]
 
     return build
 
 
-def _repeated(places: Tensor, inside: Tensor) -> Tensor:
-    """Return the places of each window with those that are not inside it replaced by its first one that is."""
-    first = places.gather(0, inside.int().argmax(0, keepdim=True))
-    return torch.where(inside, places, first)
+def _repeated(indices: Tensor, inside: Tensor) -> Tensor:
+    """Return the indices of each window with those that are not inside it replaced by its first one that is."""
+    first = indices.gather(0, inside.int().argmax(0, keepdim=True))
+    return torch.where(inside, indices, first)
 
 
 def _each(value: Any, axes: int) -> list[int]:

@@ -73,10 +73,10 @@ def check_repeatable(encoder: Encoder, pixels: Pixels, codes: Codes) -> None:
         )
     alone = torch.cat([again, *(call(encoder, image) for image in pixels[1:].split(1))])
     for one, other, said in ((first, again, "when it is called again"), (alone, codes, "alone and among others")):
-        apart = unlike(one, other)
-        if apart.any():
+        unequal = unlike(one, other)
+        if unequal.any():
             raise HoldfastError(
-                f"{encoder.name} returns different codes for the same image {said} ({int(apart.sum())} of {len(apart)} "
+                f"{encoder.name} returns different codes for the same image {said} ({int(unequal.sum())} of {len(unequal)} "
                 "images), so it cannot be bounded; look for randomness, counters and batch statistics in its forward"
             )
 
@@ -88,17 +88,17 @@ def check_graph(encoder: Encoder, graph: Graph, pixels: Pixels, codes: Codes) ->
     together = max(1, WORK // 8 // max(sizes))
     with torch.no_grad():
         found = torch.cat([graph(some) for some in pixels[:count].split(together)])
-    apart = unlike(found, codes[:count])
-    if apart.any():
+    unequal = unlike(found, codes[:count])
+    if unequal.any():
         raise HoldfastError(
-            f"{encoder.name} was traced into a graph that gives other codes than it does for {int(apart.sum())} of "
+            f"{encoder.name} was traced into a graph that gives other codes than it does for {int(unequal.sum())} of "
             f"{count} images, so it cannot be bounded; its forward must not depend on values, on whether it is traced, "
             "or on memory that it does not set"
         )
 
 
 def unlike(found: Codes, codes: Codes) -> Bool[Tensor, "b"]:
-    """Return which rows differ by more than half of their digits, feature by feature, as rounding does not."""
+    """Return which codes differ by more than half of their digits, feature by feature, as rounding does not."""
     size = codes.abs().nan_to_num(0, 0).amax(0)
     allowed = torch.finfo(codes.dtype).eps ** 0.5 * (size + 0.01 * size.max())
     close = (found - codes).abs() <= allowed

@@ -49,11 +49,11 @@ class Graph:
     device: torch.device
 
     @cached_property
-    def apart(self) -> frozenset[int]:
+    def pixelwise(self) -> frozenset[int]:
         """The nodes whose entries each depend on at most one pixel, no two on the same."""
         found = {0}
         for node in self.nodes[1:]:
-            if len(node.inputs) == 1 and node.inputs[0] in found and _apart(node.operation):
+            if len(node.inputs) == 1 and node.inputs[0] in found and _is_pixelwise(node.operation):
                 found.add(node.index)
         return frozenset(found)
 
@@ -73,7 +73,7 @@ class Graph:
         return values
 
 
-def _apart(operation: Affine | Rule | None) -> bool:
+def _is_pixelwise(operation: Affine | Rule | None) -> bool:
     """Whether each output depends on at most one input, no two on the same: factors, views, paddings with zero."""
     if not isinstance(operation, General) or operation.offset is not None:
         return isinstance(operation, Diagonal)
@@ -154,9 +154,12 @@ class Builder:
             if node.index in needed:
                 needed.update(node.inputs)
         order = sorted(needed | {0})
-        place = {index: position for position, index in enumerate(order)}
+        position_of = {index: position for position, index in enumerate(order)}
         nodes = [self.nodes[index] for index in order]
-        kept = [Node(place[n.index], n.name, n.shape, tuple(place[i] for i in n.inputs), n.operation) for n in nodes]
+        kept = [
+            Node(position_of[n.index], n.name, n.shape, tuple(position_of[i] for i in n.inputs), n.operation)
+            for n in nodes
+        ]
         return Graph(tuple(kept), self.dtype, self.device)
 
     def _zeros(self, shapes: list[Shape]) -> list[Tensor]:

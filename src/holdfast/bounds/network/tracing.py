@@ -24,7 +24,7 @@ from holdfast.bounds.network.operations import OPERATIONS
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 
-_KNOWN: WeakKeyDictionary[Encoder, dict[tuple[torch.dtype, torch.device], Graph]] = WeakKeyDictionary()
+_GRAPHS: WeakKeyDictionary[Encoder, dict[tuple[torch.dtype, torch.device], Graph]] = WeakKeyDictionary()
 
 
 def trace(encoder: Encoder, dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu") -> Graph:
@@ -40,18 +40,20 @@ def trace(encoder: Encoder, dtype: torch.dtype = torch.float64, device: str | to
         >>> [node.name for node in graph.nodes]
         ['input', 'view', 'linear', 'relu']
     """
-    known = _KNOWN.setdefault(encoder, {})
-    key = (dtype, torch.device(device))
-    if key not in known:
-        known[key] = _trace(encoder.to(device, dtype), *key)
-    return known[key]
+    graphs = _GRAPHS.setdefault(encoder, {})
+    key = (dtype, torch.empty(0, device=device).device)  # "cuda" and "cuda:0" are one device, to be traced for once
+    if key not in graphs:
+        graphs[key] = _trace(encoder.to(device, dtype), *key)
+    return graphs[key]
 
 
 def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
     pixels = probes(encoder.domain, dtype, device)
-    codes = call(encoder, pixels)  # before tracing, so that what a module keeps from its first call is there
+    call(encoder, pixels[:1])  # before tracing, so that what a module keeps from its first call is there
     exported = _export(encoder, pixels[:1])
+    # Most encoders that cannot be bounded are refused here, before they are called on many images.
     graph = _graph(encoder, exported, dtype, device)
+    codes = call(encoder, pixels)
     check_repeatable(encoder, pixels, codes)
     if not same_program(exported, _export(encoder, pixels[:1])):
         raise HoldfastError(
@@ -158,7 +160,7 @@ def _rewrite(builder: Builder, owner: str, node: fx.Node, values: dict[fx.Node, 
     args, kwargs = _filled((node.args, node.kwargs), values)
     if node.target is operator.getitem:
         if args[1] >= len(args[0]):
-            raise HoldfastError(f"{owner} uses places or statistics of {node.args[0]}, which cannot be bounded")
+            raise HoldfastError(f"{owner} uses indices or statistics of {node.args[0]}, which cannot be bounded")
         return args[0][args[1]]
     assert callable(node.target)
     name = _name(node.target)

@@ -1,8 +1,8 @@
-"""Relaxations as data: for each nonlinear operation its interval, and planes below and above it.
+"""Relaxations as data: for each nonlinear operation its interval, and linear bounds below and above it.
 
 Over a box of inputs each operation satisfies ``sum_i lower_i x_i + floor <= f(x) <= sum_i upper_i x_i + ceiling``,
 entry by entry. Sources: Zhang et al. 2018 (CROWN), https://arxiv.org/abs/1811.00866; products, McCormick 1976.
-A box that is not finite gives planes that are not finite, never planes that hold by accident.
+A box that is not finite gives linear bounds that are not finite, never bounds that hold by accident.
 """
 
 from __future__ import annotations
@@ -29,39 +29,45 @@ class Box(NamedTuple):
 class LinearRelaxation:
     """Linear bounds on an operation's output: one slope for each input, and constants (None: zero).
 
-    Slopes may have one entry for each value of the node, or for each coefficient of the form they are met by.
+    Slopes may have one entry for each value of the node, or for each coefficient of the form that they multiply.
     """
 
     lower: tuple[Float[Tensor, "..."], ...]
     upper: tuple[Float[Tensor, "..."], ...]
     floor: Float[Tensor, "..."] | None
     ceiling: Float[Tensor, "..."] | None
-    free: Bool[Tensor, "..."] | None = None
-    """Where any lower slope in [0, 1] through the origin is as sound (unstable ReLUs), as a mask."""
+    unstable: Bool[Tensor, "..."] | None = None
+    """Where any lower slope in [0, 1] through the origin is as sound: unstable ReLUs."""
+
+    def take(self, images: slice) -> LinearRelaxation:
+        """Return the relaxation over the boxes of some images."""
+        lower, upper = (tuple(slope[images] for slope in slopes) for slopes in (self.lower, self.upper))
+        rest = (None if values is None else values[images] for values in (self.floor, self.ceiling, self.unstable))
+        return LinearRelaxation(lower, upper, *rest)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """What bound propagation knows about an operation."""
+    """How bound propagation treats a nonlinear operation."""
 
     function: Callable[..., Tensor]
     interval: Callable[..., Box]
     relax: Callable[..., LinearRelaxation]
-    curved: Callable[[Box], Tensor]
-    """Where better bounds on an input would change the planes."""
+    nonlinear: Callable[[Box], Tensor]
+    """Where the operation is not affine over the box, so that a tighter box would change its linear relaxation."""
 
 
 def relu_relaxation(box: Box) -> LinearRelaxation:
-    """The chord above; below, the line of slope 1 or 0 that leaves the smaller triangle."""
+    """The chord above; below, the line through the origin of slope 1 or 0 that leaves the smaller triangle."""
     low, high = box
     active, dead = low >= 0, high <= 0
-    # What is unknown stays so: a box that overflows, or whose width does, has no chord.
+    # A box that overflows, or whose width does, has no chord.
     width = high - low
     chord = torch.where(active, 1.0, torch.where(dead, 0.0, high / width))
     chord = torch.where(width.isfinite(), chord, torch.nan)
     ceiling = torch.where(active | dead, 0.0, -chord * low)
     below = torch.where(active | dead | chord.isnan(), chord, (high > -low).to(low.dtype))
-    return LinearRelaxation((below,), (chord,), None, ceiling, free=~(active | dead | chord.isnan()))
+    return LinearRelaxation((below,), (chord,), None, ceiling, unstable=~(active | dead | chord.isnan()))
 
 
 def product_box(x: Box, y: Box) -> Box:
@@ -70,7 +76,7 @@ def product_box(x: Box, y: Box) -> Box:
 
 
 def product_relaxation(x: Box, y: Box) -> LinearRelaxation:
-    """The means of McCormick's two planes below and of his two above."""
+    """The mean of McCormick's two planes below, and that of his two above."""
     middle = [(box.lower + box.upper) / 2 for box in (x, y)]
     below = -(x.lower * y.lower + x.upper * y.upper) / 2
     above = -(x.upper * y.lower + x.lower * y.upper) / 2
@@ -82,7 +88,7 @@ def relu_rule() -> Rule:
         function=torch.relu,
         interval=lambda box: Box(box.lower.clamp_min(0), box.upper.clamp_min(0)),
         relax=relu_relaxation,
-        curved=lambda box: ~((box.lower >= 0) | (box.upper <= 0)),
+        nonlinear=lambda box: ~((box.lower >= 0) | (box.upper <= 0)),
     )
 
 
@@ -91,5 +97,5 @@ def product_rule() -> Rule:
         function=torch.mul,
         interval=product_box,
         relax=product_relaxation,
-        curved=lambda box: box.lower < box.upper,
+        nonlinear=lambda box: box.lower < box.upper,
     )

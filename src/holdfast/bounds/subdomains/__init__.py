@@ -1,1 +1,1 @@
-"""Branch and bound on small parts of a network."""
+"""Branch and bound: subdomains of a region, and receptive fields of inner neurons."""

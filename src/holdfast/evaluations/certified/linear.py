@@ -25,9 +25,8 @@ from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
-from holdfast.bounds.methods.base import Crown, Method
-from holdfast.bounds.proved import known
-from holdfast.bounds.radius import radii
+from holdfast.bounds.bracketing import bracket_radii
+from holdfast.bounds.methods.base import Crown, Method, vacuous_unless_finite
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
@@ -147,10 +146,10 @@ def separate_radii(
     def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a s"]) -> Float[Tensor, "a s"]:
         balls = region(pairs.anchors[images], type(ball), shares * reach[images], pairs.encoder.domain)
         specifications = torch.cat([own[images], -others[images[:, None], chosen]], 1)
-        bounds = known(method(pairs.graph, balls, specifications))
+        bounds = vacuous_unless_finite(method(pairs.graph, balls, specifications))
         return bounds[:, :1] + bounds[:, 1:]
 
-    return radii(bound, clean, 1.0, tolerance).amin(1) * reach
+    return bracket_radii(bound, clean, 1.0, tolerance).amin(1) * reach
 
 
 @final

@@ -6,9 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.bounds.methods.base import Method
+from holdfast.bounds.methods.base import Method, vacuous_unless_finite
 from holdfast.bounds.network.graph import Graph
-from holdfast.bounds.proved import known
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Pixels
@@ -31,7 +30,9 @@ def lower_bounds(
     batches = (slice(start, start + size) for start in range(0, len(pixels), size))
     return torch.cat(
         [
-            known(method(graph, region(pixels[batch], type(ball), eps[batch], domain), specifications[batch]))
+            vacuous_unless_finite(
+                method(graph, region(pixels[batch], type(ball), eps[batch], domain), specifications[batch])
+            )
             for batch in batches
         ]
     )

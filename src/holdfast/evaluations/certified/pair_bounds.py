@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.base import Attack
-from holdfast.bounds.proved import known
+from holdfast.bounds.methods.base import vacuous_unless_finite
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import L2Distance
@@ -63,7 +63,7 @@ class PairBounds(Observation):
         """Return lower bounds of ``W f`` over the ball around each anchor."""
         eps = torch.full_like(pairs.specifications[:, 0, 0], self.ball.radius)
         balls = region(pairs.anchors, type(self.ball), eps, pairs.encoder.domain)
-        return known(self.certification.method(pairs.graph, balls, pairs.specifications))
+        return vacuous_unless_finite(self.certification.method(pairs.graph, balls, pairs.specifications))
 
     def worst(self, pair_attack: PairAttack) -> AttackResult:
         """Return the lowest values in the ball that the attack on ``W f`` and every simpler one find."""

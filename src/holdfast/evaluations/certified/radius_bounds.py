@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast.attacks.base import climb
 from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch
-from holdfast.bounds.proved import proved_radii
+from holdfast.bounds.radius_search import search_radii
 from holdfast.core.balls import Ball, column
 from holdfast.core.run import Observed
 from holdfast.evaluations.certified.certification import Certification
@@ -84,7 +84,7 @@ def _search_radii(
     pairs: Pairs, ball: Ball, method: Method, tolerance: float, high: Float[Tensor, "b k"] | None
 ) -> RadiusResult:
     reach, domain = pairs.distances(ball).amax(1), pairs.encoder.domain
-    return proved_radii(
+    return search_radii(
         method, pairs.graph, pairs.anchors, pairs.specifications, type(ball), domain, reach, tolerance, high
     )
 

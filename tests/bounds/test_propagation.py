@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from holdfast.bounds import METHODS, Alpha, Crown, certified_radius, lower_bound
+from holdfast.bounds.bracketing import bracket_radii
 from holdfast.bounds.network.affine import Convolution
 from holdfast.bounds.network.forms import Form, Windows, gather, identity
 from holdfast.bounds.network.graph import RULES
-from holdfast.bounds.radius import radii
 from holdfast.bounds.regions import region
 from holdfast.bounds.relaxations.rules import Box
 from holdfast.core.balls import L1, L2, Ball, Linf
@@ -36,9 +36,9 @@ def test_planes_and_intervals_enclose_a_curve(name: str, ends: tuple[float, floa
         low, high = abs(low) + 1e-3, abs(low) + 1e-3 + ends[1]
     rule, box = RULES[name], Box(*(torch.tensor([[end]], dtype=torch.float64) for end in (low, high)))
     x = torch.linspace(low, high, 2001, dtype=torch.float64)[:, None]
-    y, planes, interval = rule.function(x), rule.relax(box), rule.interval(box)
-    below = planes.lower[0] * x + (0 if planes.floor is None else planes.floor)
-    above = planes.upper[0] * x + (0 if planes.ceiling is None else planes.ceiling)
+    y, relaxation, interval = rule.function(x), rule.relax(box), rule.interval(box)
+    below = relaxation.lower[0] * x + (0 if relaxation.floor is None else relaxation.floor)
+    above = relaxation.upper[0] * x + (0 if relaxation.ceiling is None else relaxation.ceiling)
     slack = 1e-12 * (1 + y.abs().max())
     assert (below <= y + slack).all()
     assert (above >= y - slack).all()
@@ -53,29 +53,29 @@ def test_planes_and_intervals_enclose_a_curve(name: str, ends: tuple[float, floa
 @given(st.lists(st.floats(-3, 3), min_size=4, max_size=4))
 def test_planes_enclose_a_product(ends: list[float]) -> None:
     x, y = (Box(*(torch.tensor([[e]], dtype=torch.float64) for e in sorted(pair))) for pair in (ends[:2], ends[2:]))
-    planes = RULES["product"].relax(x, y)
-    assert planes.floor is not None
-    assert planes.ceiling is not None
+    relaxation = RULES["product"].relax(x, y)
+    assert relaxation.floor is not None
+    assert relaxation.ceiling is not None
     for a in torch.linspace(0, 1, 9):
         for b in torch.linspace(0, 1, 9):
             u, v = x.lower + a * (x.upper - x.lower), y.lower + b * (y.upper - y.lower)
-            assert planes.lower[0] * u + planes.lower[1] * v + planes.floor <= u * v + 1e-12
-            assert planes.upper[0] * u + planes.upper[1] * v + planes.ceiling >= u * v - 1e-12
+            assert relaxation.lower[0] * u + relaxation.lower[1] * v + relaxation.floor <= u * v + 1e-12
+            assert relaxation.upper[0] * u + relaxation.upper[1] * v + relaxation.ceiling >= u * v - 1e-12
 
 
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_what_is_not_finite_stays_unknown(name: str) -> None:
     bad = Box(*(torch.tensor([[end]], dtype=torch.float64) for end in (torch.nan, 1.0)))
     boxes = (bad, bad) if name == "product" else (bad,)
-    planes = RULES[name].relax(*boxes)
-    assert not all(torch.isfinite(slope).all() for slope in (*planes.lower, *planes.upper))
+    relaxation = RULES[name].relax(*boxes)
+    assert not all(torch.isfinite(slope).all() for slope in (*relaxation.lower, *relaxation.upper))
 
 
 @pytest.mark.parametrize("ends", [(-1.0, torch.inf), (torch.inf, torch.inf), (-1.5e308, 1.5e308), (-torch.inf, -1.0)])
 def test_a_relu_whose_box_overflows_has_no_planes(ends: tuple[float, float]) -> None:
-    planes = RULES["relu"].relax(Box(*(torch.tensor([[end]], dtype=torch.float64) for end in ends)))
-    assert planes.upper[0].isnan().all()
-    assert planes.lower[0].isnan().all()
+    relaxation = RULES["relu"].relax(Box(*(torch.tensor([[end]], dtype=torch.float64) for end in ends)))
+    assert relaxation.upper[0].isnan().all()
+    assert relaxation.lower[0].isnan().all()
 
 
 def test_windows_of_nothing_but_padding_are_zero() -> None:
@@ -158,12 +158,12 @@ def test_radii_of_known_functions() -> None:
     clean[0, 4] = -1.0
     asked: list[Tensor] = []
 
-    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
+    def bound(images: Tensor, eps: Tensor, specifications: Tensor) -> Tensor:
         asked.append(eps)
-        ratio = eps[:, None] / roots[images[:, None], rows]
-        return (1 - ratio**1.5) * clean[images[:, None], rows]
+        ratio = eps[:, None] / roots[images[:, None], specifications]
+        return (1 - ratio**1.5) * clean[images[:, None], specifications]
 
-    found = radii(bound, clean, 1.0, 1e-4)
+    found = bracket_radii(bound, clean, 1.0, 1e-4)
     expected = torch.where(clean > 0, roots.clamp_max(1.0), 0.0)
     assert (found <= expected + 1e-12).all()
     assert (found >= expected - 1e-4).all()
@@ -175,15 +175,15 @@ def test_rows_are_asked_only_where_they_may_gain_and_radii_of_an_image_together(
     roots = torch.linspace(0.02, 0.03, 40, dtype=torch.float64)[None]
     asked: list[tuple[int, ...]] = []
 
-    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
-        asked.append(tuple(rows.shape))
-        return 1 - (eps[:, None] / roots[images[:, None], rows]) ** 1.5
+    def bound(images: Tensor, eps: Tensor, specifications: Tensor) -> Tensor:
+        asked.append(tuple(specifications.shape))
+        return 1 - (eps[:, None] / roots[images[:, None], specifications]) ** 1.5
 
-    found = radii(bound, torch.ones_like(roots), 1.0, 1e-5)
+    found = bracket_radii(bound, torch.ones_like(roots), 1.0, 1e-5)
     assert (found <= roots + 1e-12).all()
     assert (found >= roots - 1e-5).all()
     assert sum(regions for regions, _ in asked) < 3 * 40
-    assert sum(regions * rows for regions, rows in asked) < 1000
+    assert sum(regions * specifications for regions, specifications in asked) < 1000
     assert len(asked) < 30
 
 
@@ -191,11 +191,11 @@ def test_rows_that_hold_up_to_the_largest_radius_share_one_look_at_it() -> None:
     slopes = torch.linspace(0.1, 0.9, 30, dtype=torch.float64)[None]
     asked: list[Tensor] = []
 
-    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
+    def bound(images: Tensor, eps: Tensor, specifications: Tensor) -> Tensor:
         asked.append(eps)
-        return 1 - eps[:, None] * slopes[images[:, None], rows]
+        return 1 - eps[:, None] * slopes[images[:, None], specifications]
 
-    assert (radii(bound, torch.ones_like(slopes), 1.0, 1e-4) == 1.0).all()
+    assert (bracket_radii(bound, torch.ones_like(slopes), 1.0, 1e-4) == 1.0).all()
     assert len(torch.cat(asked)) < 8
 
 
@@ -203,11 +203,11 @@ def test_other_images_of_the_batch_change_nothing() -> None:
     roots = torch.rand(5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 0.4 + 0.01
 
     def search(roots: Tensor) -> Tensor:
-        def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
-            ratio = eps[:, None] / roots[images[:, None], rows]
+        def bound(images: Tensor, eps: Tensor, specifications: Tensor) -> Tensor:
+            ratio = eps[:, None] / roots[images[:, None], specifications]
             return 1 - ratio * ratio + 0.03 * ratio * (1 - ratio) * (2 - ratio)
 
-        return radii(bound, torch.ones_like(roots), 0.3, 1e-4)
+        return bracket_radii(bound, torch.ones_like(roots), 0.3, 1e-4)
 
     together = search(roots)
     for image in range(len(roots)):
@@ -217,35 +217,35 @@ def test_other_images_of_the_batch_change_nothing() -> None:
 def test_a_radius_is_one_that_was_certified_though_the_bound_is_not_monotone() -> None:
     seen: dict[float, float] = {}
 
-    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
+    def bound(images: Tensor, eps: Tensor, specifications: Tensor) -> Tensor:
         value = torch.cos(40 * eps) + 0.5 - eps  # positive on several stretches
         seen.update(zip(eps.tolist(), value.tolist(), strict=True))
         return value[:, None]
 
-    found = radii(bound, torch.ones(1, 1, dtype=torch.float64), 1.0, 1e-3).item()
+    found = bracket_radii(bound, torch.ones(1, 1, dtype=torch.float64), 1.0, 1e-3).item()
     assert seen[found] > 0
     assert any(found < eps <= found + 1e-3 and value <= 0 for eps, value in seen.items())
 
 
 @pytest.mark.parametrize("value", [torch.nan, -torch.inf])
 def test_an_unknown_bound_is_never_a_radius(value: float) -> None:
-    def bound(images: Tensor, eps: Tensor, rows: Tensor) -> Tensor:
+    def bound(images: Tensor, eps: Tensor, specifications: Tensor) -> Tensor:
         return torch.where(eps < 0.1, 1 - eps, value)[:, None]
 
-    found = radii(bound, torch.ones(1, 1, dtype=torch.float64), 1.0, 1e-3)
+    found = bracket_radii(bound, torch.ones(1, 1, dtype=torch.float64), 1.0, 1e-3)
     assert 0.099 <= found.item() < 0.1
 
 
 def test_overflow_and_nan_are_unknown() -> None:
     encoder = build("linear")
-    x, rows = torch.rand(1, 2, 6, 6, dtype=torch.float64), torch.randn(1, 2, 3, dtype=torch.float64)
+    x, specifications = torch.rand(1, 2, 6, 6, dtype=torch.float64), torch.randn(1, 2, 3, dtype=torch.float64)
     for factor in (1e200, torch.nan):
         broken = build("linear")
         for weight in broken.module.parameters():
             weight.mul_(factor)
         for method in (Crown(), Alpha(steps=2, inner=2)):
-            assert (lower_bound(broken, x, rows, Linf(0.1), method) == -torch.inf).all()
-    assert lower_bound(encoder, x, rows, Linf(0.1)).isfinite().all()
+            assert (lower_bound(broken, x, specifications, Linf(0.1), method) == -torch.inf).all()
+    assert lower_bound(encoder, x, specifications, Linf(0.1)).isfinite().all()
 
 
 def test_methods_survive_a_round_trip_through_text() -> None:
@@ -261,7 +261,7 @@ def test_misfit_rows_and_images_are_refused() -> None:
             call(encoder, x, torch.zeros(2, 1, 4), Linf(0.1))
         with pytest.raises(HoldfastError, match="no axis empty"):
             call(encoder, x, torch.zeros(2, 0, 3), Linf(0.1))
-        with pytest.raises(HoldfastError, match="rows must be finite"):
+        with pytest.raises(HoldfastError, match="specifications must be finite"):
             call(encoder, x, torch.full((2, 1, 3), torch.nan), Linf(0.1))
         with pytest.raises(HoldfastError, match="finite and lie in"):
             call(encoder, x + 1, torch.zeros(2, 1, 3), Linf(0.1))

@@ -13,12 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.bounds import Branch, Exact, lower_bound
-from holdfast.bounds.methods.crown import Relaxed, relax
+from holdfast.bounds.bisection import bisect_radii
+from holdfast.bounds.methods.crown import NetworkRelaxation, relax
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import Region, region
-from holdfast.bounds.seeking import bisected
-from holdfast.bounds.subdomains.receptive_fields import _tasks, crop, refine, refined
-from holdfast.bounds.subdomains.subdomains import Subdomains
+from holdfast.bounds.subdomains.branch_and_bound import Subdomains
+from holdfast.bounds.subdomains.receptive_fields import (
+    _branch_and_bound,
+    receptive_field,
+    refine_node,
+    relax_and_refine,
+)
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points
@@ -77,10 +82,10 @@ def sources(encoder: Encoder) -> list[int]:
 def test_at_radius_zero_a_crop_computes_what_the_network_does_at_every_place(make: Callable[[], nn.Module]) -> None:
     encoder = net(make())
     x = torch.rand(3, *SHAPE, dtype=torch.float64)
-    relaxed = relax(trace(encoder), around(encoder, x, 0.0))
+    network = relax(trace(encoder), around(encoder, x, 0.0))
     for source in sources(encoder)[1:]:
         every = torch.ones_like(trace(encoder).values(x)[source], dtype=torch.bool).nonzero()
-        tasks = _tasks(relaxed, source, every)
+        tasks = _branch_and_bound(network, source, every)
         assert tasks is not None
         low, high = tasks.root(0).bounds.chunk(2)
         expected = trace(encoder).values(x)[source][every.unbind(1)]
@@ -88,8 +93,8 @@ def test_at_radius_zero_a_crop_computes_what_the_network_does_at_every_place(mak
         assert torch.allclose(-high, expected, atol=1e-9)
 
 
-def unrefined(encoder: Encoder, x: Tensor, eps: float) -> Relaxed:
-    return refine(trace(encoder), around(encoder, x, eps), 10, 0.25, 0.0)
+def unrefined(encoder: Encoder, x: Tensor, eps: float) -> NetworkRelaxation:
+    return relax_and_refine(trace(encoder), around(encoder, x, eps), 10, 0.25, 0.0)
 
 
 @torch.no_grad()
@@ -99,16 +104,16 @@ def test_refined_boxes_are_tighter_and_hold_every_value(make: Callable[[], nn.Mo
     encoder = net(make())
     x = torch.rand(2, *SHAPE, dtype=torch.float64)
     x[1] = x[1].round()
-    before, after = unrefined(encoder, x, eps), refine(trace(encoder), around(encoder, x, eps), 10, 0.25, 1e6)
+    before, after = unrefined(encoder, x, eps), relax_and_refine(trace(encoder), around(encoder, x, eps), 10, 0.25, 1e6)
     first = sources(encoder)[1]  # what follows has other slopes
-    old, new = before.boxes[first], after.boxes[first]
+    old, new = before.intermediate_bounds[first], after.intermediate_bounds[first]
     assert (new.lower >= old.lower).all()
     assert (new.upper <= old.upper).all()
     assert (new.lower > old.lower).any() or eps < 0.1
     for image in range(2):
         seen = trace(encoder).values(points(encoder, x[image : image + 1], Linf(eps), 3000))
         for source in sources(encoder):
-            low, high = (end[image] for end in after.boxes[source])
+            low, high = (end[image] for end in after.intermediate_bounds[source])
             assert (low <= seen[source] + 1e-9).all()
             assert (high >= seen[source] - 1e-9).all()
 
@@ -119,8 +124,8 @@ def test_given_time_boxes_of_neurons_that_see_little_are_exact() -> None:
     x, eps = torch.rand(1, *SHAPE, dtype=torch.float64), 0.3
     before = unrefined(encoder, x, eps)
     source = sources(encoder)[1]
-    found = refined(before, source, math.inf)
-    box = before.boxes[source]
+    found = refine_node(before, source, math.inf)
+    box = before.intermediate_bounds[source]
     free = ((box.lower < 0) & (box.upper > 0)).nonzero()[:12]
     ended = net(nn.Sequential(*list(chain())[:4], nn.Flatten()))
     units = torch.eye(box.lower[0].numel(), dtype=torch.float64)
@@ -147,7 +152,7 @@ def test_entries_are_apart_only_where_no_two_share_a_pixel() -> None:
         module(torch.zeros(1, *SHAPE))
         graph = trace(net(module))
         (before,) = (node.inputs[0] for node in graph.nodes if node.name == "linear")
-        assert (before in graph.apart) == apart, name
+        assert (before in graph.pixelwise) == apart, name
 
 
 def test_what_cannot_be_cropped_is_left_as_it_is() -> None:
@@ -156,25 +161,29 @@ def test_what_cannot_be_cropped_is_left_as_it_is() -> None:
     graph = trace(encoder)
     joined = [i for i in sources(encoder) if len(graph.nodes[i].inputs) == 2]
     assert joined
-    assert all(crop(graph, i) is None for i in joined)
+    assert all(receptive_field(graph, i) is None for i in joined)
     x = torch.rand(1, *SHAPE, dtype=torch.float64)
     with torch.no_grad():
-        relaxed = relax(graph, around(encoder, x, 0.1))
-        assert all(refined(relaxed, i, math.inf) is relaxed.boxes[i] for i in joined)
+        network = relax(graph, around(encoder, x, 0.1))
+        assert all(refine_node(network, i, math.inf) is network.intermediate_bounds[i] for i in joined)
         round_ = region(x, L2, torch.full((1,), 0.5, dtype=x.dtype), encoder.domain)
         ball = relax(trace(net(chain())), round_)
         source = sources(net(chain()))[1]
-        assert refined(ball, source, math.inf) is ball.boxes[source]
+        assert refine_node(ball, source, math.inf) is ball.intermediate_bounds[source]
 
 
 @pytest.mark.parametrize("make", [chain, *(pytest.param(make, marks=pytest.mark.slow) for make in (padded, dense))])
 def test_rows_gain_from_refined_boxes_and_from_splits_and_stay_below_every_value(make: Callable[[], nn.Module]) -> None:
     encoder = net(make())
-    x, rows, ball = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 3, 2, dtype=torch.float64), Linf(0.3)
-    least = lowest(encoder, x, rows[0], ball, 3000)
+    x, specifications, ball = (
+        torch.rand(1, *SHAPE, dtype=torch.float64),
+        torch.randn(1, 3, 2, dtype=torch.float64),
+        Linf(0.3),
+    )
+    least = lowest(encoder, x, specifications[0], ball, 3000)
     alone = Branch(seconds=3.0, target=torch.inf, boxes=0.0, parts=1)
     methods = (alone, replace(alone, boxes=0.5), replace(alone, boxes=0.5, parts=4000))
-    found = [lower_bound(encoder, x, rows, ball, method)[0] for method in methods]
+    found = [lower_bound(encoder, x, specifications, ball, method)[0] for method in methods]
     assert (found[0] <= found[1] + 1e-3 * found[0].abs()).all()
     assert (found[1] <= found[2] + 1e-3 * found[0].abs()).all()
     assert (found[2] > found[0]).any()
@@ -187,37 +196,37 @@ def test_radii_are_sought_together_up_to_what_can_be_proved() -> None:
     low[3], high[3] = 0.0, 0.0
     asked: list[int] = []
 
-    def trial(place: Region, rows: Tensor, where: Tensor, end: float) -> Tensor:
+    def trial(place: Region, specifications: Tensor, where: Tensor, end: float) -> Tensor:
         asked.append(len(place.eps))
-        return place.eps[where] < true[rows]
+        return place.eps[where] < true[specifications]
 
     def place(eps: Tensor) -> Region:
         centre = torch.zeros(len(eps), 1, 1, dtype=torch.float64)
         return Region(centre, centre, centre, eps, Linf)
 
-    found = bisected(trial, place, low, high, 4, 60.0).radii
+    found = bisect_radii(trial, place, low, high, 4, 60.0).radii
     assert (found <= true.clamp_max(0.5)).all()
     assert (found >= torch.minimum(true, high) * 0.98)[[0, 1, 2, 4]].all()
     assert found[3] == 0
     assert asked[0] == 1
     assert len(asked) < 20
-    assert torch.equal(bisected(trial, place, low, high, 4, 0.0).radii, low)
+    assert torch.equal(bisect_radii(trial, place, low, high, 4, 0.0).radii, low)
 
 
 def test_splitting_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = net(chain())
-    x, rows = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64)
-    halved, rounds = Subdomains.halved, list[int]()
+    x, specifications = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64)
+    split, rounds = Subdomains.split, list[int]()
 
     def counted(parts: Subdomains) -> Subdomains:
         rounds[-1] += 1
-        return halved(parts)
+        return split(parts)
 
-    monkeypatch.setattr(Subdomains, "halved", counted)
+    monkeypatch.setattr(Subdomains, "split", counted)
     monkeypatch.setattr(time, "monotonic", map(float, count()).__next__)  # a second for each look at it
     for seconds in (0.0, 20.0, 60.0):
         rounds.append(0)
-        lower_bound(encoder, x, rows, Linf(0.9), Branch(seconds=seconds, target=torch.inf))
+        lower_bound(encoder, x, specifications, Linf(0.9), Branch(seconds=seconds, target=torch.inf))
     assert rounds[0] == 0
     assert 0 < rounds[1] < 20
     assert rounds[1] < rounds[2] < 60

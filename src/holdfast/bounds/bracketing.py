@@ -1,11 +1,12 @@
-"""The largest radius at which a bound is found positive, for all rows of an image at once.
+"""The largest radius at which a bound is found positive, for all specifications of an image at once.
 
-Each evaluation bounds every open row at one radius, so it moves many brackets. The next radius is where most rows are
-expected to gain: just beside the places where parabolas through what was seen cross zero. The bound need not fall
-monotonically with the radius, so what is returned is a radius that was itself certified, never one inferred.
+Each specification has a bracket: a radius with a positive bound and one without. Bounding all open specifications at one
+radius may narrow many brackets. The next radius is the one that narrows most: just below or above the root that a
+parabola through earlier bounds predicts. The bound need not fall monotonically with the radius, so the radius returned
+is one that was itself certified, never an inferred one.
 
-Where what holds in a region is worth something in a smaller one, one look settles a row from both sides: just above the
-root there is no proof, and what was found there gives one just below it.
+With nested regions, one evaluation can close a bracket from both sides: it finds no proof just above the root, and the
+linear relaxations computed there give a proof just below it.
 """
 
 from __future__ import annotations
@@ -18,46 +19,46 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 Bound = Callable[[Int[Tensor, "a"], Float[Tensor, "a"], Int[Tensor, "a k"]], Float[Tensor, "a k"]]
-"""Lower bounds of the named rows of the named images, each image at its own radius."""
+"""Lower bounds of the named specifications of the named images, each image at its own radius."""
 GROWTH = 4.0
-FIRST = 2.0**-6  # share of the largest radius that is tried first
-ASIDE = (-0.3, 0.3)  # how far above an expected root to look, in tolerances: once on either side closes a bracket
-ABOVE = (0.3, 0.15, 0.45)  # the same where bounds are nested: once closes it; the first is safest, all serve neighbours
-STEADY = 1.0  # tolerances that a root may have moved by the newest radii and count as known
-PLACES = 8  # radii of an image that are tried together
-REACH = 0.98  # how far below a radius nested bounds are asked, in tolerances: what is proved there closes a bracket
-PATIENCE = 8  # evaluations inside a bracket that may leave more than half of it, before it is halved
+FIRST = 2.0**-6  # the first radius tried, as a share of the largest
+ASIDE = (-0.3, 0.3)  # candidates above a predicted root, in tolerances: one on either side closes a bracket
+ABOVE = (0.3, 0.15, 0.45)  # the same for nested regions: one closes it; the first is safest, all serve neighbours
+STEADY = 1.0  # how far, in tolerances, the newest bounds may have moved a root that counts as steady
+CANDIDATES = 8  # the most radii of an image that are tried together
+REACH = 0.98  # how far the inner radius lies below the outer one, in tolerances: a proof there closes a bracket
+PATIENCE = 8  # evaluations that may each leave more than half of a bracket, before it is bisected
 
 
 @dataclass
-class Search:
-    """What was seen so far: radii ``eps`` of each image, bounds ``values`` there (NaN: not asked), newest last."""
+class BracketSearch:
+    """The radii ``eps`` tried so far for each image, and the bounds ``values`` there (NaN: not computed), newest last."""
 
     eps: Float[Tensor, "b r"]
     values: Float[Tensor, "b s r"]
     most: float
     tolerance: float
     stale: Int[Tensor, "b s"]
-    """How often in a row an evaluation left more than half of the bracket."""
+    """How many evaluations in succession left more than half of the bracket."""
     guess: Float[Tensor, "b s"]
-    """Where the bound was expected to vanish before its newest value."""
+    """The root that was predicted before the newest bound."""
     nested: bool = False
-    """Whether a look just above a root may close the bracket by itself."""
+    """Whether an evaluation just above a root may close the bracket by itself."""
 
     @property
     def asides(self) -> tuple[float, ...]:
-        """How far above an expected root to look, in tolerances, the preferred first."""
+        """The candidates above a predicted root, in tolerances, the preferred first."""
         return ABOVE if self.nested else ASIDE
 
     def bracket(self) -> tuple[Float[Tensor, "b s"], Float[Tensor, "b s"]]:
-        """Return the largest radius with a positive bound, and the least beyond it without (infinite if none)."""
+        """Return the largest radius with a positive bound, and the smallest one above it without (infinite if none)."""
         eps = self.eps[:, None].expand_as(self.values)
         low = torch.where(self.values > 0, eps, -torch.inf).amax(2)
         high = torch.where((self.values <= 0) & (eps > low[..., None]), eps, torch.inf).amin(2)
         return low, high
 
     def open(self) -> Bool[Tensor, "b s"]:
-        """Return which rows are still to be settled."""
+        """Return the specifications whose brackets are wider than the tolerance."""
         low, high = self.bracket()
         return (self.values[..., 0] > 0) & (low < self.most) & (high - low > self.tolerance)
 
@@ -70,36 +71,37 @@ class Search:
         self.stale = torch.where(left <= width / 2, 0, self.stale + (left < width))
 
     def next(self) -> tuple[Float[Tensor, "b p"], Bool[Tensor, "b p s"]]:
-        """Return the next radii of each image, and which rows to ask there.
+        """Return the next radii of each image, NaN where it needs fewer, and which specifications to bound there.
 
-        The first is where most open rows gain, the middle one of equals; it tells of all rows whose root still moves,
-        until most roots are known. Then others are asked together with it, beside such: NaN where no more are worth it.
+        The first radius is the one that narrows most brackets; among equals, the one nearest to the median root. Until
+        most roots are steady, all specifications whose roots still move are bounded there. Later, more radii are
+        returned, close to steady roots.
         """
         todo, (low, high) = self.open(), self.bracket()
         root = self.root(low, high).clamp_max(self.most)
-        known = (root - self.guess).abs() <= self.tolerance * STEADY
-        places = torch.cat([self._beside(root, known, low, high, aside) for aside in self.asides], 1)
+        steady = (root - self.guess).abs() <= self.tolerance * STEADY
+        candidates = torch.cat([self._beside(root, steady, low, high, aside) for aside in self.asides], 1)
         every = len(self.asides)
-        gap = places[:, :, None] - root[:, None]
+        gap = candidates[:, :, None] - root[:, None]
         useful = self._useful(root, gap, low, high) & todo[:, None, :, None]
         asked = torch.where(todo, root, torch.nan)
         far = ((root - asked.nanmedian(1, keepdim=True).values).abs() / self.most).repeat(1, every)
-        ripe = todo & known
+        ripe = todo & steady
         ripe = ripe & (2 * ripe.sum(1, keepdim=True) >= todo.sum(1, keepdim=True))
-        chosen, rows = list[Tensor](), list[Tensor]()
-        for turn in range(PLACES):
+        chosen, asked_there = list[Tensor](), list[Tensor]()
+        for turn in range(CANDIDATES):
             gain = useful.sum((2, 3))
             allowed = todo.repeat(1, every) if turn == 0 else ripe.repeat(1, every) & (gain > 0)
             if not allowed.any():
                 break
             best = torch.where(allowed, gain - far, -torch.inf).argmax(1, keepdim=True)
-            eps = torch.where(allowed.any(1, keepdim=True), places.gather(1, best), torch.nan)
+            eps = torch.where(allowed.any(1, keepdim=True), candidates.gather(1, best), torch.nan)
             own = torch.zeros_like(todo).scatter(1, best % todo.shape[1], True)
-            near = own | (~known & ~ripe.any(1, keepdim=True)) | ((eps - root).abs() <= self.tolerance)
+            near = own | (~steady & ~ripe.any(1, keepdim=True)) | ((eps - root).abs() <= self.tolerance)
             chosen.append(eps)
-            rows.append(todo & near & (low < eps) & (eps < high))
+            asked_there.append(todo & near & (low < eps) & (eps < high))
             useful = useful & ~useful.take_along_dim(best[..., None, None], 1)
-        wanted = torch.stack(rows, 1)
+        wanted = torch.stack(asked_there, 1)
         self.guess = torch.where(wanted.any(1), root, self.guess)
         return torch.cat(chosen, 1), wanted
 
@@ -110,9 +112,10 @@ class Search:
         low: Float[Tensor, "b s"],
         high: Float[Tensor, "b s"],
     ) -> Bool[Tensor, "b q s n"]:
-        """Return whether a place, ``gap`` above a row's root, is the first one near enough below it, and above it.
+        """Return which candidates, ``gap`` above a root, would be the first close enough below it, and above it.
 
-        Both sides share the tolerance: half each, or what the other leaves. Nested bounds settle both from above.
+        Both sides of a bracket share the tolerance: half each, or what the other side leaves. Nested regions close both
+        sides by one evaluation above the root.
         """
         half = self.tolerance / 2
         below, above = (root - low)[:, None], (high - root)[:, None]
@@ -125,27 +128,27 @@ class Search:
     def _beside(
         self,
         root: Float[Tensor, "b s"],
-        known: Bool[Tensor, "b s"],
+        steady: Bool[Tensor, "b s"],
         low: Float[Tensor, "b s"],
         high: Float[Tensor, "b s"],
         aside: float,
     ) -> Float[Tensor, "b s"]:
-        """Return the place to look on one side of each root, or on the other where this side is settled."""
+        """Return the candidate on one side of each root, or on the other side where this one is close enough."""
         near = self.tolerance * aside
         settled = (root - low if aside < 0 else high - root) <= self.tolerance / 2
-        place = root + torch.where(settled, -near, near)
+        candidate = root + torch.where(settled, -near, near)
         margin = (high - low).clamp_max(self.tolerance) / 8
-        place = torch.maximum(low + margin, torch.minimum(place, high - margin))
-        place = torch.where(self.stale >= PATIENCE, (low + high) / 2, place)
+        candidate = torch.maximum(low + margin, torch.minimum(candidate, high - margin))
+        candidate = torch.where(self.stale >= PATIENCE, (low + high) / 2, candidate)
         beyond = torch.maximum(torch.minimum(root, GROWTH * low), low + self.tolerance)
         beyond = torch.where(low > 0, beyond, self.most * FIRST)
-        return torch.where(high.isinf() & ~(known & (root <= GROWTH * low)), beyond, place).clamp_max(self.most)
+        return torch.where(high.isinf() & ~(steady & (root <= GROWTH * low)), beyond, candidate).clamp_max(self.most)
 
     def root(self, low: Float[Tensor, "b s"], high: Float[Tensor, "b s"]) -> Float[Tensor, "b s"]:
         """Return where the parabola of radius over bound through the three nearest points has bound zero."""
         middle = torch.where(high.isinf(), low, (low + high) / 2)
-        apart = (self.eps[:, None] - middle[..., None]).abs().masked_fill(~self.values.isfinite(), torch.inf)
-        near = apart.argsort(2)[..., :3]
+        distance = (self.eps[:, None] - middle[..., None]).abs().masked_fill(~self.values.isfinite(), torch.inf)
+        near = distance.argsort(2)[..., :3]
         y, x = self.values.gather(2, near), self.eps[:, None].expand_as(self.values).gather(2, near)
         x, y = torch.where(y.isfinite(), x, torch.nan), torch.where(y.isfinite(), y, torch.nan)
         found = inverse(x, y)
@@ -166,22 +169,24 @@ def inverse(x: Float[Tensor, "b s p"], y: Float[Tensor, "b s p"]) -> Float[Tenso
     return found
 
 
-def radii(
+def bracket_radii(
     bound: Bound, clean: Float[Tensor, "b s"], most: float, tolerance: float, nested: bool = False
 ) -> Float[Tensor, "b s"]:
-    """Return the largest radius, up to ``most``, at which each row was found positive; 0 where it is not even clean.
+    """Return the largest radius, up to ``most``, at which each bound was found positive; 0 where even radius zero is not.
 
     Args:
         bound: lower bounds at given radii.
-        clean: the rows' values at radius zero.
+        clean: the specifications' values at radius zero.
         most: the largest radius of interest.
-        tolerance: how close above the result a radius without a positive bound must have been seen.
-        nested: whether ``bound`` is to be asked for images twice, the second time at radii just below the first: there
-            it may be weaker, for little more work.
+        tolerance: how close above the result a radius without a positive bound must have been tried.
+        nested: whether to call ``bound`` with each image twice, the second time at a slightly smaller radius, where it
+            may return a weaker bound for little more work.
     """
     start = torch.zeros_like(clean[:, :1])
     never = torch.full_like(clean, torch.inf)
-    search = Search(start, clean[..., None], most, tolerance, torch.zeros_like(clean, dtype=torch.int64), never, nested)
+    search = BracketSearch(
+        start, clean[..., None], most, tolerance, torch.zeros_like(clean, dtype=torch.int64), never, nested
+    )
     while True:
         todo = search.open()
         if not todo.any():
@@ -192,25 +197,25 @@ def radii(
             continue
         below = (eps - tolerance * REACH).clamp_min(0)
         values, inner = _ask(bound, torch.stack([eps, below]), wanted)
-        # Below, a bound that is not positive says nothing: that of a region of its own may be.
+        # A failure at the inner radius says nothing: relaxed over its own region, the bound may be positive.
         inner = torch.where((values <= 0) & (inner > 0), inner, torch.nan)
         search.add(torch.cat([below, eps], 1), torch.cat([inner, values], 2))
 
 
 def _ask(bound: Bound, at: Float[Tensor, "n b p"], wanted: Bool[Tensor, "b p s"]) -> Float[Tensor, "n b s p"]:
-    """Return the bounds of the rows that are wanted at each place, at its ``n`` radii; NaN for others.
+    """Return the bounds of the specifications wanted at each candidate, at its ``n`` radii; NaN for others.
 
-    A few places are asked at a time.
+    A few candidates are bounded at a time.
     """
     values = torch.full((len(at), *wanted.shape), torch.nan, dtype=at.dtype, device=at.device)
-    images, places = wanted.any(2).nonzero(as_tuple=True)
-    most = max(len(wanted), PLACES)
-    for image, place in zip(images.split(most), places.split(most), strict=True):
-        here = wanted[image, place]
-        # Those wanted come first; places with fewer fill up with others, of which nothing is kept.
-        rows = here.int().argsort(dim=1, descending=True)[:, : int(here.sum(1).max())]
-        found = bound(image.repeat(len(at)), at[:, image, place].flatten(), rows.repeat(len(at), 1))
+    images, candidates = wanted.any(2).nonzero(as_tuple=True)
+    most = max(len(wanted), CANDIDATES)
+    for image, candidate in zip(images.split(most), candidates.split(most), strict=True):
+        here = wanted[image, candidate]
+        # Wanted specifications come first; where there are fewer, others fill the batch and are dropped.
+        indices = here.int().argsort(dim=1, descending=True)[:, : int(here.sum(1).max())]
+        found = bound(image.repeat(len(at)), at[:, image, candidate].flatten(), indices.repeat(len(at), 1))
         found = found.nan_to_num(-torch.inf, torch.inf, -torch.inf).unflatten(0, (len(at), -1))
-        kept = torch.where(here.gather(1, rows), found, torch.nan)
-        values[:, image, place] = values[:, image, place].scatter(2, rows.expand(len(at), -1, -1), kept)
+        kept = torch.where(here.gather(1, indices), found, torch.nan)
+        values[:, image, candidate] = values[:, image, candidate].scatter(2, indices.expand(len(at), -1, -1), kept)
     return values.mT
