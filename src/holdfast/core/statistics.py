@@ -41,14 +41,10 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
         >>> round(high, 4)
         0.0037
     """
-    from scipy.special import ndtri
+    from scipy.stats import binomtest
 
-    z = float(ndtri((1 + confidence) / 2))
-    share, weight = successes / n, z * z / n
-    centre, spread = share + weight / 2, z * sqrt(share * (1 - share) / n + weight / (4 * n))
-    low, high = (centre - spread) / (1 + weight), (centre + spread) / (1 + weight)
-    # At 0 and n the formula gives the end itself, but for rounding.
-    return (0.0 if successes == 0 else low), (1.0 if successes == n else high)
+    interval = binomtest(successes, n).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:

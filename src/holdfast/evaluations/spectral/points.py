@@ -140,9 +140,3 @@ def distinct(points: Points) -> tuple[Int[np.ndarray, "m"], Int[np.ndarray, "n"]
                 kept.append(row)
             place[row] = seen[mark]
     return np.array(kept, dtype=np.int64), place
-
-
-def multiplicity(points: Points) -> Int[np.ndarray, "n"]:
-    """Return how many points, itself included, equal each point."""
-    _, place = distinct(points)
-    return np.bincount(place)[place]

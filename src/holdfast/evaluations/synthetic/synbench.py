@@ -53,13 +53,12 @@ class SynBench(Evaluation):
     headline = ("mean_synbench_score_extrapolated", "mean_synbench_score")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(set(self.scales)) < 2 or min(self.scales) <= 0:
             raise HoldfastError(f"synbench needs two scales or more, all positive, got {self.scales}")
         for threshold in self.thresholds:
             if not 0.5 < threshold < 1:
                 raise HoldfastError(f"synbench thresholds are accuracies between 0.5 and 1, got {threshold:g}")
-        if not self.thresholds or not self.budgets:
-            raise HoldfastError("synbench needs at least one threshold and one budget")
         check_budgets(self.budgets)
         for value, known in ((self.direction, DIRECTIONS), (self.mode, MODES)):
             if value not in known:
