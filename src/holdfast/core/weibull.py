@@ -41,7 +41,7 @@ def log_likelihood(values: Rows, shape: Each, scale: Each) -> Each:
     """Return the logarithm of the density of each row of ``values``."""
     from scipy.stats import weibull_min
 
-    return weibull_min.logpdf(values, shape[..., None], scale=scale[..., None]).sum(axis=-1)
+    return np.sum(weibull_min.logpdf(values, shape[..., None], scale=scale[..., None]), axis=-1)
 
 
 def misfit(values: Float[np.ndarray, "k"], shape: float, scale: float) -> tuple[float, float]:
