@@ -22,7 +22,7 @@ from holdfast.core.records import Claim, Findings
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.attacked import Case, Untargeted, nearest
-from holdfast.evaluations.attacked.population import cautions
+from holdfast.evaluations.attacked.population import population_warnings
 from holdfast.evaluations.attacked.series import series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
@@ -64,7 +64,7 @@ class NeighboursKept(Evaluation):
             ids=tuple(population.images.ids[row] for row in rows),
             series=(series,),
             estimates=(summarise(series, "mean", "higher"),),
-            warnings=cautions(population),
+            warnings=population_warnings(population),
         )
 
 

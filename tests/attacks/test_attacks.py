@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack, assert_inside, climb
 from holdfast.attacks.gradient import GradientAttack, ascend, bim, fgsm
-from holdfast.attacks.presets import PRESETS, U_PGD, read_attack
+from holdfast.attacks.presets import PRESETS, U_PGD, kinds, read_attack
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.divergences import L2Distance
@@ -17,26 +17,24 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.run import Run
+from holdfast.core.settings import fields_of
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext, ObjectiveFunction
 from holdfast.protocol.population import Population
 from tests.samples import builtin, digits, linear
 
-ATTACKS: list[Attack] = [
-    fgsm(),
-    bim(steps=5),
-    GradientAttack(steps=5),
-    U_PGD,
-    AdaptiveAttack(restarts=1, steps=10),
-    AdaptiveAttack(steps=8, restarts=2),
-    SquareAttack(queries=40),
+SHORT: dict[str, int] = {"restarts": 1, "steps": 6, "queries": 40}
+KINDS: list[Attack] = [
+    kind(**{name: value for name, value in SHORT.items() if name in fields_of(kind)}) for kind in kinds().values()
 ]
+"""Every attack there is, made quick."""
+ATTACKS: list[Attack] = [*KINDS, fgsm(), bim(steps=5), U_PGD, AdaptiveAttack(steps=8, restarts=2)]
 BALLS: list[Ball] = [Linf(0.1), L2(0.5), L1(3.0)]
 everywhere = pytest.mark.parametrize("ball", BALLS, ids=str)
 all_attacks = pytest.mark.parametrize("attack", ATTACKS, ids=str)
 
 
-def scene_of(encoder: Encoder, count: int = 12, seed: int = 0) -> AttackContext:
+def context_of(encoder: Encoder, count: int = 12, seed: int = 0) -> AttackContext:
     population = Population(encoder, digits(count), Run(seed=seed))
     return population.context(range(count))
 
@@ -48,7 +46,7 @@ def run(attack: Attack, context: AttackContext, objective: ObjectiveFunction, ba
 @everywhere
 @all_attacks
 def test_attack_stays_in_ball_and_range_and_gains(attack: Attack, ball: Ball) -> None:
-    context = scene_of(builtin())
+    context = context_of(builtin())
     objective = Away()(context)
     found = run(attack, context, objective, ball)
     assert found.min() >= 0
@@ -60,7 +58,7 @@ def test_attack_stays_in_ball_and_range_and_gains(attack: Attack, ball: Ball) ->
 
 @everywhere
 def test_the_inside_check_is_awake(ball: Ball) -> None:
-    context = scene_of(builtin(), 2)
+    context = context_of(builtin(), 2)
     step = torch.zeros_like(context.pixels)
     step[:, 0, 4, 4] = ball.radius * 1.01 * torch.where(context.pixels[:, 0, 4, 4] > 0.5, -1.0, 1.0)
     with pytest.raises(AssertionError):
@@ -73,7 +71,7 @@ def test_the_inside_check_is_awake(ball: Ball) -> None:
 @all_attacks
 def test_result_does_not_depend_on_companions(attack: Attack, ball: Ball) -> None:
     encoder = builtin()
-    together, reseeded = scene_of(encoder), scene_of(encoder, seed=1)
+    together, reseeded = context_of(encoder), context_of(encoder, seed=1)
     found = run(attack, together, Away()(together), ball)
     population = Population(encoder, digits(12), Run())
     alone = population.context([7])
@@ -86,13 +84,11 @@ def test_result_does_not_depend_on_companions(attack: Attack, ball: Ball) -> Non
 
 
 @everywhere
-@pytest.mark.parametrize(
-    "attack", [GradientAttack(steps=5), AdaptiveAttack(restarts=1, steps=6), SquareAttack(queries=20)], ids=str
-)
+@pytest.mark.parametrize("attack", KINDS, ids=str)
 def test_restarts_never_lose(attack: Attack, ball: Ball) -> None:
     from dataclasses import replace
 
-    context = scene_of(builtin())
+    context = context_of(builtin())
     objective = Away()(context)
     once = objective(context.encoder.forward(run(attack, context, objective, ball)))
     often = objective(context.encoder.forward(run(replace(attack, restarts=4), context, objective, ball)))
@@ -104,7 +100,7 @@ def test_restarts_never_lose(attack: Attack, ball: Ball) -> None:
 
 
 def test_several_adaptive_starts_take_as_many_steps_as_they_say() -> None:
-    context, taken = scene_of(builtin(), 2), 0
+    context, taken = context_of(builtin(), 2), 0
 
     def counted(codes: Tensor) -> Tensor:
         nonlocal taken
@@ -146,7 +142,7 @@ def test_linear_objective_reaches_the_dual_norm(attack: Attack, ball: Ball) -> N
 
 def test_last_point_is_the_published_option() -> None:
     """With a step that overshoots, the last point may be worse than the best; ``keep`` decides which comes back."""
-    context = scene_of(builtin())
+    context = context_of(builtin())
     objective = Away()(context)
     best = run(GradientAttack(steps=9, stride=2.0), context, objective, Linf(0.3))
     last = run(GradientAttack(steps=9, stride=2.0, keep="last"), context, objective, Linf(0.3))
@@ -157,7 +153,7 @@ def test_last_point_is_the_published_option() -> None:
 
 def test_untargeted_attack_from_the_clean_image_cannot_move() -> None:
     """At the image itself the gradient of a distance is zero: the reason why U-BIM starts beside it."""
-    context = scene_of(builtin(), 3)
+    context = context_of(builtin(), 3)
     gain, gradient = climb(context.encoder, context.pixels, Away()(context))
     assert (gain == 0).all()
     assert (gradient == 0).all()
@@ -183,7 +179,7 @@ def test_encoder_without_gradient_is_refused_with_the_alternative() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return (x.detach().flatten(1) > 0.5).float()
 
-    context = scene_of(Encoder(Stepwise().eval(), "stepwise", Domain((1, 8, 8))), 3)
+    context = context_of(Encoder(Stepwise().eval(), "stepwise", Domain((1, 8, 8))), 3)
     with pytest.raises(HoldfastError, match="square"):
         run(GradientAttack(steps=2), context, Away()(context), Linf(0.1))
     moved = run(SquareAttack(queries=60), context, Away()(context), Linf(0.4))

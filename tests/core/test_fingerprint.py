@@ -24,6 +24,16 @@ class Keeps(nn.Module):
         return x
 
 
+class Scaler:
+    """Multiplies the codes of a module: what a forward hook often is."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def scale(self, module: nn.Module, given: Any, codes: Tensor) -> Tensor:
+        return self.factor * codes
+
+
 class Slotted:
     __slots__ = ("value",)
 
@@ -53,6 +63,33 @@ PAIRS = [
 def test_what_a_module_keeps_tells_it_apart(left: Any, right: Any) -> None:
     assert fingerprint(Keeps(left)) != fingerprint(Keeps(right))
     assert fingerprint(Keeps(left)) == fingerprint(Keeps(left))
+
+
+def test_hooks_tell_modules_apart() -> None:
+    def hooked(hook: Any) -> nn.Module:
+        module = nn.Sequential(nn.Flatten())
+        module[0].register_forward_hook(hook)
+        return module
+
+    plain, double, triple = nn.Sequential(nn.Flatten()), hooked(Scaler(2.0).scale), hooked(Scaler(3.0).scale)
+    assert not torch.equal(double(torch.ones(1, 2)), triple(torch.ones(1, 2))), "vacuous: the hooks do not differ"
+    assert len({fingerprint(module) for module in (plain, double, triple)}) == 3
+    assert fingerprint(double) == fingerprint(hooked(Scaler(2.0).scale))
+    before, after = nn.Flatten(), nn.Flatten()
+    before.register_forward_pre_hook(lambda module, given: None)
+    after.register_full_backward_hook(lambda module, given, gradient: None)
+    assert len({fingerprint(module) for module in (nn.Flatten(), before, after)}) == 3
+
+
+def test_buffers_that_are_not_saved_count() -> None:
+    def buffered(value: float) -> nn.Module:
+        module = Keeps(None)
+        module.register_buffer("mean", torch.tensor(value), persistent=False)
+        return module
+
+    assert not buffered(1.0).state_dict(), "vacuous: the buffer is saved"
+    assert fingerprint(buffered(1.0)) != fingerprint(buffered(2.0))
+    assert fingerprint(buffered(1.0)) == fingerprint(buffered(1.0))
 
 
 def test_code_tells_classes_of_one_name_apart() -> None:

@@ -51,6 +51,17 @@ def everywhere(kind: type[Evaluation]) -> list[Evaluation]:
 
 
 @pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
+def test_lists_without_entries_are_refused(kind):
+    lists = [field for field in fields(kind) if isinstance(field.default, tuple)]
+    for field in lists:
+        if field.default:
+            with pytest.raises(HoldfastError, match=rf"{kind.name}.{field.name} needs at least one entry, got none"):
+                build(kind, {field.name: []})
+        else:
+            build(kind, {field.name: []})
+
+
+@pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
 def test_settings_survive_the_round_trip_through_text(kind):
     for evaluation in everywhere(kind):
         assert build(kind, json.loads(json.dumps(settings(evaluation)))) == evaluation

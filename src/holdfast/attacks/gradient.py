@@ -23,7 +23,7 @@ from holdfast.objectives.base import ObjectiveFunction
 @final
 @dataclass(frozen=True)
 class GradientAttack(Attack):
-    """Climb the objective by projected steepest ascent.
+    """Climb the objective by projected steepest ascent; its settings give FGSM, BIM and PGD.
 
     ``stride`` is the step as a share of the radius, so that one default serves every ball; ``step`` gives it in the
     domain's units instead, as published settings do. ``start`` is the radius of the random start as a share of the

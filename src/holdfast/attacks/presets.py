@@ -82,7 +82,7 @@ class Preset:
 
 
 def two_views(context: AttackContext) -> AttackContext:
-    """Return a scene of two random views of each image, the first of all images and then the second of all."""
+    """Return the attack context of two random views of each image, the first of all images and then the second of all."""
     noises = [context.noise.fork("first"), context.noise.fork("second")]
     views = torch.cat([shifted(context.pixels, noise) for noise in noises])
     return AttackContext(context.encoder, views, Noise(torch.cat([noise.keys for noise in noises])))

@@ -28,7 +28,9 @@ SCHEDULE = (0.001, 0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8)
 @final
 @dataclass(frozen=True)
 class SquareAttack(Attack):
-    """Climb the objective by ``queries`` forward passes per sample and no gradient; ``area`` is the first window's."""
+    """Climb the objective by random search: ``queries`` forward passes per sample, no gradient.
+
+    ``area`` is the share of the image that the first square covers."""
 
     queries: int = 1000
     area: float = 0.3

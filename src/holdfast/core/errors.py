@@ -21,3 +21,15 @@ def nearest(name: str, known: list[str]) -> str:
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(sorted(known))}"
+
+
+def refuse_empty(setting: str, value: object, default: object) -> None:
+    """Raise if ``value`` is a list without entries, unless ``default`` is one too.
+
+    Example:
+        >>> refuse_empty("overlap.balls", (), ("linf:0.05",))
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: overlap.balls needs at least one entry, got none; leave it out for its default
+    """
+    if isinstance(value, (list, tuple)) and not value and default:
+        raise HoldfastError(f"{setting} needs at least one entry, got none; leave it out for its default")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
-from types import CodeType
+from types import CodeType, MethodType
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 _UNLIKE = itertools.count()
 _MACHINERY = frozenset(vars(nn.Module())) | {"training"}
-"""Attributes of every module; its parts, weights and buffers are described on their own."""
+"""Attributes of every module; its parts, weights, buffers and hooks are described on their own."""
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
 def fingerprint(module: nn.Module, *context: object) -> str:
@@ -37,6 +38,11 @@ def _described(module: nn.Module, context: str, above: frozenset[int]) -> str:
             if not kind.__module__.startswith("torch."):  # whose versions change code without changing results
                 texts += content(getattr(kind.forward, "__code__", None), above)
             texts += content({key: value for key, value in vars(part).items() if key not in _MACHINERY}, above)
+        for kind_of_hook in _HOOKS:
+            for hook in vars(part).get(kind_of_hook, {}).values():
+                texts += [kind_of_hook, *content(hook, above)]
+        for key in sorted(vars(part).get("_non_persistent_buffers_set", ())):  # which are in no state_dict
+            texts += [key, *content(part.get_buffer(key), above)]
         digest.update("\0".join(texts).encode())
     for key, value in sorted(module.state_dict().items()):
         digest.update("\0".join((key, *content(value, above))).encode())
@@ -94,6 +100,8 @@ def _callable(value: Any, above: frozenset[int]) -> Iterator[str]:
         yield from content([value.func, value.args, value.keywords], above)
     elif hasattr(value, "__code__"):
         yield from content([value.__code__, value.__defaults__], above)
+        if isinstance(value, MethodType):
+            yield from content(value.__self__, above)
         for cell in value.__closure__ or ():
             yield from content(cell.cell_contents, above)
     elif not hasattr(value, "__qualname__"):

@@ -18,7 +18,7 @@ MOST_DRAWS, ALL_DRAWS = 2000, 40_000_000
 Values = Float[np.ndarray, "n"]
 Better = Literal["lower", "higher", "neither"]
 Limits = tuple[float, float]
-"""Two numbers between which every value lies, seen or not."""
+"""Two numbers between which every value of the population lies, sampled or not."""
 Summary = tuple[float, float, float, str]
 """A value, the two ends of its interval and the method."""
 
@@ -41,14 +41,10 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
         >>> round(high, 4)
         0.0037
     """
-    from scipy.special import ndtri
+    from scipy.stats import binomtest
 
-    z = float(ndtri((1 + confidence) / 2))
-    share, weight = successes / n, z * z / n
-    centre, spread = share + weight / 2, z * sqrt(share * (1 - share) / n + weight / (4 * n))
-    low, high = (centre - spread) / (1 + weight), (centre + spread) / (1 + weight)
-    # At 0 and n the formula gives the end itself, but for rounding.
-    return (0.0 if successes == 0 else low), (1.0 if successes == n else high)
+    interval = binomtest(successes, n).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
@@ -68,10 +64,10 @@ def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, fl
 def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -> tuple[float, float]:
     """Return the interval of the mean of values that cannot leave ``limits`` (Gaffke 2005).
 
-    An image that was not seen may have any value, so each end is taken with one more image, at the limit on its side, under
-    random weights: the share of the population that each image stands for (Learned-Miller and Thomas 2019,
-    https://arxiv.org/abs/1905.06208). For yes or no this is the interval of Clopper and Pearson; for their paired
-    differences, McNemar's exact test.
+    An image that was not sampled may have any value within the limits. So each end is taken over the samples and one more
+    at the limit on that side, under random weights: the share of the population that each image stands for (Learned-Miller
+    and Thomas 2019, https://arxiv.org/abs/1905.06208). For yes or no this is the interval of Clopper and Pearson; for their
+    paired differences, McNemar's exact test.
 
     Example:
         >>> low, high = bounded_interval(np.zeros(1000), (0.0, 1.0))
@@ -127,7 +123,7 @@ def jackknife(
 ) -> tuple[float, float]:
     """Return the interval of a smooth ``statistic`` of samples by deleting one group at a time (Shao and Tu 1995).
 
-    ``statistic`` takes the rows to use. For statistics too dear to resample thousands of times.
+    ``statistic`` takes the rows to use. For statistics too slow to resample thousands of times.
     """
     from scipy.special import stdtrit
 
@@ -245,9 +241,9 @@ def _resampled_medians(values: Values) -> Float[np.ndarray, "r"]:
     result = np.empty(len(counts))
     step = max(1, 2**22 // n)  # rows at a time, so that memory stays bounded
     for top in range(0, len(counts), step):
-        seen = counts[top : top + step, order].cumsum(1, dtype=np.int32)
-        # The sample in the middle, or the two there are: the first at which enough have been seen.
-        middle = [values[order[(seen >= rank).argmax(1)]] for rank in ((n + 1) // 2, n // 2 + 1)]
+        cumulative = counts[top : top + step, order].cumsum(1, dtype=np.int32)
+        # The sample in the middle, or the two there are: the first whose cumulative count reaches its rank.
+        middle = [values[order[(cumulative >= rank).argmax(1)]] for rank in ((n + 1) // 2, n // 2 + 1)]
         result[top : top + step] = (middle[0] + middle[1]) / 2
     return result
 
@@ -320,8 +316,8 @@ def unpaired(a: Estimate, b: Estimate) -> Difference:
         >>> from holdfast.core.records import Claim
         >>> number = Estimate(quantity="q", value=1.0, low=0.7, high=1.3, n=9, method="", unit="", claim=Claim.ESTIMATE,
         ...                   of="", better="lower", statistic="whole")
-        >>> apart = unpaired(number, number.model_copy(update={"value": 2.0, "low": 1.6, "high": 2.4}))
-        >>> round(apart.low, 3), round(apart.high, 3), apart.outcome
+        >>> found = unpaired(number, number.model_copy(update={"value": 2.0, "low": 1.6, "high": 2.4}))
+        >>> round(found.low, 3), round(found.high, 3), found.outcome
         (-1.5, -0.5, 'a is better')
     """
     value = a.value - b.value

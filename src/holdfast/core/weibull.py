@@ -39,14 +39,14 @@ def fit(values: Rows, flattest: float = FLATTEST) -> tuple[Each, Each]:
 
 def log_likelihood(values: Rows, shape: Each, scale: Each) -> Each:
     """Return the logarithm of the density of each row of ``values``."""
-    logs = np.log(values / scale[..., None])
-    terms = (shape[..., None] - 1) * logs - np.exp(shape[..., None] * logs)
-    return terms.sum(axis=-1) + values.shape[-1] * np.log(shape / scale)
+    from scipy.stats import weibull_min
+
+    return np.sum(weibull_min.logpdf(values, shape[..., None], scale=scale[..., None]), axis=-1)
 
 
 def misfit(values: Float[np.ndarray, "k"], shape: float, scale: float) -> tuple[float, float]:
     """Return the largest gap between a law and the distribution of ``values``, and its p-value (Kolmogorov-Smirnov)."""
-    from scipy.stats import kstest
+    from scipy.stats import kstest, weibull_min
 
-    found = kstest(values, lambda x: -np.expm1(-((x / scale) ** shape)))
+    found = kstest(values, weibull_min(shape, scale=scale).cdf)
     return float(found.statistic), float(found.pvalue)

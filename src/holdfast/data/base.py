@@ -1,4 +1,4 @@
-"""What every image loader is asked for, and the few decisions that all of them share."""
+"""What every image loader does, and the few decisions that all of them share."""
 
 from __future__ import annotations
 
@@ -69,19 +69,19 @@ def check_settings(settings: Mapping[str, str], known: Sequence[str], source: st
             raise HoldfastError(f"{source} images have no setting {key!r}; {offered}")
 
 
-def as_labels(values: Any, count: int, asked: bool, where: str) -> Int[Tensor, "n"] | None:
+def as_labels(values: Any, count: int, named: bool, where: str) -> Int[Tensor, "n"] | None:
     """Return ``values`` as one integer per image.
 
-    Labels that nobody asked for by name and that are not such integers are left out with a warning.
+    ``named`` says that the reference names the labels. Others that are not such integers are left out with a warning.
 
     Raises:
-        HoldfastError: they were asked for, and are not one integer per image.
+        HoldfastError: they are named, and are not one integer per image.
     """
     labels = np.asarray(values)
     if labels.shape == (count,) and labels.dtype.kind in "iu":
         return torch.from_numpy(labels.astype(np.int64))
     said = f"{where} must be one integer per image, shape ({count},), got {labels.dtype} of shape {labels.shape}"
-    if asked:
+    if named:
         raise HoldfastError(f"{said}; leave labels out of the reference to do without")
     warnings.warn(f"{said}; they are ignored", HoldfastWarning, stacklevel=2)
     return None

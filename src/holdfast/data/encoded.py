@@ -36,7 +36,7 @@ class Encoded:
     """Image files as a source of pixels; ``skipped`` says which were left out, and why.
 
     A digest is that of the file, not of the pixels made from it, so that encoders which resize the same files
-    differently are known to have seen the same images. How they resize is part of the encoder's own fingerprint.
+    differently are known to be given the same images. How they resize is part of the encoder's own fingerprint.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class Encoded:
     def read(self, rows: Sequence[int]) -> UInt8[Tensor, "b c h w"]:
         pixels = torch.empty((len(rows), self.channels, *self.geometry.crop), dtype=torch.uint8)
         with pixel_limit(self.max_pixels), ThreadPoolExecutor(THREADS) as pool:
-            for place, image in enumerate(pool.map(self._decode, rows)):
-                pixels[place] = image
+            for position, image in enumerate(pool.map(self._decode, rows)):
+                pixels[position] = image
         return pixels
 
     def _decode(self, row: int) -> UInt8[Tensor, "c h w"]:
@@ -99,7 +99,7 @@ def load_encoded(
     channels, most = _channels(request), convert(settings.get("max_pixels", str(MAX_PIXELS)), "int", "max_pixels")
     skipped = survey(fetch, range(len(ids)), len(ids) <= THOROUGH, most)
     sound = [row for row in range(len(ids)) if row not in skipped]
-    rows = [sound[place] for place in request.choose([ids[row] for row in sound])]
+    rows = [sound[position] for position in request.choose([ids[row] for row in sound])]
     if len(rows) <= THOROUGH < len(ids):  # few of many, whose headers alone were read
         skipped |= survey(fetch, rows, True, most)
         rows = [row for row in rows if row not in skipped]

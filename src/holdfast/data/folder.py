@@ -57,14 +57,14 @@ def find(root: Path) -> list[str]:
     Each folder is entered once, however many links lead to it, so that links in a circle do no harm.
     """
     found: list[str] = []
-    folders, links, seen = [""], list[str](), set[tuple[int, int]]()
+    folders, links, entered = [""], list[str](), set[tuple[int, int]]()
     while folders or links:
         # Real folders before links, so that no path runs through a link that it can do without.
         folder = folders.pop() if folders else links.pop()
-        place = os.stat(root / folder)
-        if (place.st_dev, place.st_ino) in seen:
+        status = os.stat(root / folder)
+        if (status.st_dev, status.st_ino) in entered:
             continue
-        seen.add((place.st_dev, place.st_ino))
+        entered.add((status.st_dev, status.st_ino))
         for entry in sorted(_entries(root / folder), key=lambda entry: entry.name):
             path = f"{folder}/{entry.name}" if folder else entry.name
             if entry.name.startswith("."):

@@ -73,31 +73,31 @@ def _open(name: str, settings: dict[str, str]) -> Any:
         ) from error
 
 
-def _split(name: str, dataset: Any, asked: str | None) -> Any:
+def _split(name: str, dataset: Any, wanted: str | None) -> Any:
     """Return the one split that is meant."""
     import datasets
 
     if not isinstance(dataset, datasets.DatasetDict):
         return dataset
     splits = list(dataset)
-    if asked is None and len(splits) == 1:
+    if wanted is None and len(splits) == 1:
         return dataset[splits[0]]
-    if asked is None:
+    if wanted is None:
         raise HoldfastError(f"{name} has the splits {', '.join(splits)}; choose one, as in {name}?split={splits[-1]}")
-    if asked not in splits:
-        raise HoldfastError(f"{name} has no split {asked!r}; {nearest(asked, splits)}")
-    return dataset[asked]
+    if wanted not in splits:
+        raise HoldfastError(f"{name} has no split {wanted!r}; {nearest(wanted, splits)}")
+    return dataset[wanted]
 
 
-def _image_column(name: str, dataset: Any, asked: str | None) -> str:
+def _image_column(name: str, dataset: Any, wanted: str | None) -> str:
     from datasets import Image
 
     columns = [key for key, feature in dataset.features.items() if isinstance(feature, Image)]
-    if asked is None and len(columns) == 1:
+    if wanted is None and len(columns) == 1:
         return columns[0]
-    if asked is None:
+    if wanted is None:
         held = f"{len(columns)} image columns ({', '.join(columns) or 'none'})"
         raise HoldfastError(f"{name} has {held}; say which, as in {name}?image={next(iter(dataset.features), 'image')}")
-    if asked not in columns:
-        raise HoldfastError(f"{name} has no image column {asked!r}; {nearest(asked, columns)}")
-    return asked
+    if wanted not in columns:
+        raise HoldfastError(f"{name} has no image column {wanted!r}; {nearest(wanted, columns)}")
+    return wanted

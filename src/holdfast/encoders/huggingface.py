@@ -45,9 +45,9 @@ class Settings:
 def load(name: str, options: Options) -> Encoder:
     """Return the model of a local directory, or of the hub: ``owner/name`` or ``owner/name@revision``."""
     name, settings = split(name, Settings)
-    place, revision = _place(name)
-    model = _model(place, revision, settings.pool, options)
-    images = images_of(place, revision, model.config, options.size)
+    repository, revision = _repository(name)
+    model = _model(repository, revision, settings.pool, options)
+    images = images_of(repository, revision, model.config, options.size)
     vision = Vision(model, settings.pool, resized=options.size is not None)
     return Encoder(
         vision,
@@ -60,7 +60,7 @@ def load(name: str, options: Options) -> Encoder:
     )
 
 
-def _place(name: str) -> tuple[str, str | None]:
+def _repository(name: str) -> tuple[str, str | None]:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return str(folder), None
@@ -70,9 +70,9 @@ def _place(name: str) -> tuple[str, str | None]:
     return repository, revision or None
 
 
-def _model(place: str, revision: str | None, how: str | None, options: Options) -> nn.Module:
+def _model(repository: str, revision: str | None, how: str | None, options: Options) -> nn.Module:
     """Return the part of the model that sees, with every weight it uses read from the files."""
-    model, report = _read(place, revision, options)
+    model, report = _read(repository, revision, options)
     missing = set(map(str, report["missing_keys"]))
     if hasattr(model, "vision_model"):  # a model of images and text
         model = model.vision_model
@@ -84,12 +84,12 @@ def _model(place: str, revision: str | None, how: str | None, options: Options) 
     if missing or report["mismatched_keys"]:
         bad = sorted(map(str, {*missing, *report["mismatched_keys"]}))
         raise HoldfastError(
-            f"{place!r} lacks or misfits {len(bad)} weights ({', '.join(bad[:4])} ...); get a whole one"
+            f"{repository!r} lacks or misfits {len(bad)} weights ({', '.join(bad[:4])} ...); get a whole one"
         )
     return model
 
 
-def _read(place: str, revision: str | None, options: Options) -> tuple[Any, dict[str, Any]]:
+def _read(repository: str, revision: str | None, options: Options) -> tuple[Any, dict[str, Any]]:
     """Return the model and the report of which weights the files lack."""
     declare_missing_operators()
     transformers = require("transformers", "huggingface")
@@ -98,7 +98,7 @@ def _read(place: str, revision: str | None, options: Options) -> tuple[Any, dict
     logging.set_verbosity_error()  # its table of missing weights becomes one error of ours
     try:
         return transformers.AutoModel.from_pretrained(
-            place,
+            repository,
             revision=revision,
             use_safetensors=True,
             trust_remote_code=options.trust_remote_code,
@@ -109,7 +109,7 @@ def _read(place: str, revision: str | None, options: Options) -> tuple[Any, dict
         advice = "check the name, the network and that it holds model.safetensors"
         if "trust_remote_code" in str(error):
             advice = "it runs code of its own: read that code, then pass --trust-remote-code"
-        raise HoldfastError(f"cannot load {place!r}: {first_line(error)}; {advice}") from error
+        raise HoldfastError(f"cannot load {repository!r}: {first_line(error)}; {advice}") from error
     finally:
         logging.set_verbosity(before)
 

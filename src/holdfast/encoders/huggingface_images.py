@@ -24,21 +24,21 @@ class ImageRecipe:
     geometry: Geometry
 
 
-def images_of(place: str, revision: str | None, config: Any, size: int | None) -> ImageRecipe:
-    """Return the recipe in the repository or folder ``place``; ``size`` overrides height and width."""
+def images_of(repository: str, revision: str | None, config: Any, size: int | None) -> ImageRecipe:
+    """Return the recipe in the ``repository`` of the hub or the local folder; ``size`` overrides height and width."""
     file = require("transformers", "huggingface").utils.cached_file(
-        place, "preprocessor_config.json", revision=revision, _raise_exceptions_for_missing_entries=False
+        repository, "preprocessor_config.json", revision=revision, _raise_exceptions_for_missing_entries=False
     )
     if file is None:
         raise HoldfastError(
-            f"{place!r} has no preprocessor_config.json, so its normalisation is unknown; "
+            f"{repository!r} has no preprocessor_config.json, so its normalisation is unknown; "
             "save the image processor beside the model with its save_pretrained"
         )
     with open(file, encoding="utf-8") as stream:
-        return recipe(json.load(stream), place, getattr(config, "num_channels", 3), size)
+        return recipe(json.load(stream), repository, getattr(config, "num_channels", 3), size)
 
 
-def recipe(said: dict[str, Any], place: str, channels: int, size: int | None) -> ImageRecipe:
+def recipe(said: dict[str, Any], repository: str, channels: int, size: int | None) -> ImageRecipe:
     """Return the recipe that the dictionary ``said`` spells.
 
     Example:
@@ -48,12 +48,12 @@ def recipe(said: dict[str, Any], place: str, channels: int, size: int | None) ->
     """
     if said.get("do_rescale", True) and abs(said.get("rescale_factor", 1 / 255) * 255 - 1) > 1e-6:
         raise HoldfastError(
-            f"{place!r} rescales bytes by {said['rescale_factor']}, not by 1/255; wrap the module yourself"
+            f"{repository!r} rescales bytes by {said['rescale_factor']}, not by 1/255; wrap the module yourself"
         )
     resized = said.get("size")
     crops = said.get("do_center_crop", "crop_size" in said) and said.get("crop_size")
-    crop = _height_width(crops or resized, place)
-    resize = min(_height_width(resized or crops, place))
+    crop = _height_width(crops or resized, repository)
+    resize = min(_height_width(resized or crops, repository))
     if (
         "crop_pct" in said and said["crop_pct"] and max(crop) < 384
     ):  # ConvNeXt crops below 384 pixels and squeezes above
@@ -64,7 +64,7 @@ def recipe(said: dict[str, Any], place: str, channels: int, size: int | None) ->
     code = said.get("resample", 2)
     if code not in INTERPOLATIONS or (normalises and not (said.get("image_mean") and said.get("image_std"))):
         raise HoldfastError(
-            f"{place!r} states no usable image_mean, image_std and resample (got resample {code}); "
+            f"{repository!r} states no usable image_mean, image_std and resample (got resample {code}); "
             "complete its preprocessor_config.json"
         )
     return ImageRecipe(
@@ -75,11 +75,11 @@ def recipe(said: dict[str, Any], place: str, channels: int, size: int | None) ->
     )
 
 
-def _height_width(size: Any, place: str) -> tuple[int, int]:
+def _height_width(size: Any, repository: str) -> tuple[int, int]:
     if isinstance(size, int):
         return size, size
     if isinstance(size, dict) and "shortest_edge" in size:
         return int(size["shortest_edge"]), int(size["shortest_edge"])
     if isinstance(size, dict) and {"height", "width"} <= set(size):
         return int(size["height"]), int(size["width"])
-    raise HoldfastError(f"{place!r} states no image size that is understood (got {size!r}); give --size")
+    raise HoldfastError(f"{repository!r} states no image size that is understood (got {size!r}); give --size")

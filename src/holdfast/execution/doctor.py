@@ -128,7 +128,7 @@ def _reason(encoder: Encoder, pixels: Pixels, error: Exception) -> str:
     return f"{encoder.name} fails on inputs of shape {tuple(pixels.shape)}: {type(error).__name__}: {first}"
 
 
-def _apart(a: Tensor, b: Tensor) -> float:
+def _difference(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max())
 
 
@@ -161,10 +161,10 @@ def _finite(subject: Subject) -> Answer:
 
 
 def _repeatable(subject: Subject) -> Answer:
-    apart = _apart(_codes(subject.encoder, subject.pixels), subject.codes)
-    if apart > _rounding(subject.codes):
+    difference = _difference(_codes(subject.encoder, subject.pixels), subject.codes)
+    if difference > _rounding(subject.codes):
         return "failed", (
-            f"The same images give codes that differ by up to {apart:.2g}, so something in it is random "
+            f"The same images give codes that differ by up to {difference:.2g}, so something in it is random "
             "(dropout, masking, sampling); switch that off."
         )
     return "ok", "The same images give the same codes again."
@@ -177,10 +177,10 @@ def _independent(subject: Subject) -> Answer:
         turned = _codes(encoder, pixels.flip(0)).flip(0)
     except Exception as error:  # as above
         return "failed", f"{_reason(encoder, pixels[:1], error)}; it must take batches of any size."
-    apart = max(_apart(alone, subject.codes), _apart(turned, subject.codes))
-    if not apart <= _rounding(subject.codes):
+    difference = max(_difference(alone, subject.codes), _difference(turned, subject.codes))
+    if not difference <= _rounding(subject.codes):
         return "failed", (
-            f"An image's code changes by up to {apart:.2g} with the other images of its batch, so batch statistics are "
+            f"An image's code changes by up to {difference:.2g} with the other images of its batch, so batch statistics are "
             "in use; build or export it in evaluation mode."
         )
     return "ok", "An image alone has the code that it has among others."
@@ -211,7 +211,7 @@ def _collapsed(subject: Subject) -> Answer:
     kind = "images" if subject.real else "noise images"
     if len(torch.unique(subject.pixels.flatten(1), dim=0)) < 2:
         return "warning", "Two different images are needed to see; give more images."
-    spread = _apart(subject.codes, subject.codes.mean(0))
+    spread = _difference(subject.codes, subject.codes.mean(0))
     if spread <= _rounding(subject.codes) / 10:
         return "failed" if subject.real else "warning", (
             f"All {kind} have the same code: it has collapsed, or it was given the wrong weights or range."
@@ -229,7 +229,7 @@ def _range(subject: Subject) -> Answer:
         )
     step = (domain.high - domain.low) / 255
     inward = torch.where(pixels > (domain.low + domain.high) / 2, -step, step).to(pixels)
-    moved = _apart(_codes(subject.encoder, pixels + inward), subject.codes) / _size(subject.codes)
+    moved = _difference(_codes(subject.encoder, pixels + inward), subject.codes) / _size(subject.codes)
     said = f"Codes are finite from {domain.low:g} to {domain.high:g}"
     return "ok", f"{said}; one grey level (1/255 of the range) in every pixel moves them by {moved:.1%} of their size."
 
@@ -255,7 +255,7 @@ def _precision(subject: Subject) -> Answer:
         return "warning", f"{_reason(subject.encoder, pixels, error)}; so rounding cannot be checked in float64."
     if double.dtype != torch.float64:
         return "warning", f"Asked for float64 it returns {double.dtype}, so rounding cannot be checked."
-    off = _apart(double, single.double()) / _size(double)
+    off = _difference(double, single.double()) / _size(double)
     said = f"In float64 its codes differ by {off:.1g} of their size from those in {str(single.dtype)[6:]}"
     # Rounding of single operations adds up with depth; a hundredth of the size is more than any sound network shows.
     if off > 0.01:

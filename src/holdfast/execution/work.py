@@ -105,5 +105,5 @@ class Forecast:
 
     def _pace(self, piece: Piece) -> float:
         # The first rows bear what is set up once (a fit, a traced graph), so later ones speak for the rest.
-        told = self.measured[piece][1:] or self.measured[piece]
-        return sum(seconds for _, seconds in told) / sum(rows for rows, _ in told)
+        timed = self.measured[piece][1:] or self.measured[piece]
+        return sum(seconds for _, seconds in timed) / sum(rows for rows, _ in timed)

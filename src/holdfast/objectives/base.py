@@ -1,4 +1,4 @@
-"""An objective scores moved codes; a goal builds it for the images at hand."""
+"""An objective says what an attacker wants; for the images at hand it gives a function of the moved codes to climb."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class AttackContext:
     pixels: Pixels
     noise: Noise
     target_pixels: Pixels | None = None
-    """For targeted goals: the image each sample should be mistaken for."""
+    """For targeted objectives: the image each sample should be mistaken for."""
     rivals: Float[Tensor, "b k d"] | None = None
-    """For goals against many: the clean codes of each sample's k competitors."""
+    """For objectives against many images: the clean codes of each sample's k competitors."""
 
     @cached_property
     def codes(self) -> Codes:
@@ -56,7 +56,7 @@ class AttackContext:
 
 @dataclass(frozen=True)
 class Objective(ABC):
-    """What the attacker wants; called on a scene it gives the objective."""
+    """What the attacker wants; called on an attack context it gives the function to climb."""
 
     name: ClassVar[str]
     targeted: ClassVar[bool] = False
@@ -70,11 +70,11 @@ class Objective(ABC):
 
     @abstractmethod
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
-        """Return the objective for the images of ``context``."""
+        """Return the function to climb for the images of ``context``."""
 
 
 @dataclass(frozen=True)
 class DivergenceObjective(Objective):
-    """A goal in terms of a divergence, which others may exchange or fit to the clean codes."""
+    """An objective in terms of a divergence, which callers may exchange or fit to the clean codes."""
 
     divergence: Divergence = L2Distance()

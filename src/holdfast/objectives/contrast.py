@@ -1,4 +1,4 @@
-"""Contrastive goals: make a sample's loss large against other samples (NT-Xent and InfoNCE in their attack form).
+"""Contrastive objectives: make a sample's loss large against other samples (NT-Xent and InfoNCE in their attack form).
 
 With unit codes ``u`` and temperature ``T`` the loss of anchor ``a`` with positive ``p`` and others ``k`` is
 ``-log( exp(a.p/T) / sum_k exp(a.k/T) )`` (van den Oord et al. 2018; Chen et al. 2020).
@@ -40,7 +40,7 @@ def _batch(context: AttackContext) -> None:
 @final
 @dataclass(frozen=True)
 class Instance(Objective):
-    """Climb NT-Xent of the moved image against another view of itself; the rest of the batch are the negatives.
+    """Climb NT-Xent of the moved image against another view of it; the other images of the batch are the negatives.
 
     The instance-wise attack of RoCL (Kim et al. 2020, https://arxiv.org/abs/2006.07589) and, with one view attacked and
     one clean, ACL's A2S (Jiang et al. 2020, https://arxiv.org/abs/2010.13337).
@@ -104,7 +104,7 @@ class Views(Objective):
 @final
 @dataclass(frozen=True)
 class Pair(Objective):
-    """Climb NT-Xent between two views, both moved: rows ``i`` and ``i + b/2`` of the batch are views of one image.
+    """Climb NT-Xent between two views, both moved: samples ``i`` and ``i + b/2`` of the batch are views of one image.
 
     ACL's A2A, and the attacked half of its dual stream DS, whose clean half no attack changes (Jiang et al. 2020,
     https://arxiv.org/abs/2010.13337).
@@ -128,7 +128,7 @@ class Pair(Objective):
 @final
 @dataclass(frozen=True)
 class Queue(Objective):
-    """Climb InfoNCE of the moved image against its own view, with ``AttackContext.rivals`` as the queue of negatives.
+    """Climb InfoNCE of the moved image against a view of it, with the codes of random other images as negatives.
 
     MoCo's loss (He et al. 2020, https://arxiv.org/abs/1911.05722) as an attack objective.
     """
@@ -139,7 +139,9 @@ class Queue(Objective):
 
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         if context.rivals is None:
-            raise HoldfastError("the queue objective needs the codes of other images (Scene.rivals) as negatives")
+            raise HoldfastError(
+                "the queue objective needs the codes of other images (AttackContext.rivals) as negatives"
+            )
         key = context.code(shifted(context.pixels, context.noise.fork("view")))
         keys = normalize(key, dim=-1)
         negatives = normalize(context.rivals, dim=-1)

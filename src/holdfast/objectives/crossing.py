@@ -2,7 +2,7 @@
 
 For l2 the event ``d(f(x^), f(x')) < d(f(x^), f(x))`` is linear in the moved code:
 ``2 (f(x') - f(x)) . f(x^) > |f(x')|^2 - |f(x)|^2``; for cosine, with unit codes ``u``, ``(u(x') - u(x)) . f(x^) > 0``.
-Hence the gradient never vanishes at the clean image, and the same rows can be bounded by a certificate.
+Hence the gradient never vanishes at the clean image, and the same linear functions can be bounded by a certificate.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Crossing(DivergenceObjective):
 @final
 @dataclass(frozen=True)
 class Misretrieval(DivergenceObjective):
-    """Climb the largest crossing margin over ``AttackContext.rivals``: be retrieved as any other image."""
+    """Climb the largest crossing margin over the nearest other images: be retrieved as any of them."""
 
     name = "misretrieval"
     rivals = "nearest"
 
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         if context.rivals is None:
-            raise HoldfastError("misretrieval needs the codes of rival images (Scene.rivals)")
+            raise HoldfastError("misretrieval needs the codes of rival images (AttackContext.rivals)")
         own, rivals = context.codes, context.rivals
 
         def objective(codes: Codes) -> Tensor:

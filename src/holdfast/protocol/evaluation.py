@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from holdfast.core.encoder import Encoder
+from holdfast.core.errors import refuse_empty
 from holdfast.core.images import Images
 from holdfast.core.records import Findings, Picture, Result
 from holdfast.core.run import Observed, Run
@@ -42,6 +43,7 @@ class Evaluation(ABC):
             elif kind in READERS and isinstance(value, (list, tuple)):
                 parts = tuple(READERS[kind](part) if isinstance(part, str) else part for part in value)
                 object.__setattr__(self, field.name, parts)
+            refuse_empty(f"{self.name}.{field.name}", value, field.default)
 
     @abstractmethod
     def observation(self) -> Observation:

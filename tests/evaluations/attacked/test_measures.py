@@ -24,7 +24,7 @@ from holdfast.evaluations.attacked.attacked import Case
 from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.evaluations.attacked.displacement import Displacement
 from holdfast.evaluations.attacked.impersonation import Impersonation
-from holdfast.evaluations.attacked.masking import Masking, alarms, verdict
+from holdfast.evaluations.attacked.masking import Masking, masking_warnings, verdict
 from holdfast.evaluations.attacked.overlap import Overlap
 from holdfast.evaluations.attacked.population import effective_rank
 from holdfast.evaluations.attacked.series import series_of
@@ -255,7 +255,7 @@ def test_masking_is_refuted_where_chance_cannot_explain_it(count: int, n: int, r
     """The whole interval, not the share alone, must lie above 5%."""
     found = violated(count, n)
     assert (verdict("score_only_wins", found).status == "refuted") == refuted
-    assert bool(alarms(found)) == refuted
+    assert bool(masking_warnings(found)) == refuted
 
 
 def test_copies_of_images_do_not_dilute_breakaway() -> None:

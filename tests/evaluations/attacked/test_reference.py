@@ -37,12 +37,12 @@ def attacked(
 ) -> Tensor:
     """The published attack from stored noise, which is not clipped before the first step."""
     context = AttackContext(encoder, pixels, Noise.of(0, [""] * len(pixels)), targets)
-    goal = Away() if targets is None else Toward()
+    objective = Away() if targets is None else Toward()
     start = pixels + eps * unit.to(pixels)
     if steps == 0:
         return encoder.forward(start).detach()
     attack = GradientAttack(steps=steps, step=step, keep="last")
-    found, _ = ascend(encoder, pixels, start, goal(context), Linf(eps), attack)
+    found, _ = ascend(encoder, pixels, start, objective(context), Linf(eps), attack)
     return encoder.forward(found).detach()
 
 

@@ -20,7 +20,7 @@ def random_graph(n: int, edges: int, seed: int, connected: bool = True) -> Graph
     return Graph.of(n, pairs, rng.uniform(0.5, 2, len(pairs)))
 
 
-def drawing(inputs: Graph, outputs: Graph, k: int = 3) -> GraphPair:
+def graph_pair(inputs: Graph, outputs: Graph, k: int = 3) -> GraphPair:
     """Two graphs as if they had been drawn from points."""
     rows = np.arange(inputs.n)
     return GraphPair(inputs, outputs, rows, rows, k, 0, 0, (1.0, 1.0))

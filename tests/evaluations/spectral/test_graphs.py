@@ -51,7 +51,7 @@ def test_impossible_edges_are_refused(pair, said):
 
 @pytest.mark.parametrize("name", MANIFOLDS)
 def test_every_variant_is_read_from_text_and_scores(name):
-    manifold = READERS["Manifold"](name)
+    manifold = READERS["GraphConstruction"](name)
     assert str(manifold) == name
     x, y = folded(300)
     found = spade(x, y, graph=manifold, repair="mst")
@@ -62,7 +62,7 @@ def test_every_variant_is_read_from_text_and_scores(name):
 @pytest.mark.parametrize("text", ["pca:components=0", "cknn:delta=1.5", "sparsified:density=1", "knm"])
 def test_impossible_variants_are_refused(text):
     with pytest.raises(HoldfastError):
-        READERS["Manifold"](text)
+        READERS["GraphConstruction"](text)
 
 
 def test_cknn_is_its_definition():
@@ -107,7 +107,7 @@ def test_an_output_graph_in_pieces_gives_infinity_with_its_witness():
     assert found.stretch == np.inf
     assert found.split is not None
     assert sum(found.split.sizes) == 120
-    assert found.split.crossing == crossing(found.inputs, found.drawing.outputs).sum() > 0
+    assert found.split.crossing == crossing(found.inputs, found.graphs.outputs).sum() > 0
     p, q = found.split.pair
     assert (x[p, 0] > 0) != (x[q, 0] > 0)
     assert "2 components" in str(found.split)
@@ -122,9 +122,9 @@ def test_pieces_that_no_input_edge_joins_have_the_largest_of_their_scores():
     found = spade(x, y)
     alone = [spade(*part) for part in parts]
     assert found.split is None
-    assert found.drawing.outputs.components == 2
+    assert found.graphs.outputs.components == 2
     assert found.score == pytest.approx(max(one.score for one in alone), rel=1e-9)
-    joint = np.sort(np.concatenate([oracle(one.inputs, one.drawing.outputs) for one in alone]))[::-1]
+    joint = np.sort(np.concatenate([oracle(one.inputs, one.graphs.outputs) for one in alone]))[::-1]
     assert found.eigenvalues == pytest.approx(joint[:10], rel=1e-9)
 
 
@@ -141,17 +141,17 @@ def test_a_larger_k_repairs():
     assert spade(x, y, k=2).split is not None
     found = spade(x, y, k=2, repair="increase_k")
     assert found.split is None
-    assert found.drawing.k > 2
-    assert found.drawing.repaired == f"k increased from 2 to {found.drawing.k} in both graphs"
-    smaller = spade(x, y, k=found.drawing.k - 1)
+    assert found.graphs.k > 2
+    assert found.graphs.repaired == f"k increased from 2 to {found.graphs.k} in both graphs"
+    smaller = spade(x, y, k=found.graphs.k - 1)
     assert smaller.split is not None
-    assert found.score == pytest.approx(spade(x, y, k=found.drawing.k).score)
+    assert found.score == pytest.approx(spade(x, y, k=found.graphs.k).score)
 
 
 def test_no_k_may_be_large_enough():
     found = spade(*two_moons(gap=1e4), repair="increase_k")
     assert found.score == np.inf
-    assert found.drawing.repaired == "increasing k to 40 did not help"
+    assert found.graphs.repaired == "increasing k to 40 did not help"
 
 
 def test_the_largest_piece_repairs():
@@ -163,14 +163,14 @@ def test_the_largest_piece_repairs():
     assert found.inputs.n == size
     scores = found.node_scores()
     assert np.isnan(scores).sum() == 120 - size
-    assert "only the largest output component" in found.drawing.repaired
+    assert "only the largest output component" in found.graphs.repaired
 
 
 def test_the_spanning_tree_repairs():
     x, y = two_moons()
     found = spade(x, y, repair="mst")
-    before = spade(x, y).drawing.outputs
-    added = set(map(tuple, found.drawing.outputs.edges)) - set(map(tuple, before.edges))
+    before = spade(x, y).graphs.outputs
+    added = set(map(tuple, found.graphs.outputs.edges)) - set(map(tuple, before.edges))
     tree = minimum_spanning_tree(cdist(y, y)).tocoo()
     bridges = {
         (min(i, j), max(i, j))
@@ -197,16 +197,16 @@ def test_a_connected_graph_needs_no_repair():
     x, y = folded(100)
     for repair in ("increase_k", "largest", "mst"):
         found = spade(x, y, repair=repair)
-        assert not found.drawing.repaired
+        assert not found.graphs.repaired
         assert found.score == spade(x, y).score
-    assert split(found.inputs, found.drawing.outputs) is None
+    assert split(found.inputs, found.graphs.outputs) is None
 
 
 def test_duplicates_are_counted_and_count_once():
     x, y = folded(100)
     twice = np.concatenate([x, x[:30]]), np.concatenate([y, y[:30]])
     found, once = spade(*twice), spade(x, y)
-    assert found.drawing.duplicates == 30
+    assert found.graphs.duplicates == 30
     assert found.score == once.score
     assert np.array_equal(found.node_scores()[100:], once.node_scores()[:30])
 
@@ -214,5 +214,5 @@ def test_duplicates_are_counted_and_count_once():
 def test_equal_outputs_are_counted():
     x, y = folded(100)
     y[:40] = y[0]
-    assert spade(x, y, repair="mst").drawing.ties == 40
-    assert spade(*folded(100)).drawing.ties == 0
+    assert spade(x, y, repair="mst").graphs.ties == 40
+    assert spade(*folded(100)).graphs.ties == 0

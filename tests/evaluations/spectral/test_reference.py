@@ -15,7 +15,7 @@ from holdfast.evaluations.spectral.graph import Graph
 from holdfast.evaluations.spectral.hops import hops
 from holdfast.evaluations.spectral.resistance import resistances
 from holdfast.evaluations.spectral.scores import edge_scores
-from tests.evaluations.spectral.graphs import drawing
+from tests.evaluations.spectral.graphs import graph_pair
 from tests.samples import published
 
 NAMES = ["mnist_base", "mnist_base_adv1", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1", "mnist_cnn_4layer_a_adv3"]
@@ -39,7 +39,7 @@ def test_everything_from_features(reference: Path, mnist: Tensor, name: str, n: 
     codes = published(reference, name, torch.float32).forward(mnist[:n].float() / 255).detach()
     found = spade(mnist[:n], codes, k)
     assert np.array_equal(found.inputs.edges, oracle["EX"])
-    assert np.array_equal(found.drawing.outputs.edges, oracle["EY"])
+    assert np.array_equal(found.graphs.outputs.edges, oracle["EY"])
     assert found.eigenvalues == pytest.approx(oracle["lam"][:10], rel=1e-6)
     for r in (1, 2, 10):
         assert found.edge_scores[r] == pytest.approx(oracle[f"edge_r{r}"], rel=1e-5, abs=1e-9)
@@ -62,7 +62,7 @@ def test_everything_from_edge_lists(reference: Path, name: str, n: int, k: int) 
     assert resistances(inputs, inputs.edges) == pytest.approx(oracle["res_dX"], rel=1e-6)
     assert resistances(outputs, inputs.edges) == pytest.approx(oracle["res_dY"], rel=1e-6)
     assert np.array_equal(hops(outputs, inputs.edges), oracle["geo_dY"])
-    assert scored(drawing(inputs, outputs, k)).score == pytest.approx(oracle["lam"][0], rel=1e-6)
+    assert scored(graph_pair(inputs, outputs, k)).score == pytest.approx(oracle["lam"][0], rel=1e-6)
 
 
 @pytest.mark.slow

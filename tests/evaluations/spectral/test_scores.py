@@ -14,7 +14,7 @@ from holdfast.evaluations.spectral.eigen import spectrum
 from holdfast.evaluations.spectral.graph import Graph
 from holdfast.evaluations.spectral.resistance import resistances
 from holdfast.evaluations.spectral.scores import edge_scores, riemannian, sweep
-from tests.evaluations.spectral.graphs import drawing, folded, oracle, random_graph
+from tests.evaluations.spectral.graphs import folded, graph_pair, oracle, random_graph
 
 seeds = st.integers(0, 10**6)
 
@@ -23,7 +23,7 @@ seeds = st.integers(0, 10**6)
 @given(seeds)
 def test_resistances_stretch_less_and_cuts_shrink_less_than_the_score(seed):
     inputs, outputs = random_graph(40, 60, seed), random_graph(40, 20, seed + 1)
-    found = scored(drawing(inputs, outputs))
+    found = scored(graph_pair(inputs, outputs))
     everyone = np.argwhere(np.triu(np.ones((40, 40)), 1))
     gamma = resistances(outputs, everyone) / resistances(inputs, everyone)
     assert gamma.max() <= found.score * (1 + 1e-9)
@@ -59,7 +59,7 @@ def test_all_eigenvectors_have_closed_forms(seed):
     e = np.eye(25)[inputs.edges[:, 0]] - np.eye(25)[inputs.edges[:, 1]]
     expected = np.einsum("mi,ij,mj->m", e, inverse @ inputs.laplacian.toarray() @ inverse, e)
     assert edge_scores(inputs, whole, 24) == pytest.approx(expected, rel=1e-7, abs=1e-9)
-    assert scored(drawing(inputs, outputs)).edge_scores_all == pytest.approx(expected, rel=1e-7, abs=1e-9)
+    assert scored(graph_pair(inputs, outputs)).edge_scores_all == pytest.approx(expected, rel=1e-7, abs=1e-9)
     # Normalised by L_X instead, the sum over all eigenvectors is the resistance of the outputs.
     steps = np.square(inputs.differences(whole.vectors))
     assert steps.sum(1) == pytest.approx(resistances(outputs, inputs.edges), rel=1e-7, abs=1e-9)
@@ -172,7 +172,7 @@ def test_large_graphs_are_numbered_for_locality(monkeypatch):
     plain = spade(x, y)
     monkeypatch.setattr("holdfast.evaluations.spectral.graph_pair.FACTORED", 100)
     local = spade(x, y)
-    assert not np.array_equal(local.drawing.rows, plain.drawing.rows)
+    assert not np.array_equal(local.graphs.rows, plain.graphs.rows)
     assert local.score == pytest.approx(plain.score, rel=1e-9)
     assert local.node_scores() == pytest.approx(plain.node_scores(), rel=1e-6, abs=1e-12)
 
@@ -182,6 +182,6 @@ def test_large_graphs_are_numbered_for_locality(monkeypatch):
     assert by_pair(local) == by_pair(plain)
 
     def width(found: analysis.Spade) -> float:
-        return float(np.abs(np.diff(found.drawing.outputs.edges, axis=1)).mean())
+        return float(np.abs(np.diff(found.graphs.outputs.edges, axis=1)).mean())
 
     assert width(local) < width(plain) / 2

@@ -173,7 +173,7 @@ def test_the_limit_on_encodings_says_what_it_bought() -> None:
         ({"scales": (0.0, 1.0)}, "all positive"),
         ({"thresholds": (0.5,)}, r"between 0\.5 and 1, got 0\.5"),
         ({"thresholds": (1.0,)}, r"between 0\.5 and 1, got 1"),
-        ({"thresholds": ()}, "at least one threshold"),
+        ({"thresholds": ()}, "thresholds needs at least one entry"),
         ({"budgets": (1.0,)}, "0 <= budget < 1, got 1"),
         ({"direction": "one"}, "did you mean 'ones'"),
         ({"mode": "publish"}, "did you mean 'published'"),

@@ -84,8 +84,8 @@ class Untargeted(Observation):
 
     def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
         """Return the attacked images at ``rows``."""
-        goal = Away(population.fitted(climbable(self.divergence)))
-        return attacked(population.context(rows), goal, self.attack, self.ball)
+        objective = Away(population.fitted(climbable(self.divergence)))
+        return attacked(population.context(rows), objective, self.attack, self.ball)
 
 
 @final
@@ -116,8 +116,8 @@ class Targeted(Observation):
 
     def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
         """Return the images at ``rows`` moved towards those at ``targets``."""
-        goal = Toward(population.fitted(climbable(self.divergence)))
-        return attacked(population.context(rows, targets), goal, self.attack, self.ball)
+        objective = Toward(population.fitted(climbable(self.divergence)))
+        return attacked(population.context(rows, targets), objective, self.attack, self.ball)
 
 
 @final
@@ -150,9 +150,9 @@ class Pairwise(Observation):
         }
 
 
-def attacked(context: AttackContext, goal: Objective, attack: Attack, ball: Ball) -> Pixels:
-    """Return the images of ``context`` after ``attack`` on ``goal`` within ``ball``."""
-    return attack(context.encoder, context.pixels, goal(context), ball, context.noise.fork(goal.name))
+def attacked(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:
+    """Return the images of ``context`` after ``attack`` on ``objective`` within ``ball``."""
+    return attack(context.encoder, context.pixels, objective(context), ball, context.noise.fork(objective.name))
 
 
 def nearest(divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()) -> Tensor:
@@ -164,6 +164,6 @@ def nearest(divergence: Divergence, codes: Codes, clean: Clean, count: int, own:
     else:
         # Around the centre and in float64: with an offset, products in float32 find other neighbours.
         frame = Frame.of(divergence, clean)
-        distance = torch.cdist(frame.place(codes.double()), frame.place(clean.double()))
+        distance = torch.cdist(frame.embed(codes.double()), frame.embed(clean.double()))
     distance[list(range(len(own))), list(own)] = torch.inf
     return torch.nan_to_num(distance, nan=torch.inf).topk(min(count, len(clean) - 1), largest=False).indices

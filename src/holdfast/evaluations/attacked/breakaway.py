@@ -39,7 +39,7 @@ from holdfast.evaluations.attacked.attacked import (
 )
 from holdfast.evaluations.attacked.neighbours import crossings
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.population import cautions
+from holdfast.evaluations.attacked.population import population_warnings
 from holdfast.evaluations.attacked.series import UNDEFINED, radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
@@ -79,8 +79,8 @@ class Breakaway(Evaluation):
         return Joint((*away, *pairwise))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        seen = [closer(population, rows, case, observed[f"{k}.codes"]) for k, case in enumerate(self._cases())]
-        away = [(case, count) for case, (count, _) in zip(self._cases(), seen, strict=True)]
+        counted = [closer(population, rows, case, observed[f"{k}.codes"]) for k, case in enumerate(self._cases())]
+        away = [(case, count) for case, (count, _) in zip(self._cases(), counted, strict=True)]
         retrieved, crossed = [], []
         for k, case in enumerate(self._strongest(), start=len(away)):
             retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
@@ -93,7 +93,7 @@ class Breakaway(Evaluation):
         ]
         influences = [
             influence(case, count / others, passed, others)
-            for case, (count, passed) in zip(self._cases(), seen, strict=True)
+            for case, (count, passed) in zip(self._cases(), counted, strict=True)
         ]
         kept = [
             series_of("nearest_neighbour_kept", case, kept_nearest(count), "yes or no", Claim.UPPER, KEPT, LEFT_OUT)
@@ -107,7 +107,7 @@ class Breakaway(Evaluation):
             series=(*shares, *influences, *kept, *crossed),
             estimates=(*risks, *worst, *accuracy),
             curves=radius_curves(risks, self._cases()),
-            warnings=cautions(population, self.divergences),
+            warnings=population_warnings(population, self.divergences),
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
@@ -137,13 +137,13 @@ def closer(population: Population, rows: Sequence[int], case: Case, moved: Tenso
     """
     divergence, clean = population.fitted(case.divergence), population.codes
     originals = population.originals.to(clean.device)
-    distinct, place = originals.unique(return_inverse=True)
+    distinct, index = originals.unique(return_inverse=True)
     own = torch.as_tensor(rows, device=clean.device)
     moved = moved.to(clean.device)
     copies = originals[own] != own
     defined = divergence(moved.double(), clean[own].double()).isfinite() & ~copies
-    counts, passed = crossings(divergence, moved.masked_fill(~defined[:, None], torch.nan), place[own], clean[distinct])
-    return counts.double().masked_fill(~defined, torch.nan), passed[place[own]].double().masked_fill(
+    counts, passed = crossings(divergence, moved.masked_fill(~defined[:, None], torch.nan), index[own], clean[distinct])
+    return counts.double().masked_fill(~defined, torch.nan), passed[index[own]].double().masked_fill(
         ~defined, torch.nan
     )
 

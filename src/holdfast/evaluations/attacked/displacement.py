@@ -26,7 +26,7 @@ from holdfast.core.statistics import bounded_interval, summarise
 from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Untargeted, cases, shown_case
 from holdfast.evaluations.attacked.neighbours import share_of_pairs_within, shares_within
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.population import cautions, rank_estimate
+from holdfast.evaluations.attacked.population import population_warnings, rank_estimate
 from holdfast.evaluations.attacked.series import radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
@@ -91,7 +91,7 @@ class Displacement(Evaluation):
             series=(*quantiles, *moves),
             estimates=(*estimates, rank_estimate(population)),
             curves=radius_curves(estimates, self._cases()),
-            warnings=cautions(population, self.divergences),
+            warnings=population_warnings(population, self.divergences),
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:

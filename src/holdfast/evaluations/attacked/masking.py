@@ -24,7 +24,7 @@ from holdfast.core.records import Claim, Estimate, Findings, Series, Verdict
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.attacked import BALLS, Case, attacked
-from holdfast.evaluations.attacked.population import cautions
+from holdfast.evaluations.attacked.population import population_warnings
 from holdfast.evaluations.attacked.series import series_of
 from holdfast.objectives.away import Away
 from holdfast.protocol.evaluation import Evaluation
@@ -54,12 +54,12 @@ class Probes(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(self.divergence)
         context, clean = population.context(rows), population.codes[list(rows)]
-        goal = Away(divergence)
+        objective = Away(divergence)
         start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
-        noise, gradient = climb(population.encoder, start, goal(context))
+        noise, gradient = climb(population.encoder, start, objective(context))
         return {
-            "sighted": divergence(population.encode(attacked(context, goal, self.attack, self.ball)), clean),
-            "blind": divergence(population.encode(attacked(context, goal, self.blind, self.ball)), clean),
+            "sighted": divergence(population.encode(attacked(context, objective, self.attack, self.ball)), clean),
+            "blind": divergence(population.encode(attacked(context, objective, self.blind, self.ball)), clean),
             "noise": noise,
             "slope": self.ball.dual_norm(gradient) * self.ball.radius,
         }
@@ -129,7 +129,7 @@ class Masking(Evaluation):
             series=(*flags, *moves),
             estimates=tuple(estimates),
             verdicts=tuple(verdict(quantity, estimates) for quantity in QUESTIONS),
-            warnings=(*cautions(population, [self.divergence]), *alarms(estimates)),
+            warnings=(*population_warnings(population, [self.divergence]), *masking_warnings(estimates)),
         )
 
     def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:
@@ -169,7 +169,7 @@ def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
     return Verdict(question=QUESTIONS[quantity], status=status, reason=said)
 
 
-def alarms(estimates: Sequence[Estimate]) -> list[str]:
+def masking_warnings(estimates: Sequence[Estimate]) -> list[str]:
     """Return the warnings that failed checks deserve."""
     return [
         f"GRADIENT MASKING SUSPECTED: {QUESTIONS[estimate.quantity]} Not for {estimate.value:.1%} of {estimate.n} images "

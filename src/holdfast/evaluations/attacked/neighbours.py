@@ -3,7 +3,7 @@
 Where a divergence grows with a Euclidean distance, ``|a - r_j| < |a - r_i|`` is ``h_j < h_i`` with
 ``h_j = |r_j|^2 / 2 - a . r_j``: one matrix product per tile. Codes are centred first, for with an offset the products
 cancel and float32 miscounts, and scaled, so that squares neither overflow nor vanish. What rounding leaves undecided is
-decided again from the codes themselves in float64, so counts are exact. A code without a place in the embedding (zero
+decided again from the codes themselves in float64, so counts are exact. A code that cannot be embedded (zero
 under cosine) is nobody's neighbour.
 """
 
@@ -60,16 +60,16 @@ def crossings(
     if divergence.embed(clean[:1]) is None:
         return _slow_crossings(divergence, moved, own, clean)
     frame = Frame.of(divergence, clean)
-    points, mine = frame.place(moved), frame.place(clean[own])
+    points, mine = frame.embed(moved), frame.embed(clean[own])
     height = min(len(points), 1024)
     counts = torch.zeros(len(points), dtype=torch.int64, device=points.device)
     passed = torch.zeros(len(clean), dtype=torch.int64, device=points.device)
     for left in range(0, len(clean), TILE // height):
         block = clean[left : left + TILE // height]
-        placed, there = frame.place(block), passed[left : left + len(block)]
+        candidates, there = frame.embed(block), passed[left : left + len(block)]
         for top in range(0, len(points), height):
             part = slice(top, top + height)
-            tile = Tile(points[part], mine[part], own[part] - left, placed)
+            tile = Tile(points[part], mine[part], own[part] - left, candidates)
             counts[part] += among(tile.sure)
             there += tile.sure.sum(0, dtype=torch.int32)
             for row, column in tile.settled(divergence, moved[part], clean[own[part]], block):
@@ -80,7 +80,7 @@ def crossings(
 
 @dataclass(frozen=True)
 class Frame:
-    """Where codes are compared: embedded, around their centre, in units that neither overflow nor vanish."""
+    """Where codes are compared: embedded, relative to their centre, in units that neither overflow nor vanish."""
 
     divergence: Divergence
     centre: Float[Tensor, "d"]
@@ -97,7 +97,7 @@ class Frame:
         spread = float((sample - centre).abs().max())
         return cls(divergence, centre, 2.0 ** -round(log2(spread)) if spread > 0 else 1.0)
 
-    def place(self, codes: Codes) -> Codes:
+    def embed(self, codes: Codes) -> Codes:
         """Return the points of ``codes`` in this frame, in the codes' precision."""
         points = embedded(self.divergence, codes)
         return (points - self.centre.to(points.dtype)).mul_(self.unit).to(codes.dtype)
@@ -120,7 +120,7 @@ class Tile:
     def __init__(self, points: Codes, mine: Codes, own: Int[Tensor, "b"], block: Float[Tensor, "k d"]) -> None:
         present = block.abs().amax(1).isfinite()
         if not present.all():
-            block = torch.where(present[:, None], block, 0)  # a code without a place is nobody's neighbour
+            block = torch.where(present[:, None], block, 0)  # a code that cannot be embedded is nobody's neighbour
         half = torch.linalg.vector_norm(block, dim=1).square() / 2
         self.h = torch.addmm(half.masked_fill(~present, torch.inf), points, block.T, alpha=-1)
         here = ((own >= 0) & (own < len(block))).nonzero()[:, 0]
@@ -172,7 +172,7 @@ def _slow_crossings(
 def shares_within(divergence: Divergence, thresholds: Float[Tensor, "t"], clean: Clean) -> Float[Tensor, "t p"]:
     """Return for each threshold and clean code the share of the other codes with divergence at most that.
 
-    In float64, in blocks; a code without a place is left out. For a handful of thresholds: for many,
+    In float64, in blocks; a code that cannot be embedded is left out. For a handful of thresholds: for many,
     ``share_of_pairs_within`` is faster.
 
     Example:
@@ -206,7 +206,7 @@ def share_of_pairs_within(divergence: Divergence, thresholds: Float[Tensor, "t"]
     """
     points = divergence.embed(clean.double())
     if points is not None:
-        points = points[points.isfinite().all(1)]  # a code without a place makes no pair
+        points = points[points.isfinite().all(1)]  # a code that cannot be embedded makes no pair
         points = points - points.mean(0)
     ordered, back = torch.sort(torch.nan_to_num(thresholds.double(), nan=torch.inf))
     below = torch.zeros(len(ordered) + 1, dtype=torch.int64, device=clean.device)

@@ -22,7 +22,7 @@ from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Targeted, cases, shown_case
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.population import cautions
+from holdfast.evaluations.attacked.population import population_warnings
 from holdfast.evaluations.attacked.series import radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
@@ -81,7 +81,7 @@ class Overlap(Evaluation):
             series=(*overlaps, *reverse, *margins),
             estimates=(*risks, *estimates, *others),
             curves=radius_curves(estimates, self._cases()),
-            warnings=cautions(population, self.divergences),
+            warnings=population_warnings(population, self.divergences),
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:

@@ -59,7 +59,7 @@ def rank_estimate(population: Population) -> Estimate:
     )
 
 
-def cautions(population: Population, divergences: Sequence[Divergence] = ()) -> tuple[str, ...]:
+def population_warnings(population: Population, divergences: Sequence[Divergence] = ()) -> tuple[str, ...]:
     """Return the sentences a reader must see beside any number about this population under these divergences."""
     said = []
     digests = population.images.digests

@@ -36,7 +36,7 @@ CANDIDATES = 64
 class Spade:
     """The spectral scores of one map on one set of samples."""
 
-    drawing: GraphPair
+    graphs: GraphPair
     score: float
     """``lambda_max``; inf if output components separate input neighbours (see ``split``)."""
     split: Split | None
@@ -50,7 +50,7 @@ class Spade:
     riemannian_all: float | None
     """The same over all; None for more than ``DENSE`` samples."""
     edge_scores: dict[int, Float[np.ndarray, "m"]]
-    """For each number r of eigenvectors the score of every input edge (``drawing.inputs.edges``)."""
+    """For each number r of eigenvectors the score of every input edge (``graphs.inputs.edges``)."""
     edge_scores_all: Float[np.ndarray, "m"] | None
     """Over all eigenvectors, ``e' L_Y^+ L_X L_Y^+ e``; sketched above ``resistance.EXACT`` samples, None if too many."""
     hops: Float[np.ndarray, "m"]
@@ -61,13 +61,13 @@ class Spade:
     """The sweep cut of the first eigenvector."""
 
     def __repr__(self) -> str:
-        samples = len(self.drawing.place)
-        return f"Spade(score={self.score:.6g}, riemannian={self.riemannian:.6g}, samples={samples}, k={self.drawing.k})"
+        samples = len(self.graphs.node_of)
+        return f"Spade(score={self.score:.6g}, riemannian={self.riemannian:.6g}, samples={samples}, k={self.graphs.k})"
 
     @property
     def inputs(self) -> Graph:
         """Return the graph of the inputs."""
-        return self.drawing.inputs
+        return self.graphs.inputs
 
     @property
     def eigenvalues(self) -> Float[np.ndarray, "r"]:
@@ -82,7 +82,7 @@ class Spade:
     def per_sample(self, edges: Float[np.ndarray, "m"]) -> Float[np.ndarray, "n"]:
         """Return for each sample the mean over its input neighbours of a value per edge; nan if it is in no graph."""
         nodes = self.inputs.node_means(edges)
-        return np.where(self.drawing.place >= 0, nodes[self.drawing.place], np.nan)
+        return np.where(self.graphs.node_of >= 0, nodes[self.graphs.node_of], np.nan)
 
     def node_scores(self, r: int = TOP) -> Float[np.ndarray, "n"]:
         """Return the score of each sample from the first ``r`` eigenvectors."""
@@ -90,7 +90,7 @@ class Spade:
 
     def pairs(self) -> Int[np.ndarray, "m 2"]:
         """Return the samples that each input edge joins."""
-        return self.drawing.rows[self.inputs.edges]
+        return self.graphs.rows[self.inputs.edges]
 
 
 def spade(
@@ -128,16 +128,16 @@ def spade(
     return proved(found) if certify else found
 
 
-def scored(drawing: GraphPair, seed: int = 0) -> Spade:
+def scored(graphs: GraphPair, seed: int = 0) -> Spade:
     """Return the spectral scores of two graphs."""
-    split = drawing.split
+    split = graphs.split
     if split is not None:
-        return _infinite(drawing, split, seed)
-    inputs, outputs = drawing.inputs, drawing.outputs
+        return _infinite(graphs, split, seed)
+    inputs, outputs = graphs.inputs, graphs.outputs
     found = spectrum(inputs, outputs, TOP, SCORES, seed)
     edges = {r: edge_scores(inputs, found, r) for r in RANKS}
     return Spade(
-        drawing=drawing,
+        graphs=graphs,
         score=float(found.values[0]),
         split=None,
         spectrum=found,
@@ -145,7 +145,7 @@ def scored(drawing: GraphPair, seed: int = 0) -> Spade:
         riemannian=riemannian(found.values),
         riemannian_all=riemannian(all_values(inputs, outputs)) if inputs.n <= DENSE else None,
         edge_scores=edges,
-        edge_scores_all=edge_scores_all(drawing, seed),
+        edge_scores_all=edge_scores_all(graphs, seed),
         hops=edge_hops(inputs, outputs, seed),
         stretch=_stretch(inputs, outputs, edges[TOP], seed),
         cut=sweep(inputs, outputs, found.vectors[:, 0]),
@@ -156,15 +156,15 @@ def proved(found: Spade) -> Spade:
     """Return the scores with a proved upper bound, if there is a score and its matrices can be factorised."""
     if found.split or found.inputs.n > FACTORED:
         return found
-    return replace(found, certificate=certified(found.inputs, found.drawing.outputs, found.score))
+    return replace(found, certificate=certified(found.inputs, found.graphs.outputs, found.score))
 
 
-def _infinite(drawing: GraphPair, split: Split, seed: int) -> Spade:
+def _infinite(graphs: GraphPair, split: Split, seed: int) -> Spade:
     """Return what can be said where the score is infinite: only the separated edges' scores are known."""
-    crosses = crossing(drawing.inputs, drawing.outputs)
+    crosses = crossing(graphs.inputs, graphs.outputs)
     separated = np.where(crosses, np.inf, np.nan)
     return Spade(
-        drawing=drawing,
+        graphs=graphs,
         score=np.inf,
         split=split,
         spectrum=None,
@@ -173,15 +173,15 @@ def _infinite(drawing: GraphPair, split: Split, seed: int) -> Spade:
         riemannian_all=np.inf,
         edge_scores=dict.fromkeys(RANKS, separated),
         edge_scores_all=separated,
-        hops=edge_hops(drawing.inputs, drawing.outputs, seed),
+        hops=edge_hops(graphs.inputs, graphs.outputs, seed),
         stretch=np.inf,
         cut=None,
     )
 
 
-def edge_scores_all(drawing: GraphPair, seed: int) -> Float[np.ndarray, "m"] | None:
+def edge_scores_all(graphs: GraphPair, seed: int) -> Float[np.ndarray, "m"] | None:
     """Return the score of every input edge from all eigenvectors; None if there are too many samples."""
-    inputs, outputs = drawing.inputs, drawing.outputs
+    inputs, outputs = graphs.inputs, graphs.outputs
     if inputs.n > FACTORED:
         return None
     return forms(inputs, Laplacian(outputs), inputs.edges, sketch_rows(inputs.n), seed)

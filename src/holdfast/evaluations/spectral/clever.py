@@ -30,9 +30,9 @@ from holdfast.protocol.population import Population
 
 FEW = 10
 CAPPED = 0.1
-"""Share of scores equal to the radius from which on a reader is told: their mean is no estimate of a distance."""
+"""Share of scores equal to the radius from which on a warning says that their mean is no estimate of a distance."""
 UNFITTED = 0.1
-"""Share of images without a fit from which on a reader is told that the mean over the others is no estimate for all."""
+"""Share of images without a fit from which on a warning says that the mean over the others is no estimate for all."""
 SAME = "the other sample has the same code, so there is no margin"
 NO_FIT = (
     f"the largest gradient norms show no end: the fitted one lies over {FARTHEST:g} standard deviations beyond them all"
@@ -151,7 +151,7 @@ def _scores(margins: Float[np.ndarray, "b j"], ends: Ends, ball: Ball) -> Float[
     return scores.min(axis=1) if scores.shape[1] else np.full(len(scores), np.nan)
 
 
-def _series(given: Conditions, values: Float[np.ndarray, "b"], apart: Bool[np.ndarray, "b"]) -> Series:
+def _series(given: Conditions, values: Float[np.ndarray, "b"], distinct: Bool[np.ndarray, "b"]) -> Series:
     return Series(
         quantity="clever_score",
         conditions=given,
@@ -159,7 +159,7 @@ def _series(given: Conditions, values: Float[np.ndarray, "b"], apart: Bool[np.nd
         unit="radius",
         claim=Claim.ESTIMATE,
         of="smallest change that turns the margin",
-        reasons={row: NO_FIT if apart[row] else SAME for row in np.flatnonzero(np.isnan(values)).tolist()},
+        reasons={row: NO_FIT if distinct[row] else SAME for row in np.flatnonzero(np.isnan(values)).tolist()},
     )
 
 

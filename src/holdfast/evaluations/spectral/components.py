@@ -87,8 +87,8 @@ def _way_out(outputs: Graph, points: Points, part: int) -> tuple[int, int]:
         own = points.tile(torch.from_numpy(inside[top : top + TILE]), torch.float64)
         for left in range(0, len(outside), TILE):
             distance = torch.cdist(own, points.tile(torch.from_numpy(outside[left : left + TILE]), torch.float64))
-            place = int(distance.argmin())
-            row, column = divmod(place, distance.shape[1])
+            position = int(distance.argmin())
+            row, column = divmod(position, distance.shape[1])
             here = float(distance[row, column]), int(inside[top + row]), int(outside[left + column])
             best = min(best, here)
     return best[1:]

@@ -28,12 +28,12 @@ def embedding_pictures(found: Spade, labels: Sequence[int] | None = None) -> tup
     places = embedding(found)
     if places is None:
         return ()
-    scores = found.node_scores(TOP)[found.drawing.rows]
+    scores = found.node_scores(TOP)[found.graphs.rows]
     floor = max(float(np.nanmax(scores)), 1e-12) * 1e-6
     caption = "Spectral embedding: along these axes the representation pulls input neighbours apart most."
     made = [_picture(places, np.log10(np.maximum(np.nan_to_num(scores), floor)), "viridis", "by node score", caption)]
     if labels is not None:
-        own = np.asarray(labels)[found.drawing.rows]
+        own = np.asarray(labels)[found.graphs.rows]
         made.append(_picture(places, np.unique(own, return_inverse=True)[1], "tab10", "by label", caption))
     return tuple(made)
 

@@ -45,7 +45,7 @@ def read(path: Path) -> Any:
 def measure(
     inputs: object,
     outputs: object,
-    asked: Spectral,
+    evaluation: Spectral,
     seed: int = 0,
     names: tuple[str, str] = ("inputs", "outputs"),
     labels: object = None,
@@ -53,35 +53,35 @@ def measure(
     """Return the result record of a map given by its ``inputs`` and ``outputs``, and the scores behind it.
 
     Args:
-        inputs, outputs: one row per sample; of more than ``asked.samples``, all are used.
-        asked: the settings; layers are of no use here.
+        inputs, outputs: one row per sample; of more than ``evaluation.samples``, all are used.
+        evaluation: the settings; layers are of no use here.
         seed: decides every random choice.
         names: of inputs and outputs, for the record.
         labels: one integer per sample, if known.
     """
     x, y = checked(inputs, outputs)
     ids = [str(row) for row in range(len(x))]
-    drawing = draw(x, y, asked.k, asked.graph, asked.repair, seed)
-    mine = asked.proved(SpectralScores(x, y, drawing, scored(drawing, seed), range(len(x)), np.arange(len(x))))
+    graphs = draw(x, y, evaluation.k, evaluation.graph, evaluation.repair, seed)
+    mine = evaluation.proved(SpectralScores(x, y, graphs, scored(graphs, seed), range(len(x)), np.arange(len(x))))
     known = None if labels is None else np.asarray(labels)
     if known is not None and (known.shape != (len(x),) or known.dtype.kind not in "iu"):
         raise HoldfastError(
             f"labels must be one integer per sample, shape ({len(x)},), got {known.dtype} of shape {known.shape}; "
             "number the classes"
         )
-    findings = asked.described(ids, mine, known, {}, seed)
+    findings = evaluation.described(ids, mine, known, {}, seed)
     pictures = embedding_pictures(mine.found, None if known is None else known.tolist())
     result = Result(
-        evaluation=asked.name,
-        version=asked.version,
-        title=asked.title,
-        meaning=asked.meaning,
-        headline=asked.headline,
+        evaluation=evaluation.name,
+        version=evaluation.version,
+        title=evaluation.title,
+        meaning=evaluation.meaning,
+        headline=evaluation.headline,
         encoder=EncoderInfo(
             name=names[1], source="features", fingerprint=_mark(y.values.numpy()), parameters=0, features=y.features
         ),
         images=ImagesInfo(name=names[0], fingerprint=_mark(x.values.numpy()), count=len(x)),
-        settings={**settings(asked), "seed": seed, "precision": str(y.values.dtype).removeprefix("torch.")},
+        settings={**settings(evaluation), "seed": seed, "precision": str(y.values.dtype).removeprefix("torch.")},
         findings=findings.model_copy(update={"pictures": pictures}),
     )
     return result, mine.found
@@ -105,7 +105,7 @@ def save(found: Spade, path: Path) -> None:
         arrays["edge_score_all"] = found.edge_scores_all
         arrays["node_score_all"] = found.per_sample(found.edge_scores_all)
     if found.spectrum:
-        arrays["eigenvectors"], arrays["rows"] = found.spectrum.vectors, found.drawing.rows
+        arrays["eigenvectors"], arrays["rows"] = found.spectrum.vectors, found.graphs.rows
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:

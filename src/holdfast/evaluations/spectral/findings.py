@@ -10,7 +10,7 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings
 from holdfast.evaluations.spectral.analysis import TOP, Spade
 from holdfast.evaluations.spectral.samples import group_means, per_sample, summaries
 from holdfast.evaluations.spectral.stability import DRAWS, Numbers, Subsets
-from holdfast.evaluations.spectral.warnings import cautions, verdict
+from holdfast.evaluations.spectral.warnings import spade_warnings, verdict
 
 UNITS = {
     "spade_score": ("stretch", "largest stretch of neighbourhoods"),
@@ -59,13 +59,13 @@ def assembled(
         estimates=tuple(estimates),
         curves=_curves(found, base, others),
         verdicts=(verdict(found),),
-        warnings=cautions(found),
+        warnings=spade_warnings(found),
     )
 
 
 def conditions(found: Spade) -> Conditions:
     """Return under which the numbers were taken: they drift with both, so others are not comparable."""
-    return {"n": f"{found.inputs.n:,}", "k": str(found.drawing.k)}
+    return {"n": f"{found.inputs.n:,}", "k": str(found.graphs.k)}
 
 
 def _whole(found: Spade) -> Numbers:

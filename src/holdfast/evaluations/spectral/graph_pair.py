@@ -1,4 +1,4 @@
-"""From two feature arrays to two graphs on the same samples: checked, without duplicates, repaired if asked."""
+"""From two feature arrays to two graphs on the same samples: checked, without duplicates, with the repair that is wanted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GraphPair:
     outputs: Graph
     rows: Int[np.ndarray, "m"]
     """The sample that each node is; ascending, but for large graphs (see ``local``)."""
-    place: Int[np.ndarray, "n"]
+    node_of: Int[np.ndarray, "n"]
     """The node of each sample, its first copy's for a duplicate; -1 for a sample left out by a repair."""
     k: int
     duplicates: int
@@ -46,7 +46,7 @@ class GraphPair:
     """Shares of the true neighbours found among inputs and among outputs."""
     repaired: str = ""
     remark: str = ""
-    """What the graph could not do as asked."""
+    """What could not be done as the settings say."""
 
     @property
     def split(self) -> Split | None:
@@ -57,14 +57,14 @@ class GraphPair:
         return replace(found, pair=(int(self.rows[found.pair[0]]), int(self.rows[found.pair[1]])))
 
     def restricted(self, nodes: Bool[np.ndarray, "m"]) -> GraphPair:
-        """Return the drawing of ``nodes`` alone."""
+        """Return the graphs of ``nodes`` alone."""
         number = np.where(nodes, np.cumsum(nodes) - 1, -1)
-        place = np.where(self.place >= 0, number[self.place], -1)
+        node_of = np.where(self.node_of >= 0, number[self.node_of], -1)
         graphs = self.inputs.within(nodes), self.outputs.within(nodes)
-        return replace(self, inputs=graphs[0], outputs=graphs[1], rows=self.rows[nodes], place=place)
+        return replace(self, inputs=graphs[0], outputs=graphs[1], rows=self.rows[nodes], node_of=node_of)
 
     def local(self) -> GraphPair:
-        """Return the same drawing with nodes numbered so that neighbours are near each other in memory.
+        """Return the same graphs with nodes numbered so that neighbours are near each other in memory.
 
         Reverse Cuthill-McKee; products with several vectors are three times as fast on large graphs.
         """
@@ -78,14 +78,14 @@ class GraphPair:
             inputs=self.inputs.renumbered(number),
             outputs=self.outputs.renumbered(number),
             rows=self.rows[order],
-            place=np.where(self.place >= 0, number[self.place], -1),
+            node_of=np.where(self.node_of >= 0, number[self.node_of], -1),
         )
 
     def renamed(self, order: Int[np.ndarray, "n"]) -> GraphPair:
-        """Return the drawing of samples that were taken in ``order``, in terms of the samples as they were before."""
-        place = np.empty_like(self.place)
-        place[order] = self.place
-        return replace(self, rows=order[self.rows], place=place)
+        """Return the graphs of samples that were taken in ``order``, in terms of the samples as they were before."""
+        node_of = np.empty_like(self.node_of)
+        node_of[order] = self.node_of
+        return replace(self, rows=order[self.rows], node_of=node_of)
 
 
 def checked(inputs: object, outputs: object) -> tuple[Points, Points]:
@@ -124,18 +124,18 @@ def draw(x: Points, y: Points, k: int, manifold: GraphConstruction, repair: str 
     """
     if repair not in REPAIRS:
         raise HoldfastError(f"unknown repair {repair!r}; {nearest(repair, list(REPAIRS))}")
-    kept, place = distinct(x)
+    kept, node_of = distinct(x)
     _enough(k, len(kept), len(x) - len(kept))
     if len(kept) < len(x):
         x, y = x.subset(kept), y.subset(kept)
     shown = manifold.view(x), manifold.view(y)
     most = min(WIDEST * k, len(kept) // SAMPLES_PER_NEIGHBOUR) if repair == "increase_k" else k
     near = neighbours(shown[0], most, seed), neighbours(shown[1], most, seed)
-    sketch = _Sketch(near, manifold, shown[1], kept, place, manifold.remark(x))
-    drawing = sketch.drawn(k)
-    if drawing.split is not None:
-        drawing = sketch.repaired(drawing, repair)
-    return drawing.local() if len(kept) > FACTORED else drawing
+    sketch = _Sketch(near, manifold, shown[1], kept, node_of, manifold.remark(x))
+    graphs = sketch.drawn(k)
+    if graphs.split is not None:
+        graphs = sketch.repaired(graphs, repair)
+    return graphs.local() if len(kept) > FACTORED else graphs
 
 
 def _enough(k: int, samples: int, duplicates: int) -> None:
@@ -158,26 +158,26 @@ class _Sketch:
     manifold: GraphConstruction
     y: Points
     kept: Int[np.ndarray, "m"]
-    place: Int[np.ndarray, "n"]
+    node_of: Int[np.ndarray, "n"]
     remark: str
 
     def drawn(self, k: int) -> GraphPair:
-        """Return the drawing with the nearest ``k`` of each."""
+        """Return the graphs with the nearest ``k`` of each."""
         x, y = (near.first(k) for near in self.near)
         return GraphPair(
             inputs=self.manifold.connect(x),
             outputs=self.manifold.connect(y),
             rows=self.kept,
-            place=self.place,
+            node_of=self.node_of,
             k=k,
-            duplicates=len(self.place) - len(self.kept),
+            duplicates=len(self.node_of) - len(self.kept),
             ties=int((y.distance[:, -1] == 0).sum()),
             recall=(x.recall, y.recall),
             remark=self.remark,
         )
 
     def repaired(self, first: GraphPair, repair: str) -> GraphPair:
-        """Return what ``repair`` makes of a drawing whose score is infinite."""
+        """Return what ``repair`` makes of graphs whose score is infinite."""
         if repair == "largest":
             left = first.restricted(largest(first.outputs))
             count = f"{left.inputs.n} of {first.inputs.n} samples"

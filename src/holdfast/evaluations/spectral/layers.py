@@ -1,4 +1,4 @@
-"""What is seen of each sample: its representation, and those of inner layers if asked for."""
+"""The representation of each sample, and the outputs of inner layers that are named."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ class Layers(Observation):
 
 def represented(encoder: Encoder, pixels: Tensor, layers: Sequence[str]) -> Observed:
     """Return the codes of ``pixels`` under ``output`` and what each layer returned on the way, shape (b, features)."""
-    seen: Observed = {}
+    outputs: Observed = {}
 
     def keep(name: str) -> Any:
         def hook(module: nn.Module, taken: Any, given: Any) -> None:
             first = given[0] if isinstance(given, (tuple, list)) else given
             if not isinstance(first, Tensor) or len(first) != len(pixels):
                 raise HoldfastError(f"layer {name!r} does not return one tensor row per image; choose another layer")
-            seen[name] = first.flatten(1).detach()
+            outputs[name] = first.flatten(1).detach()
 
         return hook
 
     hooks = [find(encoder, name).register_forward_hook(keep(name)) for name in layers]
     try:
         with torch.no_grad():
-            seen[OUTPUT] = encoder.forward(pixels)
+            outputs[OUTPUT] = encoder.forward(pixels)
     finally:
         for hook in hooks:
             hook.remove()
-    return seen
+    return outputs
 
 
 def find(encoder: Encoder, name: str) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Gradients of margins around images: what CLEVER samples, without labels or with the logits of a classifier.
+"""Gradients of margins at random points near images: what CLEVER samples, without labels or with the logits of a classifier.
 
 A margin is linear in the codes, ``g(x') = w . f(x')``. Without labels ``w = f~(x) - f~(x_j)`` with normalised clean codes:
 while it is positive, x' is more similar to x than to the other sample x_j. With logits ``w = e_c - e_j``: while it is
@@ -67,17 +67,17 @@ class Gradients(Observation):
             return [], str(error)
         nodes = torch.from_numpy(scores.found.node_scores()).nan_to_num(nan=-torch.inf)
         order = nodes.argsort(descending=True, stable=True)[: self.guided]
-        found = [scores.rows[place] for place in order.tolist() if nodes[place] > -torch.inf]
+        found = [scores.rows[node] for node in order.tolist() if nodes[node] > -torch.inf]
         why = "the SPADE score is infinite" if scores.found.split else "no more images have one"
         return found, "" if len(found) == self.guided else why
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         weights = self.weights(population, rows)
         clean = population.codes[list(rows)]
-        seen: Observed = {"margin": torch.einsum("bkd,bd->bk", weights, clean)}
-        for place, ball in enumerate(self.balls):
-            seen[f"maxima{place}"] = self._maxima(population, rows, weights, ball)
-        return seen
+        observed: Observed = {"margin": torch.einsum("bkd,bd->bk", weights, clean)}
+        for index, ball in enumerate(self.balls):
+            observed[f"maxima{index}"] = self._maxima(population, rows, weights, ball)
+        return observed
 
     def weights(self, population: Population, rows: Sequence[int]) -> Float[Tensor, "b k d"]:
         """Return the margins' ``w``, the random one first."""
@@ -102,8 +102,8 @@ class Gradients(Observation):
             raise HoldfastError("clever with logits=true needs an encoder that returns at least 2 logits per image")
         order = logits.argsort(dim=1, descending=True, stable=True)
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("clever class")
-        place = 1 + (noise.uniform((1,), torch.float64) * (classes - 1)).long()
-        others = torch.cat([order.gather(1, place), order[:, 1 : 1 + self.rivals]], dim=1)
+        position = 1 + (noise.uniform((1,), torch.float64) * (classes - 1)).long()
+        others = torch.cat([order.gather(1, position), order[:, 1 : 1 + self.rivals]], dim=1)
         return (one_hot(order[:, :1], classes) - one_hot(others, classes)).to(logits.dtype)
 
     def _maxima(
@@ -118,7 +118,7 @@ class Gradients(Observation):
             for start in range(0, self.draws, together):
                 parts = [noise.fork(batch, draw).keys for draw in range(start, min(start + together, self.draws))]
                 delta = ball.sample(Noise(torch.cat(parts)), pixels.shape[1:], pixels.dtype)
-                # Clipped: the encoder is asked about nothing outside its domain.
+                # Clipped: the encoder is evaluated nowhere outside its domain.
                 points = population.encoder.domain.clip(pixels.repeat(len(parts), *(1,) * (pixels.ndim - 1)) + delta)
                 for k in range(weights.shape[1]):
                     norms = _slopes(population, points, weights[:, k].repeat(len(parts), 1), ball)
@@ -134,5 +134,5 @@ def _slopes(population: Population, points: Tensor, weights: Codes, ball: Ball) 
 
 def positions(rows: Sequence[int], chosen: Sequence[int]) -> Int[Tensor, "c"]:
     """Return where each of ``chosen`` stands among ``rows``."""
-    place = {row: position for position, row in enumerate(rows)}
-    return torch.tensor([place[row] for row in chosen], dtype=torch.int64)
+    position_of = {row: position for position, row in enumerate(rows)}
+    return torch.tensor([position_of[row] for row in chosen], dtype=torch.int64)

@@ -120,29 +120,23 @@ def _extent(values: Shaped[Tensor, "n d"]) -> tuple[Float[Tensor, "d"], float, f
 
 
 def distinct(points: Points) -> tuple[Int[np.ndarray, "m"], Int[np.ndarray, "n"]]:
-    """Return the rows of the first of each set of equal points, and for each point the place of its own among them.
+    """Return the rows of the first of each set of equal points, and for each point the number of its own among them.
 
     Example:
-        >>> kept, place = distinct(points(np.array([[1.0], [2.0], [1.0]])))
-        >>> kept.tolist(), place.tolist()
+        >>> kept, node = distinct(points(np.array([[1.0], [2.0], [1.0]])))
+        >>> kept.tolist(), node.tolist()
         ([0, 1], [0, 1, 0])
     """
-    seen: dict[bytes, int] = {}
+    first: dict[bytes, int] = {}
     kept: list[int] = []
-    place = np.empty(len(points), dtype=np.int64)
+    node = np.empty(len(points), dtype=np.int64)
     for rows in _slices(*points.values.shape):
         # Adding zero turns -0.0 into 0.0, which is the same point.
         block = (points.values[rows].cpu() + 0).contiguous().view(torch.uint8).numpy()
         for row, values in enumerate(block, start=rows.start):
             mark = blake2b(values.tobytes(), digest_size=16).digest()
-            if mark not in seen:
-                seen[mark] = len(kept)
+            if mark not in first:
+                first[mark] = len(kept)
                 kept.append(row)
-            place[row] = seen[mark]
-    return np.array(kept, dtype=np.int64), place
-
-
-def multiplicity(points: Points) -> Int[np.ndarray, "n"]:
-    """Return how many points, itself included, equal each point."""
-    _, place = distinct(points)
-    return np.bincount(place)[place]
+            node[row] = first[mark]
+    return np.array(kept, dtype=np.int64), node

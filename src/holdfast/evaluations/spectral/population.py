@@ -67,9 +67,9 @@ def _scores(population: Population, asked: SpectralSettings) -> SpectralScores:
     order = np.argsort(rank[rows])
     ordered = [rows[place] for place in order.tolist()]
     x, y = checked(pixels_of(population.images, ordered), population.codes[ordered].cpu())
-    drawing = draw(x, y, asked.k, asked.manifold, asked.repair, seed)
-    scores = scored(drawing, seed)
-    return SpectralScores(x, y, drawing, replace(scores, drawing=drawing.renamed(order)), rows, order)
+    graphs = draw(x, y, asked.k, asked.manifold, asked.repair, seed)
+    scores = scored(graphs, seed)
+    return SpectralScores(x, y, graphs, replace(scores, graphs=graphs.renamed(order)), rows, order)
 
 
 def pixels_of(images: Images, rows: Sequence[int]) -> Shaped[Tensor, "n p"]:

@@ -46,7 +46,7 @@ def _series(name: str, given: Conditions, values: Float[np.ndarray, "n"], unit: 
 
 
 def _missing(found: Spade, row: int) -> str:
-    if found.drawing.place[row] < 0:
+    if found.graphs.node_of[row] < 0:
         return "left out by the repair"
     return (
         "unknown where the score is infinite" if found.split else "not computed, or the sample has no input neighbour"

@@ -55,19 +55,19 @@ def sweep(inputs: Graph, outputs: Graph, vector: Float[np.ndarray, "n"]) -> Cut:
         ValueError: no threshold separates input neighbours.
     """
     order = np.argsort(vector, kind="stable")
-    place = np.empty(inputs.n, dtype=np.int64)
-    place[order] = np.arange(inputs.n)
-    across_x, across_y = (_crossings(graph, place) for graph in (inputs, outputs))
+    position = np.empty(inputs.n, dtype=np.int64)
+    position[order] = np.arange(inputs.n)
+    across_x, across_y = (_crossings(graph, position) for graph in (inputs, outputs))
     with np.errstate(divide="ignore", invalid="ignore"):
         distortion = np.where(across_x > 0, across_y / across_x, np.inf)
     best = int(distortion.argmin())
     if not np.isfinite(distortion[best]):
         raise ValueError("no threshold of the vector separates input neighbours")
-    return Cut(float(distortion[best]), place <= best)
+    return Cut(float(distortion[best]), position <= best)
 
 
-def _crossings(graph: Graph, place: Int[np.ndarray, "n"]) -> Float[np.ndarray, "c"]:
+def _crossings(graph: Graph, position: Int[np.ndarray, "n"]) -> Float[np.ndarray, "c"]:
     """Return for each threshold after the t-th sample the weight of the edges across it."""
-    ends = np.sort(place[graph.edges], axis=1)
+    ends = np.sort(position[graph.edges], axis=1)
     steps = np.bincount(ends[:, 0], graph.weights, graph.n) - np.bincount(ends[:, 1], graph.weights, graph.n)
     return np.cumsum(steps.astype(np.float64))[:-1]  # of no edges at all, bincount counts in whole numbers

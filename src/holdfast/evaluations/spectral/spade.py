@@ -136,9 +136,9 @@ def clusters(x: Points, seed: int) -> list[tuple[int, np.ndarray]]:
     """Return the clusters of the inputs by k-means on a random projection: most central sample, members."""
     from sklearn.cluster import KMeans
 
-    places = projection(x, min(SKETCH, x.features), seed).values.numpy()
-    model = KMeans(min(CLUSTERS, len(places)), n_init=3, random_state=seed % 2**32).fit(places)
-    distance = np.linalg.norm(places - model.cluster_centers_[model.labels_], axis=1)
+    positions = projection(x, min(SKETCH, x.features), seed).values.numpy()
+    model = KMeans(min(CLUSTERS, len(positions)), n_init=3, random_state=seed % 2**32).fit(positions)
+    distance = np.linalg.norm(positions - model.cluster_centers_[model.labels_], axis=1)
     found = []
     for label in np.unique(model.labels_):
         members = np.flatnonzero(model.labels_ == label)
@@ -149,12 +149,12 @@ def clusters(x: Points, seed: int) -> list[tuple[int, np.ndarray]]:
 def _images(population: Population, rows: Sequence[int], found: Spade) -> tuple[Picture, ...]:
     """Return the images around which the encoder stretches most, and least."""
     scores = found.node_scores(TOP)
-    places = ends(scores.tolist(), SHOWN)
+    positions = ends(scores.tolist(), SHOWN)
     made = []
-    for what, shown in (("Least robust", places[:SHOWN]), ("Most robust", places[SHOWN:][::-1])):
+    for what, shown in (("Least robust", positions[:SHOWN]), ("Most robust", positions[SHOWN:][::-1])):
         images = {
-            f"{population.images.ids[rows[place]]}: {scores[place]:.3g}": population.pixels([rows[place]])[0]
-            for place in shown
+            f"{population.images.ids[rows[position]]}: {scores[position]:.3g}": population.pixels([rows[position]])[0]
+            for position in shown
         }
         made.append(row(f"{what}, by node score.", images, population.encoder.domain))
     return tuple(picture for picture in made if picture is not None)
@@ -165,7 +165,7 @@ def _pairs(population: Population, rows: Sequence[int], found: Spade) -> tuple[P
     scores = np.nan_to_num(found.edge_scores[TOP], nan=-np.inf)
     made = []
     for edge in np.argsort(-scores, kind="stable")[:PAIRS].tolist():
-        p, q = (rows[place] for place in found.pairs()[edge].tolist())
+        p, q = (rows[position] for position in found.pairs()[edge].tolist())
         images = population.pixels([p, q])
         names = population.images.ids[p], population.images.ids[q]
         caption = (

@@ -38,10 +38,10 @@ def node_score(vectors: int | str) -> str:
     return f"node_score {vectors}"
 
 
-def numbers(drawing: GraphPair, seed: int = 0) -> Numbers:
+def numbers(graphs: GraphPair, seed: int = 0) -> Numbers:
     """Return the population's numbers that cost little: eigenvalues and what follows from them, and hops."""
-    inputs, outputs = drawing.inputs, drawing.outputs
-    if drawing.split is not None:
+    inputs, outputs = graphs.inputs, graphs.outputs
+    if graphs.split is not None:
         found = dict.fromkeys(("spade_score", "riemannian_distance", "eigenvalue_gap", node_score(TOP)), np.inf)
     else:
         largest = spectrum(inputs, outputs, TOP, SCORES, seed)
@@ -52,7 +52,7 @@ def numbers(drawing: GraphPair, seed: int = 0) -> Numbers:
             node_score(TOP): float(np.nanmedian(inputs.node_means(edge_scores(inputs, largest, TOP)))),
         }
     if inputs.n <= DENSE // 2:  # half of what the whole may have: as large as its subsets
-        whole = np.inf if drawing.split else riemannian(all_values(inputs, outputs))
+        whole = np.inf if graphs.split else riemannian(all_values(inputs, outputs))
         found["riemannian_distance_all"] = whole
     hops = edge_hops(inputs, outputs, seed)
     return {
@@ -113,18 +113,18 @@ def subsets(
         return Subsets(n, size, {}, f"halves of {n} samples are too small (k = {k} needs {2 * least} samples)")
     found: dict[str, list[float]] = {}
     for rows in _choices(n, size, count, seed):
-        drawing = draw(x.subset(rows), y.subset(rows), k, manifold, repair, seed)
-        for name, value in {**numbers(drawing, seed), **_all_vectors(drawing, seed)}.items():
+        graphs = draw(x.subset(rows), y.subset(rows), k, manifold, repair, seed)
+        for name, value in {**numbers(graphs, seed), **_all_vectors(graphs, seed)}.items():
             found.setdefault(name, []).append(value)
     return Subsets(n, size, {name: np.array(values) for name, values in found.items()})
 
 
-def _all_vectors(drawing: GraphPair, seed: int) -> Numbers:
+def _all_vectors(graphs: GraphPair, seed: int) -> Numbers:
     """Return the median node score from all eigenvectors, which costs as much as the other numbers together."""
-    if drawing.split is not None:
+    if graphs.split is not None:
         return {node_score("all"): np.inf}
-    scores = edge_scores_all(drawing, seed)
-    return {} if scores is None else {node_score("all"): float(np.nanmedian(drawing.inputs.node_means(scores)))}
+    scores = edge_scores_all(graphs, seed)
+    return {} if scores is None else {node_score("all"): float(np.nanmedian(graphs.inputs.node_means(scores)))}
 
 
 def _choices(n: int, size: int, count: int, seed: int) -> Iterator[np.ndarray]:
@@ -161,7 +161,7 @@ DRAWS = 3
 def baselines(
     x: Points, features: int, first: GraphPair, manifold: GraphConstruction, seed: int
 ) -> dict[str, list[Numbers]]:
-    """Return the numbers of maps that have learned nothing, at the n, k and inputs of the drawing ``first``."""
+    """Return the numbers of maps that have learned nothing, at the n, k and inputs of the graphs ``first``."""
     x = x.subset(first.rows)
     return {
         name: [

@@ -8,18 +8,18 @@ from holdfast.evaluations.spectral.analysis import Spade
 
 def verdict(found: Spade) -> Verdict:
     """Return whether the score is finite and right, with everything about how it was computed."""
-    drawing = found.drawing
-    recall = "exact" if min(drawing.recall) == 1 else f"approximate, recall {min(drawing.recall):.5f}"
+    graphs = found.graphs
+    recall = "exact" if min(graphs.recall) == 1 else f"approximate, recall {min(graphs.recall):.5f}"
     facts = {
-        "samples": f"{drawing.inputs.n:,}",
-        "k": str(drawing.k),
+        "samples": f"{graphs.inputs.n:,}",
+        "k": str(graphs.k),
         "metric": "Euclidean",
         "neighbours": recall,
-        "duplicate inputs left out": str(drawing.duplicates),
-        "components of inputs and outputs": f"{drawing.inputs.components} and {drawing.outputs.components}",
+        "duplicate inputs left out": str(graphs.duplicates),
+        "components of inputs and outputs": f"{graphs.inputs.components} and {graphs.outputs.components}",
     }
-    if drawing.repaired:
-        facts["repair"] = drawing.repaired
+    if graphs.repaired:
+        facts["repair"] = graphs.repaired
     if found.split:
         status, reason = "refuted", f"Infinite: {found.split}."
     else:
@@ -27,7 +27,7 @@ def verdict(found: Spade) -> Verdict:
         assert found.spectrum is not None
         facts["solver"] = found.spectrum.solver
         if found.cut:
-            facts["sweep cut"] = f"{found.cut.size:,} of {drawing.inputs.n:,} samples"
+            facts["sweep cut"] = f"{found.cut.size:,} of {graphs.inputs.n:,} samples"
         if found.certificate is None:
             status, reason = "unknown", "The eigenvalue converged; no factorisation proved that none is larger."
         else:
@@ -36,24 +36,24 @@ def verdict(found: Spade) -> Verdict:
     return Verdict.model_validate({"question": question, "status": status, "reason": reason, "witness": facts})
 
 
-def cautions(found: Spade) -> tuple[str, ...]:
+def spade_warnings(found: Spade) -> tuple[str, ...]:
     """Return what a reader must see beside the numbers."""
-    said, drawing = [], found.drawing
+    said, graphs = [], found.graphs
     if found.split:
         said.append(f"The SPADE score is infinite: {found.split}.")
-    if drawing.remark:
-        said.append(drawing.remark)
-    if drawing.repaired:
-        said.append(f"The SPADE score answers a repaired question: {drawing.repaired}.")
-    if drawing.duplicates:
-        said.append(f"{drawing.duplicates} samples have the input of an earlier one; SPADE counts each input once.")
-    if drawing.ties:
+    if graphs.remark:
+        said.append(graphs.remark)
+    if graphs.repaired:
+        said.append(f"The SPADE score answers a repaired question: {graphs.repaired}.")
+    if graphs.duplicates:
+        said.append(f"{graphs.duplicates} samples have the input of an earlier one; SPADE counts each input once.")
+    if graphs.ties:
         said.append(
-            f"{drawing.ties} samples share their output exactly with at least {drawing.k} others, so which of these are "
+            f"{graphs.ties} samples share their output exactly with at least {graphs.k} others, so which of these are "
             "their neighbours is arbitrary: read the SPADE numbers with suspicion."
         )
-    if min(drawing.recall) < 1:
+    if min(graphs.recall) < 1:
         said.append(
-            f"Neighbours are approximate (recall {min(drawing.recall):.5f}), which moves the SPADE score by percents."
+            f"Neighbours are approximate (recall {min(graphs.recall):.5f}), which moves the SPADE score by percents."
         )
     return tuple(said)

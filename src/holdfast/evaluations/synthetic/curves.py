@@ -18,14 +18,16 @@ TELLING = 0.55
 """Accuracies below which the bound, of the few inputs that are right by luck, is mostly noise."""
 
 
-def curves(seen: Observed, scales: Sequence[float], budgets: Sequence[float], threshold: float) -> tuple[Curve, ...]:
+def curves(
+    observed: Observed, scales: Sequence[float], budgets: Sequence[float], threshold: float
+) -> tuple[Curve, ...]:
     """Return what each budget's rules reach, beside what the mixture itself allows.
 
     That is the expected bound above each accuracy from ``threshold`` on, where the share of the area under the reference
     is the score; the accuracy at each scale; and the bound at each accuracy.
     """
-    accuracy = seen["right"][:, -1]
-    bound = seen["bound"][:, -1] / accuracy.clamp_min(1e-9)
+    accuracy = observed["right"][:, -1]
+    bound = observed["bound"][:, -1] / accuracy.clamp_min(1e-9)
     parts = [_of_budget(accuracy[:, k], bound[:, k], scales, budget, threshold) for k, budget in enumerate(budgets)]
     return tuple(curve for kind in zip(*parts, strict=True) for curve in kind if curve.x)
 

@@ -1,4 +1,4 @@
-"""SynBench scores dressed for the report: intervals, the bias of finite samples, the suggested budget, and cautions."""
+"""SynBench scores dressed for the report: intervals, the bias of finite samples, the suggested budget, and warnings."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CROWDED = 0.1
 
 @dataclass(frozen=True)
 class ScoringInputs:
-    """What was seen, and under which settings."""
+    """What was observed, and under which settings."""
 
-    seen: Observed
+    observed: Observed
     scales: tuple[float, ...]
     budgets: tuple[float, ...]
     thresholds: tuple[float, ...]
@@ -42,17 +42,19 @@ class ScoringInputs:
     @property
     def bounds(self) -> Float[Tensor, "n p e"]:
         """The expected bounds; 0 where nothing was classified rightly, which is above no threshold anyway."""
-        return self.seen["bound"] / self.seen["right"].clamp_min(1e-9)
+        return self.observed["bound"] / self.observed["right"].clamp_min(1e-9)
 
     def scores(self, parts: tuple[float, ...]) -> Scores:
         """Return the combination of the scores under the rules of each part of the train set."""
-        each = score(self.seen["right"], self.bounds, self.scales, self.thresholds, self.mode)
+        each = score(self.observed["right"], self.bounds, self.scales, self.thresholds, self.mode)
         combined = torch.einsum("tpe,p->te", each, each.new_tensor(parts))
-        return Scores(combined.clamp_min(0), score_covariance(self.seen, self.scales, self.thresholds, self.n, parts))
+        return Scores(
+            combined.clamp_min(0), score_covariance(self.observed, self.scales, self.thresholds, self.n, parts)
+        )
 
     def ceiling(self) -> Float[Tensor, "t e"]:
         """Return the scores if the accuracy at every scale stood at the upper end of its own interval."""
-        right = self.seen["right"][:, -1]
+        right = self.observed["right"][:, -1]
         upper = [[wilson(round(share * self.n), self.n)[1] for share in row] for row in right.tolist()]
         return score(right.new_tensor(upper), self.bounds[:, -1].clamp_min(1), self.scales, self.thresholds)
 
@@ -164,10 +166,10 @@ def _suggestions(found: ScoringInputs, scores: Scores, kind: str) -> Iterator[Es
         )
 
 
-def cautions(found: ScoringInputs, limit: int | None) -> tuple[str, ...]:
+def synbench_warnings(found: ScoringInputs, limit: int | None) -> tuple[str, ...]:
     """Return the sentences a reader must see beside the scores; ``limit`` is the one on encodings, where it cut them."""
     said = []
-    n, d, rank = found.n, found.features, int(found.seen["rank"].max())
+    n, d, rank = found.n, found.features, int(found.observed["rank"].max())
     if rank == 0:
         said.append(
             "COLLAPSED: all inputs of one class have the same code up to rounding, at every scale; no rule can be fitted, "

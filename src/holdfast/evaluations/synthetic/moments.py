@@ -30,8 +30,8 @@ class Pooled:
         own = torch.stack([labels > 0, labels < 0], 1).to(codes)
         count = own.sum(0)
         mean = own.T @ codes / count.clamp_min(1)[:, None]
-        apart = codes - own @ mean
-        return cls(count, mean, apart.T @ apart)
+        centred = codes - own @ mean
+        return cls(count, mean, centred.T @ centred)
 
     def __add__(self, other: Pooled) -> Pooled:
         """Return the moments of both."""

@@ -1,4 +1,4 @@
-"""What is seen of an encoder at one scale of the mixture: how well the robust rules do on its codes.
+"""What is observed of an encoder at one scale of the mixture: how well the robust rules do on its codes.
 
 A scale has a fresh train set, from which the rules are fitted, and a fresh test set. Both are drawn, encoded and forgotten
 batch by batch. Rules are also fitted on each half of the train set, to see what more samples would change.
@@ -69,8 +69,8 @@ class Probe(Observation):
         ``B c``; ``products``, shape (b, 2pe, 2pe), the mean products of all (c, B c), of which p is the slowest index; and
         ``rank``, shape (b,), of the whole set's covariance.
         """
-        seen = [self._scale(population, self.scales[row]) for row in rows]
-        return {name: torch.stack([one[name] for one in seen]) for name in seen[0]}
+        scales = [self._scale(population, self.scales[row]) for row in rows]
+        return {name: torch.stack([one[name] for one in scales]) for name in scales[0]}
 
     def _scale(self, population: Population, scale: float) -> Observed:
         mixture = Mixture(scale * direction(self.direction, population.encoder.domain.shape, population.run.seed))
@@ -115,13 +115,13 @@ def _encoded(
         inputs, labels = mixture.sample(noise, run.dtype)
         return {"codes": population.encode(placed(inputs, population.encoder.domain)), "labels": labels}
 
-    seen = run.batches(rows, work)
-    if not torch.isfinite(seen["codes"]).all():
+    drawn = run.batches(rows, work)
+    if not torch.isfinite(drawn["codes"]).all():
         raise HoldfastError(
             f"{population.encoder.name} returned NaN or infinite codes for Gaussian inputs of scale {stream[1]:g}, which "
             "leave its domain; check its weights and precision, or leave synbench out"
         )
-    return seen["codes"], seen["labels"]
+    return drawn["codes"], drawn["labels"]
 
 
 def placed(inputs: Pixels, domain: Domain) -> Pixels:

@@ -17,7 +17,7 @@ from holdfast.core.records import Findings
 from holdfast.core.run import Observed
 from holdfast.evaluations.synthetic.bayes import check_budgets
 from holdfast.evaluations.synthetic.curves import curves
-from holdfast.evaluations.synthetic.findings import ScoringInputs, cautions, estimates
+from holdfast.evaluations.synthetic.findings import ScoringInputs, estimates, synbench_warnings
 from holdfast.evaluations.synthetic.mixture import DIRECTIONS
 from holdfast.evaluations.synthetic.probe import Probe, features
 from holdfast.evaluations.synthetic.reference import SCALES
@@ -53,13 +53,12 @@ class SynBench(Evaluation):
     headline = ("mean_synbench_score_extrapolated", "mean_synbench_score")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(set(self.scales)) < 2 or min(self.scales) <= 0:
             raise HoldfastError(f"synbench needs two scales or more, all positive, got {self.scales}")
         for threshold in self.thresholds:
             if not 0.5 < threshold < 1:
                 raise HoldfastError(f"synbench thresholds are accuracies between 0.5 and 1, got {threshold:g}")
-        if not self.thresholds or not self.budgets:
-            raise HoldfastError("synbench needs at least one threshold and one budget")
         check_budgets(self.budgets)
         for value, known in ((self.direction, DIRECTIONS), (self.mode, MODES)):
             if value not in known:
@@ -77,12 +76,12 @@ class SynBench(Evaluation):
         return Probe(self.scales, self.budgets, self.samples, self.encodings, self.direction)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        seen = {name: values.double().cpu() for name, values in observed.items()}
+        observed = {name: values.double().cpu() for name, values in observed.items()}
         probe, d = self.observation(), features(population)
-        found = ScoringInputs(seen, self.scales, self.budgets, self.thresholds, self.mode, probe.drawn(d), d)
+        found = ScoringInputs(observed, self.scales, self.budgets, self.thresholds, self.mode, probe.drawn(d), d)
         return Findings(
             ids=(),  # no number belongs to one image
             estimates=estimates(found),
-            curves=curves(seen, self.scales, self.budgets, min(self.thresholds)),
-            warnings=cautions(found, self.encodings if found.n < probe.wanted(d) else None),
+            curves=curves(observed, self.scales, self.budgets, min(self.thresholds)),
+            warnings=synbench_warnings(found, self.encodings if found.n < probe.wanted(d) else None),
         )

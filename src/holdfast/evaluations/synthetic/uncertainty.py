@@ -29,20 +29,20 @@ EXTRAPOLATED = (-0.5, -0.5, 2.0)
 
 
 def score_covariance(
-    seen: Observed, scales: Sequence[float], thresholds: Sequence[float], n: int, parts: tuple[float, ...]
+    observed: Observed, scales: Sequence[float], thresholds: Sequence[float], n: int, parts: tuple[float, ...]
 ) -> Float[Tensor, "t e e"]:
     """Return the covariance over budgets of a combination of scores at each threshold.
 
     Args:
-        seen: what ``Probe`` saw of ``n`` test samples per scale.
+        observed: what ``Probe`` observed of ``n`` test samples per scale.
         scales: of the mixture.
         thresholds: of the scores.
         n: test samples per scale.
         parts: the weights of the scores under the rules of the first half, the second half and the whole train set.
     """
-    a, u = seen["right"], seen["bound"]
+    a, u = observed["right"], observed["bound"]
     means = torch.cat([a, u], 2).flatten(1)
-    spread = seen["products"] - means[:, :, None] * means[:, None, :]
+    spread = observed["products"] - means[:, :, None] * means[:, None, :]
     weights = a.new_tensor(parts)[:, None]
     found = []
     for threshold, best in zip(thresholds, area(*reference(scales), thresholds).tolist(), strict=True):

@@ -64,8 +64,8 @@ class _Found:
         score = torch.cat([self.score[rows], score], 1).gather(1, order)
         again = (index[:, 1:] == index[:, :-1]) & score[:, :-1].isfinite()
         score[:, 1:][again] = torch.inf
-        self.score[rows], place = score.topk(self.score.shape[1], largest=False)
-        self.index[rows] = index.gather(1, place)
+        self.score[rows], column = score.topk(self.score.shape[1], largest=False)
+        self.index[rows] = index.gather(1, column)
 
 
 def _draw(noise: Noise, n: int, count: int) -> Int[Tensor, "c"]:
@@ -93,8 +93,8 @@ def _search(points: Points, found: _Found, noise: Noise) -> None:
         for part in own.split(ROWS):
             score = torch.addmm(far.square().sum(1) / 2, points.tile(part), far.T, alpha=-1)
             score[part[:, None] == others[None, :]] = torch.inf
-            best, place = score.topk(min(found.score.shape[1], len(others)), largest=False)
-            found.add(part, best, others[place])
+            best, column = score.topk(min(found.score.shape[1], len(others)), largest=False)
+            found.add(part, best, others[column])
 
 
 def _homes(points: Points, centres: Float[Tensor, "c d"]) -> Int[Tensor, "n"]:

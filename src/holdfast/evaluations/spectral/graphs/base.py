@@ -26,7 +26,7 @@ class GraphConstruction(ABC):
         return points
 
     def remark(self, inputs: Points) -> str:
-        """Return what cannot be done to ``inputs`` as asked, in one sentence; empty if nothing."""
+        """Return what cannot be done to ``inputs`` as the settings say, in one sentence; empty if nothing."""
         return ""
 
     @abstractmethod

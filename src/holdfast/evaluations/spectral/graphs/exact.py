@@ -81,9 +81,9 @@ def _shortlist(
         part = slice(start, min(start + COLUMNS, len(points)))
         score = torch.addmm(half[part], own, points.tile(part).T, alpha=-1)
         _blind(score, rows, start)
-        best, place = score.topk(min(count, score.shape[1]), largest=False)
+        best, column = score.topk(min(count, score.shape[1]), largest=False)
         values, order = torch.cat([values, best], 1).sort(dim=1, stable=True)
-        index = torch.cat([index, place + start], 1).gather(1, order)[:, :count]
+        index = torch.cat([index, column + start], 1).gather(1, order)[:, :count]
         values = values[:, :count]
     return values, index
 
