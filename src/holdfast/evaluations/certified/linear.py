@@ -33,7 +33,7 @@ from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.findings import alarm, counted, series, share_beyond, verdict, witness_of
-from holdfast.evaluations.certified.head import POOL, Classifier, margins, trained
+from holdfast.evaluations.certified.head import POOL, Classifier, LinearHead, margins
 from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, bounded, norm
 from holdfast.evaluations.certified.radius_bounds import INSIDE, certified_radii, cross_check, nearest_confusion
@@ -66,13 +66,16 @@ class Linear(Observation):
     version = 3
     uses_labels = True
 
+    def fits(self) -> tuple[LinearHead]:
+        return (LinearHead(self.anchors),)
+
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         bounded(population, self.neurons)  # says why not, labels or none
         seen = {name: torch.full((len(rows),), torch.nan).double() for name in SEEN}
-        head, labels = trained(population, self.anchors, self.neurons), population.images.labels
+        head, labels = population.learned(*self.fits()), population.images.labels
         if head is None or labels is None:
             return seen
         places = head.places(torch.as_tensor(labels).to(head.classes.device)[list(rows)])
@@ -233,7 +236,7 @@ class LinearRadius(Evaluation):
     def _witness(self, population: Population, rows: Sequence[int], seen: Observed) -> dict[str, str]:
         """Return the first contradiction, found once more."""
         wrong = (seen["refuted"] == 1).nonzero()[:, 0].tolist()
-        head, labels = trained(population, self.anchors, self.neurons) if wrong else None, population.images.labels
+        head, labels = population.learned(LinearHead(self.anchors)) if wrong else None, population.images.labels
         if head is None or labels is None:
             return {}
         row = rows[wrong[0]]
