@@ -239,7 +239,8 @@ def test_what_is_learned_is_named(evaluation: Evaluation, monkeypatch: pytest.Mo
     monkeypatch.setattr(Population, "learned", noted)
     evaluation(builtin(), digits(COUNT), Run(precision="float64"))
     assert asked == set(learning(evaluation))
-    for what in (evaluation, *parts(evaluation.observation())):
+    asking: tuple[Evaluation | Observation, ...] = (evaluation, *parts(evaluation.observation()))
+    for what in asking:
         assert what.uses_labels or not any(fit.uses_labels for fit in what.fits())
 
 
@@ -248,7 +249,7 @@ def test_whatever_decides_a_number_is_in_its_key(evaluation: Evaluation) -> None
     encoder, images, run = builtin(), digits(COUNT), Run()
     unlabelled = Images(images.pixels(range(COUNT)), images.ids)
     key = key_of(evaluation, encoder, images, run)
-    observed = parts(evaluation.observation())
+    made: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *learning(evaluation))
     labelled = any(what.uses_labels for what in pieces(evaluation))
     assert (key_of(evaluation, encoder, unlabelled, run) != key) == labelled
     assert key_of(evaluation, encoder, images[list(range(COUNT))[::-1]], run) != key
@@ -256,7 +257,7 @@ def test_whatever_decides_a_number_is_in_its_key(evaluation: Evaluation) -> None
         assert key_of(evaluation, encoder, images, other) != key
     for same in (Run(batch_size=3), Run(attack_seed=0)):
         assert key_of(evaluation, encoder, images, same) == key
-    for part in (*observed, *learning(evaluation)):
+    for part in made:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(part), "version", part.version + 1)
             assert key_of(evaluation, encoder, images, run) != key, part

