@@ -23,7 +23,8 @@ from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.request import attack_fields
 from holdfast.execution.store import key_of
-from holdfast.protocol.evaluation import Evaluation, parts, pieces
+from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces
+from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
 from tests.samples import builtin
@@ -231,11 +232,28 @@ def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
 
 
 @every
+def test_what_is_learned_is_named(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a run would learn it in every worker, and keep it nowhere."""
+    asked, learned = set[Fit[Any]](), Population.learned
+
+    def noted(population: Population, fit: Fit[Any]) -> Any:
+        asked.add(fit)
+        return learned(population, fit)
+
+    monkeypatch.setattr(Population, "learned", noted)
+    evaluation(builtin(), digits(COUNT), Run(precision="float64"))
+    assert asked == set(learning(evaluation))
+    asking: tuple[Evaluation | Observation, ...] = (evaluation, *parts(evaluation.observation()))
+    for what in asking:
+        assert what.uses_labels or not any(fit.uses_labels for fit in what.fits())
+
+
+@every
 def test_whatever_decides_a_number_is_in_its_key(evaluation: Evaluation) -> None:
     encoder, images, run = builtin(), digits(COUNT), Run()
     unlabelled = Images(images.pixels(range(COUNT)), images.ids)
     key = key_of(evaluation, encoder, images, run)
-    observed = parts(evaluation.observation())
+    made: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *learning(evaluation))
     labelled = any(what.uses_labels for what in pieces(evaluation))
     assert (key_of(evaluation, encoder, unlabelled, run) != key) == labelled
     assert key_of(evaluation, encoder, images[list(range(COUNT))[::-1]], run) != key
@@ -243,7 +261,7 @@ def test_whatever_decides_a_number_is_in_its_key(evaluation: Evaluation) -> None
         assert key_of(evaluation, encoder, images, other) != key
     for same in (Run(batch_size=3), Run(attack_seed=0)):
         assert key_of(evaluation, encoder, images, same) == key
-    for part in observed:
+    for part in made:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(part), "version", part.version + 1)
             assert key_of(evaluation, encoder, images, run) != key, part

@@ -26,6 +26,8 @@ class Divergence(ABC):
     name: ClassVar[str]
     smooth: ClassVar[bool] = True
     """Whether gradients say anything; attacks on one that is not climb ``l2`` instead."""
+    learns: ClassVar[bool] = False
+    """Whether it must be fitted to clean codes, of which it takes a matrix (``Linear``)."""
 
     def __str__(self) -> str:
         return spell(self)
@@ -131,6 +133,7 @@ class Whitened(Divergence):
 
     floor: float = 1e-6
     name = "whitened"
+    learns = True
 
     def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         raise HoldfastError("the whitened divergence must first be fitted: Whitened().fit(clean codes)")

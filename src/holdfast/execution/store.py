@@ -6,6 +6,7 @@ rewritten in place, and whatever cannot be read back exactly (truncated, damaged
     run.json                          what was asked for, last
     results/EVALUATION-ENCODER-KEY.json
     failures/EVALUATION-ENCODER.json
+    fits/FIT-KEY/CHECKSUM.safetensors
     shards/OBSERVATION-KEY/CHECKSUM.safetensors
 
 A shard says which samples it holds, so that a later run may cut its work differently and still use it: neither batch
@@ -33,6 +34,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Failure, Record, Result
 from holdfast.core.run import Observed, Run
 from holdfast.protocol.evaluation import Evaluation, circumstances, parts, settings
+from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 
 Kept = TypeVar("Kept", Result, Failure)
@@ -67,10 +69,13 @@ class Key(Record):
         return "-".join(filter(None, (self.kind, _plain(self.name), self.digest)))
 
 
-def key_of(what: Evaluation | Observation, encoder: Encoder, images: Images, run: Run) -> Key:
+def key_of(what: Evaluation | Observation | Fit[Any], encoder: Encoder, images: Images, run: Run) -> Key:
     """Return what identifies ``what`` of this encoder on these images; an evaluation also by what it is made from."""
     seen = parts(what.observation()) if isinstance(what, Evaluation) else ()
-    made = {"observed": [key_of(part, encoder, images, run).digest for part in seen]} if seen else {}
+    made: dict[str, Any] = {"observed": [key_of(part, encoder, images, run).digest for part in seen]} if seen else {}
+    # What is learned follows from the settings, but for its version; results older than fits hold the first of each.
+    learned = {} if isinstance(what, Fit) else {fit.name: fit.version for fit in what.fits() if fit.version > 1}
+    made |= {"learned": learned} if learned else {}
     return Key(
         kind=what.name,
         version=what.version,
@@ -137,11 +142,9 @@ class Store:
 
     def keep(self, key: Key, ids: Sequence[str], observed: Observed) -> None:
         """Keep what was ``observed`` of the samples ``ids`` (tensors whose first axis runs over them)."""
-        # Cloned because tensors that share memory are refused.
-        tensors = {name: values.detach().cpu().contiguous().clone() for name, values in observed.items()}
+        tensors = dict(observed)
         tensors[IDS] = torch.frombuffer(bytearray(json.dumps(list(ids)).encode()), dtype=torch.uint8)
-        content = safetensors.torch.save(tensors)
-        self._write(self._shards(key) / f"{checksum(content)}.safetensors", content)
+        self._save(self._shards(key), tensors)
 
     def observed(self, key: Key, ids: Sequence[str]) -> tuple[list[str], Observed]:
         """Return which of ``ids`` were observed, in their order, and what was seen of them, row by row."""
@@ -156,16 +159,29 @@ class Store:
         tensors = parts[0] if have else {}
         return have, {name: torch.cat([part[name] for part in parts])[order] for name in tensors}
 
+    def learned(self, key: Key) -> Observed | None:
+        """Return what was learned under ``key``, or None if that is missing or damaged."""
+        return next(_intact(self._fits(key)), None)
+
+    def keep_learned(self, key: Key, learned: Observed) -> None:
+        """Keep what was ``learned``."""
+        self._save(self._fits(key), learned)
+
     def _held(self, key: Key) -> Iterator[tuple[list[str], Observed]]:
-        for path in sorted(self._shards(key).glob("*.safetensors")):
-            with suppress(OSError):
-                content = path.read_bytes()
-                if checksum(content) == path.stem:
-                    tensors = safetensors.torch.load(content)
-                    yield json.loads(tensors.pop(IDS).numpy().tobytes()), tensors
+        for tensors in _intact(self._shards(key)):
+            yield json.loads(tensors.pop(IDS).numpy().tobytes()), tensors
 
     def _shards(self, key: Key) -> Path:
         return self.folder / "shards" / key.stem
+
+    def _fits(self, key: Key) -> Path:
+        return self.folder / "fits" / key.stem
+
+    def _save(self, folder: Path, tensors: Observed) -> None:
+        # Cloned because tensors that share memory are refused.
+        own = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
+        content = safetensors.torch.save(own)
+        self._write(folder / f"{checksum(content)}.safetensors", content)
 
     def _write(self, path: Path, content: bytes) -> None:
         partial = path.with_name(f".{path.name}.{os.getpid()}")
@@ -184,6 +200,15 @@ class Store:
         finally:
             with suppress(OSError):
                 partial.unlink()
+
+
+def _intact(folder: Path) -> Iterator[Observed]:
+    """Yield the tensors of each file in ``folder`` that reads back as it was written."""
+    for path in sorted(folder.glob("*.safetensors")):
+        with suppress(OSError):
+            content = path.read_bytes()
+            if checksum(content) == path.stem:
+                yield safetensors.torch.load(content)
 
 
 def _cell(result: Result) -> tuple[object, ...]:

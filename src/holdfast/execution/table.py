@@ -1,7 +1,8 @@
 """Fill the table of encoders and evaluations, cell by cell, keeping every piece of finished work.
 
-Per encoder: is it fit to be measured, its clean codes, then each distinct observation once (evaluations that ask for an
-equal one share it): a first shard of all, from which the time left is known, then the rest, then the conclusions.
+Per encoder: is it fit to be measured, its clean codes, what is learned from them (the fits that evaluations name), then
+each distinct observation once (evaluations that ask for an equal one share it): a first shard of all, from which the
+time left is known, then the rest, then the conclusions.
 Whatever the store already holds is not computed again.
 """
 
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
+from typing import Any
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
@@ -27,7 +29,8 @@ from holdfast.execution.provenance import provenance
 from holdfast.execution.shards import CleanCodes, compute, observe
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.work import Forecast, operations
-from holdfast.protocol.evaluation import Evaluation, parts, pieces
+from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces
+from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
 
@@ -133,6 +136,9 @@ class _Table:
                 raise HoldfastError(problem)
             codes = self.observe(CleanCodes(), population, range(len(images)), "codes")["codes"]
             population = Population(population.encoder, images, self.run, codes)
+            fits = dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation))
+            known = {fit: self.learn(fit, population) for fit in fits}
+            population = Population(population.encoder, images, self.run, codes, known)
             groups: dict[Observation, list[Evaluation]] = {}
             for evaluation in missing:
                 groups.setdefault(evaluation.observation(), []).append(evaluation)
@@ -140,6 +146,26 @@ class _Table:
             for observation, group in measured:
                 with self.failing(encoder, images.name, group):
                     self.conclude(population, observation, group)
+
+    def learn(self, fit: Fit[Any], population: Population) -> Observed | Exception:
+        """Return what ``fit`` learns, or why it could not: that fails the cells that ask for it, and no others."""
+        encoder, piece, since = population.encoder, (population.encoder.name, fit), monotonic()
+        key = key_of(fit, encoder, population.images, self.run)
+        try:
+            learned = self.store.learned(key)
+            if learned is None:
+                self.tell(f"{encoder.name}: learning {fit.name.replace('-', ' ')}", self.forecast.seconds(piece, 1))
+                learned = {name: values.cpu() for name, values in fit.learn(population).items()}
+                self.store.keep_learned(key, learned)
+                self.forecast.tell(piece, 1, monotonic() - since, 1, 1)
+        except StoreError:
+            raise
+        except Exception as error:
+            log.debug("%s: %s could not be learned", encoder.name, fit.name, exc_info=True)
+            return error
+        finally:
+            self.forecast.drop(piece)
+        return learned
 
     def measure(self, population: Population, observation: Observation, group: Sequence[Evaluation]) -> bool:
         """Compute the first shard of each piece, so that the time left is known early; say whether that went well.

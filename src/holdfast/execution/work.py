@@ -14,10 +14,11 @@ from torch.utils.flop_counter import flop_registry
 
 from holdfast.core.encoder import Encoder
 from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 
-Piece = tuple[str, Observation | Evaluation]
-"""An encoder's name, and what is observed of it or concluded about it."""
+Piece = tuple[str, Observation | Evaluation | Fit[Any]]
+"""An encoder's name, and what is learned or observed of it or concluded about it."""
 
 
 def operations(encoder: Encoder) -> int:
@@ -64,7 +65,7 @@ class Forecast:
     measured: dict[Piece, list[tuple[int, float]]] = field(default_factory=dict)
     waiting: dict[Piece, int] = field(default_factory=dict)
     """How many rows of each piece are to be done."""
-    totals: dict[Observation | Evaluation, int] = field(default_factory=dict)
+    totals: dict[Observation | Evaluation | Fit[Any], int] = field(default_factory=dict)
     """How many rows there are of what was begun for some encoder."""
 
     def expect(self, piece: Piece) -> None:
@@ -100,10 +101,10 @@ class Forecast:
 
     def _left(self, piece: Piece, rows: int) -> float:
         found = self.seconds(piece, self.totals.get(piece[1], 1) if rows < 0 else rows)
-        # Nothing is known of conclusions before the end; most are short beside what they conclude from.
-        return (0.0 if isinstance(piece[1], Evaluation) else inf) if found is None else found
+        # Nothing is known of fits and conclusions before their end; most are short beside what is observed.
+        return (inf if isinstance(piece[1], Observation) else 0.0) if found is None else found
 
     def _pace(self, piece: Piece) -> float:
-        # The first rows bear what is set up once (a fit, a traced graph), so later ones speak for the rest.
+        # The first rows bear what is set up once (a traced graph), so later ones speak for the rest.
         timed = self.measured[piece][1:] or self.measured[piece]
         return sum(seconds for _, seconds in timed) / sum(rows for rows, _ in timed)

@@ -13,6 +13,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Findings, Picture, Result
 from holdfast.core.run import Observed, Run
 from holdfast.core.settings import READERS
+from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.observation import Joint, Observation, SharedSettings
 from holdfast.protocol.population import Population
 
@@ -44,6 +45,13 @@ class Evaluation(ABC):
                 parts = tuple(READERS[kind](part) if isinstance(part, str) else part for part in value)
                 object.__setattr__(self, field.name, parts)
             refuse_empty(f"{self.name}.{field.name}", value, field.default)
+
+    def fits(self) -> tuple[Fit[Any], ...]:
+        """Return what ``conclude`` and ``illustrate`` ask of ``population.learned`` beside the observation's fits.
+
+        By default what the divergences among the settings learn.
+        """
+        return whitenings(self)
 
     @abstractmethod
     def observation(self) -> Observation:
@@ -82,7 +90,7 @@ class Evaluation(ABC):
         )
 
 
-def settings(thing: Evaluation | Observation) -> dict[str, Any]:
+def settings(thing: Evaluation | Observation | Fit[Any]) -> dict[str, Any]:
     """Return the fields of ``thing`` as JSON values, settings objects in their text form, shared settings one by one."""
     values = {field.name: getattr(thing, field.name) for field in fields(thing)}
     shared = [value for value in values.values() if isinstance(value, SharedSettings)]
@@ -98,7 +106,7 @@ def protocol(evaluation: Evaluation, images: Images, run: Run) -> dict[str, Any]
     return own
 
 
-def circumstances(what: Evaluation | Observation, images: Images, run: Run) -> dict[str, Any]:
+def circumstances(what: Evaluation | Observation | Fit[Any], images: Images, run: Run) -> dict[str, Any]:
     """Return what decides the numbers of ``what`` beside its settings, where it departs from the usual.
 
     Results stored before there were such circumstances keep their keys.
@@ -117,9 +125,14 @@ def parts(observation: Observation) -> tuple[Observation, ...]:
     )
 
 
-def pieces(evaluation: Evaluation) -> tuple[Evaluation | Observation, ...]:
-    """Return ``evaluation`` and the observations it is concluded from."""
-    return (evaluation, *parts(evaluation.observation()))
+def learning(evaluation: Evaluation) -> tuple[Fit[Any], ...]:
+    """Return what must be learned for ``evaluation``, each once: by its observations and by itself."""
+    return tuple(dict.fromkeys((*evaluation.observation().fits(), *evaluation.fits())))
+
+
+def pieces(evaluation: Evaluation) -> tuple[Evaluation | Observation | Fit[Any], ...]:
+    """Return ``evaluation``, the observations it is concluded from and what is learned for both."""
+    return (evaluation, *parts(evaluation.observation()), *learning(evaluation))
 
 
 def _plain(value: Any) -> Any:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 from holdfast.core.run import Observed
+from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.population import Population
 
 
@@ -25,6 +26,10 @@ class Observation(ABC):
     """Raised whenever the numbers change."""
     uses_labels: ClassVar[bool] = False
     """Whether ``observe`` looks at labels, which are then part of its key."""
+
+    def fits(self) -> tuple[Fit[Any], ...]:
+        """Return what is asked of ``population.learned``; by default what the divergences among the settings learn."""
+        return whitenings(self)
 
     @abstractmethod
     def rows(self, population: Population) -> list[int]:
@@ -51,6 +56,9 @@ class Joint(Observation):
     parts: tuple[Observation, ...]
     name = "joint"
     version = 1
+
+    def fits(self) -> tuple[Fit[Any], ...]:
+        return tuple(dict.fromkeys(fit for part in self.parts for fit in part.fits()))
 
     def rows(self, population: Population) -> list[int]:
         first, *others = (part.rows(population) for part in self.parts)

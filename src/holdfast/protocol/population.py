@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -15,17 +16,38 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed
 from holdfast.core.records import EncoderInfo, ImagesInfo
-from holdfast.core.run import Run
+from holdfast.core.run import Observed, Run
 from holdfast.objectives.base import AttackContext
+from holdfast.protocol.fits import Fit, Learned, Whitening
 
 
 class Population:
-    """The images of a run together with their clean codes, on the run's device and in its precision."""
+    """The images of a run together with their clean codes, on the run's device and in its precision.
 
-    def __init__(self, encoder: Encoder, images: Images, run: Run, codes: Codes | None = None) -> None:
+    Args:
+        encoder: is measured.
+        images: on these.
+        run: seed, device, precision and batch size.
+        codes: of all images, if they are known already.
+        known: what was learned already, or why it could not be; the rest is learned when it is first asked for.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        images: Images,
+        run: Run,
+        codes: Codes | None = None,
+        known: Mapping[Fit[Any], Observed | Exception] | None = None,
+    ) -> None:
         self.encoder, self.images, self.run = encoder.to(run.device, run.dtype), images, run
         self._codes = codes
-        self._fitted: dict[Divergence, Divergence] = {}
+        self._known, self._restored = dict(known or {}), dict[Fit[Any], Any]()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Hand a worker what was learned, but not what each process makes of it."""
+        state = {name: value for name, value in vars(self).items() if name != "double"}
+        return {**state, "_restored": {}}
 
     @cached_property
     def codes(self) -> Float[Tensor, "n d"]:
@@ -71,11 +93,28 @@ class Population:
         noise = self.run.noise([self.images.ids[row] for row in rows])
         return AttackContext(self.encoder, pixels, noise, None if targets is None else self.pixels(targets), rivals)
 
+    def learned(self, fit: Fit[Learned]) -> Learned:
+        """Return what ``fit`` learns from these images and codes, learned once.
+
+        Raises:
+            Exception: it could not be learned; everyone who asks is told why.
+        """
+        if fit not in self._restored:
+            found = self._known[fit] if fit in self._known else fit.learn(self)
+            if isinstance(found, Exception):
+                raise found
+            self._known[fit], self._restored[fit] = found, fit.restore(self, found)
+        restored: Learned = self._restored[fit]
+        return restored
+
     def fitted(self, divergence: Divergence) -> Divergence:
         """Return ``divergence`` with what it learns from these clean codes, learned once."""
-        if divergence not in self._fitted:
-            self._fitted[divergence] = divergence.fit(self.codes)
-        return self._fitted[divergence]
+        return self.learned(Whitening(divergence)) if divergence.learns else divergence
+
+    @cached_property
+    def double(self) -> Encoder:
+        """The encoder in float64, where the last word on a certificate is spoken."""
+        return self.encoder.to(self.run.device, torch.float64)
 
     def encode(self, pixels: Pixels) -> Codes:
         """Return the codes of ``pixels``, on this run's device."""

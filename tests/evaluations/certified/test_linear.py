@@ -21,7 +21,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.records import Claim
 from holdfast.core.run import Run
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.head import classifier, margins, trained
+from holdfast.evaluations.certified.head import LinearHead, classifier, margins
 from holdfast.evaluations.certified.linear import UNDEFINED, UNLABELLED, Linear, LinearRadius, separate_radii
 from holdfast.evaluations.certified.linear_bounds import lower_bounds
 from holdfast.evaluations.certified.pairs import unit_ball
@@ -51,7 +51,7 @@ def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
     encoder, images, weight = linear_case()
     generator = torch.Generator().manual_seed(3)
     head, bias = torch.randn(4, 5, generator=generator).double(), torch.zeros(4).double()
-    told = classifier(encoder, head, bias, torch.arange(4), 10)
+    told = classifier(encoder, head, bias, torch.arange(4))
     x = images.pixels(range(12)).double()
     slope = head @ weight.double()
     logits = x.flatten(1) @ slope.T
@@ -78,7 +78,7 @@ def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
 def test_bounding_logits_one_by_one_gives_less() -> None:
     images = labelled()
     population = Population(builtin(), images, Run(precision="float64"))
-    told = trained(population, 8, 1000)
+    told = population.learned(LinearHead(8))
     assert told is not None
     x = population.pixels(range(20))
     places = told.places(torch.as_tensor(images.labels)[:20])
@@ -124,7 +124,7 @@ def test_the_head_is_logistic_regression_on_images_that_are_not_measured(classes
 
     images = labelled(classes=classes)
     population = Population(builtin(), images, Run(precision="float64"))
-    told = trained(population, 20, 1000)
+    told = population.learned(LinearHead(20))
     assert told is not None
     rows = sorted(set(range(60)) - set(population.choose(20)))
     codes, labels = population.codes, torch.as_tensor(images.labels)
@@ -182,7 +182,7 @@ def test_published_heads_are_understated_by_separate_bounds(reference: Path, nam
     head = whole.module[-1]
     assert isinstance(head, nn.Linear)
     encoder = Encoder(whole.module[:-1], name, whole.domain)
-    told = classifier(encoder, head.weight, head.bias, torch.arange(10), 50_000)
+    told = classifier(encoder, head.weight, head.bias, torch.arange(10))
     shelf = np.load(reference / "images" / "mnist_test.npz")
     x = torch.tensor(shelf["images"][:60]).double() / 255
     labels = torch.tensor(shelf["labels"][:60]).long()

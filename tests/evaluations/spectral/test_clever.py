@@ -140,7 +140,6 @@ def test_random_and_guided_images_are_both_printed():
 
 
 def test_guided_images_have_the_largest_node_scores():
-    from holdfast.evaluations.spectral.population import scores_of
     from holdfast.evaluations.spectral.spade import Spectral
 
     population = Population(builtin(), digits(60), RUN)
@@ -150,13 +149,7 @@ def test_guided_images_have_the_largest_node_scores():
     scores = Spectral(k=4, subsets=0)(builtin(), digits(60), RUN).series
     node = next(s.values for s in scores if s.conditions.get("vectors") == "10")
     assert worst == np.argsort(-np.array(node), kind="stable")[:5].tolist()
-    assert scores_of(population, evaluation_asked(evaluation)).rows == list(range(60))
-
-
-def evaluation_asked(evaluation: Clever):
-    from holdfast.evaluations.spectral.population import SpectralSettings
-
-    return SpectralSettings(evaluation.k, evaluation.graph, "none", evaluation.samples)
+    assert population.learned(*evaluation.observation().fits()).rows == list(range(60))
 
 
 def test_copies_have_no_margin():

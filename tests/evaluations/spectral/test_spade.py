@@ -23,7 +23,7 @@ from holdfast.evaluations.spectral.analysis import spade
 from holdfast.evaluations.spectral.graph_pair import checked, draw
 from holdfast.evaluations.spectral.graphs import KNN, PCA
 from holdfast.evaluations.spectral.points import points
-from holdfast.evaluations.spectral.population import SpectralSettings, scores_of
+from holdfast.evaluations.spectral.population import SpectralFit
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.evaluations.spectral.stability import Subsets, baselines, noise, numbers, projection, subsets
 from holdfast.protocol.population import Population
@@ -179,9 +179,9 @@ def test_too_few_images_are_named():
 
 def test_scores_are_computed_once_per_population():
     population = Population(builtin(), digits(60), Run())
-    asked = SpectralSettings(5, KNN(), "none", 60)
-    assert scores_of(population, asked) is scores_of(population, asked)
-    assert scores_of(population, asked) is not scores_of(Population(builtin(), digits(60), Run()), asked)
+    asked = SpectralFit(5, KNN(), "none", 60)
+    assert population.learned(asked) is population.learned(asked)
+    assert population.learned(asked) is not Population(builtin(), digits(60), Run()).learned(asked)
 
 
 def test_bytes_stay_bytes():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 import torch
@@ -10,9 +11,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.tracing import trace
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.noise import Noise
-from holdfast.evaluations.certified.pairs import Pairs, traced
+from holdfast.core.run import Observed
+from holdfast.evaluations.certified.pairs import Pairs
+from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 
 TRAINING, POOL = 10_000, 1000
@@ -44,27 +48,39 @@ class Classifier:
         return (places >= 0) & ((logits >= own).sum(1) == 1)
 
 
-def trained(population: Population, held_out: int, neurons: int) -> Classifier | None:
-    """Return a head on the clean codes of all but the ``held_out`` first images, by logistic regression.
+@final
+@dataclass(frozen=True)
+class LinearHead(Fit[Classifier | None]):
+    """A head on the clean codes of all but the ``held_out`` first images, by logistic regression.
 
     None without labels, or where the images left show fewer than two classes.
     """
-    labels = population.images.labels
-    rows = population.shuffled[held_out : held_out + TRAINING].tolist()
-    if labels is None or len(set(torch.as_tensor(labels)[rows].tolist())) < 2:
-        return None
-    from sklearn.linear_model import LogisticRegression
 
-    codes = population.codes[rows].double().cpu()
-    centre, spread = codes.mean(0), codes.std(0).clamp_min(1e-9)
-    fit = LogisticRegression(tol=1e-9, max_iter=5000).fit(
-        ((codes - centre) / spread).numpy(), np.asarray(torch.as_tensor(labels)[rows])
-    )
-    weight, bias = torch.tensor(fit.coef_) / spread, torch.tensor(fit.intercept_)
-    bias = bias - weight @ centre
-    if len(weight) == 1:  # two classes share one row
-        weight, bias = torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
-    return classifier(population.encoder, weight, bias, torch.tensor(fit.classes_), neurons, population.run.device)
+    held_out: int
+    name = "linear-head"
+    version = 1
+    uses_labels = True
+
+    def learn(self, population: Population) -> Observed:
+        labels = population.images.labels
+        rows = population.shuffled[self.held_out : self.held_out + TRAINING].tolist()
+        if labels is None or len(set(torch.as_tensor(labels)[rows].tolist())) < 2:
+            return {}
+        from sklearn.linear_model import LogisticRegression
+
+        codes = population.codes[rows].double().cpu()
+        centre, spread = codes.mean(0), codes.std(0).clamp_min(1e-9)
+        fit = LogisticRegression(tol=1e-9, max_iter=5000).fit(
+            ((codes - centre) / spread).numpy(), np.asarray(torch.as_tensor(labels)[rows])
+        )
+        weight, bias = torch.tensor(fit.coef_) / spread, torch.tensor(fit.intercept_)
+        bias = bias - weight @ centre
+        if len(weight) == 1:  # two classes share one row
+            weight, bias = torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
+        return {"weight": weight, "bias": bias, "classes": torch.tensor(fit.classes_)}
+
+    def restore(self, population: Population, learned: Observed) -> Classifier | None:
+        return classifier(population.double, **learned, device=population.run.device) if learned else None
 
 
 def classifier(
@@ -72,7 +88,6 @@ def classifier(
     weight: Float[Tensor, "c d"],
     bias: Float[Tensor, "c"],
     classes: Int[Tensor, "c"],
-    neurons: int,
     device: str = "cpu",
 ) -> Classifier:
     """Return ``encoder`` with the head ``weight . f + bias``."""
@@ -80,7 +95,7 @@ def classifier(
     head.load_state_dict({"weight": weight, "bias": bias})
     double = encoder.to(device, torch.float64)
     whole = Encoder(nn.Sequential(double.module, head.to(device)).eval(), encoder.name, encoder.domain)
-    return Classifier(whole, traced(whole, neurons, device), classes.to(device))
+    return Classifier(whole, trace(whole, torch.float64, device), classes.to(device))
 
 
 def margins(

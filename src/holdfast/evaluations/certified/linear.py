@@ -34,7 +34,7 @@ from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CrossCheck, findings, series, survival_curves
-from holdfast.evaluations.certified.head import POOL, Classifier, margins, trained
+from holdfast.evaluations.certified.head import POOL, Classifier, LinearHead, margins
 from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, bounded, unit_ball
 from holdfast.evaluations.certified.radius_bounds import INSIDE, certified_radii, cross_check, nearest_confusion
@@ -65,14 +65,16 @@ class Linear(Observation):
     version = 3
     uses_labels = True
 
+    def fits(self) -> tuple[LinearHead]:
+        return (LinearHead(self.certification.anchors),)
+
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.anchors)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         bounded(population, self.certification.neurons)  # says why not, labels or none
         observed = {name: torch.full((len(rows),), torch.nan).double() for name in OBSERVED}
-        head = trained(population, self.certification.anchors, self.certification.neurons)
-        labels = population.images.labels
+        head, labels = population.learned(*self.fits()), population.images.labels
         if head is None or labels is None:
             return observed
         places = head.places(torch.as_tensor(labels).to(head.classes.device)[list(rows)])
@@ -218,7 +220,7 @@ class LinearRadius(Evaluation):
 
     def _witness(self, population: Population, rows: Sequence[int], image: int) -> dict[str, str]:
         row, labels = rows[image], torch.as_tensor(population.images.labels)
-        head = trained(population, self.anchors, self.neurons)
+        head = population.learned(LinearHead(self.anchors))
         assert head is not None, "nothing is certified without labels"
         places = head.places(labels.to(head.classes.device)[[row]])
         name, pool = population.images.ids[row], population.pixels(population.shuffled[:POOL].tolist()).double()

@@ -87,9 +87,8 @@ def image_pairs(
     Raises:
         HoldfastError: the encoder cannot be bounded, or has more entries than ``neurons``.
     """
-    device, names = population.run.device, population.images.ids
+    names, encoder = population.images.ids, population.double
     graph = bounded(population, neurons)
-    encoder = population.encoder.to(device, torch.float64)
     anchors = population.pixels(rows).double()
     if negatives is None:
         chosen = population.others(rows, count)

@@ -24,7 +24,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.run import Observed
 from holdfast.evaluations.spectral.graph_pair import TooFewSamplesError
 from holdfast.evaluations.spectral.graphs.base import GraphConstruction
-from holdfast.evaluations.spectral.population import SpectralSettings, scores_of
+from holdfast.evaluations.spectral.population import SpectralFit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
@@ -54,6 +54,9 @@ class Gradients(Observation):
     name = "gradients"
     version = 1
 
+    def fits(self) -> tuple[SpectralFit, ...]:
+        return (SpectralFit(self.k, self.graph, "none", self.samples),) if self.guided else ()
+
     def rows(self, population: Population) -> list[int]:
         return sorted({*population.choose(self.random), *self.worst(population)[0]})
 
@@ -62,7 +65,7 @@ class Gradients(Observation):
         if not self.guided:
             return [], ""
         try:
-            scores = scores_of(population, SpectralSettings(self.k, self.graph, "none", self.samples))
+            scores = population.learned(*self.fits())
         except TooFewSamplesError as error:
             return [], str(error)
         nodes = torch.from_numpy(scores.found.node_scores()).nan_to_num(nan=-torch.inf)

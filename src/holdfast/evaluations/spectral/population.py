@@ -1,10 +1,10 @@
-"""The spectral scores of a run's images, computed once for all evaluations that ask."""
+"""The spectral scores of a run's images, learned once for all evaluations that ask."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from weakref import WeakKeyDictionary
+from typing import final
 
 import numpy as np
 import torch
@@ -12,23 +12,16 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from holdfast.core.images import Images
+from holdfast.core.run import Observed
 from holdfast.evaluations.spectral.analysis import Spade, scored
 from holdfast.evaluations.spectral.graph_pair import GraphPair, checked, draw
 from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.points import Points
+from holdfast.evaluations.spectral.stored import spade_of, tensors_of
+from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 
 BATCH = 256
-
-
-@dataclass(frozen=True)
-class SpectralSettings:
-    """Which graphs are drawn of a population."""
-
-    k: int
-    manifold: GraphConstruction
-    repair: str
-    samples: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,31 +38,45 @@ class SpectralScores:
     """Which of ``rows`` comes first, second ... in the ids' order."""
 
 
-_known: WeakKeyDictionary[Population, dict[SpectralSettings, SpectralScores]] = WeakKeyDictionary()
+@final
+@dataclass(frozen=True)
+class SpectralFit(Fit[SpectralScores]):
+    """The graphs and scores of up to ``samples`` randomly chosen images.
 
-
-def scores_of(population: Population, asked: SpectralSettings) -> SpectralScores:
-    """Return the scores of up to ``asked.samples`` randomly chosen images.
-
-    Raises:
-        HoldfastError: there are too few images for ``asked.k``, or all have the same code.
+    Learning raises HoldfastError if there are too few images for ``k``, or all have the same code.
     """
-    kept = _known.setdefault(population, {})
-    if asked not in kept:
-        kept[asked] = _scores(population, asked)
-    return kept[asked]
+
+    k: int
+    manifold: GraphConstruction
+    repair: str
+    samples: int
+    name = "spectral-scores"
+    version = 1
+
+    def learn(self, population: Population) -> Observed:
+        _, ordered = self._order(population)
+        x, y = _points(population, ordered)
+        seed = population.run.seed
+        return tensors_of(scored(draw(x, y, self.k, self.manifold, self.repair, seed), seed))
+
+    def restore(self, population: Population, learned: Observed) -> SpectralScores:
+        order, ordered = self._order(population)
+        found, (x, y) = spade_of(learned), _points(population, ordered)
+        graphs = found.graphs
+        renamed = replace(found, graphs=graphs.renamed(order))
+        return SpectralScores(x, y, graphs, renamed, population.choose(self.samples), order)
+
+    def _order(self, population: Population) -> tuple[Int[np.ndarray, "n"], list[int]]:
+        """Return which of the chosen rows comes first, second ... in the ids' order, and the rows in that order."""
+        rows = population.choose(self.samples)
+        rank = np.empty(len(population.images), dtype=np.int64)
+        rank[population.shuffled.numpy()] = np.arange(len(rank))
+        order = np.argsort(rank[rows])
+        return order, [rows[place] for place in order.tolist()]
 
 
-def _scores(population: Population, asked: SpectralSettings) -> SpectralScores:
-    rows, seed = population.choose(asked.samples), population.run.seed
-    rank = np.empty(len(population.images), dtype=np.int64)
-    rank[population.shuffled.numpy()] = np.arange(len(rank))
-    order = np.argsort(rank[rows])
-    ordered = [rows[place] for place in order.tolist()]
-    x, y = checked(pixels_of(population.images, ordered), population.codes[ordered].cpu())
-    graphs = draw(x, y, asked.k, asked.manifold, asked.repair, seed)
-    scores = scored(graphs, seed)
-    return SpectralScores(x, y, graphs, replace(scores, graphs=graphs.renamed(order)), rows, order)
+def _points(population: Population, rows: Sequence[int]) -> tuple[Points, Points]:
+    return checked(pixels_of(population.images, rows), population.codes[rows].cpu())
 
 
 def pixels_of(images: Images, rows: Sequence[int]) -> Shaped[Tensor, "n p"]:

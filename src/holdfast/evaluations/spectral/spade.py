@@ -28,7 +28,7 @@ from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.knn import KNN
 from holdfast.evaluations.spectral.layers import Layers
 from holdfast.evaluations.spectral.points import Points, points
-from holdfast.evaluations.spectral.population import SpectralScores, SpectralSettings, scores_of
+from holdfast.evaluations.spectral.population import SpectralFit, SpectralScores
 from holdfast.evaluations.spectral.stability import baselines, projection, subsets
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
@@ -64,6 +64,9 @@ class Spectral(Evaluation):
     )
     headline = ("spade_score", "riemannian_distance", "hop_distortion")
 
+    def fits(self) -> tuple[SpectralFit]:
+        return (SpectralFit(self.k, self.graph, self.repair, self.samples),)
+
     def observation(self) -> Layers:
         return Layers(self.samples, self.layers)
 
@@ -71,7 +74,7 @@ class Spectral(Evaluation):
         ids = [population.images.ids[row] for row in rows]
         if points(population.codes[list(rows)].cpu(), "codes").constant:
             return _collapsed(ids)
-        mine, seed = self.proved(scores_of(population, self._asked())), population.run.seed
+        mine, seed = self.proved(population.learned(*self.fits())), population.run.seed
         labels = population.images.labels
         own = None if labels is None else labels[list(mine.rows)].numpy()
         return self.described(ids, mine, own, self._layers(mine, observed, seed), seed)
@@ -103,13 +106,10 @@ class Spectral(Evaluation):
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         if findings.collapsed:
             return ()
-        found = scores_of(population, self._asked()).found
+        found = population.learned(*self.fits()).found
         labels = population.images.labels
         drawn = embedding_pictures(found, None if labels is None else labels[list(rows)].tolist())
         return (*drawn, *_images(population, rows, found), *_pairs(population, rows, found))
-
-    def _asked(self) -> SpectralSettings:
-        return SpectralSettings(self.k, self.graph, self.repair, self.samples)
 
     def _layers(self, mine: SpectralScores, observed: Observed, seed: int) -> dict[str, Spade]:
         """Return the scores of inner layers, on the same samples."""
