@@ -61,11 +61,11 @@ def command(
 ) -> int:
     """Attack images: keep what they become, how far their codes move, and a check of both."""
     # Loaded here, because these need torch.
-    from holdfast.cli.progress import Shown
     from holdfast.core.run import Run
     from holdfast.encoders import Options
     from holdfast.execution.adversarial import attack as attacked
     from holdfast.execution.artefacts import keep
+    from holdfast.execution.progress import Shown
 
     chosen = _preset(preset, ball_of(eps, ball), attack, objective, divergence)
     run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)

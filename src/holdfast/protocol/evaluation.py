@@ -82,7 +82,7 @@ class Evaluation(ABC):
 
 def settings(thing: Evaluation | Observation) -> dict[str, Any]:
     """Return the fields of ``thing`` as JSON values, settings objects in their text form."""
-    return {field.name: _plain(getattr(thing, field.name)) for field in fields(thing)}
+    return {field.name: plain(getattr(thing, field.name)) for field in fields(thing)}
 
 
 def protocol(evaluation: Evaluation, images: Images, run: Run) -> dict[str, Any]:
@@ -117,7 +117,8 @@ def pieces(evaluation: Evaluation) -> tuple[Evaluation | Observation, ...]:
     return (evaluation, *parts(evaluation.observation()))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a setting as JSON holds it, settings objects in their text form."""
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
+        return [plain(part) for part in value]
     return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)
