@@ -7,10 +7,10 @@ robust = hf.load_encoder("builtin:digits-robust")
 plain = hf.load_encoder("builtin:digits-random")
 images = hf.load_images("builtin:digits", robust, limit=24)
 
-# %% Can two images be moved past each other? The last expression of a cell is shown as a table.
+# %% Can two images be moved past each other?
 fast = {"overlap": {"attacks": ["adaptive:restarts=1,steps=10"], "pairs": 12}}
 run = hf.evaluate([robust, plain], images, only="overlap", eps=["8/255", 0.1], settings=fast)
-run
+print(run)
 
 # %% Every number, with its interval and what it claims
 run.table()
