@@ -118,11 +118,11 @@ def _preset(name: str, ball: Ball | None, attack: str | None, objective: str | N
 
 def _measured_by(goal: Objective, divergence: str, objective: str | None) -> Objective:
     """Return ``goal`` with another divergence."""
-    from holdfast.core.settings import READERS
+    from holdfast.core.divergences import Divergence
     from holdfast.objectives.base import DivergenceObjective
 
     if "divergence=" in (objective or ""):
         raise HoldfastError(f"--divergence {divergence} and --objective {objective} contradict each other; give one")
     if not isinstance(goal, DivergenceObjective):
         raise HoldfastError(f"the objective {goal.name} takes no divergence; leave --divergence out")
-    return replace(goal, divergence=READERS["Divergence"](divergence))
+    return replace(goal, divergence=Divergence.read(divergence))

@@ -48,7 +48,6 @@ from holdfast.report.compare import compare as compared
 
 P = ParamSpec("P")
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 NamedEncoder = str | Encoder
 """An encoder, or the reference of one: ``timm:resnet50``."""
 NamedImages = str | Path | Images | Tensor
@@ -58,15 +57,15 @@ StoredRun = str | Path | EvaluatedRun
 
 
 @runtime_checkable
-class ForEachEncoder(Protocol[P, T_co]):
+class ForEachEncoder(Protocol[P, T]):
     """A function of one encoder that takes several as well."""
 
     @overload
-    def __call__(self, encoder: NamedEncoder, /, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
+    def __call__(self, encoder: NamedEncoder, /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
     def __call__(
         self, encoder: list[str] | list[Encoder] | tuple[NamedEncoder, ...], /, *args: P.args, **kwargs: P.kwargs
-    ) -> list[T_co]: ...
+    ) -> list[T]: ...
 
 
 def for_each_encoder(work: Callable[Concatenate[NamedEncoder, P], T]) -> ForEachEncoder[P, T]:

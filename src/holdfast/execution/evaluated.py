@@ -53,7 +53,7 @@ class EvaluatedRun:
         for failure in self.failures:
             if failure.evaluation == evaluation and encoder in (None, failure.encoder):
                 return f"{evaluation} of {failure.encoder} has no result: {failure.reason}"
-        cells = [*self.results, *self.failures]
+        cells: list[Result | Failure] = [*self.results, *self.failures]
         evaluations = sorted({cell.evaluation for cell in cells})
         if evaluation not in evaluations:
             return f"{evaluation!r} was not evaluated; {nearest(evaluation, evaluations)}"
@@ -92,7 +92,7 @@ class EvaluatedRun:
 
     def _overview(self) -> list[tuple[str, ...]]:
         """Return the worst of each result's first headline quantity, and the reason of each failure."""
-        found = [
+        found: list[tuple[str, ...]] = [
             (result.encoder.name, result.evaluation, *_said(estimate))
             for result in self.results
             if (estimate := worst(result))

@@ -11,7 +11,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Findings, Picture, Result
 from holdfast.core.run import Observed, Run
-from holdfast.core.settings import READERS
+from holdfast.core.settings import convert, spelled, types_of
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
 
@@ -35,13 +35,9 @@ class Evaluation(ABC):
 
     def __post_init__(self) -> None:
         """Read settings that are given as text, ``balls=("linf:8/255",)``."""
-        for field in fields(self):
-            kind, value = str(field.type).removeprefix("tuple[").removesuffix(", ...]"), getattr(self, field.name)
-            if kind in READERS and isinstance(value, str):
-                object.__setattr__(self, field.name, READERS[kind](value))
-            elif kind in READERS and isinstance(value, (list, tuple)):
-                parts = tuple(READERS[kind](part) if isinstance(part, str) else part for part in value)
-                object.__setattr__(self, field.name, parts)
+        for name, kind in types_of(type(self)).items():
+            if spelled(kind):
+                object.__setattr__(self, name, convert(getattr(self, name), kind, f"{self.name}.{name}"))
 
     @abstractmethod
     def observation(self) -> Observation:
