@@ -239,7 +239,7 @@ def test_the_defaults_of_evaluate_are_those_it_states() -> None:
 
 
 def test_python_page_says_where_every_evaluation_lives() -> None:
-    table = rows(section(DOCS / "python.md", "One measure"))
+    table = rows(section(DOCS / "python.md", "Where evaluations live"))
     for kind in catalog.evaluations().values():
         package, module = kind.__module__.rsplit(".", 1)
         assert f"{module}.{kind.__name__}" in table[package][0]
