@@ -5,43 +5,33 @@ Run it anywhere: ``python examples/your_own_encoder.py`` writes ``runs/your-own-
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from torch import nn
 
-from holdfast import Domain, Encoder, Linf, Run
-from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.data import load
-from holdfast.encoders.baseline import random_init, raw_pixels
-from holdfast.encoders.builtin import load as load_builtin
-from holdfast.evaluations.attacked.breakaway import Breakaway
-from holdfast.evaluations.attacked.displacement import Displacement
-from holdfast.execution.store import Store
-from holdfast.execution.table import evaluate
-from holdfast.report import write
+import holdfast as hf
 
-DOMAIN = Domain((1, 8, 8))
+DOMAIN = hf.Domain((1, 8, 8))
 
 
 def trained() -> nn.Module:
     """Stand in for your training: weights of a small contrastive network, so that this script needs no download."""
-    return load_builtin("digits-contrastive").module
+    return hf.load_encoder("builtin:digits-contrastive").module
 
 
 def main() -> None:
     """Measure three encoders on 60 images and print where the report is."""
-    mine = Encoder(trained(), "mine", DOMAIN)
-    encoders = [mine, random_init(mine), raw_pixels(DOMAIN)]
-    images = load("builtin:digits", DOMAIN, limit=60)
-    attack = AdaptiveAttack(restarts=1, steps=10)
-    evaluations = [
-        Breakaway(balls=(Linf(0.1),), attacks=(attack,), pairwise=attack),
-        Displacement(balls=(Linf(0.1),), attacks=(attack,)),
-    ]
-    store = Store(Path("runs/your-own-encoder"))
-    results, failures = evaluate(encoders, lambda encoder: images, evaluations, Run(), store)
-    files = write(results, failures, store.folder)
-    print(f"{len(results)} results, {len(failures)} failures: {files['report.html']}")
+    mine = hf.Encoder(trained(), "mine", DOMAIN)
+    attack = hf.AdaptiveAttack(restarts=1, steps=10)
+    run = hf.evaluate(
+        mine,
+        "builtin:digits",
+        only=["breakaway", "displacement"],
+        eps=0.1,
+        settings={"breakaway": {"attacks": attack, "pairwise": attack}, "displacement": {"attacks": attack}},
+        limit=60,
+        baselines=["random", "pixels"],
+        out="runs/your-own-encoder",
+    )
+    print(f"{run}\n{run.report()}")
 
 
 if __name__ == "__main__":

@@ -11,29 +11,109 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from holdfast.attacks.adaptive import AdaptiveAttack as AdaptiveAttack
+    from holdfast.attacks.base import Attack as Attack
+    from holdfast.attacks.gradient import GradientAttack as GradientAttack
+    from holdfast.attacks.square import SquareAttack as SquareAttack
     from holdfast.core.balls import L1 as L1
     from holdfast.core.balls import L2 as L2
     from holdfast.core.balls import Ball as Ball
     from holdfast.core.balls import Linf as Linf
+    from holdfast.core.divergences import Cosine as Cosine
+    from holdfast.core.divergences import Divergence as Divergence
+    from holdfast.core.divergences import GaussianKL as GaussianKL
+    from holdfast.core.divergences import L1Distance as L1Distance
+    from holdfast.core.divergences import L2Distance as L2Distance
+    from holdfast.core.divergences import LinfDistance as LinfDistance
+    from holdfast.core.divergences import Rank as Rank
+    from holdfast.core.divergences import SoftmaxKL as SoftmaxKL
+    from holdfast.core.divergences import UnitL2 as UnitL2
+    from holdfast.core.divergences import Wasserstein as Wasserstein
+    from holdfast.core.divergences import Whitened as Whitened
     from holdfast.core.encoder import Domain as Domain
     from holdfast.core.encoder import Encoder as Encoder
+    from holdfast.core.errors import HoldfastError as HoldfastError
+    from holdfast.core.errors import HoldfastWarning as HoldfastWarning
     from holdfast.core.images import Images as Images
     from holdfast.core.records import Result as Result
     from holdfast.core.run import Run as Run
+    from holdfast.evaluations.attacked.breakaway import Breakaway as Breakaway
+    from holdfast.evaluations.attacked.displacement import Displacement as Displacement
+    from holdfast.evaluations.attacked.impersonation import Impersonation as Impersonation
+    from holdfast.evaluations.attacked.masking import Masking as Masking
+    from holdfast.evaluations.attacked.overlap import Overlap as Overlap
+    from holdfast.evaluations.certified.accuracy import InstanceAccuracy as InstanceAccuracy
+    from holdfast.evaluations.certified.breakaway import CertifiedBreakaway as CertifiedBreakaway
+    from holdfast.evaluations.certified.displacement import CertifiedDisplacement as CertifiedDisplacement
+    from holdfast.evaluations.certified.linear import LinearRadius as LinearRadius
+    from holdfast.evaluations.certified.margins import MarginDistribution as MarginDistribution
+    from holdfast.evaluations.certified.overlap import CertifiedOverlap as CertifiedOverlap
+    from holdfast.evaluations.certified.radius import CertifiedRadius as CertifiedRadius
     from holdfast.evaluations.spectral.analysis import spade as spade
+    from holdfast.evaluations.spectral.clever import Clever as Clever
+    from holdfast.evaluations.spectral.spade import Spectral as Spectral
+    from holdfast.evaluations.synthetic.synbench import SynBench as SynBench
+    from holdfast.execution.api import attack as attack
+    from holdfast.execution.api import certify as certify
+    from holdfast.execution.api import check as check
+    from holdfast.execution.api import compare as compare
+    from holdfast.execution.api import evaluate as evaluate
+    from holdfast.execution.api import load_encoder as load_encoder
+    from holdfast.execution.api import load_images as load_images
+    from holdfast.execution.evaluated import EvaluatedRun as EvaluatedRun
     from holdfast.protocol.evaluation import Evaluation as Evaluation
 
 _HOMES = {
+    "AdaptiveAttack": "attacks.adaptive",
+    "Attack": "attacks.base",
     "Ball": "core.balls",
+    "Breakaway": "evaluations.attacked.breakaway",
+    "CertifiedBreakaway": "evaluations.certified.breakaway",
+    "CertifiedDisplacement": "evaluations.certified.displacement",
+    "CertifiedOverlap": "evaluations.certified.overlap",
+    "CertifiedRadius": "evaluations.certified.radius",
+    "Clever": "evaluations.spectral.clever",
+    "Cosine": "core.divergences",
+    "Displacement": "evaluations.attacked.displacement",
+    "Divergence": "core.divergences",
     "Domain": "core.encoder",
     "Encoder": "core.encoder",
+    "EvaluatedRun": "execution.evaluated",
     "Evaluation": "protocol.evaluation",
+    "GaussianKL": "core.divergences",
+    "GradientAttack": "attacks.gradient",
+    "HoldfastError": "core.errors",
+    "HoldfastWarning": "core.errors",
     "Images": "core.images",
+    "Impersonation": "evaluations.attacked.impersonation",
+    "InstanceAccuracy": "evaluations.certified.accuracy",
     "L1": "core.balls",
+    "L1Distance": "core.divergences",
     "L2": "core.balls",
+    "L2Distance": "core.divergences",
+    "LinearRadius": "evaluations.certified.linear",
     "Linf": "core.balls",
+    "LinfDistance": "core.divergences",
+    "MarginDistribution": "evaluations.certified.margins",
+    "Masking": "evaluations.attacked.masking",
+    "Overlap": "evaluations.attacked.overlap",
+    "Rank": "core.divergences",
     "Result": "core.records",
     "Run": "core.run",
+    "SoftmaxKL": "core.divergences",
+    "Spectral": "evaluations.spectral.spade",
+    "SquareAttack": "attacks.square",
+    "SynBench": "evaluations.synthetic.synbench",
+    "UnitL2": "core.divergences",
+    "Wasserstein": "core.divergences",
+    "Whitened": "core.divergences",
+    "attack": "execution.api",
+    "certify": "execution.api",
+    "check": "execution.api",
+    "compare": "execution.api",
+    "evaluate": "execution.api",
+    "load_encoder": "execution.api",
+    "load_images": "execution.api",
     "spade": "evaluations.spectral.analysis",
 }
 __all__ = [*_HOMES, "__version__"]

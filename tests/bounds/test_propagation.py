@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.bounds import METHODS, Alpha, Crown, certified_radius, lower_bound
+from holdfast.bounds import METHODS, Alpha, Crown, Method, certified_radius, lower_bound
 from holdfast.bounds.bracketing import bracket_radii
 from holdfast.bounds.network.affine import Convolution
 from holdfast.bounds.network.forms import Form, Windows, gather, identity
@@ -21,7 +21,6 @@ from holdfast.bounds.relaxations.rules import Box
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import READERS
 from tests.bounds.networks import build
 
 CURVES = sorted(set(RULES) - {"product"})
@@ -250,8 +249,8 @@ def test_overflow_and_nan_are_unknown() -> None:
 
 def test_methods_survive_a_round_trip_through_text() -> None:
     for kind in METHODS.values():
-        assert READERS["Method"](str(kind())) == kind()
-    assert READERS["Method"]("alpha:steps=5,inner=2") == Alpha(steps=5, inner=2)
+        assert Method.read(str(kind())) == kind()
+    assert Method.read("alpha:steps=5,inner=2") == Alpha(steps=5, inner=2)
 
 
 def test_misfit_rows_and_images_are_refused() -> None:

@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.cli import run
 from holdfast.cli.list import command
-from holdfast.cli.progress import Shown, remaining
 from holdfast.core.errors import HoldfastWarning
 from holdfast.execution.catalog import everything
+from holdfast.execution.progress import Shown, remaining
 from holdfast.execution.store import load
 from holdfast.execution.suites import SUITES
 from tests.cli.processes import listening
@@ -330,7 +330,7 @@ def test_lines_that_go_into_a_file_end_where_their_words_do(capsys):
 
 
 def test_progress_names_what_was_asked_for(capsys, monkeypatch):
-    monkeypatch.setattr("holdfast.cli.progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.execution.progress.QUIET_SECONDS", 0.0)
     assert run([*QUICK, "--out", "run"]) == 0
     stages = {re.split(r"[ ,]", line.split(": ")[1])[0] for line in said(capsys) if "%  " in line}
     assert stages == {"codes", "overlap"}

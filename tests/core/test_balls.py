@@ -16,7 +16,6 @@ from torch import Tensor
 from holdfast.core.balls import BALLS, L1, L2, Ball, Linf, column
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.settings import READERS
 
 RADII = (8 / 255, 0.5, 3.0)
 SHAPE = (2, 3)
@@ -231,10 +230,10 @@ def test_bad_radii_are_refused(kind: type[Ball], radius: float):
 @given(radius=st.floats(1e-300, 1e300))
 def test_text_is_read_back_exactly(kind: type[Ball], radius: float):
     ball = kind(radius)
-    assert READERS["Ball"](str(ball)) == ball
-    assert READERS["Ball"](f"{kind.name}:radius={radius!r}") == ball
+    assert Ball.read(str(ball)) == ball
+    assert Ball.read(f"{kind.name}:radius={radius!r}") == ball
 
 
 def test_an_unknown_ball_is_refused_with_a_suggestion():
     with pytest.raises(HoldfastError, match="unknown ball 'linff'; did you mean 'linf'"):
-        READERS["Ball"]("linff:0.1")
+        Ball.read("linff:0.1")

@@ -28,7 +28,6 @@ from holdfast.core.divergences import (
     Whitened,
 )
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import READERS
 
 D = 6
 POPULATION = torch.randn(200, D, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -263,13 +262,13 @@ def test_gaussian_codes_have_even_length(kind: type[Divergence]):
 
 @pytest.mark.parametrize("kind", DIVERGENCES.values())
 def test_text_is_read_back(kind: type[Divergence]):
-    assert READERS["Divergence"](str(kind())) == kind()
-    assert READERS["Divergence"](kind.name) == kind()
+    assert Divergence.read(str(kind())) == kind()
+    assert Divergence.read(kind.name) == kind()
 
 
 def test_settings_are_read_back_and_unknown_names_refused_with_a_suggestion():
-    assert READERS["Divergence"]("whitened:floor=0.25") == Whitened(0.25) != Whitened()
+    assert Divergence.read("whitened:floor=0.25") == Whitened(0.25) != Whitened()
     with pytest.raises(HoldfastError, match="unknown divergence 'cosin'; did you mean 'cosine'"):
-        READERS["Divergence"]("cosin")
+        Divergence.read("cosin")
     with pytest.raises(HoldfastError, match="has no setting 'flor'; did you mean 'floor'"):
-        READERS["Divergence"]("whitened:flor=1")
+        Divergence.read("whitened:flor=1")

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.balls import BALLS, Ball, Linf
+from holdfast.attacks.base import Attack
+from holdfast.bounds import Method
+from holdfast.core.balls import BALLS, L2, Ball, Linf
+from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError, nearest
-from holdfast.core.settings import READERS, convert, number, read, spell
+from holdfast.core.settings import Spelled, convert, number, read, spell, types_of
+from holdfast.evaluations.spectral.graphs import GraphConstruction
+
+if TYPE_CHECKING:
+    from holdfast.core.balls import Ball as Missing
 
 
 @dataclass(frozen=True)
@@ -106,7 +113,7 @@ def test_anything_else_is_refused_with_advice(text: str, message: str):
 
 @given(floats)
 def test_numbers_are_read_back_exactly(value: float):
-    again = convert(number(value), "float", "here")
+    again = convert(number(value), float, "here")
     assert repr(again) == repr(value) or value == again == 0
 
 
@@ -119,9 +126,61 @@ def test_numbers_are_short(value: float, text: str):
     assert number(value) == text
 
 
-def test_every_kind_of_settings_has_its_reader():
-    assert READERS["Ball"]("l2:0.5") == read("l2:0.5", BALLS, "ball")
-    assert convert("l2:0.5", "Ball", "here") == READERS["Ball"]("l2:0.5")
+@pytest.mark.parametrize("kind", [Ball, Divergence, Attack, Method, GraphConstruction])
+def test_every_kind_of_settings_reads_its_text(kind: type[Spelled]):
+    for text in {
+        Ball: ["l2:0.5"],
+        Divergence: ["l2", "cosine"],
+        Attack: ["pgd:steps=7"],
+        Method: ["alpha:steps=3"],
+    }.get(kind, ["pca:components=5"]):
+        found = convert(text, kind, "here")
+        assert isinstance(found, kind)
+        assert str(found) == text
+        assert convert(found, kind, "here") is found
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "read_as"),
+    [
+        ("none", Ball | None, None),
+        (None, float | None, None),
+        ("l2:0.5", Ball | None, L2(0.5)),
+        (["l2:0.5", L2(1.0)], tuple[Ball, ...], (L2(0.5), L2(1.0))),
+        ("l2:0.5", tuple[Ball, ...], (L2(0.5),)),
+        ("auto", int | str, "auto"),
+        ("12", int | str, 12),
+        (8 / 255, float, 8 / 255),
+        (True, bool, True),
+    ],
+)
+def test_values_are_read_as_the_type_of_their_field(value: Any, kind: Any, read_as: Any):
+    assert convert(value, kind, "here") == read_as
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "message"),
+    [
+        (["a", "b"], int, r"here: expected one int, got \['a', 'b'\]"),
+        (["l2:1"], Ball | None, r"here: expected one Ball \| None, got"),
+        (True, int, r"here: expected int, got 'True'"),
+        ("pgd", Ball, r"unknown ball 'pgd'"),
+    ],
+)
+def test_values_of_other_types_are_refused(value: Any, kind: Any, message: str):
+    with pytest.raises(HoldfastError, match=message):
+        convert(value, kind, "here")
+
+
+def test_a_type_that_is_only_there_for_type_checkers_is_named():
+    @dataclass(frozen=True)
+    class Lost:
+        ball: Missing
+
+    with pytest.raises(
+        HoldfastError, match=r"the settings of Lost have a type that is not known \(name 'Missing' is not"
+    ):
+        types_of(Lost)
 
 
 def test_only_near_names_are_suggested():

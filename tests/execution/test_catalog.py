@@ -6,6 +6,7 @@ import json
 import sys
 import tomllib
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -144,6 +145,42 @@ def test_one_new_file_is_enough_for_a_measure(novel):
     assert catalog.everything()["evaluations"].keys() >= {"novel"}
     (made,) = planned(Request(only=("novel",), settings={"novel": {"strength": "5"}}))
     assert settings(made) == {"strength": 5}
+
+
+SETTINGS = """
+from holdfast import Attack, Ball, Divergence, L2Distance, Linf
+from holdfast.bounds import Crown, Method
+from typing import Optional
+"""
+FIELDS = """
+    balls: tuple[Ball, ...] = (Linf(0.1),)
+    attack: Attack = Attack.read("pgd")
+    divergence: Divergence = L2Distance()
+    method: Method = Crown()
+    most: Optional[float] = None
+    start: Ball | None = None
+"""
+
+
+@pytest.mark.parametrize("postponed", ["", "from __future__ import annotations\n"], ids=["types", "texts"])
+def test_settings_of_other_packages_are_read_however_they_are_annotated(postponed, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere.py").write_text(
+        postponed + SETTINGS + MEASURE.format(name="novel").replace("    strength: int = 3\n", FIELDS)
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    install(monkeypatch, import_module("elsewhere").Novel)
+    try:
+        values = {
+            "balls": ["l2:0.5"], "attack": "pgd:steps=3", "divergence": "cosine", "method": "alpha",
+            "most": "8/255", "start": "linf:8/255",
+        }  # fmt: skip
+        (made,) = planned(Request(only=("novel",), settings={"novel": values}))
+        assert settings(made) == {**values, "most": 8 / 255}
+        assert type(made)(**values | {"most": 8 / 255}) == made
+        (blind,) = planned(Request(only=("novel",), black_box=True, eps=("8/255",)))
+        assert (str(vars(blind)["attack"]), settings(blind)["balls"]) == ("square", ["linf:8/255"])
+    finally:
+        sys.modules.pop("elsewhere", None)
 
 
 def test_two_evaluations_of_one_name_are_refused(novel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,14 +14,14 @@ from holdfast.core.balls import Ball, column
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.settings import spell
+from holdfast.core.settings import Spelled
 from holdfast.objectives.base import ObjectiveFunction
 
 Gain = Float[Tensor, "b"]
 
 
 @dataclass(frozen=True)
-class Attack(ABC):
+class Attack(Spelled):
     """A search inside ``ball`` around each image, intersected with the encoder's domain, for a point of high objective.
 
     What it finds bounds the worst case from one side only: a failed attack proves nothing.
@@ -30,8 +30,11 @@ class Attack(ABC):
     name: ClassVar[str]
     restarts: int = 1
 
-    def __str__(self) -> str:
-        return spell(self)
+    @classmethod
+    def read(cls, text: str) -> Attack:
+        from holdfast.attacks.presets import read_attack  # which knows every attack
+
+        return read_attack(text)
 
     def __call__(
         self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise

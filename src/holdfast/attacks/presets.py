@@ -18,7 +18,7 @@ from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.divergences import Cosine, SoftmaxKL, Wasserstein
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.settings import READERS, read
+from holdfast.core.settings import read
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext, Objective
 from holdfast.objectives.contrast import Batch, Instance, Pair, Queue, Views
@@ -54,9 +54,6 @@ def kinds() -> dict[str, type[Attack]]:
     modules = [import_module(f"holdfast.attacks.{found.name}") for found in iter_modules(holdfast.attacks.__path__)]
     found = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
     return {kind.name: kind for kind in found if issubclass(kind, Attack) and kind is not Attack}
-
-
-READERS["Attack"] = read_attack
 
 
 def label(attack: Attack) -> str:

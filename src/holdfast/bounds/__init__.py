@@ -18,7 +18,7 @@ from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import READERS, read
+from holdfast.core.settings import read
 
 __all__ = [
     "METHODS",
@@ -45,9 +45,6 @@ def read_method(text: str) -> Method:
         Alpha(steps=100, inner=20, rate=0.25)
     """
     return read(text, METHODS, "method")
-
-
-READERS["Method"] = read_method
 
 
 def lower_bound(

@@ -61,11 +61,11 @@ def command(
 ) -> int:
     """Attack images: keep what they become, how far their codes move, and a check of both."""
     # Loaded here, because these need torch.
-    from holdfast.cli.progress import Shown
     from holdfast.core.run import Run
     from holdfast.encoders import Options
     from holdfast.execution.adversarial import attack as attacked
     from holdfast.execution.artefacts import keep
+    from holdfast.execution.progress import Shown
 
     chosen = _preset(preset, ball_of(eps, ball), attack, objective, divergence)
     run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)
@@ -118,11 +118,11 @@ def _preset(name: str, ball: Ball | None, attack: str | None, objective: str | N
 
 def _measured_by(goal: Objective, divergence: str, objective: str | None) -> Objective:
     """Return ``goal`` with another divergence."""
-    from holdfast.core.settings import READERS
+    from holdfast.core.divergences import Divergence
     from holdfast.objectives.base import DivergenceObjective
 
     if "divergence=" in (objective or ""):
         raise HoldfastError(f"--divergence {divergence} and --objective {objective} contradict each other; give one")
     if not isinstance(goal, DivergenceObjective):
         raise HoldfastError(f"the objective {goal.name} takes no divergence; leave --divergence out")
-    return replace(goal, divergence=READERS["Divergence"](divergence))
+    return replace(goal, divergence=Divergence.read(divergence))

@@ -52,11 +52,11 @@ def command(
     # Loaded here, because these need torch.
     from holdfast.attacks.presets import read_attack
     from holdfast.bounds import read_method
-    from holdfast.cli.progress import Shown
     from holdfast.core.run import Run
     from holdfast.encoders import Options
     from holdfast.evaluations.certified.accuracy import InstanceAccuracy
     from holdfast.execution.certificates import certify
+    from holdfast.execution.progress import Shown
 
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.runs import read, unfinished
-
 
 def command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.")],
@@ -23,6 +21,7 @@ def command(
 ) -> int:
     """Check results against bounds; the exit status is 1 if one is broken or was not measured."""
     # Loaded here, because these need torch.
+    from holdfast.execution.runs import read, unfinished
     from holdfast.report.gate import check, parse, warning
 
     gates = [parse(said) for said in require]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.runs import read, unfinished
 from holdfast.core.errors import HoldfastError, nearest
 
 if TYPE_CHECKING:
@@ -41,6 +40,7 @@ def command(
     if format_ not in FORMATS:
         raise HoldfastError(f"unknown format {format_!r}; {nearest(format_, list(FORMATS))}")
     # Loaded here, because these need torch.
+    from holdfast.execution.runs import read, unfinished
     from holdfast.report.alerts import without
     from holdfast.report.compare import compare, unmet
     from holdfast.report.select import chosen

@@ -100,7 +100,7 @@ def command(
 
 def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
-    from holdfast.cli.progress import Shown
+    from holdfast.execution.progress import Shown
     from holdfast.execution.request import request
     from holdfast.execution.session import run_request
     from holdfast.report.alerts import STOPPED as SPENT

@@ -22,7 +22,7 @@ def ball_of(eps: str | None, ball: str | None) -> Ball | None:
     if eps and ball:
         raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
     if eps:
-        return Linf(convert(eps, "float", "eps"))
+        return Linf(convert(eps, float, "eps"))
     return read(ball, BALLS, "ball") if ball else None
 
 

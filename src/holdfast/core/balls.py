@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
@@ -15,11 +15,11 @@ from torch import Tensor
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.settings import READERS, read, spell
+from holdfast.core.settings import Spelled, read
 
 
 @dataclass(frozen=True)
-class Ball(ABC):
+class Ball(Spelled):
     """All perturbations ``delta`` with ``norm(delta) <= radius``, in the units of the encoder's domain (pixels)."""
 
     radius: float
@@ -31,8 +31,9 @@ class Ball(ABC):
         if not (isfinite(self.radius) and self.radius > 0):
             raise HoldfastError(f"the radius of a {self.name} ball must be positive and finite, got {self.radius}")
 
-    def __str__(self) -> str:
-        return spell(self)
+    @classmethod
+    def read(cls, text: str) -> Ball:
+        return read(text, BALLS, "ball")
 
     @abstractmethod
     def norm(self, delta: Pixels) -> Float[Tensor, "b"]:
@@ -174,4 +175,3 @@ class L1(Ball):
 
 
 BALLS: dict[str, type[Ball]] = {ball.name: ball for ball in (Linf, L2, L1)}
-READERS["Ball"] = lambda text: read(text, BALLS, "ball")

@@ -6,7 +6,7 @@ distances over whole populations then runs as blocked matrix products.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import READERS, read, spell
+from holdfast.core.settings import Spelled, read
 
 
 @dataclass(frozen=True)
-class Divergence(ABC):
+class Divergence(Spelled):
     """How far apart two representations are; ``nan`` where that is undefined."""
 
     name: ClassVar[str]
@@ -29,8 +29,9 @@ class Divergence(ABC):
     learns: ClassVar[bool] = False
     """Whether it must be fitted to clean codes, of which it takes a matrix (``Linear``)."""
 
-    def __str__(self) -> str:
-        return spell(self)
+    @classmethod
+    def read(cls, text: str) -> Divergence:
+        return read(text, DIVERGENCES, "divergence")
 
     @abstractmethod
     def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
@@ -258,4 +259,3 @@ DIVERGENCES: dict[str, type[Divergence]] = {
         Wasserstein,
     )
 }
-READERS["Divergence"] = lambda text: read(text, DIVERGENCES, "divergence")

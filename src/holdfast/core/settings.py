@@ -6,17 +6,28 @@ takes, what TOML holds, what reports print and what cache keys hash, so there is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields
 from fractions import Fraction
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from holdfast.core.errors import HoldfastError, nearest
 
 T = TypeVar("T")
 
-READERS: dict[str, Callable[[str], Any]] = {}
-"""How to read the text of each kind of settings object, by the annotation its fields carry (``Ball``, ``Attack``)."""
+
+class Spelled(ABC):
+    """A kind of settings objects with a text form; a field of this type takes the text as well."""
+
+    @classmethod
+    @abstractmethod
+    def read(cls, text: str) -> Spelled:
+        """Return the object of this kind that ``text`` spells."""
+
+    def __str__(self) -> str:
+        return spell(self)
 
 
 def spell(thing: Any) -> str:
@@ -66,7 +77,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
             raise HoldfastError(f"{what} {name!r} has no setting {key!r}; {nearest(key, list(known))}")
         if key in given:
             raise HoldfastError(f"{what} {name!r}: setting {key!r} is given twice; keep one")
-        given[key] = convert(value, str(known[key].type), f"{what} {name!r}, setting {key!r}")
+        given[key] = convert(value, types_of(kind)[key], f"{what} {name!r}, setting {key!r}")
     missing = [key for key in required if key not in given]
     if missing:
         raise HoldfastError(f"{what} {name!r} needs {', '.join(missing)}, as in {name}:8/255")
@@ -78,25 +89,76 @@ def fields_of(kind: type[Any]) -> dict[str, Field[Any]]:
     return {field.name: field for field in fields(kind)}
 
 
-def convert(text: str, annotation: str, where: str) -> Any:
-    """Return ``text`` as the simple type that ``annotation`` names (int, float, bool, str, optional ones of these)."""
-    if annotation in READERS:
-        return READERS[annotation](text)
-    kinds = [kind.strip() for kind in annotation.split("|")]
-    if "None" in kinds and text in ("none", "None"):
-        return None
+def types_of(kind: type[Any]) -> dict[str, Any]:
+    """Return the types of a dataclass's fields by name, whether or not its module postpones annotations."""
     try:
-        if "bool" in kinds:
-            return {"true": True, "false": False}[text.lower()]
-        if "int" in kinds:
-            return int(text)
-        if "float" in kinds:
-            return float(Fraction(text.replace(" ", "")))
+        hints = get_type_hints(kind)
+    except NameError as error:
+        raise HoldfastError(
+            f"the settings of {kind.__name__} have a type that is not known ({error}); import it at the top of "
+            f"{kind.__module__}, not under TYPE_CHECKING"
+        ) from error
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def members(kind: Any) -> tuple[Any, ...]:
+    """Return the types that make up ``kind``: those of a union, the one that a tuple repeats, or the type itself.
+
+    Example:
+        >>> members(int | None), members(tuple[float, ...]), members(str)
+        ((<class 'int'>, <class 'NoneType'>), (<class 'float'>,), (<class 'str'>,))
+    """
+    if get_origin(kind) in (UnionType, Union):
+        return get_args(kind)
+    return members(get_args(kind)[0]) if get_origin(kind) is tuple else (kind,)
+
+
+def spelled(kind: Any, base: type = Spelled) -> Any:
+    """Return the member of ``kind`` that is a ``base``, if there is one."""
+    return next((one for one in members(kind) if isinstance(one, type) and issubclass(one, base)), None)
+
+
+def convert(value: Any, kind: Any, where: str) -> Any:
+    """Return ``value``, a text or what JSON and TOML hold, as the ``kind`` of a field; ``where`` it stood is for the error.
+
+    Example:
+        >>> convert("8/255", float, "eps") == 8 / 255, convert(["1", 2], tuple[int, ...], "steps")
+        (True, (1, 2))
+        >>> convert("many", int, "steps")
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: steps: expected int, got 'many'
+    """
+    if get_origin(kind) is tuple:
+        parts = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(convert(part, get_args(kind)[0], where) for part in parts)
+    kinds = members(kind)
+    expected = " | ".join("None" if one is NoneType else getattr(one, "__name__", str(one)) for one in kinds)
+    if isinstance(value, (list, tuple, dict)):
+        raise HoldfastError(f"{where}: expected one {expected}, got {value!r}")
+    text = number(value) if isinstance(value, float) else str(value)
+    if NoneType in kinds and text in ("none", "None"):
+        return None
+    if own := spelled(kind):
+        return value if isinstance(value, own) else own.read(text)
+    try:
+        return _simple(text, kinds)
     except (ValueError, KeyError, ArithmeticError) as error:
-        if "str" in kinds:
-            return text
-        form = " such as 0.05 or 8/255" if "float" in kinds else ""
-        raise HoldfastError(f"{where}: expected {annotation}{form}, got {text!r}") from error
+        form = " such as 0.05 or 8/255" if float in kinds else ""
+        raise HoldfastError(f"{where}: expected {expected}{form}, got {text!r}") from error
+
+
+def _simple(text: str, kinds: tuple[Any, ...]) -> bool | int | float | str:
+    """Return ``text`` as the first of bool, int and float among ``kinds``, or as it is if it may be text."""
+    try:
+        if bool in kinds:
+            return {"true": True, "false": False}[text.lower()]
+        if int in kinds:
+            return int(text)
+        if float in kinds:
+            return float(Fraction(text.replace(" ", "")))
+    except (ValueError, KeyError, ArithmeticError):
+        if str not in kinds:
+            raise
     return text
 
 

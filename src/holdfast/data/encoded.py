@@ -96,7 +96,7 @@ def load_encoded(
     Raises:
         HoldfastError: more are damaged than ``request`` allows, or the encoder does not take pictures.
     """
-    channels, most = _channels(request), convert(settings.get("max_pixels", str(MAX_PIXELS)), "int", "max_pixels")
+    channels, most = _channels(request), convert(settings.get("max_pixels", str(MAX_PIXELS)), int, "max_pixels")
     skipped = survey(fetch, range(len(ids)), len(ids) <= THOROUGH, most)
     sound = [row for row in range(len(ids)) if row not in skipped]
     rows = [sound[position] for position in request.choose([ids[row] for row in sound])]

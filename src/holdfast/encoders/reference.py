@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.core.errors import HoldfastError, nearest
-from holdfast.core.settings import convert, fields_of
+from holdfast.core.settings import convert, fields_of, types_of
 
 T = TypeVar("T")
 
@@ -85,7 +85,7 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
             raise HoldfastError(f"settings have the form ?setting=value&setting=value, got {part!r} in {name!r}")
         if key not in known:
             raise HoldfastError(f"{base!r} has no setting {key!r}; {nearest(key, list(known))}")
-        given[key] = convert(value, str(known[key].type), f"{base!r}, setting {key!r}")
+        given[key] = convert(value, types_of(kind)[key], f"{base!r}, setting {key!r}")
     return base, kind(**given)
 
 

@@ -6,21 +6,19 @@ request's fields as its keys and one table per evaluation, whose keys are that e
 
 from __future__ import annotations
 
-import re
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
-from inspect import formatannotation
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-import holdfast.attacks.presets  # noqa: F401  (teaches `convert` to read attacks)
+from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
 from holdfast.core.records import Record
-from holdfast.core.settings import convert, fields_of, number
+from holdfast.core.settings import convert, fields_of, spelled, types_of
 from holdfast.encoders.reference import Options, named
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.suites import SUITES, suite_settings
@@ -114,7 +112,7 @@ def planned(asked: Request, operations: int = 0) -> list[Evaluation]:
     kinds = [known[name] for name in asked.only or known if not (asked.black_box and known[name].needs_gradients)]
     if left_out := [name for name in asked.only if known[name] not in kinds]:
         raise HoldfastError(f"{', '.join(left_out)} need the encoder's gradients; leave them out with --black-box")
-    balls = [*asked.ball, *(str(Linf(convert(str(radius), "float", "eps"))) for radius in asked.eps)]
+    balls = [*asked.ball, *(str(Linf(convert(radius, float, "eps"))) for radius in asked.eps)]
     with_balls = [kind for kind in kinds if attacks_in_balls(kind)]
     if balls and not with_balls:
         advice = next((f"; use --set {k.name}.balls={balls[0]}" for k in kinds if "balls" in fields_of(k)), "")
@@ -134,7 +132,7 @@ def attacks_in_balls(kind: type[Evaluation]) -> bool:
 
 def attack_fields(kind: type[Evaluation]) -> list[str]:
     """Return the settings of ``kind`` that are attacks."""
-    return [name for name, field in fields_of(kind).items() if re.search(r"\bAttack\b", _annotation(field.type))]
+    return [name for name, own in types_of(kind).items() if spelled(own, Attack)]
 
 
 def asked_balls(plan: Sequence[Evaluation]) -> set[Ball]:
@@ -159,26 +157,8 @@ def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:
     for name in values:
         if name not in known:
             raise HoldfastError(f"{kind.name} has no setting {name!r}; {nearest(name, list(known))}")
-    return kind(
-        **{name: _value(value, _annotation(known[name].type), f"{kind.name}.{name}") for name, value in values.items()}
-    )
-
-
-def _annotation(kind: Any) -> str:
-    """Return an annotation as it is written, whether or not its module postpones evaluation."""
-    return re.sub(r"(?:\w+\.)+(\w+)", r"\1", kind if isinstance(kind, str) else formatannotation(kind))
-
-
-def _value(value: Any, annotation: str, where: str) -> Any:
-    if several := re.fullmatch(r"tuple\[(.+), \.\.\.\]", annotation):
-        parts = value if isinstance(value, (list, tuple)) else [value]
-        return tuple(_value(part, several[1], where) for part in parts)
-    if isinstance(value, (list, tuple, dict)):
-        raise HoldfastError(f"{where}: expected one {annotation}, got {value!r}")
-    text = number(value) if isinstance(value, float) else str(value)
-    if annotation.endswith(" | None"):
-        return None if text in ("none", "None") else convert(text, annotation.removesuffix(" | None"), where)
-    return convert(text, annotation, where)
+    types = types_of(kind)
+    return kind(**{name: convert(value, types[name], f"{kind.name}.{name}") for name, value in values.items()})
 
 
 def _merged(below: Settings, above: Settings) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -18,6 +19,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run import Run
+from holdfast.data.base import Request as Selection
 from holdfast.encoders import load
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import names
@@ -34,6 +36,8 @@ from holdfast.protocol.evaluation import Evaluation
 from holdfast.report import write
 
 TOUR = "builtin:digits"
+MADE_IN_PYTHON = "python"
+"""The source of an encoder that no reference names."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,25 @@ class Outcome:
 
 
 def run_request(asked: Request, progress: Progress | None = None) -> Outcome:
-    """Return what came of ``asked``. Everything it names is loaded first, so that a wrong name costs no computing.
+    """Return what came of ``asked``, with a report of the run's folder.
+
+    Raises:
+        HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
+    """
+    store, results, failures = fill_store(asked, progress)
+    return Outcome(results, failures, write_report(store, store.folder))
+
+
+def fill_store(
+    asked: Request,
+    progress: Progress | None = None,
+    encoders_at_hand: Mapping[str, Encoder] | None = None,
+    images_at_hand: Images | None = None,
+) -> tuple[Store, list[Result], list[Failure]]:
+    """Return the store of ``asked``, filled, with its results and failures.
+
+    Everything it names is loaded first, so that a wrong name costs no computing. What is at hand, an encoder under its
+    reference or the images, is taken instead of loaded.
 
     Raises:
         HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
@@ -60,13 +82,15 @@ def run_request(asked: Request, progress: Progress | None = None) -> Outcome:
     run = Run(asked.seed, asked.device, asked.precision, asked.batch_size, asked.attack_seed)
     reference = images_reference(asked)
     store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
-    encoders = encoders_of(asked)
+    encoders = encoders_of(asked, encoders_at_hand or {})
     evaluations = sized(asked, encoders) or evaluations
     for ball, encoder in product(asked_balls(evaluations), encoders):
         ball.check(encoder.domain)
 
     @cache
     def loaded(domain: Domain, geometry: Geometry | None) -> Images:
+        if images_at_hand is not None:
+            return limited(images_at_hand, domain, asked.limit, asked.seed)
         return data.load(reference, domain, geometry, limit=asked.limit, seed=asked.seed)
 
     def images_for(encoder: Encoder) -> Images:
@@ -78,15 +102,34 @@ def run_request(asked: Request, progress: Progress | None = None) -> Outcome:
     results, failures = evaluate(
         encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget, began
     )
-    # The report shows the whole folder: an earlier command may have put other encoders there.
+    return store, results, failures
+
+
+def write_report(store: Store, folder: Path) -> Path:
+    """Write the report of everything in ``store`` into ``folder`` and return the path of its page.
+
+    It shows the whole store: an earlier command may have put other encoders there.
+
+    Raises:
+        HoldfastError: ``folder`` cannot be written.
+    """
     try:
-        written = write(store.results(), store.failures(), store.folder)
+        return write(store.results(), store.failures(), folder)["report.html"]
     except OSError as error:
         raise StoreError(
-            f"cannot write the report in {store.folder}: {error.strerror or error}; all results are kept, "
+            f"cannot write the report in {folder}: {error.strerror or error}; all results are kept, "
             "so free some space and run the same command again"
         ) from error
-    return Outcome(results, failures, written["report.html"])
+
+
+def limited(images: Images, domain: Domain, limit: int | None = None, seed: int = 0) -> Images:
+    """Return ``images``, which an encoder with this ``domain`` must be able to read, or ``limit`` of them as loaders choose.
+
+    Raises:
+        HoldfastError: they are no inputs for this domain.
+    """
+    images.pixels([0], domain=domain)
+    return images if limit is None else images[Selection(domain, limit=limit, seed=seed).choose(images.ids)]
 
 
 def sized(asked: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
@@ -111,17 +154,27 @@ def sized(asked: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
     return plan
 
 
-def encoders_of(asked: Request) -> list[Encoder]:
-    """Return the encoders that ``asked`` names, the baselines last; two of one name are called by their source."""
+def encoders_of(asked: Request, at_hand: Mapping[str, Encoder]) -> list[Encoder]:
+    """Return the encoders that ``asked`` names, the baselines last; two of one name are called by their source.
+
+    Those ``at_hand``, by reference, are not loaded.
+    """
     if not asked.encoders and asked.images not in (None, TOUR):
         raise HoldfastError(f"no encoder to measure on {asked.images}; name one, as in timm:resnet50")
-    own = [load(*reference) for reference in references(asked)] or [load(f"builtin:{name}") for name in names()]
+    own = [at_hand.get(reference) or load(reference, options) for reference, options in references(asked)]
+    own = own or [load(f"builtin:{name}") for name in names()]
     encoders = [*own, *_baselines(asked, own)]
     counted = Counter(encoder.name for encoder in encoders)
-    for encoder in encoders:
-        if counted[encoder.name] > 1:
-            encoder.name = encoder.source
-    return encoders
+    return [_called_by_source(encoder) if counted[encoder.name] > 1 else encoder for encoder in encoders]
+
+
+def _called_by_source(encoder: Encoder) -> Encoder:
+    """Return ``encoder`` under another name; one that was made in Python has its own name alone."""
+    if encoder.source == MADE_IN_PYTHON:
+        return encoder
+    renamed = copy(encoder)  # the caller's own keeps its name
+    renamed.name = encoder.source
+    return renamed
 
 
 def _baselines(asked: Request, encoders: Sequence[Encoder]) -> list[Encoder]:

@@ -12,7 +12,7 @@ from holdfast.core.errors import refuse_empty
 from holdfast.core.images import Images
 from holdfast.core.records import Findings, Picture, Result
 from holdfast.core.run import Observed, Run
-from holdfast.core.settings import READERS
+from holdfast.core.settings import convert, spelled, types_of
 from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.observation import Joint, Observation, SharedSettings
 from holdfast.protocol.population import Population
@@ -37,14 +37,11 @@ class Evaluation(ABC):
 
     def __post_init__(self) -> None:
         """Read settings that are given as text, ``balls=("linf:8/255",)``."""
+        for name, kind in types_of(type(self)).items():
+            if spelled(kind):
+                object.__setattr__(self, name, convert(getattr(self, name), kind, f"{self.name}.{name}"))
         for field in fields(self):
-            kind, value = str(field.type).removeprefix("tuple[").removesuffix(", ...]"), getattr(self, field.name)
-            if kind in READERS and isinstance(value, str):
-                object.__setattr__(self, field.name, READERS[kind](value))
-            elif kind in READERS and isinstance(value, (list, tuple)):
-                parts = tuple(READERS[kind](part) if isinstance(part, str) else part for part in value)
-                object.__setattr__(self, field.name, parts)
-            refuse_empty(f"{self.name}.{field.name}", value, field.default)
+            refuse_empty(f"{self.name}.{field.name}", getattr(self, field.name), field.default)
 
     def fits(self) -> tuple[Fit[Any], ...]:
         """Return what ``conclude`` and ``illustrate`` ask of ``population.learned`` beside the observation's fits.
@@ -94,8 +91,8 @@ def settings(thing: Evaluation | Observation | Fit[Any]) -> dict[str, Any]:
     """Return the fields of ``thing`` as JSON values, settings objects in their text form, shared settings one by one."""
     values = {field.name: getattr(thing, field.name) for field in fields(thing)}
     shared = [value for value in values.values() if isinstance(value, SharedSettings)]
-    own = {name: _plain(value) for name, value in values.items() if not isinstance(value, SharedSettings)}
-    return own | {field.name: _plain(getattr(one, field.name)) for one in shared for field in fields(one)}
+    own = {name: plain(value) for name, value in values.items() if not isinstance(value, SharedSettings)}
+    return own | {field.name: plain(getattr(one, field.name)) for one in shared for field in fields(one)}
 
 
 def protocol(evaluation: Evaluation, images: Images, run: Run) -> dict[str, Any]:
@@ -135,7 +132,8 @@ def pieces(evaluation: Evaluation) -> tuple[Evaluation | Observation | Fit[Any],
     return (evaluation, *parts(evaluation.observation()), *learning(evaluation))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a setting as JSON holds it, settings objects in their text form."""
     if isinstance(value, (list, tuple)):
-        return [_plain(part) for part in value]
+        return [plain(part) for part in value]
     return value if isinstance(value, (int, float, str, bool, type(None))) else str(value)

@@ -74,6 +74,10 @@ class Comparison(Record):
     contests: tuple[Contest, ...]
     refusals: tuple[Refusal, ...]
 
+    def __repr__(self) -> str:
+        names = ", ".join(self.encoders)
+        return f"Comparison of {names}: {len(self.contests)} contests, {len(self.refusals)} refusals"
+
     def contest(self, protocol: str, like: Estimate) -> Contest | None:
         """Return the contest on the quantity of ``like`` under its conditions and this protocol."""
         wanted = (protocol, like.quantity, like.conditions, like.claim)

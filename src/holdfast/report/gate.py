@@ -90,7 +90,7 @@ def parse(said: str) -> Gate:
     # Spaces within a name belong to it.
     parts = list(filter(None, map(str.strip, (found["selectors"] or "").split(","))))
     radius, chosen = selectors(parts, f"gate {said!r}")
-    bound = convert(found["bound"].strip(), "float", f"bound in gate {said!r}")
+    bound = convert(found["bound"].strip(), float, f"bound in gate {said!r}")
     encoder = chosen.pop("encoder", None)
     return Gate(said, found["quantity"], radius, chosen, encoder, found["operator"], bound)
 
@@ -117,7 +117,7 @@ def selectors(parts: Sequence[str], where: str) -> tuple[float | None, dict[str,
         elif ball in BALLS:
             chosen["ball"] = ball
         else:
-            radius = convert(ball, "float", f"radius in {where}")
+            radius = convert(ball, float, f"radius in {where}")
     return radius, chosen
 
 
@@ -275,7 +275,7 @@ def _possible(gate: Gate) -> None:
 def _radius(conditions: Conditions) -> float:
     """Return the radius of the ball that a number was taken in; nan if it was not taken in one."""
     radius = conditions.get("ball", "").partition(":")[2].partition(",")[0]
-    return float(convert(radius, "float", "radius of a stored ball")) if radius else float("nan")
+    return float(convert(radius, float, "radius of a stored ball")) if radius else float("nan")
 
 
 def _selected(has: str | None, wanted: str) -> bool:

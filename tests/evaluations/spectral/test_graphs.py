@@ -8,11 +8,10 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import cdist
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import READERS
 from holdfast.evaluations.spectral.analysis import spade
 from holdfast.evaluations.spectral.components import bridged, crossing, split
 from holdfast.evaluations.spectral.graph import Graph, union
-from holdfast.evaluations.spectral.graphs import CKNN, KNN, MANIFOLDS, PCA, Sparsified
+from holdfast.evaluations.spectral.graphs import CKNN, KNN, MANIFOLDS, PCA, GraphConstruction, Sparsified
 from holdfast.evaluations.spectral.graphs.exact import nearest
 from holdfast.evaluations.spectral.graphs.sparsified import sparsified
 from holdfast.evaluations.spectral.points import points
@@ -51,7 +50,7 @@ def test_impossible_edges_are_refused(pair, said):
 
 @pytest.mark.parametrize("name", MANIFOLDS)
 def test_every_variant_is_read_from_text_and_scores(name):
-    manifold = READERS["GraphConstruction"](name)
+    manifold = GraphConstruction.read(name)
     assert str(manifold) == name
     x, y = folded(300)
     found = spade(x, y, graph=manifold, repair="mst")
@@ -62,7 +61,7 @@ def test_every_variant_is_read_from_text_and_scores(name):
 @pytest.mark.parametrize("text", ["pca:components=0", "cknn:delta=1.5", "sparsified:density=1", "knm"])
 def test_impossible_variants_are_refused(text):
     with pytest.raises(HoldfastError):
-        READERS["GraphConstruction"](text)
+        GraphConstruction.read(text)
 
 
 def test_cknn_is_its_definition():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, final
@@ -15,17 +15,20 @@ from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.crown import output_bounds, relax
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region
-from holdfast.core.settings import spell
+from holdfast.core.settings import Spelled
 
 
 @dataclass(frozen=True)
-class Method(ABC):
+class Method(Spelled):
     """A way to bound linear functions of the code from below, over a region of inputs."""
 
     name: ClassVar[str]
 
-    def __str__(self) -> str:
-        return spell(self)
+    @classmethod
+    def read(cls, text: str) -> Method:
+        from holdfast.bounds import read_method  # which knows every method
+
+        return read_method(text)
 
     @abstractmethod
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.core.settings import READERS, read
 from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.cknn import CKNN
 from holdfast.evaluations.spectral.graphs.knn import KNN
@@ -12,4 +11,3 @@ from holdfast.evaluations.spectral.graphs.sparsified import Sparsified
 __all__ = ["CKNN", "KNN", "MANIFOLDS", "PCA", "GraphConstruction", "Sparsified"]
 
 MANIFOLDS: dict[str, type[GraphConstruction]] = {kind.name: kind for kind in (KNN, PCA, CKNN, Sparsified)}
-READERS["GraphConstruction"] = lambda text: read(text, MANIFOLDS, "graph")

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast.core.settings import spell
+from holdfast.core.settings import Spelled, read
 from holdfast.evaluations.spectral.graph import Graph
 from holdfast.evaluations.spectral.graphs.exact import Neighbours
 from holdfast.evaluations.spectral.points import Points
 
 
 @dataclass(frozen=True)
-class GraphConstruction(ABC):
+class GraphConstruction(Spelled):
     """A graph that stands for the manifold near which the points lie."""
 
     name: ClassVar[str]
 
-    def __str__(self) -> str:
-        return spell(self)
+    @classmethod
+    def read(cls, text: str) -> GraphConstruction:
+        from holdfast.evaluations.spectral.graphs import MANIFOLDS  # which knows every graph
+
+        return read(text, MANIFOLDS, "graph")
 
     def view(self, points: Points) -> Points:
         """Return the points between which distances are taken: the same ones by default."""

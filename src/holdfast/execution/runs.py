@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
 
 from holdfast.core.errors import HoldfastError
-
-if TYPE_CHECKING:
-    from holdfast.core.records import Failure, Result
+from holdfast.core.records import Failure, Result
+from holdfast.encoders.reference import label, named, stamp
+from holdfast.execution.request import Request, references
+from holdfast.execution.store import load
 
 
 def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
@@ -20,8 +22,6 @@ def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
     Raises:
         HoldfastError: a folder holds no run, or results that cannot be read.
     """
-    from holdfast.execution.store import load
-
     runs = {str(folder): load(folder) for folder in dict.fromkeys(folders)}
     for folder, (results, _) in runs.items():
         _complete(Path(folder), len(results))
@@ -46,13 +46,10 @@ def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
 
 def unfinished(folders: Sequence[Path], results: Sequence[Result], failures: Sequence[Failure]) -> list[Failure]:
     """Return a failure for each encoder that a run was asked to measure and that left no trace: it was stopped before."""
-    from pydantic import ValidationError
-
-    from holdfast.core.records import Failure
-    from holdfast.encoders.reference import label, named, stamp
-    from holdfast.execution.request import Request, references
-
-    known = {result.encoder.source for result in results} | {failure.encoder for failure in failures}
+    infos = [result.encoder for result in results]
+    # Encoders that were made in Python share one source, so that their request calls them python:NAME.
+    known = {info.source for info in infos} | {f"{info.source}:{info.name}" for info in infos}
+    known |= {failure.encoder for failure in failures}
     missing = []
     for folder in folders:
         try:
@@ -80,10 +77,6 @@ def unfinished(folders: Sequence[Path], results: Sequence[Result], failures: Seq
 
 def _complete(folder: Path, count: int) -> None:
     """Raise unless all results under ``folder`` are among the ``count`` that could be read."""
-    from pydantic import ValidationError
-
-    from holdfast.core.records import Result
-
     files = sorted((folder / "results").glob("*.json"))
     if len(files) == count:
         return
