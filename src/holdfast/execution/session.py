@@ -76,7 +76,15 @@ def run_request(asked: Request, progress: Progress | None = None) -> Outcome:
         images_for(encoder)
     store.request(asked.model_dump_json(indent=1))
     results, failures = evaluate(
-        encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget, began
+        encoders,
+        images_for,
+        evaluations,
+        run,
+        store,
+        engine(asked.cluster, asked.device),
+        progress,
+        asked.budget,
+        began,
     )
     # The report shows the whole folder: an earlier command may have put other encoders there.
     try:
@@ -153,10 +161,11 @@ def images_reference(asked: Request) -> str:
     return asked.images or TOUR
 
 
-def _engine(asked: Request) -> Engine:
-    if asked.cluster is None:
+def engine(cluster: str | None, device: str) -> Engine:
+    """Return what computes shards: this process, or the Ray cluster at an address, one GPU for each shard."""
+    if cluster is None:
         return Local()
-    return Ray(asked.cluster, gpus=1.0 if asked.device.startswith("cuda") else 0.0)
+    return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)
 
 
 def _short(reference: str) -> str:
