@@ -83,19 +83,16 @@ def command(
     claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
     with Shown() as shown:
         require_fit(population, "certified")
-        population, rows, observed = collect(
-            wanted, population, store, engine(cluster, device), shown, budget, began, codes=False
-        )
-    missing = len(wanted.rows(population)) - len(rows)
+        where = engine(cluster, device)
+        _, rows, observed = collect(wanted, population, store, where, shown, budget, began, codes=False)
     if not rows:
-        return left_over(shown, missing)
+        return left_over(shown, len(wanted.rows(population)))
     record = export(population, wanted, rows, observed, store, started)
     _print(record, f"in {chosen} by {method}, each against {min(negatives, len(population.images) - 1)} other images")
     print(f"Certificates: {out / 'certify.json'}")
     if record.contradictions:
         shown.say("attacks succeed inside certified balls: trust no certificate of this encoder, and report this")
-        return 1
-    return left_over(shown, missing)
+    return max(left_over(shown, record.missing), int(record.contradictions > 0))
 
 
 def _print(record: CertificateRecord, how: str) -> None:

@@ -76,15 +76,7 @@ def run_request(asked: Request, progress: Progress | None = None) -> Outcome:
         images_for(encoder)
     store.request(asked.model_dump_json(indent=1))
     results, failures = evaluate(
-        encoders,
-        images_for,
-        evaluations,
-        run,
-        store,
-        engine(asked.cluster, asked.device),
-        progress,
-        asked.budget,
-        began,
+        encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget, began
     )
     # The report shows the whole folder: an earlier command may have put other encoders there.
     try:
@@ -159,6 +151,10 @@ def images_reference(asked: Request) -> str:
     if asked.images is None and not all(named(given)[1].startswith("builtin:") for given in asked.encoders):
         raise HoldfastError("no images to measure on; name a folder of them with --images")
     return asked.images or TOUR
+
+
+def _engine(asked: Request) -> Engine:
+    return engine(asked.cluster, asked.device)
 
 
 def engine(cluster: str | None, device: str) -> Engine:
