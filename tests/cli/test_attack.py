@@ -35,7 +35,8 @@ def test_an_attack_says_what_it_did_and_where_it_is(capsys):
     assert first.startswith("away by pgd:steps=2 in linf:0.05: codes moved by ")
     assert "% of the distance of two clean codes) and" in first
     assert second == f"Attacked images: {Path('out/sheet.png')}"
-    assert {path.name for path in Path("out").iterdir()} == {"attack.json", "attack.safetensors", "images", "sheet.png"}
+    files = {"attack.json", "attack.safetensors", "images", "sheet.png"}
+    assert {path.name for path in Path("out").iterdir()} == {*files, "request.json", "shards"}
     assert len(list(Path("out/images").iterdir())) == len(recorded().moved) == 6
 
 
@@ -146,14 +147,14 @@ def test_an_interrupted_attack_stops_cleanly():
     process.send_signal(signal.SIGINT)
     error = process.communicate(timeout=60)[1].splitlines()
     assert process.returncode == 130
-    assert error[-1] == "holdfast: stopped; what was not written yet is lost"
+    assert error[-1] == "holdfast: stopped; everything finished is kept, and the same command continues from there"
     assert not any("Traceback" in line for line in error)
 
 
 def test_a_radius_alone_is_that_of_a_linf_ball(capsys):
     assert run([*ATTACK, *SHORT, "--eps", "2/255"]) == 0
     assert recorded().settings["ball"] == "linf:2/255"
-    assert run([*ATTACK, *SHORT, "--eps", "2/255", "--ball", "l2:1"]) == 2
+    assert run([*ATTACK[:-1], "other", *SHORT, "--eps", "2/255", "--ball", "l2:1"]) == 2
     assert "eps and ball contradict each other" in capsys.readouterr().err
 
 

@@ -21,8 +21,10 @@ from holdfast.core.run import Run
 from holdfast.data import load as load_images
 from holdfast.encoders import load
 from holdfast.evaluations.attacked.attacked import Untargeted
-from holdfast.execution.adversarial import Adversarial, attack, even, rivals_of
-from holdfast.execution.artefacts import keep, replay
+from holdfast.execution.adversarial import Adversarial, AdversarialImages, adversarial, even, rivals_of
+from holdfast.execution.artefacts import export, replay
+from holdfast.execution.shards import ShardTask
+from holdfast.execution.store import Store
 from holdfast.objectives.away import Away
 from holdfast.objectives.contrast import Queue
 from holdfast.objectives.crossing import Misretrieval
@@ -44,9 +46,15 @@ def preset(goal, attack=SHORT, ball=Linf(0.05), prepare=None) -> Preset:  # noqa
     return Preset(goal, attack, ball, "test", prepare)
 
 
+def attack(among: Population, chosen: Preset) -> Adversarial:
+    asked = AdversarialImages.of(chosen, among)
+    rows = asked.rows(among)
+    return adversarial(among, asked, rows, ShardTask(asked, among)(rows))
+
+
 def found(name: str, among: Population) -> Adversarial:
     known = PRESETS[name]
-    return attack(among, range(len(among.images)), preset(known.goal, SHORT, known.ball, known.prepare))
+    return attack(among, preset(known.goal, SHORT, known.ball, known.prepare))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -95,12 +103,12 @@ def test_untargeted_attacks_are_those_that_are_measured():
     among = population()
     measured = Untargeted(Linf(0.05), SHORT, Away().divergence, attacked=11)
     codes = measured.observe(among, measured.rows(among))
-    assert torch.equal(attack(among, range(11), preset(Away())).codes, *codes.values())
+    assert torch.equal(attack(among, preset(Away())).codes, *codes.values())
 
 
 def test_targets_are_partners_and_are_approached():
     among = population()
-    one = attack(among, range(11), preset(Toward()))
+    one = attack(among, preset(Toward()))
     assert one.targets == tuple(among.partners.tolist())
     goals = among.codes[list(one.targets)]
     before, after = (torch.linalg.vector_norm(codes - goals, dim=1) for codes in (one.clean_codes, one.codes))
@@ -110,10 +118,10 @@ def test_targets_are_partners_and_are_approached():
 
 @pytest.mark.parametrize("goal", [Queue(), Misretrieval()])
 def test_rivals_are_other_images_whatever_the_batch(goal):
-    whole, parts = (attack(population(batch_size=size), range(11), preset(goal)) for size in (256, 3))
+    whole, parts = (attack(population(batch_size=size), preset(goal)) for size in (256, 3))
     assert torch.allclose(whole.gain, parts.gain, atol=1e-5)
     with pytest.raises(HoldfastError, match="needs the codes of other images, but there is one"):
-        attack(population(count=1), [0], preset(goal))
+        attack(population(count=1), preset(goal))
 
 
 def test_random_rivals_are_others_drawn_without_repetition(monkeypatch):
@@ -133,7 +141,7 @@ def assert_others(rivals, among: Population, count: int) -> None:
 
 def test_misretrieval_faces_the_nearest_of_the_others():
     among = population()
-    one = attack(among, range(11), preset(Misretrieval()))
+    one = attack(among, preset(Misretrieval()))
     distance = torch.cdist(among.codes, among.codes).fill_diagonal_(torch.inf)
     # At the clean image the margin to the nearest rival is minus half the distance.
     assert torch.allclose(one.clean_gain, -distance.min(1).values / 2, atol=1e-5)
@@ -141,14 +149,14 @@ def test_misretrieval_faces_the_nearest_of_the_others():
 
 def test_a_divergence_learns_from_the_clean_codes():
     among = population()
-    one = attack(among, range(11), preset(Away(Whitened())))
+    one = attack(among, preset(Away(Whitened())))
     assert torch.allclose(one.gain, Whitened().fit(among.codes)(one.codes, one.clean_codes), atol=1e-4)
 
 
 def test_a_stepwise_divergence_is_for_the_score_only_attack():
     with pytest.raises(HoldfastError, match="rank has no gradient for pgd to climb; use --attack square"):
-        attack(population(), range(11), preset(Away(Rank())))
-    one = attack(population(), range(11), preset(Away(Rank()), SquareAttack(queries=20)))
+        attack(population(), preset(Away(Rank())))
+    one = attack(population(), preset(Away(Rank()), SquareAttack(queries=20)))
     assert float(one.gain.mean()) > 0
 
 
@@ -160,8 +168,8 @@ def test_even_batches(count, size, expected):
 @pytest.fixture
 def kept(tmp_path):
     among, chosen = population(), preset(Toward())
-    moved = attack(among, range(11), chosen)
-    return among, chosen, moved, keep(among, chosen, moved, tmp_path, datetime.now(UTC))
+    moved = attack(among, chosen)
+    return among, chosen, moved, export(among, chosen, moved, Store(tmp_path), datetime.now(UTC))
 
 
 def test_what_is_kept_is_what_was_found(kept, tmp_path):
@@ -221,7 +229,7 @@ def test_inputs_that_are_no_images_have_no_pictures(tmp_path):
     rows = Images(torch.rand(6, 5), name="rows")
     flat = Encoder(torch.nn.Linear(5, 3), "flat", Domain((5,)))
     among, chosen = Population(flat, rows, Run()), preset(Away())
-    record = keep(among, chosen, attack(among, range(6), chosen), tmp_path, datetime.now(UTC))
+    record = export(among, chosen, attack(among, chosen), Store(tmp_path), datetime.now(UTC))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attack.json", "attack.safetensors"]
     assert (record.moved[0].png, record.moved[0].l2_of_png) == (None, None)
 
@@ -230,4 +238,4 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
     among, chosen = Population(tiny_encoder(), tiny_images(4), Run()), preset(Away())
     (tmp_path / "file").touch()
     with pytest.raises(HoldfastError, match="choose another --out"):
-        keep(among, chosen, attack(among, range(4), chosen), tmp_path / "file", datetime.now(UTC))
+        export(among, chosen, attack(among, chosen), Store(tmp_path / "file"), datetime.now(UTC))

@@ -14,6 +14,7 @@ import traceback
 import warnings
 from functools import partial
 from importlib import import_module
+from io import TextIOWrapper
 from pkgutil import iter_modules
 from typing import Annotated, Any
 
@@ -43,6 +44,8 @@ def main() -> None:
     """Run the command line and exit with its status."""
     # Idle OpenMP threads that spin slow small networks down seven-fold on a busy machine; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if isinstance(sys.stdout, TextIOWrapper):  # paths need not be UTF-8, and are printed as they are
+        sys.stdout.reconfigure(errors="surrogateescape")
     sys.exit(run(sys.argv[1:]))
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from statistics import median
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.flags import Arch, Images, Seed, Size, TrustRemoteCode
-from holdfast.cli.subject import ball_of, empty, population_of, require_fit
+from holdfast.cli.evaluate import STOPPED
+from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode
+from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
 from holdfast.core.errors import HoldfastError, nearest
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from holdfast.execution.artefacts import AttackRecord
     from holdfast.objectives.base import Objective
 
+__all__ = ["STOPPED", "command"]
+
 HOW = "How it is attacked"
 COMPUTES = "How it is computed"
 
@@ -28,7 +31,7 @@ COMPUTES = "How it is computed"
 def command(
     encoder: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")],
     images: Images[str],
-    out: Annotated[Path, typer.Option(help="New or empty folder for what the attack finds.")],
+    out: Annotated[Path, typer.Option(help="Folder for what the attack finds; running again continues it.")],
     preset: Annotated[
         str, typer.Option(help="An attack of the literature (holdfast list attacks).", rich_help_panel=HOW)
     ] = "adaptive",
@@ -58,30 +61,38 @@ def command(
         str, typer.Option(help="float32, float64, bfloat16, float16.", rich_help_panel=COMPUTES)
     ] = "float32",
     batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 256,
+    budget: Budget = None,
+    cluster: Cluster = None,
 ) -> int:
     """Attack images: keep what they become, how far their codes move, and a check of both."""
     # Loaded here, because these need torch.
     from holdfast.core.run import Run
     from holdfast.encoders import Options
-    from holdfast.execution.adversarial import attack as attacked
-    from holdfast.execution.artefacts import keep
+    from holdfast.execution.adversarial import AdversarialImages, adversarial
+    from holdfast.execution.answers import claim, require_free
+    from holdfast.execution.artefacts import export
     from holdfast.execution.progress import Shown
+    from holdfast.execution.session import engine
+    from holdfast.execution.store import Store, key_of
+    from holdfast.execution.table import collect
 
     chosen = _preset(preset, ball_of(eps, ball), attack, objective, divergence)
-    run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)
-    empty(out)
-    population = population_of(encoder, Options(arch, size, trust_remote_code), images, run, limit)
+    run, started, began = Run(seed, device, precision, batch_size), datetime.now(UTC), monotonic()
+    require_free(out)
+    population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run, limit), Store(out)
+    wanted = AdversarialImages.of(chosen, population)
+    claim(store, "attack", key_of(wanted, population.encoder, population.images, run))
     with Shown() as shown:
-        progress = partial(shown, f"{population.encoder.name}: {chosen.attack}")
-        progress(0.0)
         require_fit(population, "attacked")
-        found = attacked(population, range(len(population.images)), chosen, progress)
-        record = keep(population, chosen, found, out, started)
+        population, rows, observed = collect(wanted, population, store, engine(cluster, device), shown, budget, began)
+    if not rows:
+        return left_over(shown, len(population.images))
+    record = export(population, chosen, adversarial(population, wanted, rows, observed), store, started)
     print(f"{chosen.goal} by {chosen.attack} in {chosen.ball}: {_summary(record)}")
     print(f"Attacked images: {out / ('sheet.png' if record.moved[0].png else 'attack.safetensors')}")
     if not record.replay.passed:
         shown.say(f"the saved pixels do not pass their check: {record.replay}")
-    return 0 if record.replay.passed else 1
+    return max(left_over(shown, record.missing), int(not record.replay.passed))
 
 
 def _summary(record: AttackRecord) -> str:
@@ -103,8 +114,6 @@ def _preset(name: str, ball: Ball | None, attack: str | None, objective: str | N
     goal = read(objective, objectives(), "objective") if objective else base.goal
     if divergence:
         goal = _measured_by(goal, divergence, objective)
-    # Which scene is attacked belongs to the goal: a goal that compares two views needs them, whatever the preset.
-    prepared = {preset.goal.name: preset.prepare for preset in PRESETS.values()}
     changed = any((ball, attack, objective, divergence))
     return replace(
         base,
@@ -112,7 +121,6 @@ def _preset(name: str, ball: Ball | None, attack: str | None, objective: str | N
         attack=read_attack(attack) if attack else base.attack,
         ball=ball or base.ball,
         source=f"{name} ({base.source}){', changed' if changed else ''}",
-        prepare=prepared.get(goal.name),
     )
 
 

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.flags import Arch, Images, Seed, Size, TrustRemoteCode
-from holdfast.cli.subject import ball_of, empty, population_of, require_fit
+from holdfast.cli.evaluate import STOPPED
+from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode
+from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.execution.certificates import CertificateRecord
 
+__all__ = ["STOPPED", "command"]
+
 HOW = "What is certified"
 COMPUTES = "How it is computed"
-STOPPED = "the witnesses found so far are kept, but no list of certificates"
 
 
 def command(
     encoder: Annotated[str, typer.Argument(help="source:name, as in builtin:digits-robust.")],
     images: Images[str],
-    out: Annotated[Path, typer.Option(help="New or empty folder for certificates and witnesses.")],
+    out: Annotated[Path, typer.Option(help="Folder for certificates and witnesses; running again continues it.")],
     eps: Annotated[str | None, typer.Option(help="Radius of a linf ball, as in 8/255.", rich_help_panel=HOW)] = None,
     ball: Annotated[str | None, typer.Option(help="Any ball, as in l2:0.5.", rich_help_panel=HOW)] = None,
     negatives: Annotated[
@@ -47,6 +49,8 @@ def command(
         str, typer.Option(help="In which witnesses are replayed: float32, float64 ...", rich_help_panel=COMPUTES)
     ] = "float32",
     batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 8,
+    budget: Budget = None,
+    cluster: Cluster = None,
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
     # Loaded here, because these need torch.
@@ -55,8 +59,12 @@ def command(
     from holdfast.core.run import Run
     from holdfast.encoders import Options
     from holdfast.evaluations.certified.accuracy import InstanceAccuracy
-    from holdfast.execution.certificates import certify
+    from holdfast.execution.answers import claim, require_free
+    from holdfast.execution.certificates import Certificates, export
     from holdfast.execution.progress import Shown
+    from holdfast.execution.session import engine
+    from holdfast.execution.store import Store, key_of
+    from holdfast.execution.table import collect
 
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
@@ -68,18 +76,23 @@ def command(
         attack=read_attack(attack),
         neurons=neurons,
     )
-    run, started = Run(seed, device, precision, batch_size), datetime.now(UTC)
-    empty(out)
-    population = population_of(encoder, Options(arch, size, trust_remote_code), images, run)
+    run, started, began = Run(seed, device, precision, batch_size), datetime.now(UTC), monotonic()
+    require_free(out)
+    population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run), Store(out)
+    wanted = Certificates(asked.pair_bounds(chosen))
+    claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
     with Shown() as shown:
         require_fit(population, "certified")
-        progress = partial(shown, f"{population.encoder.name}: certificates")
-        record = certify(population, asked.pair_bounds(chosen), out, started, progress)
+        where = engine(cluster, device)
+        _, rows, observed = collect(wanted, population, store, where, shown, budget, began, codes=False)
+    if not rows:
+        return left_over(shown, len(wanted.rows(population)))
+    record = export(population, wanted, rows, observed, store, started)
     _print(record, f"in {chosen} by {method}, each against {min(negatives, len(population.images) - 1)} other images")
     print(f"Certificates: {out / 'certify.json'}")
     if record.contradictions:
         shown.say("attacks succeed inside certified balls: trust no certificate of this encoder, and report this")
-    return 1 if record.contradictions else 0
+    return max(left_over(shown, record.missing), int(record.contradictions > 0))
 
 
 def _print(record: CertificateRecord, how: str) -> None:

@@ -13,3 +13,10 @@ Seed = Annotated[int, typer.Option(help="Decides every random choice.")]
 Arch = Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")]
 Size = Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")]
 TrustRemoteCode = Annotated[T, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")]
+Budget = Annotated[
+    float | None, typer.Option(help="Seconds after which no new work begins.", rich_help_panel="How it is computed")
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(help="Compute on a Ray cluster: auto, local or its address.", rich_help_panel="How it is computed"),
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,8 @@ from holdfast.cli.flags import Seed
 
 if TYPE_CHECKING:
     from holdfast.core.records import Result
+    from holdfast.evaluations.spectral.spade import Spectral
+    from holdfast.execution.store import Key
 
 
 def command(
@@ -29,20 +31,50 @@ def command(
 ) -> int:
     """Score how a map stretches neighbourhoods, from arrays of its inputs and outputs alone."""
     # Loaded here, because these need torch.
-    from holdfast.evaluations.spectral.features import measure, read, save
+    from holdfast.evaluations.spectral.features import measure, packed, read
     from holdfast.evaluations.spectral.spade import Spectral
+    from holdfast.execution.answers import claim, require_free
     from holdfast.execution.request import build
+    from holdfast.execution.store import Store
     from holdfast.report import write
 
     asked = build(Spectral, {"k": k, "graph": graph, "repair": repair, "subsets": subsets, "certify": certify})
     assert isinstance(asked, Spectral)
-    known = None if labels is None else read(labels)
-    result, found = measure(read(inputs), read(outputs), asked, seed, (inputs.name, outputs.name), known)
+    if out:
+        require_free(out)
+    arrays = read(inputs), read(outputs), None if labels is None else read(labels)
+    key, store = _key(asked, seed, arrays, outputs.name), Store(out) if out else None
+    if store:
+        claim(store, "spade", key)
+    result = store.result(key) if store else None
+    if result is None:
+        result, found = measure(arrays[0], arrays[1], asked, seed, (inputs.name, outputs.name), arrays[2])
+        if store:
+            store.export("scores.npz", packed(found))
+            store.finish(key, result)  # last, for it says that the scores are there
     _show(result)
     if out:
-        save(found, out / "scores.npz")
         print(f"Report: {write([result], [], out)['report.html']}")
     return 0
+
+
+def _key(asked: Spectral, seed: int, arrays: tuple[Any, Any, Any], name: str) -> Key:
+    """Return what identifies the scores of ``arrays``: inputs, outputs, and labels or None."""
+    from holdfast.evaluations.spectral.features import mark
+    from holdfast.execution.store import Key
+    from holdfast.protocol.evaluation import settings
+
+    inputs, outputs, labels = arrays
+    return Key(
+        kind=asked.name,
+        version=asked.version,
+        settings={**settings(asked), "labels": None if labels is None else mark(labels)},
+        encoder=mark(outputs),
+        images=mark(inputs),
+        seed=seed,
+        precision=str(outputs.dtype),
+        name=name,
+    )
 
 
 def _show(result: Result) -> None:

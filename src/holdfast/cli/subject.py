@@ -1,13 +1,13 @@
-"""What ``attack`` and ``certify`` begin with: a ball, an empty folder, images and an encoder that is fit for them."""
+"""What ``attack`` and ``certify`` share: a ball, images and an encoder that is fit for them, and what a budget leaves."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
+    from holdfast.cli.progress import Shown
     from holdfast.core.balls import Ball
     from holdfast.core.run import Run
     from holdfast.encoders import Options
@@ -26,16 +26,6 @@ def ball_of(eps: str | None, ball: str | None) -> Ball | None:
     return read(ball, BALLS, "ball") if ball else None
 
 
-def empty(folder: Path) -> None:
-    """Make ``folder``, before anything is computed, and refuse one that holds something."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise HoldfastError(f"{folder} is not empty; choose another --out, or delete what is in it")
-    except OSError as error:
-        raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
-
-
 def population_of(encoder: str, options: Options, images: str, run: Run, limit: int | None = None) -> Population:
     """Return the images and the encoder that the flags name; ``limit`` leaves so many images, chosen by the seed."""
     from holdfast import data
@@ -52,3 +42,11 @@ def require_fit(population: Population, purpose: str) -> None:
 
     if problem := unfit(population):
         raise HoldfastError(f"{population.encoder.name} is not fit to be {purpose}: {problem}")
+
+
+def left_over(shown: Shown, missing: int) -> int:
+    """Say how many images a spent budget left over, and return the exit status: 1 if it left any."""
+    if missing:
+        what = "1 image is" if missing == 1 else f"{missing:,} images are"
+        shown.say(f"{what} missing: the budget was spent; run the same command again to continue")
+    return 1 if missing else 0

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.attacks.presets import Preset
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import PRESETS, Preset
 from holdfast.attacks.square import SquareAttack
+from holdfast.core.balls import Ball
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Observed
 from holdfast.evaluations.attacked.attacked import attacked, nearest
 from holdfast.objectives.base import DivergenceObjective, Objective
+from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
 NEAREST = 10
-"""How many nearest other images a goal against neighbours faces, as in breakaway's own attack."""
+"""How many nearest other images an objective against neighbours faces, as in breakaway's own attack."""
 RANDOM = 256
-"""How many random other images a goal against a queue faces."""
+"""How many random other images an objective against a queue faces."""
 
 
 @dataclass(frozen=True)
 class Adversarial:
-    """Attacked inputs by row: one per image, or one per view of an image where a goal sets two views against each other.
+    """Attacked inputs by row: one per image, or one per view where an objective sets two views of it against each other.
 
     The rows of one image follow each other.
     """
@@ -45,98 +49,135 @@ class Adversarial:
     targets: tuple[int, ...] | None
     """The image that each row was moved towards."""
     batches: tuple[int, ...]
-    """The sizes of the batches they were attacked in, which change the result of a goal that is not per sample."""
+    """The sizes of the batches they were attacked in, which change the result of an objective that is not per sample."""
+    views: int = 1
+    """How many rows each image has."""
 
 
-def attack(
-    population: Population, rows: Sequence[int], preset: Preset, progress: Callable[[float], None] | None = None
-) -> Adversarial:
-    """Return the images at ``rows`` of ``population`` after the attack, goal and ball of ``preset``.
+@final
+@dataclass(frozen=True)
+class AdversarialImages(Observation):
+    """Attacked images with everything that is kept of them; an objective's own preset says which views it needs."""
 
-    Random choices are those of the evaluations: an untargeted attack returns the images that displacement measures.
+    objective: Objective
+    attack: Attack
+    ball: Ball
+    batch: int | None = None
+    """How many images are attacked together, for an objective that looks at whole batches: a row is then a batch.
 
-    Args:
-        population: the images, their encoder and the run.
-        rows: which to attack.
-        preset: how.
-        progress: is told which share of ``rows`` is finished.
-
-    Raises:
-        HoldfastError: the goal, the attack and the encoder do not fit together.
+    Batches are cut by position, so that neither shards nor interruptions change them.
     """
-    goal = _ready(preset, population)
-    finished = 0
+    name = "adversarial"
+    version = 1
 
-    def work(batch: Sequence[int]) -> Observed:
-        nonlocal finished
-        seen = _attack(population, batch, replace(preset, goal=goal))
-        finished += len(batch)
-        if progress:
-            progress(finished / len(rows))
-        return seen
+    @classmethod
+    def of(cls, preset: Preset, population: Population) -> AdversarialImages:
+        """Return what ``preset`` asks for of all images of ``population``.
 
-    run = (
-        population.run
-        if goal.per_sample
-        else replace(population.run, batch_size=even(len(rows), population.run.batch_size))
-    )
-    seen = run.batches(rows, work)
-    views = seen["codes"].shape[1]
-    names = [population.images.ids[row] for row in rows]
-    flat = {name: values.flatten(0, 1) for name, values in seen.items() if name != "batch"}
-    repeated = torch.tensor(list(rows)).repeat_interleave(views)
+        Raises:
+            HoldfastError: the objective, the attack and the images do not fit together.
+        """
+        objective, run = preset.goal, population.run
+        require_climbable(objective, preset.attack)
+        batch = None if objective.per_sample else even(len(population.images), run.batch_size)
+        return cls(objective, preset.attack, preset.ball, batch)
+
+    def rows(self, population: Population) -> list[int]:
+        return list(range(len(self.ids(population))))
+
+    def ids(self, population: Population) -> tuple[str, ...]:
+        if self.batch is None:
+            return population.images.ids
+        return tuple(f"batch {k}" for k in range(ceil(len(population.images) / self.batch)))
+
+    def inputs(self, population: Population) -> int:
+        return self.batch or 1
+
+    def images(self, population: Population, row: int) -> list[int]:
+        """Return which images are attacked together as ``row``."""
+        start = row * (self.batch or 1)
+        return list(range(start, min(start + (self.batch or 1), len(population.images))))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        if self.batch is None:
+            return {name: values[:, None] for name, values in self._attack(population, rows).items()}
+        groups = (self.images(population, row) for row in rows)
+        seen = [population.run.batches(group, lambda part: self._attack(population, part)) for group in groups]
+        return {name: torch.stack([_padded(one[name], self.batch) for one in seen]) for name in seen[0]}
+
+    def _attack(self, population: Population, images: Sequence[int]) -> Observed:
+        """Return tensors of shape (b, views, ...), but how many were attacked together as (b,)."""
+        objective = self.objective
+        if isinstance(objective, DivergenceObjective):
+            objective = replace(objective, divergence=population.fitted(objective.divergence))
+        targets = population.partners[list(images)].tolist() if objective.targeted else None
+        context = population.context(images, targets, rivals_of(population, images, objective))
+        prepare = next((preset.prepare for preset in PRESETS.values() if preset.goal.name == objective.name), None)
+        context = prepare(context) if prepare else context
+        moved = attacked(context, objective, self.attack, self.ball)
+        codes, gain_of = population.encode(moved), objective(context)
+        with torch.no_grad():
+            clean_gain, gain = gain_of(context.codes), gain_of(codes)
+        seen = {
+            "clean": context.pixels,
+            "attacked": moved,
+            "clean_codes": context.codes,
+            "codes": codes,
+            "clean_gain": clean_gain,
+            "gain": gain,
+        }
+        # Views come one after the other, all images each: (views * b, ...) becomes (b, views, ...).
+        by_image = {name: values.unflatten(0, (-1, len(images))).transpose(0, 1).cpu() for name, values in seen.items()}
+        return {**by_image, "together": torch.full((len(images),), len(images))}
+
+
+def _padded(values: Tensor, count: int) -> Tensor:
+    """Return ``values`` with zeros up to ``count`` entries, for the last batch may be smaller."""
+    return torch.cat([values, values.new_zeros(count - len(values), *values.shape[1:])])
+
+
+def adversarial(
+    population: Population, asked: AdversarialImages, rows: Sequence[int], observed: Observed
+) -> Adversarial:
+    """Return what was ``observed`` of ``rows`` as one entry per image or view."""
+    images = [image for row in rows for image in asked.images(population, row)]
+    real = observed["together"] > 0  # the rest is padding
+    seen = {name: values[real] for name, values in observed.items()}
+    together, views = seen.pop("together"), seen["codes"].shape[1]
+    names = [population.images.ids[image] for image in images]
+    repeated = torch.tensor(images).repeat_interleave(views)
     return Adversarial(
         rows=repeated,
         ids=tuple(name if views == 1 else f"{name} view {view + 1}" for name in names for view in range(views)),
-        targets=tuple(population.partners[repeated].tolist()) if goal.targeted else None,
-        batches=tuple(sorted(set(seen["batch"].tolist()))),
-        **flat,
+        targets=tuple(population.partners[repeated].tolist()) if asked.objective.targeted else None,
+        batches=tuple(sorted(set(together.tolist()))),
+        views=views,
+        **{name: values.flatten(0, 1) for name, values in seen.items()},
     )
 
 
-def _attack(population: Population, rows: Sequence[int], preset: Preset) -> Observed:
-    targets = population.partners[list(rows)].tolist() if preset.goal.targeted else None
-    context = population.context(rows, targets, rivals_of(population, rows, preset.goal))
-    context = preset.prepare(context) if preset.prepare else context
-    moved = attacked(context, preset.goal, preset.attack, preset.ball)
-    codes, objective = population.encode(moved), preset.goal(context)
-    with torch.no_grad():
-        clean_gain, gain = objective(context.codes), objective(codes)
-    seen = {
-        "clean": context.pixels,
-        "attacked": moved,
-        "clean_codes": context.codes,
-        "codes": codes,
-        "clean_gain": clean_gain,
-        "gain": gain,
-    }
-    # Views come one after the other, all images each: (views * b, ...) becomes (b, views, ...).
-    by_image = {name: values.unflatten(0, (-1, len(rows))).transpose(0, 1).cpu() for name, values in seen.items()}
-    return {**by_image, "batch": torch.full((len(rows),), len(rows))}
-
-
-def _ready(preset: Preset, population: Population) -> Objective:
-    """Return the goal with a divergence that has learned from the clean codes what it needs and can be climbed."""
-    goal = preset.goal
-    if not isinstance(goal, DivergenceObjective):
-        return goal
-    if not goal.divergence.smooth and not isinstance(preset.attack, SquareAttack):
+def require_climbable(objective: Objective, attack: Attack) -> None:
+    """Raise if ``attack`` follows gradients and ``objective`` measures with a divergence that has none."""
+    if not isinstance(objective, DivergenceObjective) or isinstance(attack, SquareAttack):
+        return
+    if not objective.divergence.smooth:
         raise HoldfastError(
-            f"the divergence {goal.divergence} has no gradient for {preset.attack.name} to climb; "
+            f"the divergence {objective.divergence} has no gradient for {attack.name} to climb; "
             f"use --attack square, or --divergence {L2Distance.name}"
         )
-    return replace(goal, divergence=population.fitted(goal.divergence))
 
 
-def rivals_of(population: Population, rows: Sequence[int], goal: Objective) -> Float[Tensor, "b k d"] | None:
-    """Return the codes of the other images that ``goal`` sets those at ``rows`` against, if it does."""
-    if goal.rivals == "none":
+def rivals_of(population: Population, rows: Sequence[int], objective: Objective) -> Float[Tensor, "b k d"] | None:
+    """Return the codes of the other images that ``objective`` sets those at ``rows`` against, if it does."""
+    if objective.rivals == "none":
         return None
     others = len(population.images) - 1
     if others < 1:
-        raise HoldfastError(f"the objective {goal.name} needs the codes of other images, but there is one; add images")
-    if goal.rivals == "nearest":
-        divergence = goal.divergence if isinstance(goal, DivergenceObjective) else L2Distance()
+        raise HoldfastError(
+            f"the objective {objective.name} needs the codes of other images, but there is one; add images"
+        )
+    if objective.rivals == "nearest":
+        divergence = objective.divergence if isinstance(objective, DivergenceObjective) else L2Distance()
         found = nearest(divergence, population.codes[list(rows)], population.codes, NEAREST, own=rows)
     else:
         found = population.others(rows, RANDOM)

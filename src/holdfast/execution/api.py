@@ -18,7 +18,7 @@ from torch import Tensor
 from holdfast import data
 from holdfast import encoders as adapters
 from holdfast.attacks.base import Attack
-from holdfast.attacks.presets import PRESETS, Preset, read_attack
+from holdfast.attacks.presets import Preset, read_attack
 from holdfast.bounds import Method, read_method
 from holdfast.core.balls import BALLS, Ball
 from holdfast.core.encoder import Encoder
@@ -28,17 +28,19 @@ from holdfast.core.run import Run
 from holdfast.core.settings import read
 from holdfast.encoders import Options
 from holdfast.evaluations.certified.accuracy import InstanceAccuracy
-from holdfast.execution import adversarial, certificates
-from holdfast.execution.adversarial import Adversarial
+from holdfast.execution import certificates
+from holdfast.execution.adversarial import Adversarial, AdversarialImages, adversarial
+from holdfast.execution.answers import claim, require_free
 from holdfast.execution.catalog import objectives
-from holdfast.execution.certificates import CertificateRecord
+from holdfast.execution.certificates import CertificateRecord, Certificates
 from holdfast.execution.evaluated import EvaluatedRun
 from holdfast.execution.progress import Shown
 from holdfast.execution.request import request
 from holdfast.execution.runs import read as read_runs
 from holdfast.execution.runs import unfinished
 from holdfast.execution.session import MADE_IN_PYTHON, fill_store, limited
-from holdfast.execution.table import unfit
+from holdfast.execution.store import Store, key_of
+from holdfast.execution.table import collect, unfit
 from holdfast.objectives.base import Objective
 from holdfast.protocol.evaluation import plain
 from holdfast.protocol.population import Population
@@ -238,11 +240,14 @@ def certify(
         neurons=neurons,
     )
     population, started = _population(encoder, images, Run(seed, device, precision, batch_size)), datetime.now(UTC)
+    wanted = Certificates(asked.pair_bounds(chosen))
     with ExitStack() as stack:
-        folder = Path(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
-        record = certificates.certify(
-            population, asked.told(chosen), folder, started, stack.enter_context(_share(progress, "certificates"))
-        )
+        store = Store(Path(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-"))))
+        require_free(store.folder)
+        claim(store, "certify", key_of(wanted, population.encoder, population.images, population.run))
+        show = stack.enter_context(shown(progress))
+        _, rows, observed = collect(wanted, population, store, progress=show, codes=False)
+        record = certificates.export(population, wanted, rows, observed, store, started)
     if record.contradictions:
         warnings.warn(
             "attacks succeed inside certified balls: trust no certificate of this encoder, and report this",
@@ -290,12 +295,11 @@ def attack(
     """
     goal = read(objective, objectives(), "objective") if isinstance(objective, str) else objective
     search = read_attack(attack) if isinstance(attack, str) else attack
-    # What is attacked belongs to the objective: one that compares two views needs them.
-    prepare = next((preset.prepare for preset in PRESETS.values() if preset.goal.name == goal.name), None)
-    preset = Preset(goal, search, read_ball(ball), "holdfast.attack", prepare)
     population = _population(encoder, images, Run(seed, device, precision, batch_size), limit)
-    with _share(progress, str(search)) as told:
-        return adversarial.attack(population, range(len(population.images)), preset, told)
+    wanted = AdversarialImages.of(Preset(goal, search, read_ball(ball), "holdfast.attack"), population)
+    with TemporaryDirectory(prefix="holdfast-") as folder, shown(progress) as show:
+        population, rows, observed = collect(wanted, population, Store(Path(folder)), progress=show)
+    return adversarial(population, wanted, rows, observed)
 
 
 def compare(runs: StoredRun | Sequence[StoredRun]) -> Comparison:
@@ -373,13 +377,6 @@ def shown(progress: bool | None) -> Iterator[Shown | None]:
             yield show
     else:
         yield None
-
-
-@contextmanager
-def _share(progress: bool | None, doing: str) -> Iterator[Callable[[float], None] | None]:
-    """Give what is told which share is done, if progress is to be shown."""
-    with shown(progress) as show:
-        yield (lambda share: show(doing, share)) if show else None
 
 
 def _reference(encoder: Encoder) -> str:

@@ -20,20 +20,20 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from holdfast.attacks.base import within
 from holdfast.attacks.presets import Preset
 from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.core.encoder import Codes, Domain, Pixels
-from holdfast.core.errors import HoldfastError
 from holdfast.core.pictures import ends, png, row
 from holdfast.core.records import SCHEMA_VERSION, EncoderInfo, ImagesInfo, Number, Picture, Record
 from holdfast.core.run import Observed
 from holdfast.evaluations.attacked.pictures import change
 from holdfast.execution.adversarial import Adversarial
 from holdfast.execution.provenance import provenance
+from holdfast.execution.store import Store
 from holdfast.protocol.population import Population
 from holdfast.report.sheet import draw
 
@@ -89,31 +89,28 @@ class AttackRecord(Record):
     clean_distance: Number
     """The median l2 distance of two clean codes, with which displacements compare; nan of a single image."""
     moved: tuple[MovedImage, ...]
+    missing: int = 0
+    """How many images were not attacked yet, because a budget was spent."""
     replay: Replay
     provenance: dict[str, str]
 
 
-def keep(population: Population, preset: Preset, found: Adversarial, folder: Path, started: datetime) -> AttackRecord:
-    """Write ``found``, which ``preset`` made of ``population``, under ``folder`` and return its record.
+def export(population: Population, preset: Preset, found: Adversarial, store: Store, started: datetime) -> AttackRecord:
+    """Write ``found``, which ``preset`` made of ``population``, into the folder of ``store`` and return its record.
 
     Raises:
-        HoldfastError: the folder cannot be written.
+        StoreError: the folder cannot be written.
     """
-    domain = population.encoder.domain
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _save(found, folder / PIXELS)
-        pngs = _pngs(found, domain, folder)
-        if pngs:
-            draw(_shown(population, preset, found), folder / "sheet.png")
-        record = _record(population, preset, found, folder, pngs, started)
-        (folder / "attack.json").write_text(record.model_dump_json(indent=1), encoding="utf-8")
-    except OSError as error:
-        raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+    store.export(PIXELS, _packed(found))
+    pngs = _pngs(found, population.encoder.domain, store)
+    if pngs:
+        store.export("sheet.png", draw(_shown(population, preset, found)))
+    record = _record(population, preset, found, store.folder, pngs, started)
+    store.export("attack.json", record.model_dump_json(indent=1).encode())
     return record
 
 
-def _save(found: Adversarial, path: Path) -> None:
+def _packed(found: Adversarial) -> bytes:
     tensors = {
         "clean": found.clean,
         "attacked": found.attacked,
@@ -121,21 +118,23 @@ def _save(found: Adversarial, path: Path) -> None:
         "attacked_codes": found.codes,
     }
     whole = {name: values.contiguous() for name, values in tensors.items()}
-    path.write_bytes(save(whole, {"ids": json.dumps(found.ids)}))
+    return save(whole, {"ids": json.dumps(found.ids)})
 
 
-def _pngs(found: Adversarial, domain: Domain, folder: Path) -> list[str]:
-    """Write the attacked images as files and return their paths below ``folder``; none for inputs that are no images."""
+def _pngs(found: Adversarial, domain: Domain, store: Store) -> list[str]:
+    """Write the attacked images as files and return their paths below the folder; none for inputs that are no images."""
     written = []
+    views = found.views
     for place, (name, pixels) in enumerate(zip(found.ids, found.attacked, strict=True)):
         content = png(pixels, domain)
         if content is None:
             return []
-        # The number tells apart ids that differ in characters no file name holds, or in their endings alone.
+        # The number tells apart ids that differ in characters no file name holds, or in their endings alone. It is the
+        # image's among all, so that the files of a part keep their names when the rest follows.
+        number = int(found.rows[place]) * views + place % views
         plain = re.sub(r"[^\w.]+", "_", re.sub(r"\.[A-Za-z]\w*$", "", name))[-60:]
-        file = f"images/{place:05d}-{plain}.png"
-        (folder / "images").mkdir(exist_ok=True)
-        (folder / file).write_bytes(b64decode(content))
+        file = f"images/{number:05d}-{plain}.png"
+        store.export(file, b64decode(content))
         written.append(file)
     return written
 
@@ -180,6 +179,7 @@ def _record(
         batch_sizes=None if preset.goal.per_sample else found.batches,
         clean_distance=_clean_distance(population),
         moved=_moved(population, preset, found, folder, pngs),
+        missing=len(images) - len(found.rows) // found.views,
         replay=replay(population, preset, folder / PIXELS),
         provenance=provenance(run, started),
     )
@@ -229,7 +229,8 @@ def _read(path: Path, domain: Domain) -> Float[Tensor, "channels height width"]:
 
 def replay(population: Population, preset: Preset, path: Path) -> Replay:
     """Return whether the pixels saved at ``path`` keep the rules and give the saved codes."""
-    saved = load_file(path)
+    # Read as bytes, for safetensors opens no path that is not UTF-8.
+    saved = load(path.read_bytes())
     clean, attacked, codes = saved["clean"], saved["attacked"], saved["attacked_codes"]
     domain, ball = population.encoder.domain, preset.ball
     again = _codes(population, lambda rows: attacked[list(rows)], len(attacked))

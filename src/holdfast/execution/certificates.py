@@ -8,26 +8,27 @@ witnesses/NAME.png           the same to look at (for inputs that are images)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, final
 
 import torch
 from jaxtyping import Bool, Float
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import hashed
-from holdfast.core.pictures import row
+from holdfast.core.pictures import row as pictured
 from holdfast.core.records import SCHEMA_VERSION, EncoderInfo, ImagesInfo, Number, Record
 from holdfast.core.run import Observed
 from holdfast.evaluations.certified.pair_bounds import PairBounds
-from holdfast.evaluations.certified.pairs import Pairs
 from holdfast.execution.provenance import provenance
+from holdfast.execution.store import Store
 from holdfast.protocol.evaluation import settings
-from holdfast.protocol.population import Population
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population, represent
 from holdfast.report.sheet import draw
 
 SHOWN = ("clean", "witness", "other")
@@ -61,6 +62,8 @@ class CertificateRecord(Record):
     images: ImagesInfo
     settings: dict[str, str]
     certificates: tuple[Certificate, ...]
+    missing: int = 0
+    """How many images have no certificate yet, because a budget was spent."""
     provenance: dict[str, str]
 
     @property
@@ -73,81 +76,92 @@ class CertificateRecord(Record):
         return sum(certificate.status == status for certificate in self.certificates)
 
 
-def certify(
+@final
+@dataclass(frozen=True)
+class Certificates(Observation):
+    """What a certificate is made of, image by image: the bounds and attacks of its pairs, and its weakest pair."""
+
+    pairs: PairBounds
+    name = "certificates"
+    version = PairBounds.version
+    """Bounds and attacks are those of ``pairs``, and change with them."""
+
+    def rows(self, population: Population) -> list[int]:
+        return self.pairs.rows(population)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        pair_attack = self.pairs.pair_attack(population, rows)
+        two = pair_attack.pairs
+        bound = self.pairs.bound(two)
+        found = self.pairs.worst(pair_attack).or_better(self.pairs.close(pair_attack))
+        attacked, points = found.values.reshape(two.shape), found.points.unflatten(0, two.shape)
+        # The negative that the image is taken for, or else the one against which the bound is lowest.
+        weakest = torch.where((attacked < 0).any(1), attacked.argmin(1), bound.argmin(1))
+        each = torch.arange(len(rows), device=weakest.device)
+        return {
+            "bound": bound,
+            "attacked": attacked,
+            "defined": two.defined,
+            "weakest": weakest,
+            "point": points[each, weakest],
+            "specification": two.specifications[each, weakest],
+        }
+
+
+def export(
     population: Population,
-    told: PairBounds,
-    folder: Path,
+    asked: Certificates,
+    rows: Sequence[int],
+    observed: Observed,
+    store: Store,
     started: datetime,
-    progress: Callable[[float], None] | None = None,
 ) -> CertificateRecord:
-    """Certify the images that ``told`` chooses, attack each, write both under ``folder`` and return the record.
+    """Write the certificates of the images at ``rows``, with their witnesses, and return their record.
 
     Raises:
-        HoldfastError: the encoder cannot be bounded, or the folder cannot be written.
+        StoreError: the folder cannot be written.
     """
-    rows = told.rows(population)
-    made: list[Certificate] = []
-
-    def work(batch: Sequence[int]) -> Observed:
-        # Written as it is found, so that an interruption leaves the witnesses of what was done.
-        found = _certified(population, told, batch, folder)
-        made.extend(found)
-        if progress:
-            progress(len(made) / len(rows))
-        return {"done": torch.ones(len(batch))}
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        population.run.batches(rows, work)
-        record = CertificateRecord(
-            encoder=population.encoder_info,
-            images=population.images_info,
-            settings={name: str(value) for name, value in settings(told).items()}
-            | {"seed": str(population.run.seed), "precision": population.run.precision},
-            certificates=tuple(made),
-            provenance=provenance(population.run, started),
-        )
-        (folder / "certify.json").write_text(record.model_dump_json(indent=1), encoding="utf-8")
-    except OSError as error:
-        raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+    others = population.others(rows, asked.pairs.negatives)
+    # One code tells how many features there are, all that a record needs of them.
+    one = represent(population.encoder, population.images, rows[:1], population.run)
+    made = [
+        _certificate(population, row, others[k].tolist(), {name: values[k] for name, values in observed.items()}, store)
+        for k, row in enumerate(rows)
+    ]
+    record = CertificateRecord(
+        encoder=Population(population.encoder, population.images, population.run, one).encoder_info,
+        images=population.images_info,
+        settings={name: str(value) for name, value in settings(asked.pairs).items()}
+        | {"seed": str(population.run.seed), "precision": population.run.precision},
+        certificates=tuple(made),
+        missing=len(asked.rows(population)) - len(rows),
+        provenance=provenance(population.run, started),
+    )
+    store.export("certify.json", record.model_dump_json(indent=1).encode())
     return record
 
 
-def _certified(population: Population, told: PairBounds, rows: Sequence[int], folder: Path) -> list[Certificate]:
-    """Return the certificates of the images at ``rows``, their witnesses written."""
-    pair_attack = told.pair_attack(population, rows)
-    two = pair_attack.pairs
-    bound = told.bound(two)
-    found = told.worst(pair_attack).or_better(told.close(pair_attack))
-    values, points = found.values.reshape(two.shape), found.points.unflatten(0, two.shape)
-    made = []
-    for place in range(len(rows)):
-        weakest = _weakest(bound[place], values[place])
-        witness = replayed = None
-        if values[place, weakest] < 0:
-            shown = (two.anchors[place], points[place, weakest], two.negatives[place, weakest])
-            witness = _keep(dict(zip(SHOWN, shown, strict=True)), two, place, folder)
-            replayed = _replay(population, two.specifications[place, weakest], folder / witness)
-        status, reason = _judged(bound[place], values[place], two.defined[place], replayed)
-        made.append(
-            Certificate(
-                id=two.ids[place][0],
-                status=status,
-                reason=reason,
-                negative=two.ids[place][1 + weakest],
-                bound=float(bound[place, weakest]),
-                attacked=float(values[place, weakest]),
-                contradictions=int(((bound[place] > 0) & (values[place] <= 0)).sum()),
-                witness=witness,
-                replayed=replayed,
-            )
-        )
-    return made
-
-
-def _weakest(bound: Float[Tensor, "k"], values: Float[Tensor, "k"]) -> int:
-    """Return the negative that the image is taken for, or else the one against which the bound is lowest."""
-    return int((values if bool((values < 0).any()) else bound).argmin())
+def _certificate(population: Population, row: int, others: Sequence[int], seen: Observed, store: Store) -> Certificate:
+    """Return the certificate of the image at ``row``, its witness written; ``seen`` is what was observed of it."""
+    names, bound, attacked = population.images.ids, seen["bound"], seen["attacked"]
+    weakest = int(seen["weakest"])
+    witness = replayed = None
+    if attacked[weakest] < 0:
+        clean, other = population.pixels([row, others[weakest]]).double().cpu()
+        witness = _keep(names[row], dict(zip(SHOWN, (clean, seen["point"], other), strict=True)), population, store)
+        replayed = _replay(population, seen["specification"], store.folder / witness)
+    status, reason = _judged(bound, attacked, seen["defined"], replayed)
+    return Certificate(
+        id=names[row],
+        status=status,
+        reason=reason,
+        negative=names[others[weakest]],
+        bound=float(bound[weakest]),
+        attacked=float(attacked[weakest]),
+        contradictions=int(((bound > 0) & (attacked <= 0)).sum()),
+        witness=witness,
+        replayed=replayed,
+    )
 
 
 def _judged(
@@ -166,22 +180,20 @@ def _judged(
     return "CERTIFIED", f"no change in the ball makes it more similar to any of {count} other images"
 
 
-def _keep(pixels: dict[str, Tensor], two: Pairs, place: int, folder: Path) -> str:
-    """Write the witness against the anchor at ``place`` and return its path below ``folder``."""
-    name = two.ids[place][0]
+def _keep(name: str, pixels: dict[str, Tensor], population: Population, store: Store) -> str:
+    """Write the witness against the image called ``name`` and return its path below the folder."""
     # The hash tells apart ids that differ in characters no file name holds.
     plain = re.sub(r"[^\w.]+", "_", name)[-60:]
     stem = f"witnesses/{plain}-{hashed(name) % 2**32:08x}"
-    content = {label: image.contiguous().cpu() for label, image in pixels.items()}
-    (folder / "witnesses").mkdir(exist_ok=True)
-    (folder / f"{stem}.safetensors").write_bytes(save(content))
-    picture = row(name, pixels, two.encoder.domain)
+    store.export(f"{stem}.safetensors", save({label: image.clone() for label, image in pixels.items()}))
+    picture = pictured(name, pixels, population.encoder.domain)
     if picture is not None:
-        draw([picture], folder / f"{stem}.png")
+        store.export(f"{stem}.png", draw([picture]))
     return f"{stem}.safetensors"
 
 
-def _replay(population: Population, weights: Float[Tensor, "d"], path: Path) -> float:
+def _replay(population: Population, specification: Float[Tensor, "d"], path: Path) -> float:
     """Return ``W f`` of the witness saved at ``path``, by the encoder as users run it."""
-    point = load_file(path)["witness"][None].to(population.run.device, population.run.dtype)
-    return float((population.encode(point)[0].to(weights) * weights).sum())
+    # Read as bytes, for safetensors opens no path that is not UTF-8.
+    point = load(path.read_bytes())["witness"][None].to(population.run.device, population.run.dtype)
+    return float((population.encode(point)[0].to(specification) * specification).sum())

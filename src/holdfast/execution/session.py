@@ -207,9 +207,14 @@ def images_reference(asked: Request) -> str:
 
 
 def _engine(asked: Request) -> Engine:
-    if asked.cluster is None:
+    return engine(asked.cluster, asked.device)
+
+
+def engine(cluster: str | None, device: str) -> Engine:
+    """Return what computes shards: this process, or the Ray cluster at an address, one GPU for each shard."""
+    if cluster is None:
         return Local()
-    return Ray(asked.cluster, gpus=1.0 if asked.device.startswith("cuda") else 0.0)
+    return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)
 
 
 def _short(reference: str) -> str:

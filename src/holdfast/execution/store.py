@@ -108,6 +108,10 @@ class Store:
         """Record what was asked for, as JSON text."""
         self._write(self.folder / "run.json", content.encode())
 
+    def export(self, name: str, content: bytes) -> None:
+        """Write the file ``name`` below the folder, made of what is kept here and meant for people and programs."""
+        self._write(self.folder / name, content)
+
     def result(self, key: Key) -> Result | None:
         """Return the finished cell ``key``, or None if it is missing or damaged."""
         return _record(self.folder / "results" / f"{key.stem}.json", Result)

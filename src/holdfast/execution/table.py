@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
@@ -91,6 +91,42 @@ def evaluate(
     if progress:
         progress("all cells", 1.0, 0.0)
     return table.results, table.failures
+
+
+def collect(
+    observation: Observation,
+    population: Population,
+    store: Store,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+    budget: float | None = None,
+    began: float | None = None,
+    codes: bool = True,
+) -> tuple[Population, list[int], Observed]:
+    """Return the population with its clean codes, the rows of ``observation`` that ``store`` then holds, and those.
+
+    Computes what is missing, shard by shard, as ``evaluate`` does; fewer rows than asked for mean a spent budget.
+    ``codes`` says whether the clean codes of all images are needed.
+
+    Raises:
+        HoldfastError: the encoder cannot be measured like this.
+        StoreError: the store cannot be written.
+    """
+    encoder, images, run = population.encoder, population.images, population.run
+    began = monotonic() if began is None else began
+    forecast = Forecast({encoder.name: operations(encoder)})
+    table = _Table((), run, store, engine or Local(), progress, budget, began, forecast)
+    for piece in (CleanCodes(), observation) if codes else (observation,):
+        forecast.expect((encoder.name, piece))
+    rows, ids = observation.rows(population), observation.ids(population)
+    with suppress(BudgetSpentError):
+        if codes:
+            clean = table.observe(CleanCodes(), population, range(len(images)), "codes")["codes"]
+            population = Population(encoder, images, run, clean)
+        table.compute(observation, population, rows, observation.name)
+    held, observed = store.observed(key_of(observation, encoder, images, run), [ids[row] for row in rows])
+    known = set(held)
+    return population, [row for row in rows if ids[row] in known], observed
 
 
 @dataclass

@@ -97,7 +97,7 @@ class Forecast:
     @property
     def left(self) -> float:
         """Return the seconds that everything waiting will take, infinite while an observation in it is unknown."""
-        return sum(self._left(piece, rows) for piece, rows in self.waiting.items() if rows)
+        return sum((self._left(piece, rows) for piece, rows in self.waiting.items() if rows), 0.0)
 
     def _left(self, piece: Piece, rows: int) -> float:
         found = self.seconds(piece, self.totals.get(piece[1], 1) if rows < 0 else rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Sequence
 from io import BytesIO
-from pathlib import Path
 
 from holdfast.core.records import Picture
 
@@ -13,8 +12,8 @@ INCHES = 1.6
 """The side of one picture."""
 
 
-def draw(pictures: Sequence[Picture], path: Path) -> None:
-    """Write ``pictures`` to the PNG file ``path``, a row each with its caption beside it, small images enlarged."""
+def draw(pictures: Sequence[Picture]) -> bytes:
+    """Return ``pictures`` as a PNG file, a row each with its caption beside it, small images enlarged."""
     from matplotlib.figure import Figure
     from PIL import Image
 
@@ -30,4 +29,6 @@ def draw(pictures: Sequence[Picture], path: Path) -> None:
             axis.imshow(Image.open(BytesIO(b64decode(png))).convert("RGB"), interpolation="nearest")
             if picture is pictures[0]:
                 axis.set_title(label, fontsize=9)
-    figure.savefig(path, dpi=120)
+    file = BytesIO()
+    figure.savefig(file, dpi=120)
+    return file.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -78,22 +79,23 @@ def measure(
         meaning=evaluation.meaning,
         headline=evaluation.headline,
         encoder=EncoderInfo(
-            name=names[1], source="features", fingerprint=_mark(y.values.numpy()), parameters=0, features=y.features
+            name=names[1], source="features", fingerprint=mark(y.values.numpy()), parameters=0, features=y.features
         ),
-        images=ImagesInfo(name=names[0], fingerprint=_mark(x.values.numpy()), count=len(x)),
+        images=ImagesInfo(name=names[0], fingerprint=mark(x.values.numpy()), count=len(x)),
         settings={**settings(evaluation), "seed": seed, "precision": str(y.values.dtype).removeprefix("torch.")},
         findings=findings.model_copy(update={"pictures": pictures}),
     )
     return result, mine.found
 
 
-def _mark(array: np.ndarray) -> str:
+def mark(array: np.ndarray) -> str:
+    """Return the hash that tells an array from others."""
     content = np.ascontiguousarray(array)
     return blake2b(f"{content.dtype}{content.shape}".encode() + content.tobytes(), digest_size=8).hexdigest()
 
 
-def save(found: Spade, path: Path) -> None:
-    """Write eigenvalues, pairs of input neighbours and every score as a ``.npz`` file."""
+def packed(found: Spade) -> bytes:
+    """Return eigenvalues, pairs of input neighbours and every score as a ``.npz`` file."""
     arrays: dict[str, np.ndarray] = {
         "eigenvalues": found.eigenvalues,
         "pairs": found.pairs(),
@@ -106,9 +108,6 @@ def save(found: Spade, path: Path) -> None:
         arrays["node_score_all"] = found.per_sample(found.edge_scores_all)
     if found.spectrum:
         arrays["eigenvectors"], arrays["rows"] = found.spectrum.vectors, found.graphs.rows
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-    except OSError as error:
-        raise HoldfastError(f"cannot write {path} ({error.strerror or error}); choose another --out") from error
+    file = BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    return file.getvalue()

@@ -1,0 +1,196 @@
+"""``attack``, ``certify`` and ``spade`` keep what they did: killed or out of time, the same command continues."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from safetensors.torch import load
+
+from holdfast.cli import run
+from holdfast.core.run import Observed
+from holdfast.evaluations.certified.pair_bounds import PairBounds
+from holdfast.execution import adversarial, table
+from holdfast.execution.store import IDS
+from tests.evaluations.spectral.graphs import folded
+
+DIGITS = ["--images", "builtin:digits", "--limit"]
+CERTIFY = [
+    "certify",
+    "builtin:digits-contrastive",
+    *DIGITS,
+    "5",
+    "--negatives",
+    "2",
+    "--eps",
+    "0.2",
+    "--batch-size",
+    "2",
+]
+ATTACK = ["attack", "builtin:digits-random", *DIGITS, "9", "--batch-size", "3"]
+KILLED = {
+    "certify": [*CERTIFY, "--attack", "adaptive:steps=20,restarts=2"],
+    "attack": [*ATTACK, "--attack", "pgd:steps=100,restarts=10"],
+    "whole batches": [*ATTACK, "--preset", "rocl", "--attack", "pgd:steps=100,restarts=10"],
+}
+SHORT = {
+    "certify": [*CERTIFY, "--attack", "adaptive:steps=5,restarts=1"],
+    "attack": [*ATTACK, "--attack", "pgd:steps=2"],
+    "whole batches": [*ATTACK, "--preset", "rocl"],
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def shards(folder: str) -> dict[Path, tuple[int, int]]:
+    """Return the shards of what is not clean codes, with what changes when one is written again."""
+    found = [
+        path for path in Path(folder, "shards").glob("*/*.safetensors") if not path.parent.name.startswith("codes-")
+    ]
+    return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in found}
+
+
+def looked_at(folder: str) -> list[str]:
+    """Return the ids of everything that the shards hold, those held twice twice."""
+    return sorted(name for path in shards(folder) for name in json.loads(bytes(load(path.read_bytes())[IDS].numpy())))
+
+
+def answer(folder: str) -> dict[str, Any]:
+    """Return all final files but the times: records as JSON, tensors with their header, pictures as bytes."""
+    files = [path for path in sorted(Path(folder).rglob("*")) if path.is_file() and "shards" not in path.parts]
+    return {str(path.relative_to(folder)): _content(path) for path in files}
+
+
+def _content(path: Path) -> Any:
+    if path.suffix == ".json":
+        record = json.loads(path.read_text())
+        record.pop("provenance", None)
+        return record
+    if path.suffix == ".safetensors":
+        with safe_open(path, "pt") as file:
+            return file.metadata(), {name: tensor.tolist() for name, tensor in load(path.read_bytes()).items()}
+    return path.read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KILLED)
+def test_a_killed_command_goes_on_from_its_shards(name):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *KILLED[name], "--out", "out"], stderr=subprocess.DEVNULL
+    )
+    limit = monotonic() + 120
+    while not shards("out") and monotonic() < limit:
+        sleep(0.005)
+    process.kill()
+    process.wait()
+    before = shards("out")
+    assert before
+    assert not Path("out", f"{KILLED[name][0]}.json").exists(), "killed too late"
+    status = run([*KILLED[name], "--out", "out"])
+    after = shards("out")
+    assert len(after) > len(before), "killed too late"
+    assert {path: after[path] for path in before} == before, "a finished shard was written again"
+    assert len(set(looked_at("out"))) == len(looked_at("out")), "a finished shard was computed again"
+    assert run([*KILLED[name], "--out", "unbroken"]) == status
+    assert answer("out") == answer("unbroken")
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_finished_command_is_not_computed_again(name, capsys, monkeypatch):
+    assert run([*SHORT[name], "--out", "out"]) == 0
+    first, said = answer("out"), capsys.readouterr().out
+
+    def refused(*_: object) -> Observed:
+        raise AssertionError("computed again")
+
+    monkeypatch.setattr(PairBounds, "pair_attack", refused)
+    monkeypatch.setattr(adversarial.AdversarialImages, "observe", refused)
+    assert run([*SHORT[name], "--out", "out"]) == 0
+    assert (answer("out"), capsys.readouterr().out) == (first, said)
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_spent_budget_leaves_a_part_and_says_how_much_is_missing(name, capsys, monkeypatch):
+    assert run([*SHORT[name], "--out", "unbroken", "--budget", "1000"]) == 0
+    with monkeypatch.context() as patch:
+        # Time stands still until something but clean codes was kept, and then the budget is spent.
+        patch.setattr(table, "monotonic", lambda: 1e9 if shards("out") else 0.0)
+        patch.setattr(f"holdfast.cli.{SHORT[name][0]}.monotonic", lambda: 0.0)
+        assert run([*SHORT[name], "--out", "out", "--budget", "1000"]) == 1
+    record = json.loads(Path("out", f"{SHORT[name][0]}.json").read_text())
+    done = len(record["certificates"] if name == "certify" else record["moved"])
+    total = int(SHORT[name][SHORT[name].index("--limit") + 1])
+    assert 0 < done < total
+    assert record["missing"] == total - done
+    assert f"{total - done} images are missing: the budget was spent; run the same" in capsys.readouterr().err
+    assert run([*SHORT[name], "--out", "out"]) == 0
+    assert answer("out") == answer("unbroken")
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_budget_for_nothing_writes_no_answer(name, capsys):
+    assert run([*SHORT[name], "--out", "out", "--budget", "0"]) == 1
+    assert "images are missing: the budget was spent" in capsys.readouterr().err
+    assert not Path("out", f"{SHORT[name][0]}.json").exists()
+
+
+@pytest.mark.parametrize("name", ["certify", "attack"])
+def test_the_folder_of_another_request_is_refused(name, capsys):
+    assert run([*SHORT[name], "--out", "out"]) == 0
+    first = answer("out")
+    capsys.readouterr()
+    assert run([*SHORT[name], "--out", "out", "--seed", "1"]) == 2
+    (sentence,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("holdfast: ")]
+    assert sentence.startswith("holdfast: out holds the answer to another request (other ")
+    assert "seed" in sentence
+    assert sentence.endswith("; choose another --out, or delete what is in it")
+    assert answer("out") == first
+
+
+def test_a_request_that_failed_does_not_keep_its_folder(capsys):
+    assert run([*SHORT["attack"], "--out", "out", "--preset", "rocl", "--limit", "1"]) == 2
+    assert "at least 2 images" in capsys.readouterr().err
+    assert run([*SHORT["attack"], "--out", "out"]) == 0
+
+
+@pytest.mark.parametrize("name", ["certify", "attack"])
+def test_a_folder_whose_name_is_not_utf_8(name):
+    folder = os.fsdecode(b"out-\xff")
+    arguments = [sys.executable, "-m", "holdfast", *SHORT[name], "--out", folder]
+    done = subprocess.run(arguments, capture_output=True, check=False, env={**os.environ, "PYTHONUTF8": "1"})
+    assert done.returncode == 0, done.stderr
+    assert b"out-\xff/" in done.stdout
+    assert Path(folder, f"{name}.json").is_file()
+
+
+def test_scores_of_the_same_arrays_are_kept(capsys, monkeypatch):
+    x, y = folded(120)
+    np.save("x.npy", x)
+    np.save("y.npy", y)
+    spade = ["spade", "--inputs", "x.npy", "--outputs", "y.npy", "--k", "5", "--subsets", "0", "--out", "out"]
+    assert run(spade) == 0
+    said = capsys.readouterr().out
+
+    def refused(*_: object) -> None:
+        raise AssertionError("computed again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.evaluations.spectral.features.measure", refused)
+        assert run(spade) == 0
+    assert capsys.readouterr().out == said
+    assert run([*spade, "--seed", "1"]) == 2
+    assert "another request (other seed)" in capsys.readouterr().err
+    np.save("y.npy", y + 1)
+    assert run(spade) == 2
+    assert "another request (other encoder)" in capsys.readouterr().err
