@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.cli.progress import Shown
+    from holdfast.execution.progress import Shown
     from holdfast.core.balls import Ball
     from holdfast.core.run import Run
     from holdfast.encoders import Options
