@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.execution.progress import Shown
     from holdfast.core.balls import Ball
     from holdfast.core.run import Run
     from holdfast.encoders import Options
+    from holdfast.execution.progress import Shown
     from holdfast.protocol.population import Population
 
 

@@ -55,7 +55,7 @@ def call(encoder: Encoder, pixels: Pixels) -> Codes:
         ) from error
 
 
-def check_repeatable(encoder: Encoder, pixels: Pixels, codes: Codes) -> None:
+def check_repeatable(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: float) -> None:
     """Raise unless the module, called again and image by image, returns ``codes`` and is left as it was."""
     first = call(encoder, pixels[:1])  # what a module keeps of its last call is the same after the next one
     before, drawn = _state(encoder.module), _generators()
@@ -73,7 +73,7 @@ def check_repeatable(encoder: Encoder, pixels: Pixels, codes: Codes) -> None:
         )
     alone = torch.cat([again, *(call(encoder, image) for image in pixels[1:].split(1))])
     for one, other, said in ((first, again, "when it is called again"), (alone, codes, "alone and among others")):
-        unequal = unlike(one, other)
+        unequal = unlike(one, other, allowed)
         if unequal.any():
             raise HoldfastError(
                 f"{encoder.name} returns different codes for the same image {said} ({int(unequal.sum())} of {len(unequal)} "
@@ -81,14 +81,14 @@ def check_repeatable(encoder: Encoder, pixels: Pixels, codes: Codes) -> None:
             )
 
 
-def check_graph(encoder: Encoder, graph: Graph, pixels: Pixels, codes: Codes) -> None:
+def check_graph(encoder: Encoder, graph: Graph, pixels: Pixels, codes: Codes, allowed: float) -> None:
     """Raise unless ``graph`` computes the module's ``codes`` of ``pixels``."""
     sizes = [prod(node.shape) for node in graph.nodes]
     count = max(1, min(len(pixels), WORK // sum(sizes)))
     together = max(1, WORK // 8 // max(sizes))
     with torch.no_grad():
         found = torch.cat([graph(some) for some in pixels[:count].split(together)])
-    unequal = unlike(found, codes[:count])
+    unequal = unlike(found, codes[:count], allowed)
     if unequal.any():
         raise HoldfastError(
             f"{encoder.name} was traced into a graph that gives other codes than it does for {int(unequal.sum())} of "
@@ -97,11 +97,10 @@ def check_graph(encoder: Encoder, graph: Graph, pixels: Pixels, codes: Codes) ->
         )
 
 
-def unlike(found: Codes, codes: Codes) -> Bool[Tensor, "b"]:
-    """Return which codes differ by more than half of their digits, feature by feature, as rounding does not."""
+def unlike(found: Codes, codes: Codes, allowed: float) -> Bool[Tensor, "b"]:
+    """Return which codes differ, in some feature, by more than a share of its size in all codes, which is ``allowed``."""
     size = codes.abs().nan_to_num(0, 0).amax(0)
-    allowed = torch.finfo(codes.dtype).eps ** 0.5 * (size + 0.01 * size.max())
-    close = (found - codes).abs() <= allowed
+    close = (found - codes).abs() <= allowed * (size + 0.01 * size.max())
     return ~(close | (found == codes) | (found.isnan() & codes.isnan())).all(1)
 
 

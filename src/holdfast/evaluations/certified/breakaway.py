@@ -110,7 +110,7 @@ class BreakawayBounds(Observation):
         rivals = bound.topk(min(self.rivals, bound.shape[1]), dim=1, largest=False).indices
         noise = population.run.noise([population.images.ids[row] for row in rows for _ in rivals[0]])
         pairs = Pairs(
-            encoder=population.encoder.to(population.run.device, torch.float64),
+            encoder=population.double,
             graph=graph,
             ids=(),
             anchors=anchors,

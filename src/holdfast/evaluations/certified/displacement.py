@@ -69,7 +69,7 @@ class DisplacementBounds(Observation):
 
 def in_float64(population: Population, rows: Sequence[int]) -> tuple[Encoder, Pixels]:
     """Return the encoder and the images at ``rows`` in float64."""
-    return population.encoder.to(population.run.device, torch.float64), population.pixels(rows).double()
+    return population.double, population.pixels(rows).double()
 
 
 def farthest_attacked(
