@@ -66,7 +66,7 @@ def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
 
 
 def _coarsest(exported: Any, dtype: torch.dtype) -> float:
-    """Return the largest relative rounding in a program: some modules sum or normalise in float32 whatever they are given."""
+    """Return the largest relative rounding in a program: some modules sum or normalise in float32 whatever they get."""
     values = (node.meta.get("val") for node in exported.graph.nodes)
     kinds = {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
     return max(torch.finfo(kind).eps for kind in {dtype, *kinds})
