@@ -83,7 +83,7 @@ class BreakawayBounds(Observation):
     attack: Attack
     neurons: int
     name = "escape"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
@@ -144,7 +144,7 @@ class CertifiedBreakaway(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "certified-breakaway"
-    version = 2
+    version = 3
     needs_gradients = True
     title = "Certified breakaway risk"
     meaning = (

@@ -51,7 +51,7 @@ class DisplacementBounds(Observation):
     attack: Attack
     neurons: int
     name = "moved"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
@@ -91,7 +91,7 @@ class CertifiedDisplacement(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "certified-displacement"
-    version = 2
+    version = 3
     needs_gradients = True
     title = "Certified displacement"
     meaning = (

@@ -60,7 +60,7 @@ class OverlapBounds(Observation):
     attack: Attack
     neurons: int
     name = "between"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
@@ -106,7 +106,7 @@ class CertifiedOverlap(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "certified-overlap"
-    version = 2
+    version = 3
     needs_gradients = True
     title = "Certified overlap risk"
     meaning = (

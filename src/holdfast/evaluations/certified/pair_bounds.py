@@ -41,7 +41,7 @@ class PairBounds(Observation):
     attack: Attack
     neurons: int
     name = "told"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)

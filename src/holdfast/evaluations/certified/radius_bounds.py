@@ -50,7 +50,7 @@ class RadiusBounds(Observation):
     attack: Attack
     neurons: int
     name = "bracket"
-    version = 4
+    version = 5
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.anchors)
