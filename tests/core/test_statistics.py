@@ -20,9 +20,9 @@ from holdfast.core.statistics import (
     jackknife,
     median_interval,
     paired,
+    share_interval,
     skewed_interval,
     summarise,
-    share_interval,
 )
 
 NOISE = np.random.default_rng(0).normal(size=100)

@@ -19,7 +19,9 @@ Values = Float[np.ndarray, "n"]
 Better = Literal["lower", "higher", "neither"]
 Limits = tuple[float, float]
 """Two numbers between which every value lies, seen or not."""
-UNLIMITED = "Student's interval with skewness removed; too short where few samples, perhaps none seen, hold most of the mean"
+UNLIMITED = (
+    "Student's interval with skewness removed; too short where few samples, perhaps none seen, hold most of the mean"
+)
 """The method of means of values without limits: what the sample does not show, no interval can allow for."""
 Summary = tuple[float, float, float, str]
 """A value, the two ends of its interval and the method."""

@@ -142,7 +142,7 @@ class Pairwise(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(climbable(self.divergence))
-        couples = set(population.couples(self.attacked))
+        partners, couples = population.partners, set(population.couples(self.attacked))
         here = [place for place, row in enumerate(rows) if row in couples]
         own = [rows[place] for place in here]
         near = nearest(divergence, population.codes[list(rows)], population.codes, self.rivals, own=rows)
@@ -150,7 +150,7 @@ class Pairwise(Observation):
         retrieval = population.encode(attacked(facing, Misretrieval(divergence), self.attack, self.ball))
         crossing = torch.full_like(retrieval, torch.nan)
         if own:
-            pair = population.context(own, population.partners[own].tolist())
+            pair = population.context(own, partners[own].tolist())
             crossing[here] = population.encode(attacked(pair, Crossing(divergence), self.attack, self.ball))
         return {"crossing": crossing, "retrieval": retrieval}
 

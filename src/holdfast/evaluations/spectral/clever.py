@@ -136,9 +136,7 @@ def _unfitted(series: Sequence[Series]) -> list[str]:
     if not without:
         return []
     many = any(count >= UNFITTED * len(part.values) for part, count in counts if count)
-    advice = (
-        " Where it is one in ten or more, the mean over the others is no estimate for all: raise batches and draws."
-    )
+    advice = " Where it is one in ten or more, the mean over the others is no estimate for all: raise batches."
     return [f"Images without a CLEVER score, for {NO_FIT}: {', '.join(without)}.{advice if many else ''}"]
 
 
