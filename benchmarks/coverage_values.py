@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.coverage_values --replications 2000``
 
-Values are drawn from laws whose truth is known. In a fragile population many images carry the risk, in a robust one an image in
-a hundred does. The twin of equal truth has the same value on seven images in ten, and its own on the others.
+Values are drawn from laws whose truth is known. In a fragile population many images carry the risk, in a robust
+one an image in a hundred does. The twin of equal truth has the same value on seven images in ten, and its own on the others.
 """
 
 from __future__ import annotations

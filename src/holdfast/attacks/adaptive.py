@@ -7,8 +7,8 @@ Departure: of several starts, each takes the first 40% of its steps, and the bes
 adversarially trained encoders whole runs from five starts find up to 10% more than one run of as many steps, and on some 2%
 less; so divided, they find at least as much on all.
 
-Another: pixels that start near an edge of the domain start inward. An untargeted objective has no gradient along a pixel that
-a random start moved out and clipping brought back, nor does any step lead from the near edge to the far side of the ball.
+Another: pixels that start near an edge of the domain start inward. An untargeted objective has no gradient along a pixel
+that a random start moved out and clipping brought back, and no step leads from the near edge to the far side of the ball.
 """
 
 from __future__ import annotations

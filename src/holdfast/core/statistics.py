@@ -20,7 +20,7 @@ Better = Literal["lower", "higher", "neither"]
 Limits = tuple[float, float]
 """Two numbers between which every value lies, seen or not."""
 UNLIMITED = (
-    "Student's interval with skewness removed; too short where few samples, perhaps none seen, hold most of the mean"
+    "Student's interval, widened by skewness; too short where few samples, perhaps none seen, hold most of the mean"
 )
 """The method of means of values without limits: what the sample does not show, no interval can allow for."""
 Summary = tuple[float, float, float, str]
@@ -108,9 +108,11 @@ def _weights(n: int) -> Float[np.ndarray, "r n"]:
 
 
 def skewed_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the interval of the mean of values without limits: Student's, with their skewness removed (Hall 1992).
+    """Return the interval of the mean of values without limits: Student's, wider where their skewness asks for it.
 
-    https://doi.org/10.1111/j.2517-6161.1992.tb01876.x, the cubic transformation of the studentised mean.
+    Its ends are also taken with the skewness removed, by the cubic transformation of the studentised mean (Hall 1992,
+    https://doi.org/10.1111/j.2517-6161.1992.tb01876.x). The outer ends hold: alone, Student's covers too little where values
+    are skewed, and the other tells alike encoders apart in up to 17 of 100 cases where few images differ, and far.
     """
     from scipy.special import stdtrit
 
@@ -130,7 +132,8 @@ def skewed_interval(values: Values, confidence: float = 0.95) -> tuple[float, fl
         return float(3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1))
 
     error = spread / sqrt(n - 1)
-    return mean - error * untransformed(quantile), mean - error * untransformed(-quantile)
+    below, above = max(quantile, untransformed(quantile)), max(quantile, -untransformed(-quantile))
+    return mean - error * below, mean + error * above
 
 
 def jackknife(

@@ -57,7 +57,7 @@ class Clever(Evaluation):
     graph: GraphConstruction = KNN()
     samples: int = 10_000
     name = "clever"
-    version = 2
+    version = 3
     needs_gradients = True
     title = "Local Lipschitz estimates (CLEVER)"
     meaning = (
