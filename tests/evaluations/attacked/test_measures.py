@@ -309,7 +309,7 @@ def test_no_image_is_in_two_pairs() -> None:
 
 
 def test_the_pairs_of_the_pairwise_risk_share_no_image() -> None:
-    """Where every image is attacked and every image a target, neighbouring pairs err alike: it covered 0.90."""
+    """Where every image is attacked and every image a target, neighbouring pairs err alike."""
     result = Breakaway(**ONE, pairwise=ATTACK)(builtin(), digits(30))
     crossed = next(series for series in result.series if series.quantity == "crossed_to_a_random_image")
     attacked = [row for row, value in enumerate(crossed.values) if value == value]
