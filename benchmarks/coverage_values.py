@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan, log
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -31,7 +32,7 @@ class Law:
     """One value per image: ``values`` of uniform draws, whose ``statistic`` is ``truth``."""
 
     population: str
-    statistic: str
+    statistic: Literal["mean", "median", "share"]
     unit: str
     truth: float
     values: Callable[[Uniform], Values]

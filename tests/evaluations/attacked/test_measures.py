@@ -316,4 +316,4 @@ def test_the_pairs_of_the_pairwise_risk_share_no_image() -> None:
     population = Population(builtin(), digits(30), Run())
     assert attacked == population.couples(30)
     assert result.estimate("pairwise_breakaway_risk").n == 15
-    assert "so that no two pairs share an image" in crossed.reasons[population.partners[attacked[0]].item()]
+    assert "so that no two pairs share an image" in crossed.reasons[int(population.partners[attacked[0]])]
