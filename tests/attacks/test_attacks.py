@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.adaptive import AdaptiveAttack, inward_start
 from holdfast.attacks.base import Attack, assert_inside, climb
 from holdfast.attacks.gradient import GradientAttack, ascend, bim, fgsm
 from holdfast.attacks.presets import PRESETS, U_PGD, kinds, read_attack
@@ -236,3 +236,25 @@ def test_bad_attack_texts_are_refused(text: str, said: str) -> None:
 @all_attacks
 def test_attack_survives_its_text_form(attack: Attack) -> None:
     assert read_attack(str(attack)) == attack
+
+
+@pytest.mark.parametrize("ball", [Linf(0.05), Linf(0.1), L2(0.5), L2(3.0)], ids=str)
+@pytest.mark.parametrize("restarts", [1, 5])
+def test_the_adaptive_attack_reaches_the_farthest_point_of_a_clipped_ball(ball: Ball, restarts: int) -> None:
+    """Pixels at an edge of the range have room on one side only; a start clipped there has no gradient."""
+    context = scene_of(linear(torch.eye(64), (1, 8, 8)))
+    found = run(AdaptiveAttack(restarts=restarts), context, Away(L2Distance())(context), ball)
+    room = torch.maximum(context.pixels, 1 - context.pixels).flatten(1)
+    corner = room.clamp_max(ball.radius if isinstance(ball, Linf) else 1).norm(dim=1)
+    farthest = corner if isinstance(ball, Linf) else corner.clamp_max(ball.radius)
+    assert ((found - context.pixels).flatten(1).norm(dim=1) >= 0.999 * farthest).all()
+
+
+def test_pixels_without_room_on_one_side_start_on_the_other() -> None:
+    context = scene_of(builtin())
+    start = inward_start(context.pixels, Linf(0.1), context.noise, context.encoder.domain)
+    moved = start - context.pixels
+    assert (moved[context.pixels == 0] > 0).all()
+    assert (moved[context.pixels == 1] < 0).all()
+    inner = moved[(context.pixels - 0.5).abs() < 0.4]
+    assert 0.4 < (inner > 0).double().mean() < 0.6, "the others are as random as ever"

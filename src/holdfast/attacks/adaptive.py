@@ -6,6 +6,9 @@ checkpoints, halve the step and return to the best point if too few steps rose o
 Departure: of several starts, each takes the first 40% of its steps; the best one then takes the steps that all of them
 have left. Compared with one run of as many steps on adversarially trained encoders, whole runs from five starts find
 between 2% less and 10% more; runs divided this way find at least as much everywhere.
+
+Another: pixels that start near an edge of the domain start inward. An untargeted objective has no gradient along a pixel
+that a random start moved out and clipping brought back, and no step leads from the near edge to the far side of the ball.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import torch
 from holdfast.attacks.base import Attack, Gain, better, climb
 from holdfast.attacks.gradient import passable, random_start
 from holdfast.core.balls import Ball, column
-from holdfast.core.encoder import Encoder, Pixels
+from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.objectives.base import ObjectiveFunction
@@ -57,7 +60,11 @@ class AdaptiveAttack(Attack):
     def search(
         self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise
     ) -> tuple[Pixels, Gain]:
-        start = random_start(pixels, ball, noise, 1.0, encoder.domain)
+        domain = encoder.domain
+        # A sparse ball's steps pass over pixels that cannot move, and so many pixels at once would share its radius.
+        start = (
+            random_start(pixels, ball, noise, 1.0, domain) if ball.sparse else inward_start(pixels, ball, noise, domain)
+        )
         return ascend(encoder, pixels, objective, ball, start, self.scouting, 2 * ball.radius)
 
     def refined(
@@ -65,6 +72,15 @@ class AdaptiveAttack(Attack):
     ) -> Pixels:
         left = self.restarts * (self.steps - self.scouting)
         return ascend(encoder, pixels, objective, ball, found, left, ball.radius / 2)[0] if left else found
+
+
+def inward_start(pixels: Pixels, ball: Ball, noise: Noise, domain: Domain) -> Pixels:
+    """Return a uniform point of the ball, but with pixels that have too little room on one side moved to the other."""
+    delta = ball.sample(noise, pixels.shape[1:], pixels.dtype)
+    reach = column(delta.flatten(1).abs().amax(1), delta)
+    up, down = domain.high - pixels, pixels - domain.low
+    inward = torch.where(up > down, delta.abs(), -delta.abs())
+    return domain.clip(pixels + torch.where(torch.minimum(up, down) < reach, inward, delta))
 
 
 def ascend(

@@ -19,6 +19,10 @@ Values = Float[np.ndarray, "n"]
 Better = Literal["lower", "higher", "neither"]
 Limits = tuple[float, float]
 """Two numbers between which every value of the population lies, sampled or not."""
+UNLIMITED = (
+    "Student's interval, widened by skewness; too short where few samples, perhaps none seen, hold most of the mean"
+)
+"""The method of means of values without limits: what the sample does not show, no interval can allow for."""
 Summary = tuple[float, float, float, str]
 """A value, the two ends of its interval and the method."""
 
@@ -33,18 +37,29 @@ def decides_nothing(n: int, confidence: float) -> bool:
     return 2.0 ** (1 - n) > 1 - confidence
 
 
-def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's interval for a share (Wilson 1927).
+def share_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the mid-P interval of a share (Lancaster 1961): exact tails in which what was seen counts half.
+
+    Where few fail, Wilson's covers as little as 84%, and that of Clopper and Pearson nearly always 98% and more.
 
     Example:
-        >>> low, high = wilson(0, 1024)
-        >>> round(high, 4)
-        0.0037
+        >>> low, high = share_interval(0, 1024)
+        >>> low, round(high, 4)
+        (0.0, 0.0029)
     """
-    from scipy.stats import binomtest
+    tail = (1 - confidence) / 2
+    return _lowest_share(successes, n, tail), 1 - _lowest_share(n - successes, n, tail)
 
-    interval = binomtest(successes, n).proportion_ci(confidence, method="wilson")
-    return float(interval.low), float(interval.high)
+
+def _lowest_share(successes: int, n: int, tail: float) -> float:
+    """Return the share at which more successes, and half of the chance of as many, have chance ``tail``."""
+    from scipy.optimize import brentq
+    from scipy.special import bdtrc
+
+    def excess(share: float) -> float:
+        return float(bdtrc(successes, n, share) + bdtrc(successes - 1, n, share)) / 2 - tail
+
+    return float(brentq(excess, 0, successes / n, xtol=1e-15)) if successes else 0.0
 
 
 def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
@@ -93,9 +108,11 @@ def _weights(n: int) -> Float[np.ndarray, "r n"]:
 
 
 def skewed_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
-    """Return the interval of the mean of values without limits: Student's, with their skewness removed (Hall 1992).
+    """Return the interval of the mean of values without limits: Student's, wider where their skewness asks for it.
 
-    https://doi.org/10.1111/j.2517-6161.1992.tb01876.x, the cubic transformation of the studentised mean.
+    Its ends are also taken with the skewness removed, by the cubic transformation of the studentised mean (Hall 1992,
+    https://doi.org/10.1111/j.2517-6161.1992.tb01876.x). The outer ends hold: alone, Student's covers too little where values
+    are skewed, and the other tells alike encoders apart in up to 17 of 100 cases where few images differ, and far.
     """
     from scipy.special import stdtrit
 
@@ -115,7 +132,8 @@ def skewed_interval(values: Values, confidence: float = 0.95) -> tuple[float, fl
         return float(3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1))
 
     error = spread / sqrt(n - 1)
-    return mean - error * untransformed(quantile), mean - error * untransformed(-quantile)
+    below, above = max(quantile, untransformed(quantile)), max(quantile, -untransformed(-quantile))
+    return mean - error * below, mean + error * above
 
 
 def jackknife(
@@ -191,7 +209,7 @@ def _share(values: Values, confidence: float, quantity: str) -> Summary:
         other = next(value for value in values.tolist() if value not in (0, 1))
         raise HoldfastError(f"a share of samples needs values 0 and 1, got {other:g}; summarise {quantity} as a mean")
     successes, n = int(values.sum()), len(values)
-    return successes / n, *wilson(successes, n, confidence), "Wilson"
+    return successes / n, *share_interval(successes, n, confidence), "mid-P"
 
 
 def _median(values: Values, confidence: float) -> Summary:
@@ -219,7 +237,7 @@ def _mean(values: Values, confidence: float, limits: Limits | None) -> Summary:
         method = f"Gaffke's bounds for values in [{limits[0]:.3g}, {limits[1]:.3g}], {draws_for(n)} draws"
         return mean, *bounded_interval(values, limits, confidence), method
     if isfinite(mean) and values[0] < values[-1]:
-        return mean, *skewed_interval(values, confidence), "Student's interval with skewness removed"
+        return mean, *skewed_interval(values, confidence), UNLIMITED
     reason = "one sample" if n == 1 else "all values equal" if isfinite(mean) else "infinite values"
     return mean, nan, nan, f"{reason}: no interval"
 

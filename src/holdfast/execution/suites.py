@@ -31,7 +31,7 @@ _LARGE: Settings = {
     "overlap": _ONCE,
     "masking": {"attack": "adaptive:restarts=2", "blind": "square:queries=100"},
     "synbench": {"samples": 256},
-    "clever": {"batches": 20, "guided": 2},
+    "clever": {"batches": 50, "guided": 2},
     "instance-accuracy": {"balls": ["linf:0.05"]},
     "certified-breakaway": {"balls": ["linf:0.05"], "divergences": ["l2"]},
     "certified-overlap": {"balls": ["linf:0.05"], "divergences": ["l2"]},
@@ -53,7 +53,7 @@ SUITES = {
             "masking": {"attacked": 50},
             "synbench": {"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
             "spade": {"samples": 2000},
-            "clever": {"draws": 8, "rivals": 1, "random": 50, "samples": 2000},
+            "clever": {"batches": 133, "draws": 3, "rivals": 1, "random": 50, "samples": 2000},
             "certified-radius": {"anchors": 50, "negatives": 3, "attack": "adaptive:restarts=1,steps=25"},
             "instance-accuracy": {"anchors": 50, "negatives": 3},
             "certified-breakaway": {

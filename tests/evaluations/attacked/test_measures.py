@@ -306,3 +306,14 @@ def test_no_image_is_in_two_pairs() -> None:
     assert len(rows) == 15
     assert len({*rows, *partners}) == 30
     assert population.couples(4) == sorted(population.couples(4))
+
+
+def test_the_pairs_of_the_pairwise_risk_share_no_image() -> None:
+    """Where every image is attacked and every image a target, neighbouring pairs err alike."""
+    result = Breakaway(**ONE, pairwise=ATTACK)(builtin(), digits(30))
+    crossed = next(series for series in result.series if series.quantity == "crossed_to_a_random_image")
+    attacked = [row for row, value in enumerate(crossed.values) if value == value]
+    population = Population(builtin(), digits(30), Run())
+    assert attacked == population.couples(30)
+    assert result.estimate("pairwise_breakaway_risk").n == 15
+    assert "so that no two pairs share an image" in crossed.reasons[int(population.partners[attacked[0]])]

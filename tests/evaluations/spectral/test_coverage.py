@@ -14,7 +14,7 @@ RARE = 1e-3
 @pytest.fixture(scope="module")
 def found() -> list[Row]:
     small = [case for case in CASES if case.size in (50, 400)]
-    return simulate(small, replications=16, processes=2)
+    return simulate(small, replications=6)
 
 
 @pytest.mark.slow
@@ -29,7 +29,7 @@ def test_every_interval_covers_or_says_why_there_is_none(found):
 
 @pytest.mark.slow
 def test_encoders_of_equal_truth_are_rarely_told_apart(found):
-    assert sum(row.compared for row in found) > 100
+    assert sum(row.compared for row in found) > 60
     for row in found:
         assert binom.sf(row.wrong - 1, row.compared, 0.05) > RARE, row
 

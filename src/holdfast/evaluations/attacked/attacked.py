@@ -74,7 +74,7 @@ class Untargeted(Observation):
     divergence: Divergence
     attacked: int
     name = "untargeted"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.attacked)
@@ -102,7 +102,7 @@ class Targeted(Observation):
     divergence: Divergence
     pairs: int
     name = "targeted"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.couples(self.pairs)
@@ -125,7 +125,8 @@ class Targeted(Observation):
 class Pairwise(Observation):
     """Codes of images attacked on the very event that breakaway counts.
 
-    ``crossing``: past one random other image; ``retrieval``: past any of their ``rivals`` nearest neighbours.
+    ``crossing``: past one random other image, nan where that pair would share an image with another pair's;
+    ``retrieval``: past any of their ``rivals`` nearest neighbours.
     """
 
     ball: Ball
@@ -134,20 +135,24 @@ class Pairwise(Observation):
     rivals: int
     attacked: int
     name = "pairwise"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.attacked)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(climbable(self.divergence))
-        pair = population.context(rows, population.partners[list(rows)].tolist())
+        partners, couples = population.partners, set(population.couples(self.attacked))
+        here = [place for place, row in enumerate(rows) if row in couples]
+        own = [rows[place] for place in here]
         near = nearest(divergence, population.codes[list(rows)], population.codes, self.rivals, own=rows)
         facing = population.context(rows, rivals=population.codes[near])
-        return {
-            "crossing": population.encode(attacked(pair, Crossing(divergence), self.attack, self.ball)),
-            "retrieval": population.encode(attacked(facing, Misretrieval(divergence), self.attack, self.ball)),
-        }
+        retrieval = population.encode(attacked(facing, Misretrieval(divergence), self.attack, self.ball))
+        crossing = torch.full_like(retrieval, torch.nan)
+        if own:
+            pair = population.context(own, partners[own].tolist())
+            crossing[here] = population.encode(attacked(pair, Crossing(divergence), self.attack, self.ball))
+        return {"crossing": crossing, "retrieval": retrieval}
 
 
 def attacked(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:

@@ -48,6 +48,7 @@ from holdfast.protocol.population import Population
 RISK = "risk of the worst perturbation for each pair"
 KEPT = "nearest-neighbour accuracy under the worst perturbation"
 LEFT_OUT = f"{UNDEFINED}; or an exact copy, which is counted once"
+UNPAIRED = f"not attacked, so that no two pairs share an image; or {LEFT_OUT}"
 
 
 @final
@@ -62,7 +63,7 @@ class Breakaway(Evaluation):
     pairwise: Attack = NAMED["adaptive"]
     rivals: int = 10
     name = "breakaway"
-    version = 2
+    version = 3
     title = "Breakaway risk"
     meaning = (
         "The breakaway risk is the chance that an attacked image lies closer to a random other image than to its own "
@@ -186,4 +187,4 @@ def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, 
     copies = (originals[here] != here) | (originals[here] == originals[population.partners[here]])
     undefined = ~(theirs - ours).isfinite() | copies.to(clean.device)
     crossed = (theirs < ours).double().masked_fill(undefined, torch.nan)
-    return series_of("crossed_to_a_random_image", case, crossed, "yes or no", Claim.LOWER, RISK, LEFT_OUT)
+    return series_of("crossed_to_a_random_image", case, crossed, "yes or no", Claim.LOWER, RISK, UNPAIRED)

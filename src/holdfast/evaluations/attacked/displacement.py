@@ -44,7 +44,7 @@ class Displacement(Evaluation):
     attacked: int = 1000
     reference: int = 10_000
     name = "displacement"
-    version = 2
+    version = 3
     title = "Displacement under attack"
     meaning = (
         "The universal quantile says what share of pairs of different images lie no farther apart than an attack moves "

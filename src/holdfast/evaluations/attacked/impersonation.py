@@ -40,7 +40,7 @@ class Impersonation(Evaluation):
     divergences: tuple[Divergence, ...] = DIVERGENCES
     pairs: int = 1024
     name = "impersonation"
-    version = 2
+    version = 3
     title = "Impersonation"
     meaning = (
         "The relative quantile is the distance to a target image that is left after the attack, as a share of the clean "

@@ -46,7 +46,7 @@ class Probes(Observation):
     divergence: Divergence
     attacked: int
     name = "probes"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.attacked)
@@ -76,7 +76,7 @@ class Masking(Evaluation):
     divergence: Divergence = L2Distance()
     attacked: int = 100
     name = "masking"
-    version = 2
+    version = 3
     needs_gradients = True
     title = "Gradient masking"
     meaning = (

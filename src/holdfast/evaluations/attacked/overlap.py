@@ -39,7 +39,7 @@ class Overlap(Evaluation):
     divergences: tuple[Divergence, ...] = DIVERGENCES
     pairs: int = 1024
     name = "overlap"
-    version = 2
+    version = 3
     title = "Overlap risk"
     meaning = (
         "Two images overlap when each can be changed so that the impostor looks more like the first image than the first "

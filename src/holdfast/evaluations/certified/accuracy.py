@@ -57,7 +57,7 @@ class InstanceAccuracy(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "instance-accuracy"
-    version = 2
+    version = 3
     needs_gradients = True
     uses_labels = True
     title = "Instance accuracy"

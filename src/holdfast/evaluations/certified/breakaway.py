@@ -84,7 +84,7 @@ class BreakawayBounds(Observation):
     others: int
     rivals: int
     name = "escape"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.anchors)
@@ -145,7 +145,7 @@ class CertifiedBreakaway(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "certified-breakaway"
-    version = 2
+    version = 3
     needs_gradients = True
     title = "Certified breakaway risk"
     meaning = (

@@ -52,7 +52,7 @@ class DisplacementBounds(Observation):
     ball: Ball
     divergence: Divergence
     name = "moved"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.anchors)
@@ -93,7 +93,7 @@ class CertifiedDisplacement(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "certified-displacement"
-    version = 2
+    version = 3
     needs_gradients = True
     title = "Certified displacement"
     meaning = (

@@ -62,7 +62,7 @@ class Linear(Observation):
     rivals: int
     tolerance: float
     name = "linear"
-    version = 3
+    version = 4
     uses_labels = True
 
     def fits(self) -> tuple[LinearHead]:
@@ -167,7 +167,7 @@ class LinearRadius(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
     name = "linear-radius"
-    version = 2
+    version = 3
     needs_gradients = True
     uses_labels = True
     title = "Linear radius, with labels"

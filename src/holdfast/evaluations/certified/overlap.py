@@ -61,7 +61,7 @@ class OverlapBounds(Observation):
     ball: Ball
     divergence: Divergence
     name = "between"
-    version = 2
+    version = 3
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.anchors)
@@ -108,7 +108,7 @@ class CertifiedOverlap(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "certified-overlap"
-    version = 2
+    version = 3
     needs_gradients = True
     title = "Certified overlap risk"
     meaning = (

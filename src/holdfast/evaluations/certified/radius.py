@@ -56,7 +56,7 @@ class CertifiedRadius(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
     name = "certified-radius"
-    version = 3
+    version = 4
     needs_gradients = True
     uses_labels = True
     title = "Certified radius"

@@ -57,7 +57,7 @@ class Clever(Evaluation):
     graph: GraphConstruction = KNN()
     samples: int = 10_000
     name = "clever"
-    version = 2
+    version = 3
     needs_gradients = True
     title = "Local Lipschitz estimates (CLEVER)"
     meaning = (
@@ -136,9 +136,7 @@ def _unfitted(series: Sequence[Series]) -> list[str]:
     if not without:
         return []
     many = any(count >= UNFITTED * len(part.values) for part, count in counts if count)
-    advice = (
-        " Where it is one in ten or more, the mean over the others is no estimate for all: raise batches and draws."
-    )
+    advice = " Where it is one in ten or more, the mean over the others is no estimate for all: raise batches."
     return [f"Images without a CLEVER score, for {NO_FIT}: {', '.join(without)}.{advice if many else ''}"]
 
 

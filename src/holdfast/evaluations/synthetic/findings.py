@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.core.records import Claim, Conditions, Estimate
 from holdfast.core.run import Observed
-from holdfast.core.statistics import wilson
+from holdfast.core.statistics import share_interval
 from holdfast.evaluations.synthetic.score import score
 from holdfast.evaluations.synthetic.uncertainty import EXTRAPOLATED, WHOLE, score_covariance, tied
 
@@ -55,7 +55,7 @@ class ScoringInputs:
     def ceiling(self) -> Float[Tensor, "t e"]:
         """Return the scores if the accuracy at every scale stood at the upper end of its own interval."""
         right = self.observed["right"][:, -1]
-        upper = [[wilson(round(share * self.n), self.n)[1] for share in row] for row in right.tolist()]
+        upper = [[share_interval(round(share * self.n), self.n)[1] for share in row] for row in right.tolist()]
         return score(right.new_tensor(upper), self.bounds[:, -1].clamp_min(1), self.scales, self.thresholds)
 
 
@@ -122,7 +122,7 @@ def _score(
 ) -> Estimate:
     how = f"standard error {error:.2g} from the influence of each sample"
     if error == 0:
-        how = "no scale was above the threshold; upper end from the Wilson limits of the accuracies"
+        how = "no scale was above the threshold; upper end from the mid-P limits of the accuracies"
     return Estimate(
         quantity=quantity,
         conditions=conditions,

@@ -42,7 +42,7 @@ class SynBench(Evaluation):
     direction: str = "ones"
     mode: str = "exact"
     name = "synbench"
-    version = 2
+    version = 3
     title = "SynBench: synthetic classes"
     meaning = (
         "Two Gaussian classes are fed to the encoder, which then needs no images; the score compares the accuracy and the "
