@@ -242,7 +242,7 @@ def test_attack_survives_its_text_form(attack: Attack) -> None:
 @pytest.mark.parametrize("restarts", [1, 5])
 def test_the_adaptive_attack_reaches_the_farthest_point_of_a_clipped_ball(ball: Ball, restarts: int) -> None:
     """Pixels at an edge of the range have room on one side only; a start clipped there has no gradient."""
-    context = scene_of(linear(torch.eye(64), (1, 8, 8)))
+    context = context_of(linear(torch.eye(64), (1, 8, 8)))
     found = run(AdaptiveAttack(restarts=restarts), context, Away(L2Distance())(context), ball)
     room = torch.maximum(context.pixels, 1 - context.pixels).flatten(1)
     corner = room.clamp_max(ball.radius if isinstance(ball, Linf) else 1).norm(dim=1)
@@ -251,7 +251,7 @@ def test_the_adaptive_attack_reaches_the_farthest_point_of_a_clipped_ball(ball: 
 
 
 def test_pixels_without_room_on_one_side_start_on_the_other() -> None:
-    context = scene_of(builtin())
+    context = context_of(builtin())
     start = inward_start(context.pixels, Linf(0.1), context.noise, context.encoder.domain)
     moved = start - context.pixels
     assert (moved[context.pixels == 0] > 0).all()
