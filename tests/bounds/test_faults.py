@@ -293,10 +293,12 @@ FAULTS: dict[str, Fault] = {
 }
 
 
+@pytest.mark.slow
 def test_the_checks_are_silent_without_a_fault() -> None:
     assert list(violations()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_is_noticed(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     scenes()

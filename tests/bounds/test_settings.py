@@ -200,6 +200,7 @@ def check_affine(graph: Graph) -> None:
             assert torch.allclose(node.operation.magnitude(*units), matrix.abs(), atol=1e-12), node.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAPS | FUNCTIONS)
 def test_every_setting_is_bounded_as_what_it_is(name: str) -> None:
     encoder = inside((MAPS | FUNCTIONS)[name])

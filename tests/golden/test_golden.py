@@ -60,7 +60,7 @@ def label(number: dict[str, Any]) -> str:
 
 def plain(value: Any) -> float | None:
     """Return a number; none for what JSON spells as a word or as null."""
-    return float(value) if isinstance(value, (int, float)) else None
+    return float(f"{value:.10g}") if isinstance(value, (int, float)) else None
 
 
 def differs(one: list[float | None], other: list[float | None]) -> bool:
