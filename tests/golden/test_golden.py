@@ -1,12 +1,13 @@
 """Every number of a matrix of evaluations and settings, as it was before the code was rearranged.
 
-``python -m tests.golden.test_golden`` writes ``numbers.json`` anew: only after a change that is meant to change numbers.
+Set ``HOLDFAST_GOLDEN=1`` to compare, on the machine that wrote them. ``python -m tests.golden.test_golden`` writes ``numbers.json`` anew: only after a change that is meant to change numbers.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,9 @@ def differs(one: list[float | None], other: list[float | None]) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    "HOLDFAST_GOLDEN" not in os.environ, reason="rounding differs between machines: HOLDFAST_GOLDEN=1 asks"
+)
 @pytest.mark.parametrize("name", list(RUNS))
 def test_no_number_changed(name: str, tmp_path: Path) -> None:
     before, now = json.loads(HERE.read_text())[name], measured(name, tmp_path)
