@@ -1,6 +1,7 @@
 """Every number of a matrix of evaluations and settings, as it was before the code was rearranged.
 
-Set ``HOLDFAST_GOLDEN=1`` to compare, on the machine that wrote them. ``python -m tests.golden.test_golden`` writes ``numbers.json`` anew: only after a change that is meant to change numbers.
+Set ``HOLDFAST_GOLDEN=1`` to compare, on the machine that wrote them. ``python -m tests.golden.test_golden`` writes
+``numbers.json`` anew: only after a change that is meant to change numbers.
 """
 
 from __future__ import annotations
