@@ -1,0 +1,112 @@
+"""What every transform is: pixels of some images to pixels of the same images, one by one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from importlib import import_module
+from inspect import isabstract, isclass
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.noise import Noise
+from holdfast.core.settings import Spelled, read
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ImagePixels = Float[Tensor, "b channels height width"]
+
+
+@dataclass(frozen=True)
+class Transform(Spelled):
+    """Images in [0, 1] to images of the same shape in [0, 1], each by itself.
+
+    Its fields are its settings. Whatever is drawn comes from ``noise``, one stream per image; what is drawn once for a
+    whole data set, such as a permutation of patches, follows from a setting ``seed``.
+    """
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    """Raised whenever the pixels change."""
+
+    @classmethod
+    def read(cls, text: str) -> Transform:
+        """Return the transform that ``text`` spells.
+
+        Example:
+            >>> str(Transform.read("gamma:5"))
+            'gamma:5.0'
+        """
+        return read(text, transforms(), "transform")
+
+    @abstractmethod
+    def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
+        """Return the changed images; values beyond [0, 1] are clipped afterwards."""
+
+    def __call__(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
+        """Return the changed images, shape (b, channels, height, width), in [0, 1] and in the precision of ``pixels``.
+
+        Raises:
+            HoldfastError: ``pixels`` are no images, or the transform cannot change images of this size.
+        """
+        if pixels.ndim != 4:
+            raise HoldfastError(
+                f"{self} changes images of shape (batch, channels, height, width), got {tuple(pixels.shape)}; "
+                "leave transforms out for other inputs"
+            )
+        changed = self.change(pixels, noise.fork("transform", self.name))
+        assert changed.shape == pixels.shape, f"{self} returned {tuple(changed.shape)} for {tuple(pixels.shape)}"
+        return changed.clamp(0, 1).to(pixels.dtype)
+
+
+class TransformedSource:
+    """The images of another set, changed as they are read."""
+
+    def __init__(self, images: Images, transform: Transform, seed: int) -> None:
+        self.images, self.transform, self.seed = images, transform, seed
+        self.skipped: Mapping[str, str] = images.skipped
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def read(self, rows: Sequence[int]) -> Tensor:
+        noise = Noise.of(self.seed, [self.images.ids[row] for row in rows])
+        return self.transform(self.images.pixels(rows), noise)
+
+    def digest(self, row: int) -> bytes:
+        how = f"{self.transform} {self.transform.version} {self.seed} {self.images.ids[row]}"
+        return blake2b(self.images.digests[row] + how.encode(), digest_size=16).digest()
+
+
+def transformed(images: Images, transform: Transform, seed: int = 0) -> Images:
+    """Return ``images`` changed by ``transform``, lazily: same ids and labels, another fingerprint.
+
+    Example:
+        >>> import torch
+        >>> dark = transformed(Images(torch.full((1, 1, 2, 2), 0.5)), Transform.read("gamma:2"))
+        >>> float(dark.pixels([0]).max())
+        0.25
+    """
+    return Images(TransformedSource(images, transform, seed), images.ids, images.labels, f"{images.name} ({transform})")
+
+
+@cache
+def transforms() -> dict[str, type[Transform]]:
+    """Return every transform by name: each module of this folder is looked through."""
+    import holdfast.transforms as home
+
+    found: dict[str, type[Transform]] = {}
+    for module in iter_modules(home.__path__):
+        for kind in vars(import_module(f"{home.__name__}.{module.name}")).values():
+            one = isclass(kind) and issubclass(kind, Transform) and not isabstract(kind)
+            if one and found.setdefault(kind.name, kind) is not kind:
+                raise HoldfastError(f"two transforms are called {kind.name!r}; rename one of them")
+    return dict(sorted(found.items()))
