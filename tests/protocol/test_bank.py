@@ -19,6 +19,7 @@ from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.evaluations.attacked.neighbours import crossings
 from holdfast.execution.request import build, planned, request
 from holdfast.protocol.bank import apart
+from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from tests import tiny
 
@@ -51,7 +52,9 @@ def test_breakaway_searches_the_bank_and_counts_its_copies_once() -> None:
     once = evaluation(tiny.encoder(), tiny.images(), Run(), bank())
     assert once.estimates == evaluation(tiny.encoder(), tiny.images(), Run(), twice).estimates
     population = Population(tiny.encoder(), tiny.images(), Run())
-    untargeted = evaluation.observation().parts[0]
+    joint = evaluation.observation()
+    assert isinstance(joint, Joint)
+    untargeted = joint.parts[0]
     assert isinstance(untargeted, Untargeted)
     rows = untargeted.rows(population)
     moved = untargeted.observe(population, rows)["codes"].double()
