@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from io import BytesIO
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ def shape_of(x: Array) -> tuple[int, int, int]:
     return x.shape[2], x.shape[0], x.shape[1]
 
 
-def gaussian(x: Array, sigma: float, mode: str = "nearest", truncate: float = 4.0) -> Array:
+def gaussian(x: Array, sigma: float, mode: Literal["nearest", "reflect"] = "nearest", truncate: float = 4.0) -> Array:
     return ndimage.gaussian_filter(x, (sigma, sigma, 0)[: x.ndim], mode=mode, truncate=truncate)
 
 
@@ -54,7 +54,7 @@ def speckle_noise(x: Array, noise: Noise, c: float) -> Array:
 
 def shot_noise(x: Array, noise: Noise, c: float) -> Array:
     # The quantile that a draw stands for: numpy's own generator turns other bits into counts.
-    return stats.poisson.ppf(np.maximum(uniform(noise, *shape_of(x)), 1e-300), x * c) / c
+    return np.asarray(stats.poisson.ppf(np.maximum(uniform(noise, *shape_of(x)), 1e-300), x * c)) / c
 
 
 def impulse_noise(x: Array, noise: Noise, c: float) -> Array:

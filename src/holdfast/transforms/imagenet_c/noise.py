@@ -43,7 +43,7 @@ class ShotNoiseC(CommonCorruption):
     at_32 = (500, 250, 100, 75, 50)
 
     def corrupt(self, pixels: ImagePixels, noise: Noise, c: int) -> ImagePixels:
-        levels = (pixels * 255).round().long()
+        levels = (pixels * 255).round().long().contiguous()
         counted, start, most = counts(c)
         # The least count whose probability of not being exceeded is above the draw. Level v has its own row, from v to
         # v + 1, of one ascending sequence, so that a single search serves all pixels.
