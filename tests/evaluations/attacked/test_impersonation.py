@@ -64,7 +64,9 @@ def test_without_a_labelled_bank_nothing_changes() -> None:
 def test_a_probe_that_cannot_judge_is_a_warning_alone() -> None:
     images, one_class = clouds(20, 2), clouds(30, 1, classes=1)
     (said,) = Impersonation(**SMALL)(tiny.encoder(), images, Run(), one_class).findings.warnings
-    assert said.startswith("How a probe sees the attacks is not known: all 30 images of the bank clouds 1 show one class")
+    assert said.startswith(
+        "How a probe sees the attacks is not known: all 30 images of the bank clouds 1 show one class"
+    )
     filtered = Impersonation(**{**SMALL, "probe": LowPassProbe(1.0)})
     (said,) = filtered(tiny.encoder(), images, Run(), clouds(60, 1)).findings.warnings
     assert "low-pass:1.0 has an encoder of its own" in said

@@ -45,7 +45,7 @@ def test_accuracies_are_those_of_the_scores() -> None:
         scores = asked.learned(probe).scores(asked.codes)
         for quantity, top in (("top1_accuracy", 1), ("top5_accuracy", 5)):
             best = scores.topk(top)  # a class without a vote is no answer, though it be among the best five
-                held = ((best.indices == asked.labels[:, None]) & (best.values != 0)).any(1).double().mean()
+            held = ((best.indices == asked.labels[:, None]) & (best.values != 0)).any(1).double().mean()
             assert result.estimate(quantity, probe=str(probe)).value == pytest.approx(float(held))
         own = (scores.argmax(1) == asked.labels)[asked.labels == 3].double().mean()
         found = [e for e in result.estimates if e.conditions == {"probe": str(probe), "class": "3"}]
@@ -65,7 +65,9 @@ def test_a_probe_at_chance_is_flagged() -> None:
     assert said.startswith("AT CHANCE: knn:k=5 is right on")
     assert not evaluation(tiny.encoder(), plain, Run(), clouds(60, 1)).findings.warnings
     robust = RobustAccuracy(balls=(Linf(0.1),), probes=(Knn(k=5),), attacks=(QUICK,))
-    assert any(said.startswith("AT CHANCE") for said in robust(tiny.encoder(), luck, Run(), clouds(60, 1)).findings.warnings)
+    assert any(
+        said.startswith("AT CHANCE") for said in robust(tiny.encoder(), luck, Run(), clouds(60, 1)).findings.warnings
+    )
 
 
 def test_classes_that_the_bank_does_not_show_count_as_wrong_and_are_named() -> None:
