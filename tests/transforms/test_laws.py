@@ -174,6 +174,14 @@ def test_settings_that_make_no_sense_are_refused(text: str, sentence: str):
         Transform.read(text)
 
 
+@pytest.mark.parametrize("value", [-0.1, 1.5, float("nan")])
+def test_pixels_out_of_range_are_refused(value: float):
+    pixels = torch.full((1, 1, 4, 4), 0.5)
+    pixels[0, 0, 2, 2] = value
+    with pytest.raises(HoldfastError, match=r"gamma:2.0 changes pixels in \[0, 1\], got values from"):
+        Transform.read("gamma:2")(pixels, Noise.of(0, ["a"]))
+
+
 def test_vectors_are_no_images():
     with pytest.raises(HoldfastError, match="leave transforms out"):
         Transform.read("gamma:2")(torch.zeros(2, 5), Noise.of(0, ["a", "b"]))
