@@ -145,15 +145,16 @@ class TransformedSource:
         return blake2b(self.images.digests[row] + how.encode(), digest_size=16).digest()
 
 
-def transformed(images: Images, transform: Transform, seed: int = 0) -> Images:
-    """Return ``images`` changed by ``transform``, lazily: same ids and labels, another fingerprint.
+def transformed(images: Images, transform: Transform | str, seed: int = 0) -> Images:
+    """Return ``images`` changed by ``transform`` or its text, lazily: same ids and labels, another fingerprint.
 
     Example:
         >>> import torch
-        >>> dark = transformed(Images(torch.full((1, 1, 2, 2), 0.5)), Transform.read("brightness:-0.25"))
+        >>> dark = transformed(Images(torch.full((1, 1, 2, 2), 0.5)), "brightness:-0.25")
         >>> float(dark.pixels([0]).max())
         0.25
     """
+    transform = Transform.read(transform) if isinstance(transform, str) else transform
     return Images(TransformedSource(images, transform, seed), images.ids, images.labels, f"{images.name} ({transform})")
 
 
