@@ -155,7 +155,8 @@ def transformed(images: Images, transform: Transform | str, seed: int = 0) -> Im
         0.25
     """
     transform = Transform.read(transform) if isinstance(transform, str) else transform
-    return Images(TransformedSource(images, transform, seed), images.ids, images.labels, f"{images.name} ({transform})")
+    source, name = TransformedSource(images, transform, seed), f"{images.name} ({transform})"
+    return Images(source, images.ids, images.labels, name, images.classes)
 
 
 @cache
