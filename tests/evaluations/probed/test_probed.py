@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import isnan
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -159,11 +160,11 @@ def test_what_is_missing_is_asked_for() -> None:
         RobustAccuracy()(tiny.encoder(), clouds(9, 2), Run(), clouds(9, 1, classes=1))
     with pytest.raises(HoldfastError, match="robust-accuracy learn from a bank of images; name them with --bank"):
         planned(request({"only": ["robust-accuracy"]}))
-    assert all(not kind.needs_bank for kind in map(type, planned(request({}))))
+    assert not any(evaluation.needs_bank for evaluation in planned(request({})))
 
 
 def test_a_run_learns_each_probe_once_and_resumes(tmp_path: Path) -> None:
-    asked = {
+    asked: dict[str, Any] = {
         "only": ["probe-accuracy", "robust-accuracy"],
         "bank": "builtin:digits-train",
         "limit": 30,
