@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from holdfast.evaluations.certified.margins import MarginDistribution as MarginDistribution
     from holdfast.evaluations.certified.overlap import CertifiedOverlap as CertifiedOverlap
     from holdfast.evaluations.certified.radius import CertifiedRadius as CertifiedRadius
+    from holdfast.evaluations.probed.accuracy import ProbeAccuracy as ProbeAccuracy
+    from holdfast.evaluations.probed.robustness import RobustAccuracy as RobustAccuracy
     from holdfast.evaluations.spectral.analysis import spade as spade
     from holdfast.evaluations.spectral.clever import Clever as Clever
     from holdfast.evaluations.spectral.spade import Spectral as Spectral
@@ -100,8 +102,10 @@ _HOMES = {
     "MarginDistribution": "evaluations.certified.margins",
     "Masking": "evaluations.attacked.masking",
     "Overlap": "evaluations.attacked.overlap",
+    "ProbeAccuracy": "evaluations.probed.accuracy",
     "Rank": "core.divergences",
     "Result": "core.records",
+    "RobustAccuracy": "evaluations.probed.robustness",
     "Run": "core.run",
     "SoftmaxKL": "core.divergences",
     "Spectral": "evaluations.spectral.spade",
