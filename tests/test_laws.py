@@ -24,6 +24,7 @@ from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.request import attack_fields
 from holdfast.execution.store import key_of
+from holdfast.probes.linear import Linear
 from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
@@ -53,6 +54,7 @@ SMALL: dict[str, Any] = {
     "random": 5,
     "guided": 2,
     "subsets": 2,
+    "probes": (Linear(),),
 }
 
 
