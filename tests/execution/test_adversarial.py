@@ -23,7 +23,7 @@ from holdfast.encoders import load
 from holdfast.evaluations.attacked.attacked import Untargeted
 from holdfast.execution.adversarial import Adversarial, AdversarialImages, adversarial, even, rivals_of
 from holdfast.execution.artefacts import export, replay
-from holdfast.execution.shards import ShardTask
+from holdfast.execution.shards import look
 from holdfast.execution.store import Store
 from holdfast.objectives.away import Away
 from holdfast.objectives.contrast import Queue
@@ -49,7 +49,10 @@ def preset(goal, attack=SHORT, ball=Linf(0.05), prepare=None) -> Preset:  # noqa
 def attack(among: Population, chosen: Preset) -> Adversarial:
     asked = AdversarialImages.of(chosen, among)
     rows = asked.rows(among)
-    return adversarial(among, asked, rows, ShardTask(asked, among)(rows))
+    seen = look(among, (asked, rows))
+    if isinstance(seen, Exception):
+        raise seen
+    return adversarial(among, asked, rows, seen)
 
 
 def found(name: str, among: Population) -> Adversarial:
