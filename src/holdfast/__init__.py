@@ -60,8 +60,11 @@ if TYPE_CHECKING:
     from holdfast.execution.api import evaluate as evaluate
     from holdfast.execution.api import load_encoder as load_encoder
     from holdfast.execution.api import load_images as load_images
+    from holdfast.execution.corruption import corrupt as corrupt
     from holdfast.execution.evaluated import EvaluatedRun as EvaluatedRun
     from holdfast.protocol.evaluation import Evaluation as Evaluation
+    from holdfast.transforms.base import Transform as Transform
+    from holdfast.transforms.base import transformed as transformed
 
 _HOMES = {
     "AdaptiveAttack": "attacks.adaptive",
@@ -104,6 +107,7 @@ _HOMES = {
     "Spectral": "evaluations.spectral.spade",
     "SquareAttack": "attacks.square",
     "SynBench": "evaluations.synthetic.synbench",
+    "Transform": "transforms.base",
     "UnitL2": "core.divergences",
     "Wasserstein": "core.divergences",
     "Whitened": "core.divergences",
@@ -111,10 +115,12 @@ _HOMES = {
     "certify": "execution.api",
     "check": "execution.api",
     "compare": "execution.api",
+    "corrupt": "execution.corruption",
     "evaluate": "execution.api",
     "load_encoder": "execution.api",
     "load_images": "execution.api",
     "spade": "evaluations.spectral.analysis",
+    "transformed": "transforms.base",
 }
 __all__ = [*_HOMES, "__version__"]
 
