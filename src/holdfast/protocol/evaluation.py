@@ -16,6 +16,7 @@ from holdfast.core.settings import convert, spelled, types_of
 from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.observation import Joint, Observation, SharedSettings
 from holdfast.protocol.population import Population
+from holdfast.transforms.base import Transform, versions
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,16 @@ def circumstances(what: Evaluation | Observation | Fit[Any], images: Images, run
 
     Results stored before there were such circumstances keep their keys.
     """
+    values = [value for field in fields(what) for value in _flat(getattr(what, field.name))]
+    changes = [versions(value) for value in values if isinstance(value, Transform)]
+    changed = {"transforms": changes} if changes else {}
     labels = {"labels": images.labels_fingerprint} if what.uses_labels and images.labels_fingerprint else {}
     drawn = {} if run.attack_seed in (None, run.seed) else {"attack_seed": run.attack_seed}
-    return {**labels, **drawn}
+    return {**labels, **drawn, **changed}
+
+
+def _flat(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def parts(observation: Observation) -> tuple[Observation, ...]:
