@@ -8,6 +8,7 @@ from math import isnan, log
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.neighbours import nearest
@@ -52,6 +53,27 @@ def test_tiles_wider_than_the_rows_may_not_divide_them(monkeypatch):
     assert potentials(points(codes)).tolist() == pytest.approx(slow_potentials(codes).tolist(), rel=1e-12)
 
 
+class Largest(TorchDispatchMode):
+    """Notes how many bytes the largest array has that any operation returns."""
+
+    def __init__(self):
+        super().__init__()
+        self.most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor):
+            self.most = max(self.most, found.numel() * found.element_size())
+        return found
+
+
+def test_no_array_of_all_pairs_is_made():
+    codes = points(unit(gaussian(6000, 8)).float())
+    with Largest() as watched:
+        potentials(codes)
+    assert watched.most == pairs.ROWS * pairs.COLUMNS * 4
+
+
 def test_collapsed_simplex_of_ten_classes():
     """Uniformity 2.20 is what a classifier's perfectly collapsed classes have, not what an even spread has."""
     codes, labels = simplex(10, 200)
@@ -69,10 +91,10 @@ def test_collapsed_simplex_of_ten_classes():
 
 
 def test_collapsed_encoder_is_flagged():
-    encoder, images = population(torch.ones(30, 4, dtype=torch.float64))
-    images = type(images)(torch.rand(30, 4, dtype=torch.float64))
+    encoder, images = population(torch.rand(30, 4, dtype=torch.float64))
     with torch.no_grad():
         encoder.module.weight.zero_()
+        encoder.module.bias.fill_(2)
     found = Geometry()(encoder, images, EXACT)
     assert found.findings.collapsed
     assert found.estimate("uniformity").value == pytest.approx(0, abs=1e-9)
