@@ -51,7 +51,7 @@ Kind = Literal["class", "cluster"]
 
 @final
 @dataclass(frozen=True)
-class Geometry(Evaluation):
+class SpaceGeometry(Evaluation):
     """Whether the space of clean codes is healthy: spread out, of high rank, without hubs."""
 
     k: int = 10
