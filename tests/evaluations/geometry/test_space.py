@@ -93,8 +93,8 @@ def test_collapsed_simplex_of_ten_classes():
 def test_collapsed_encoder_is_flagged():
     encoder, images = population(torch.rand(30, 4, dtype=torch.float64))
     with torch.no_grad():
-        encoder.module.weight.zero_()
-        encoder.module.bias.fill_(2)
+        for weight in encoder.module.parameters():
+            weight.fill_(weight.ndim == 1)  # no weights, a bias
     found = SpaceGeometry()(encoder, images, EXACT)
     assert found.findings.collapsed
     assert found.estimate("uniformity").value == pytest.approx(0, abs=1e-9)

@@ -194,7 +194,7 @@ class Measured:
         values[list(where)] = self.values
         kept = set(where)
         return Series(
-            quantity=self.quantity,
+            quantity=f"{self.quantity}_influence" if self.better else self.quantity,
             conditions=self.conditions or {},
             values=tuple(values.tolist()),
             unit=self.unit,
@@ -206,7 +206,7 @@ class Measured:
     def estimate(self, series: Series) -> Estimate:
         """Return the mean of ``series`` with its interval, if it has an honest one."""
         assert self.better is not None
-        found = summarise(series, "mean", self.better)
+        found = summarise(series, "mean", self.better, self.quantity)
         if self.quantity.endswith(CLUSTERS):
             why = "no interval: the clusters were found in these very codes"
         elif found.n < FEW.get(self.quantity, 0):
