@@ -138,8 +138,8 @@ def _hubs(found: Sphere, k: int) -> Iterator[Measured]:
     given, n = {"k": str(k)}, len(found.rows)
     skew = share = count = np.full(n, np.nan)
     if found.near.size:
-        counts = occurrences(found.near)
-        skew, share, count = skewness(counts), top_share(counts), counts.astype(float)
+        skew, share = skewness(found.near), top_share(found.near)
+        count = occurrences(found.near).astype(float)
     why = "all codes are one" if found.constant else f"{n} images are too few for {k} neighbours"
     of = "share of neighbours' places that the top 1% of images take"
     yield Measured("hub_skewness", skew, "third moment", "skewness of occurrences as a neighbour", "lower", given, why)
