@@ -15,6 +15,8 @@ from holdfast.core.noise import hashed
 from holdfast.core.records import Estimate, Number, Record, Series
 
 MOST_DRAWS, ALL_DRAWS = 2000, 40_000_000
+ROUNDING = 1e-6
+"""Relative difference of two encoders' values up to which they are equal: codes are computed in float32."""
 Values = Float[np.ndarray, "n"]
 Better = Literal["lower", "higher", "neither"]
 Limits = tuple[float, float]
@@ -296,6 +298,8 @@ class Difference(Record):
 def paired(a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95) -> Difference:
     """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
 
+    Values that differ by no more than rounding count as equal.
+
     The interval is that of a mean, of the samples' differences, or a bootstrap's for medians. So few samples that even one
     sign throughout would be chance (fewer than 6) are tied.
 
@@ -307,6 +311,8 @@ def paired(a: Series, b: Series, statistic: str, better: Better, confidence: flo
         raise ValueError(f"paired series need the same samples, got {len(left)} and {len(right)}")
     both = ~(np.isnan(left) | np.isnan(right))
     left, right = left[both], right[both]
+    # What rounding makes of equal values is no difference: where it is the same for all images, it would decide.
+    right = np.where(np.isclose(left, right, rtol=ROUNDING, atol=0), left, right)
     n = len(left)
     if not n:
         return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")
