@@ -348,7 +348,9 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[300])
     parser.add_argument("--laws", nargs="+", default=list(LAWS), choices=list(LAWS))
     parser.add_argument("--only", nargs="+", default=[], help="evaluations")
-    parser.add_argument("--stretches", action="store_true", help="certified evaluations; --images says how many anchors")
+    parser.add_argument(
+        "--stretches", action="store_true", help="certified evaluations; --images says how many anchors"
+    )
     given = parser.parse_args()
     print("| population | images | evaluation | quantity | covered | lowest | width | told apart |")
     print("|---|---|---|---|---|---|---|---|")

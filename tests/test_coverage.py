@@ -14,7 +14,7 @@ from benchmarks.coverage import LEAST, MOST, WRONG, Row, chance, simulated
 from holdfast.core.statistics import UNLIMITED
 
 REPLICATIONS, DRAWS = 18, 150
-RARE = ("mean, share of images", "share, yes or no")
+RARE = ("mean, share of images", "share, yes or no", "share, yes or no, in pairs")
 """What is mostly zero in a robust population: bounds that allow for images not seen then cover more than they promise."""
 
 

@@ -39,8 +39,10 @@ def decides_nothing(n: int, confidence: float) -> bool:
     return 2.0 ** (1 - n) > 1 - confidence
 
 
-def share_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def share_interval(successes: int | float, n: int | float, confidence: float = 0.95) -> tuple[float, float]:
     """Return the mid-P interval of a share (Lancaster 1961): exact tails in which what was seen counts half.
+
+    Samples that depend on each other count for fewer, in fractions (Korn and Graubard 1998).
 
     Where few fail, Wilson's covers as little as 84%, and that of Clopper and Pearson nearly always 98% and more.
 
@@ -53,13 +55,17 @@ def share_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[fl
     return _lowest_share(successes, n, tail), 1 - _lowest_share(n - successes, n, tail)
 
 
-def _lowest_share(successes: int, n: int, tail: float) -> float:
+def _lowest_share(successes: int | float, n: int | float, tail: float) -> float:
     """Return the share at which more successes, and half of the chance of as many, have chance ``tail``."""
     from scipy.optimize import brentq
-    from scipy.special import bdtrc
+    from scipy.special import betainc
+
+    def at_least(count: int | float, share: float) -> float:
+        # The binomial tail, which has a meaning between whole numbers as well.
+        return float(betainc(count, n - count + 1, share)) if count <= n else 0.0
 
     def excess(share: float) -> float:
-        return float(bdtrc(successes, n, share) + bdtrc(successes - 1, n, share)) / 2 - tail
+        return (at_least(successes + 1, share) + at_least(successes, share)) / 2 - tail
 
     return float(brentq(excess, 0, successes / n, xtol=1e-15)) if successes else 0.0
 
