@@ -278,6 +278,8 @@ class Row:
     covered: float
     lowest: float
     width: float
+    excess: float
+    """How many times wider than two standard deviations of the number itself, over the replications, on either side."""
     wrong: float
     replications: int
     bare: bool
@@ -291,7 +293,7 @@ def rows(law: str, count: int, tally: Tally, scores: dict[Key, float], replicati
         if not all(e.method.startswith("counted") or isnan(e.value) for e in found):
             quantities[where[:2]].append(where)
     for (evaluation, quantity), keys in quantities.items():
-        covered, widths = [], []
+        covered, widths, excesses = [], [], []
         for where in keys:
             aim = truth(where, tally, scores)
             ends = [e for e in tally.ends[where] if not isnan(e.low + e.high)]
@@ -299,6 +301,9 @@ def rows(law: str, count: int, tally: Tally, scores: dict[Key, float], replicati
             if ends:
                 covered.append(float(np.mean([e.low - slack <= aim <= e.high + slack for e in ends])))
             widths += [e.high - e.low for e in ends]
+            spread = float(np.std([e.value for e in ends])) if ends else 0.0
+            if spread > slack:
+                excesses.append(float(np.mean([e.high - e.low for e in ends])) / (4 * spread))
         wrong = [told for where in keys for told in tally.outcomes.get(where, [])]
         yield Row(
             law,
@@ -308,6 +313,7 @@ def rows(law: str, count: int, tally: Tally, scores: dict[Key, float], replicati
             covered=float(np.mean(covered)) if covered else np.nan,
             lowest=min(covered, default=np.nan),
             width=float(np.mean(widths)) if widths else np.nan,
+            excess=float(np.mean(excesses)) if excesses else np.nan,
             wrong=float(np.mean(wrong)) if wrong else np.nan,
             replications=replications,
             bare=not covered,
