@@ -1,0 +1,157 @@
+"""What all evaluations of the smoothed encoder share: their settings, one pass of noisy copies, and how they say how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, comb, isnan
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, UnitL2
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Series
+from holdfast.evaluations.smoothed.center import BETA, abstains, quantile
+from holdfast.evaluations.smoothed.noisy import NoisyCodes, Smoothing, kept_ranks
+from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
+from holdfast.protocol.evaluation import Evaluation
+
+ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy codes"
+TILE = 2**22
+"""Pairs of codes whose distances are taken at a time: 32 MB in float64."""
+
+
+@dataclass(frozen=True)
+class SmoothedEvaluation(Evaluation):
+    """An evaluation of the smoothed encoder. Those whose settings of this class are equal share one pass of noisy copies."""
+
+    sigma: float = 0.25
+    selection: int = 10_000
+    copies: int = 100_000
+    anchors: int = 50
+    others: int = 1000
+    divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    radii: tuple[float, ...] = (0.25,)
+    alpha: float = 0.001
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_noise(self.name, self.smoothing)
+        require_alpha(self.name, self.alpha)
+        require_radii(self.name, self.radii)
+
+    @property
+    def smoothing(self) -> Smoothing:
+        """The settings that decide what the noisy copies are and what is seen of them."""
+        return Smoothing(self.sigma, self.selection, self.copies, self.anchors, self.others)
+
+    @property
+    def noisy_codes(self) -> NoisyCodes:
+        """The one pass that every evaluation with these settings is concluded from."""
+        return NoisyCodes(self.smoothing, self.divergences)
+
+    def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
+        """Return how series and estimates name a case."""
+        return {"ball": f"l2:{radius:g}", "noise": f"{self.sigma:g}", "divergence": str(divergence), **more}
+
+
+def certified_distance(
+    distances: Float[Tensor, "b g"],
+    held: Float[Tensor, "b"],
+    radius: float,
+    smoothing: Smoothing,
+    slack: float,
+    alpha: float,
+) -> Float[Tensor, "b"]:
+    """Return ``3 R``: how far a change of l2 size ``radius`` moves the centre at most; nan where center smoothing abstains.
+
+    ``alpha`` is shared out evenly: half for what is found at the changed image, half for ``R``. ``distances`` are the kept
+    order statistics.
+    """
+    level = quantile(radius, smoothing.sigma, slack, smoothing.copies, alpha / 2)
+    if level > 1:
+        return torch.full_like(held, torch.nan)
+    rank = torch.searchsorted(kept_ranks(smoothing.copies), ceil(level * smoothing.copies))
+    farthest = (1 + BETA) * distances[:, int(rank)].double()
+    abstained = abstains(held, smoothing.selection, slack, alpha / 2) | ~farthest.isfinite()
+    return farthest.masked_fill(abstained, torch.nan)
+
+
+def of_distance(divergence: Divergence, distance: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+    """Return the divergence that belongs to a distance of embedded codes; on a sphere none exceeds its diameter."""
+    on_sphere = isinstance(divergence, (Cosine, UnitL2, Rank))
+    return divergence.of_distance(distance.clamp_max(2.0) if on_sphere else distance)
+
+
+def share_of_pairs_within(points: Float[Tensor, "n d"], distances: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+    """Return for each distance the share of pairs of different points that are no farther apart; nan where it is nan.
+
+    Example:
+        >>> share_of_pairs_within(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([1.0, 2.0]))
+        tensor([0.3333, 0.6667], dtype=torch.float64)
+    """
+    points = points[points.isfinite().all(1)].double()
+    if len(points) < 2:
+        return torch.full_like(distances.double(), torch.nan)
+    ordered, back = distances.double().nan_to_num(nan=torch.inf).sort()
+    below = torch.zeros(len(ordered) + 1, dtype=torch.int64, device=points.device)
+    height = max(1, TILE // len(points))
+    for top in range(0, len(points), height):
+        # Each pair once: a block with itself above the diagonal, and with all that follow.
+        near = torch.cdist(points[top : top + height], points[top:], compute_mode="donot_use_mm_for_euclid_dist")
+        near = near[torch.ones_like(near, dtype=torch.bool).triu(1)]
+        below += torch.searchsorted(ordered, near).bincount(minlength=len(below))
+    found = torch.empty_like(ordered)
+    found[back] = below.cumsum(0)[:-1].double() / comb(len(points), 2)
+    return found.masked_fill(distances.isnan(), torch.nan)
+
+
+def series_of(
+    quantity: str, conditions: Conditions, values: Float[Tensor, "n"], unit: str, claim: Claim, of: str, reason: str
+) -> Series:
+    """Return ``values`` as a series; those that are nan are missing for ``reason``."""
+    numbers = values.double().cpu().tolist()
+    return Series(
+        quantity=quantity,
+        conditions=conditions,
+        values=tuple(numbers),
+        unit=unit,
+        claim=claim,
+        of=of,
+        reasons={position: reason for position, value in enumerate(numbers) if isnan(value)},
+    )
+
+
+def sure(estimate: Estimate, alpha: float, images: int) -> Estimate:
+    """Return ``estimate`` whose method also says with what confidence the certificates it summarises hold.
+
+    All of them together hold with ``1 - images * alpha`` at least, however they depend on each other (Bonferroni).
+    """
+    together = max(0.0, 1 - images * alpha)
+    said = f"each certificate holds with confidence {1 - alpha:.6g}, all {images} together with at least {together:.6g}"
+    return estimate.model_copy(update={"method": f"{estimate.method}; {said}"})
+
+
+def radius_curves(estimates: Sequence[Estimate], radii: Sequence[float], norm: str = "l2") -> tuple[Curve, ...]:
+    """Return estimates that differ in the radius alone as curves, where there are at least two radii."""
+    by_text = {f"{norm}:{radius:g}": radius for radius in radii}
+    lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
+    for estimate in estimates:
+        if (radius := by_text.get(estimate.conditions.get("ball", ""))) is not None:
+            case = tuple({**estimate.conditions, "ball": norm}.items())
+            lines.setdefault((estimate.quantity, case), []).append((radius, estimate))
+    return tuple(
+        Curve(
+            quantity=quantity,
+            conditions=dict(case),
+            x_label=f"{norm} radius",
+            y_label=quantity.replace("_", " "),
+            x=tuple(radius for radius, _ in points),
+            y=tuple(estimate.value for _, estimate in points),
+            low=tuple(estimate.low for _, estimate in points),
+            high=tuple(estimate.high for _, estimate in points),
+        )
+        for (quantity, case), line in lines.items()
+        if len(points := sorted(line, key=lambda point: point[0])) > 1
+    )
