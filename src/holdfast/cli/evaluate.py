@@ -20,6 +20,10 @@ def command(
         list[str] | None, typer.Argument(help="source:name, as in timm:resnet50; none: the built-in encoders.")
     ] = None,
     images: Images[str | None] = None,
+    bank: Annotated[
+        str | None,
+        typer.Option(help="Other images, usually labelled: probes learn from them, retrieval searches them."),
+    ] = None,
     suite: Annotated[
         str | None, typer.Option(help="quick, standard or full (default: quick).", rich_help_panel=MEASURES)
     ] = None,

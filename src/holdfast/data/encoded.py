@@ -87,6 +87,7 @@ def load_encoded(
     labels: Int[Tensor, "n"] | None,
     request: Request,
     settings: Mapping[str, str],
+    classes: Sequence[str] = (),
 ) -> Images:
     """Return the images that ``request`` chooses of the sound ones that ``fetch`` gives.
 
@@ -108,7 +109,7 @@ def load_encoded(
     kept_ids = [ids[row] for row in rows]
     source = Encoded(fetch, rows, kept_ids, channels, request.framing, most)
     source.skipped = listed
-    return Images(source, kept_ids, None if labels is None else labels[rows], name)
+    return Images(source, kept_ids, None if labels is None else labels[rows], name, classes)
 
 
 def _channels(request: Request) -> int:

@@ -10,7 +10,7 @@ from typing import final
 
 from holdfast.core.run import Observed
 from holdfast.execution.engines.base import Engine
-from holdfast.execution.store import Store, StoreError, key_of
+from holdfast.execution.store import Key, Store, StoreError, key_of
 from holdfast.execution.work import operations
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population, represent
@@ -62,7 +62,7 @@ class ShardTask:
 def observe(observation: Observation, population: Population, rows: Sequence[int], store: Store) -> Observed:
     """Return what ``store`` holds of ``rows``, all of which were computed, in their order."""
     ids = observation.ids(population)
-    key = key_of(observation, population.encoder, population.images, population.run)
+    key = _key(observation, population)
     held, observed = store.observed(key, [ids[row] for row in rows])
     if len(held) < len(rows):
         raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
@@ -79,8 +79,7 @@ def compute(
     most: int | None = None,
 ) -> None:
     """Compute the shards that ``store`` does not hold, at most so many."""
-    ids, run = observation.ids(population), population.run
-    key = key_of(observation, population.encoder, population.images, run)
+    ids, key = observation.ids(population), _key(observation, population)
     held, _ = store.observed(key, [ids[row] for row in rows])
     shards = _missing(rows, {*held}, observation, population)[:most]
     done, upcoming = len(held), [*map(len, shards), 0]
@@ -90,6 +89,10 @@ def compute(
             store.keep(key, [ids[row] for row in shard], seen)
             done += len(shard)
             told(done, len(rows), upcoming[k + 1])
+
+
+def _key(observation: Observation, population: Population) -> Key:
+    return key_of(observation, population.encoder, population.images, population.run, population.bank_images)
 
 
 def _missing(rows: Sequence[int], held: set[str], observation: Observation, population: Population) -> list[list[int]]:

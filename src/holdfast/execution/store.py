@@ -69,17 +69,21 @@ class Key(Record):
         return "-".join(filter(None, (self.kind, _plain(self.name), self.digest)))
 
 
-def key_of(what: Evaluation | Observation | Fit[Any], encoder: Encoder, images: Images, run: Run) -> Key:
+def key_of(
+    what: Evaluation | Observation | Fit[Any], encoder: Encoder, images: Images, run: Run, bank: Images | None = None
+) -> Key:
     """Return what identifies ``what`` of this encoder on these images; an evaluation also by what it is made from."""
     seen = parts(what.observation()) if isinstance(what, Evaluation) else ()
-    made: dict[str, Any] = {"observed": [key_of(part, encoder, images, run).digest for part in seen]} if seen else {}
+    made: dict[str, Any] = (
+        {"observed": [key_of(part, encoder, images, run, bank).digest for part in seen]} if seen else {}
+    )
     # What is learned follows from the settings, but for its version; results older than fits hold the first of each.
     learned = {} if isinstance(what, Fit) else {fit.name: fit.version for fit in what.fits() if fit.version > 1}
     made |= {"learned": learned} if learned else {}
     return Key(
         kind=what.name,
         version=what.version,
-        settings={**settings(what), **circumstances(what, images, run), **made},
+        settings={**settings(what), **circumstances(what, images, run, bank), **made},
         encoder=encoder.fingerprint,
         images=images.fingerprint,
         seed=run.seed,

@@ -29,7 +29,7 @@ from holdfast.execution.provenance import provenance
 from holdfast.execution.shards import CleanCodes, compute, observe
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.work import Forecast, operations
-from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces
+from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
@@ -57,6 +57,7 @@ def evaluate(
     progress: Progress | None = None,
     budget: float | None = None,
     began: float | None = None,
+    bank_for: Callable[[Encoder], Images | None] | None = None,
 ) -> tuple[list[Result], list[Failure]]:
     """Return the result of every evaluation of every encoder, and why others are missing.
 
@@ -70,6 +71,7 @@ def evaluate(
         progress: is told how far things are.
         budget: seconds after which no new work begins, nor before if it would end more than a tenth later.
         began: when the budget began to run, by ``time.monotonic``; now by default.
+        bank_for: gives the bank for an encoder, apart from its images, if there is one.
 
     Raises:
         HoldfastError: two encoders have the same name.
@@ -83,7 +85,7 @@ def evaluate(
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
     began = monotonic() if began is None else began
     forecast = Forecast({encoder.name: operations(encoder) for encoder in encoders})
-    table = _Table(evaluations, run, store, engine or Local(), progress, budget, began, forecast)
+    table = _Table(evaluations, run, store, engine or Local(), progress, budget, began, forecast, bank_for)
     for encoder in encoders:
         table.look_up(encoder, images_for)
     for encoder in encoders:
@@ -141,29 +143,32 @@ class _Table:
     budget: float | None
     began: float
     forecast: Forecast
+    bank_for: Callable[[Encoder], Images | None] | None = None
     share: float = 0.0
     results: list[Result] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    missing: dict[str, tuple[Images, list[Evaluation]]] = field(default_factory=dict)
-    """By encoder, its images and the evaluations that the store does not hold."""
+    missing: dict[str, tuple[Images, Images | None, list[Evaluation]]] = field(default_factory=dict)
+    """By encoder, its images, its bank and the evaluations that the store does not hold."""
 
     def look_up(self, encoder: Encoder, images_for: Callable[[Encoder], Images]) -> None:
         """Take what the store holds of ``encoder``, and plan what it does not."""
         for evaluation in self.evaluations:
             self.store.clear_failure(evaluation.name, encoder.name)
         with self.failing(encoder, "unknown", self.evaluations):
-            images = images_for(encoder)
-            known = [self.store.result(key_of(e, encoder, images, self.run)) for e in self.evaluations]
+            images, bank = images_for(encoder), None
+            if self.bank_for and any(with_bank(evaluation) for evaluation in self.evaluations):
+                bank = self.bank_for(encoder)
+            known = [self.store.result(key_of(e, encoder, images, self.run, bank)) for e in self.evaluations]
             self.results += [result for result in known if result is not None]
             missing = [e for e, result in zip(self.evaluations, known, strict=True) if result is None]
-            self.missing[encoder.name] = images, missing
+            self.missing[encoder.name] = images, bank, missing
             for evaluation in missing:
                 for what in pieces(evaluation):
                     self.forecast.expect((encoder.name, what))
 
     def fill(self, encoder: Encoder) -> None:
         """Compute what is missing of ``encoder``: each evaluation ends up among the results or among the failures."""
-        images, missing = self.missing.get(encoder.name, (None, []))
+        images, bank, missing = self.missing.get(encoder.name, (None, None, []))
         if images is None or not missing:
             return
         with self.failing(encoder, images.name, missing):
@@ -171,10 +176,15 @@ class _Table:
             if problem := unfit(population):
                 raise HoldfastError(problem)
             codes = self.observe(CleanCodes(), population, range(len(images)), "codes")["codes"]
-            population = Population(population.encoder, images, self.run, codes)
+            held = None
+            if bank is not None and any(with_bank(evaluation) for evaluation in missing):
+                held = Population(population.encoder, bank, self.run)
+                stored = self.observe(CleanCodes(), held, range(len(bank)), "codes of the bank")["codes"]
+                held = Population(population.encoder, bank, self.run, stored)
+            population = Population(population.encoder, images, self.run, codes, bank=held)
             fits = dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation))
             known = {fit: self.learn(fit, population) for fit in fits}
-            population = Population(population.encoder, images, self.run, codes, known)
+            population = Population(population.encoder, images, self.run, codes, known, held)
             groups: dict[Observation, list[Evaluation]] = {}
             for evaluation in missing:
                 groups.setdefault(evaluation.observation(), []).append(evaluation)
@@ -186,7 +196,7 @@ class _Table:
     def learn(self, fit: Fit[Any], population: Population) -> Observed | Exception:
         """Return what ``fit`` learns, or why it could not: that fails the cells that ask for it, and no others."""
         encoder, piece, since = population.encoder, (population.encoder.name, fit), monotonic()
-        key = key_of(fit, encoder, population.images, self.run)
+        key = key_of(fit, encoder, population.images, self.run, population.bank_images)
         try:
             learned = self.store.learned(key)
             if learned is None:
@@ -226,7 +236,7 @@ class _Table:
                 self.tell(f"{encoder.name}: {evaluation.name}, conclusion", self.forecast.seconds(piece, 1))
                 result = evaluation.result(population, rows, observed)
                 result = result.model_copy(update={"provenance": provenance(self.run, started)})
-                self.store.finish(key_of(evaluation, encoder, images, self.run), result)
+                self.store.finish(key_of(evaluation, encoder, images, self.run, population.bank_images), result)
                 self.results.append(result)
                 self.forecast.tell(piece, 1, monotonic() - since, 1, 1)
 

@@ -95,7 +95,8 @@ def transformed(images: Images, transform: Transform, seed: int = 0) -> Images:
         >>> float(dark.pixels([0]).max())
         0.25
     """
-    return Images(TransformedSource(images, transform, seed), images.ids, images.labels, f"{images.name} ({transform})")
+    source, name = TransformedSource(images, transform, seed), f"{images.name} ({transform})"
+    return Images(source, images.ids, images.labels, name, images.classes)
 
 
 @cache

@@ -126,7 +126,7 @@ class Pairwise(Observation):
     """Codes of images attacked on the very event that breakaway counts.
 
     ``crossing``: past one random other image, nan where that pair would share an image with another pair's;
-    ``retrieval``: past any of their ``rivals`` nearest neighbours.
+    ``retrieval``: past any of their ``rivals`` nearest neighbours, of those in the bank if there is one.
     """
 
     ball: Ball
@@ -136,6 +136,7 @@ class Pairwise(Observation):
     attacked: int
     name = "pairwise"
     version = 3
+    uses_bank = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.attacked)
@@ -145,8 +146,9 @@ class Pairwise(Observation):
         partners, couples = population.partners, set(population.couples(self.attacked))
         here = [place for place, row in enumerate(rows) if row in couples]
         own = [rows[place] for place in here]
-        near = nearest(divergence, population.codes[list(rows)], population.codes, self.rivals, own=rows)
-        facing = population.context(rows, rivals=population.codes[near])
+        searched, own_rows = (population.bank, ()) if population.bank_images else (population, rows)
+        near = nearest(divergence, population.codes[list(rows)], searched.codes, self.rivals, own=own_rows)
+        facing = population.context(rows, rivals=searched.codes[near])
         retrieval = population.encode(attacked(facing, Misretrieval(divergence), self.attack, self.ball))
         crossing = torch.full_like(retrieval, torch.nan)
         if own:
@@ -171,4 +173,4 @@ def nearest(divergence: Divergence, codes: Codes, clean: Clean, count: int, own:
         frame = Frame.of(divergence, clean)
         distance = torch.cdist(frame.embed(codes.double()), frame.embed(clean.double()))
     distance[list(range(len(own))), list(own)] = torch.inf
-    return torch.nan_to_num(distance, nan=torch.inf).topk(min(count, len(clean) - 1), largest=False).indices
+    return torch.nan_to_num(distance, nan=torch.inf).topk(min(count, len(clean) - bool(own)), largest=False).indices

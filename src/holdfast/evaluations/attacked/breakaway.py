@@ -6,7 +6,9 @@ https://arxiv.org/abs/2210.04076, sections 3 and 5.2. The paper's own numbers ar
 authors' program adds up the last batch (8 of 1000 images) alone and divides by all.
 
 Departures, beside the published measure: the pairwise worst case attacks the event itself, once for a random ``x'`` and
-once for the nearest neighbours, where the published measure looks at whoever a push away from ``x`` happens to hit.
+once for the nearest neighbours, where the published measure looks at whoever a push away from ``x`` happens to hit. Where
+there is a bank, the other images that are counted and the nearest neighbours are the bank's, which is taken as given: a
+search in it would return them.
 """
 
 from __future__ import annotations
@@ -64,6 +66,7 @@ class Breakaway(Evaluation):
     rivals: int = 10
     name = "breakaway"
     version = 3
+    uses_bank = True
     title = "Breakaway risk"
     meaning = (
         "The breakaway risk is the chance that an attacked image lies closer to a random other image than to its own "
@@ -80,27 +83,30 @@ class Breakaway(Evaluation):
         return Joint((*away, *pairwise))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        counted = [closer(population, rows, case, observed[f"{k}.codes"]) for k, case in enumerate(self._cases())]
+        searched = Searched(population)
+        counted = [searched.closer(rows, case, observed[f"{k}.codes"]) for k, case in enumerate(self._cases())]
         away = [(case, count) for case, (count, _) in zip(self._cases(), counted, strict=True)]
         retrieved, crossed = [], []
         for k, case in enumerate(self._strongest(), start=len(away)):
             retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
-            retrieved.append((retrieval, closer(population, rows, case, observed[f"{k}.retrieval"])[0]))
+            retrieved.append((retrieval, searched.closer(rows, case, observed[f"{k}.retrieval"])[0]))
             crossed.append(crossed_to_partner(population, rows, crossing, observed[f"{k}.crossing"]))
-        others = max(1, len(population.originals.unique()) - 1)
         shares = [
-            series_of("breakaway_share", case, count / others, "share of other images", Claim.LOWER, RISK, LEFT_OUT)
+            series_of(
+                "breakaway_share", case, count / searched.others, "share of other images", Claim.LOWER, RISK, LEFT_OUT
+            )
             for case, count in away
         ]
         influences = [
-            influence(case, count / others, passed, others)
+            influence(case, count / searched.others, passed, searched.others)
             for case, (count, passed) in zip(self._cases(), counted, strict=True)
+            if passed is not None
         ]
         kept = [
             series_of("nearest_neighbour_kept", case, kept_nearest(count), "yes or no", Claim.UPPER, KEPT, LEFT_OUT)
             for case, count in away + retrieved
         ]
-        risks = [risk(share, moves) for share, moves in zip(shares, influences, strict=True)]
+        risks = [risk(share, moves) for share, moves in zip(shares, influences or shares, strict=True)]
         worst = [summarise(series, "share", "lower", "pairwise_breakaway_risk") for series in crossed]
         accuracy = [summarise(series, "share", "higher", "nearest_neighbour_accuracy") for series in kept]
         return Findings(
@@ -119,8 +125,9 @@ class Breakaway(Evaluation):
             pixels = observation.pixels(population, shown)
             divergence = population.fitted(case.divergence)
             moved = population.encode(pixels)
-            near = nearest(divergence, moved, population.codes, 1)[:, 0].tolist()
-            return {"attacked": pixels, "nearest image": population.pixels(near)}
+            searched = population.bank if population.bank_images else population
+            near = nearest(divergence, moved, searched.codes, 1)[:, 0].tolist()
+            return {"attacked": pixels, "nearest image": searched.pixels(near)}
 
         return extremes(population, rows, findings, "breakaway_share", case, attack)
 
@@ -131,22 +138,37 @@ class Breakaway(Evaluation):
         return cases(self.balls, [self.pairwise], self.divergences)
 
 
-def closer(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many images are closer to each moved code than its own, and how many attacked images pass each of ``rows``.
+class Searched:
+    """The images that attacked ones may break away to: those of the bank, or else the measured ones. Copies count once."""
 
-    Exact copies count once. Both are floats, nan where that is undefined and for copies of another image.
-    """
-    divergence, clean = population.fitted(case.divergence), population.codes
-    originals = population.originals.to(clean.device)
-    distinct, index = originals.unique(return_inverse=True)
-    own = torch.as_tensor(rows, device=clean.device)
-    moved = moved.to(clean.device)
-    copies = originals[own] != own
-    defined = divergence(moved.double(), clean[own].double()).isfinite() & ~copies
-    counts, passed = crossings(divergence, moved.masked_fill(~defined[:, None], torch.nan), index[own], clean[distinct])
-    return counts.double().masked_fill(~defined, torch.nan), passed[index[own]].double().masked_fill(
-        ~defined, torch.nan
-    )
+    def __init__(self, population: Population) -> None:
+        self.population = population
+        self.held = population.bank if population.bank_images else population
+        originals = self.held.originals.to(population.codes.device)
+        self.distinct, self.index = originals.unique(return_inverse=True)
+
+    @property
+    def others(self) -> int:
+        """How many images can be closer to an attacked one than its own."""
+        return max(1, len(self.distinct) - (self.held is self.population))
+
+    def closer(self, rows: Sequence[int], case: Case, moved: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return how many images are closer to each moved code than its own, and how many moved codes pass each of ``rows``.
+
+        Both are floats, nan where that is undefined and for copies of another image. The latter is None where there is a
+        bank: nobody passes an image that is not in it.
+        """
+        population, divergence = self.population, self.population.fitted(case.divergence)
+        clean = population.codes[list(rows)]
+        moved = moved.to(clean.device)
+        copies = (population.originals[list(rows)] != torch.as_tensor(rows)).to(clean.device)
+        defined = divergence(moved.double(), clean.double()).isfinite() & ~copies
+        moved = moved.masked_fill(~defined[:, None], torch.nan)
+        within = self.held is population
+        own = self.index[list(rows)] if within else torch.full_like(self.index[:1].expand(len(rows)), -1)
+        counts, passed = crossings(divergence, moved, own, self.held.codes[self.distinct], clean)
+        passed_here = passed[own].double().masked_fill(~defined, torch.nan) if within else None
+        return counts.double().masked_fill(~defined, torch.nan), passed_here
 
 
 def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series:
@@ -166,7 +188,7 @@ def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series
 
 
 def risk(shares: Series, influences: Series) -> Estimate:
-    """Return the mean of ``shares`` with the interval that ``influences`` give it."""
+    """Return the mean of ``shares`` with the interval of ``influences``: of the shares themselves where others are given."""
     found = summarise(influences, "mean", "lower", "breakaway_risk")
     value = summarise(shares, "mean", "lower").value
     return found.model_copy(update={"value": value, "low": max(0.0, found.low), "high": min(1.0, found.high)})

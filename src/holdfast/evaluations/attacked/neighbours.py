@@ -51,16 +51,18 @@ def closer_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], c
 
 
 def crossings(
-    divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean
+    divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean, originals: Moved | None = None
 ) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
     """Return for each moved code how many clean codes are strictly closer than its own, and for each of those to how many.
 
-    Arguments are those of ``closer_counts``.
+    Arguments are those of ``closer_counts``. Where the own codes are not among ``clean``, they are ``originals``, and
+    ``own`` is -1.
     """
+    originals = clean[own] if originals is None else originals
     if divergence.embed(clean[:1]) is None:
-        return _slow_crossings(divergence, moved, own, clean)
+        return _slow_crossings(divergence, moved, originals, clean)
     frame = Frame.of(divergence, clean)
-    points, mine = frame.embed(moved), frame.embed(clean[own])
+    points, mine = frame.embed(moved), frame.embed(originals)
     height = min(len(points), 1024)
     counts = torch.zeros(len(points), dtype=torch.int64, device=points.device)
     passed = torch.zeros(len(clean), dtype=torch.int64, device=points.device)
@@ -69,10 +71,10 @@ def crossings(
         candidates, there = frame.embed(block), passed[left : left + len(block)]
         for top in range(0, len(points), height):
             part = slice(top, top + height)
-            tile = Tile(points[part], mine[part], own[part] - left, candidates)
+            tile = Tile(points[part], mine[part], torch.where(own[part] < 0, -1, own[part] - left), candidates)
             counts[part] += among(tile.sure)
             there += tile.sure.sum(0, dtype=torch.int32)
-            for row, column in tile.settled(divergence, moved[part], clean[own[part]], block):
+            for row, column in tile.settled(divergence, moved[part], originals[part], block):
                 counts[part] += row.bincount(minlength=len(counts[part]))
                 there += column.bincount(minlength=len(block))
     return counts, passed
@@ -157,13 +159,14 @@ def among(mask: Bool[Tensor, "b k"]) -> Int[Tensor, "b"]:
 
 
 def _slow_crossings(
-    divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean
+    divergence: Divergence, moved: Moved, originals: Moved, clean: Clean
 ) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
     """The definition, one moved code at a time: for divergences without an embedding, and the tests' oracle."""
-    counts, passed = torch.zeros_like(own), torch.zeros(len(clean), dtype=torch.int64, device=clean.device)
-    for i, (code, row) in enumerate(zip(moved.double(), own.tolist(), strict=True)):
-        distance = divergence(code.expand_as(clean), clean.double())
-        closer = distance < distance[row] * (1 - TIE)  # which its own distance never is
+    counts, passed = (torch.zeros(len(codes), dtype=torch.int64, device=clean.device) for codes in (moved, clean))
+    moved, clean = moved.double(), clean.double()
+    threshold = divergence(moved, originals.double()) * (1 - TIE)
+    for i, code in enumerate(moved):
+        closer = divergence(code.expand_as(clean), clean) < threshold[i]
         counts[i] = closer.sum()
         passed += closer
     return counts, passed
