@@ -1,7 +1,7 @@
 """How far an attack moves the smoothed encoder: the other side of what center smoothing certifies.
 
-The attack climbs the displacement of the mean code of a few noisy copies, the same ones throughout, which has gradients where
-the centre has none. What counts is where the centre itself ends up, found at the attacked image from fresh copies.
+The attack climbs the displacement of the mean code of a few noisy copies, the same ones throughout, which has gradients
+where the centre has none. What counts is where the centre itself ends up, found at the attacked image from fresh copies.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.run import Observed
 from holdfast.evaluations.smoothed.center import central_sample
-from holdfast.evaluations.smoothed.noisy import Copies, Index, NoisyIndex, Smoothing, embedding
+from holdfast.evaluations.smoothed.noisy import Copies, Index, Smoothing, embedding
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
 from holdfast.protocol.fits import Fit, whitenings
@@ -47,7 +47,7 @@ class MeanOfCopies(nn.Module):
 @final
 @dataclass(frozen=True)
 class AttackedCentres(Observation):
-    """For each image, attacked in the l2 ball of ``radius``: the centre of its noisy copies and whether that ball holds half.
+    """What noisy copies of each image say once it is attacked in the l2 ball of ``radius``.
 
     ``centre`` and ``held`` are as in ``NoisyCodes``; ``kept``: the share of copies that are nearest to their own entry.
     """
@@ -58,9 +58,10 @@ class AttackedCentres(Observation):
     attack: Attack
     name = "attacked-centres"
     version = 1
+    uses_bank = True
 
     def fits(self) -> tuple[Fit[Any], ...]:
-        return (*whitenings(self), NoisyIndex(self.smoothing.sigma))
+        return (*whitenings(self), self.smoothing.index)
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.smoothing.anchors)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 BETA = 2.0
 CANDIDATES = 64
-"""How many samples near the mean are tried first: their medians are close to the least, which rules out nearly all others."""
+"""How many samples near the mean are tried first: their medians are close to the least, which rules out most others."""
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
 

@@ -3,8 +3,8 @@
     d(F(x), F(x')) <= 3 R   for every x' with |x' - x|_2 <= eps,  with confidence 1 - alpha
 
 Kumar and Goldstein 2021, https://arxiv.org/abs/2102.09701; ``F`` and ``R`` are explained in ``center.py``. Departures: an
-abstention is no radius, where the authors' program returns -1, which reads as most robust; ``R`` is an order statistic, which
-holds, where the program interpolates; and beside the certificate stands what an attack achieves.
+abstention is no radius, where the authors' program returns -1, which reads as most robust; ``R`` is an order statistic,
+which holds, where the program interpolates; and beside the certificate stands what an attack achieves.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ class CenterSmoothing(SmoothedEvaluation):
         if refuted <= int(binom.ppf(0.999, images, self.alpha)):
             return []
         return [
-            f"CONTRADICTION: attacks moved the smoothed representation farther than certified at {refuted} of {images} images "
-            f"(l2 radius {radius:g}, {divergence}), more than alpha = {self.alpha:g} allows; report this as a defect."
+            f"CONTRADICTION: attacks moved the smoothed representation farther than certified at {refuted} of {images} "
+            f"images (l2 radius {radius:g}, {divergence}), more than alpha = {self.alpha:g} allows; report this as a defect."
         ]
 
     def _cases(self) -> list[tuple[float, Divergence]]:

@@ -46,6 +46,11 @@ class Smoothing(SharedSettings):
     others: int
 
     @property
+    def index(self) -> NoisyIndex:
+        """What noisy copies are looked up in."""
+        return NoisyIndex(self.sigma, self.others)
+
+    @property
     def forwards(self) -> int:
         """How many noisy copies of an image the encoder looks at."""
         return 2 * self.selection + self.copies
@@ -53,32 +58,43 @@ class Smoothing(SharedSettings):
 
 @final
 @dataclass(frozen=True)
-class NoisyIndex(Fit[Codes]):
+class NoisyIndex(Fit[Observed]):
     """The index that noisy copies are looked up in: for each image the mean code of a few noisy copies.
+
+    ``codes`` of all images, and ``bank`` of the images of the bank that they are told from, if there is one.
 
     Clean codes would do as well, and certificates hold for any; but where noise moves all codes one way, as it does in
     encoders that never saw any, noisy copies are nearer to each other's than to any clean code.
     """
 
     sigma: float
+    others: int
     name = "noisy-index"
     version = 1
+    uses_bank = True
 
     def learn(self, population: Population) -> Observed:
-        run, images = population.run, population.images
+        learned = {"codes": self._entries(population, range(len(population.images)), "index")}
+        if population.bank_images:
+            learned["bank"] = self._entries(population.bank, population.bank.choose(self.others), "bank")
+        return learned
 
-        def work(rows: Sequence[int]) -> Observed:
-            pixels, noise = population.pixels(rows), run.noise([images.ids[row] for row in rows]).fork("index")
+    def restore(self, population: Population, learned: Observed) -> Observed:
+        return {name: codes.to(population.run.device) for name, codes in learned.items()}
+
+    def _entries(self, population: Population, rows: Sequence[int], purpose: str) -> Codes:
+        """Return the mean codes of noisy copies of the images at ``rows``."""
+        ids, run = population.images.ids, population.run
+
+        def work(some: Sequence[int]) -> Observed:
+            pixels, noise = population.pixels(some), run.noise([ids[row] for row in some]).fork(purpose)
             total: Tensor | float = 0.0
             for copy in range(COPIES):
                 drawn = noise.fork(copy).gaussian(pixels.shape[1:], pixels.dtype)
                 total = total + population.encode(pixels + self.sigma * drawn)
             return {"codes": total / COPIES}
 
-        return run.batches(range(len(images)), work)
-
-    def restore(self, population: Population, learned: Observed) -> Codes:
-        return learned["codes"].to(population.run.device)
+        return run.batches(rows, work)["codes"]
 
 
 @dataclass(frozen=True)
@@ -117,7 +133,7 @@ class Copies:
 @final
 @dataclass(frozen=True)
 class NoisyCodes(Observation):
-    """For each image what its noisy copies' codes say under each divergence; entry ``name`` of divergence ``k`` is ``k.name``.
+    """What the codes of each image's noisy copies say; entry ``name`` under divergence ``k`` is called ``k.name``.
 
     ``centre``: of the first set, in the divergence's embedding; ``radius``: of the ball around it that holds half of that
     set; ``held``: the share of the second set in it; ``distances``: order statistics of the third set's distances from it;
@@ -130,9 +146,10 @@ class NoisyCodes(Observation):
     divergences: tuple[Divergence, ...]
     name = "noisy-codes"
     version = 1
+    uses_bank = True
 
     def fits(self) -> tuple[Fit[Any], ...]:
-        return (*whitenings(self), NoisyIndex(self.smoothing.sigma))
+        return (*whitenings(self), self.smoothing.index)
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.smoothing.anchors)
@@ -238,16 +255,14 @@ class Index:
     @classmethod
     def of(cls, population: Population, row: int, embed: Callable[[Codes], Codes], asked: Smoothing) -> Index:
         """Return the index of the image at ``row``."""
-        rows = [row, *others_of(population, row, asked.others)]
-        entries = embed(population.learned(NoisyIndex(asked.sigma)).to(population.codes.dtype)[rows])
+        learned = population.learned(asked.index)
+        own = learned["codes"][[row]]
+        others = learned["bank"] if "bank" in learned else learned["codes"][others_of(population, row, asked.others)]
+        entries = embed(torch.cat([own, others]).to(population.codes.dtype))
         origin, entries = entries[0], entries - entries[0]
-        half = entries.square().sum(1) / 2
-        originals = population.originals[rows].to(half.device)
-        copies = originals == originals[0]
-        copies[0] = False
-        return cls(
-            torch.nan_to_num(entries), origin, torch.nan_to_num(half, nan=torch.inf).masked_fill(copies, torch.inf)
-        )
+        half = (entries.square().sum(1) / 2).nan_to_num(nan=torch.inf)
+        half[1:].masked_fill_(~told_apart(population, row, asked.others).to(half.device), torch.inf)
+        return cls(torch.nan_to_num(entries), origin, half)
 
     def levels(self, points: Float[Tensor, "b d"]) -> Float[Tensor, "b m1"]:
         """Return what orders the entries by their distance from each point: half its square, less the same for all of them.
@@ -292,6 +307,14 @@ def embedding(population: Population, divergence: Divergence) -> Callable[[Codes
 def others_of(population: Population, row: int, count: int) -> list[int]:
     """Return up to ``count`` other images to tell the image at ``row`` from; none if there is only one image."""
     return population.others([row], count)[0].tolist() if len(population.images) > 1 else []
+
+
+def told_apart(population: Population, row: int, count: int) -> Bool[Tensor, "m"]:
+    """Return which of the others the image at ``row`` can be told from: no copies of it. The bank holds none."""
+    if population.bank_images:
+        return torch.ones(min(count, len(population.bank_images)), dtype=torch.bool)
+    originals = population.originals
+    return originals[others_of(population, row, count)] != originals[row]
 
 
 def kept_ranks(draws: int) -> Int[Tensor, "g"]:

@@ -6,9 +6,10 @@ Three events of the code of a noisy copy, looked up in an index of mean noisy co
     nearer(j)  its own entry is nearer than that of image j
     retrieved  without its own, the nearest entry is that of the image most copies are nearest to
 
-What more than half of the copies do, the smoothed system does. If an event has chance ``p > 1/2``, no change of l2 size below
-``sigma Phi^-1(p)`` takes the majority from it (``votes.py``). Beside these stands what follows from center smoothing: where the
-bisector hyperplane of two entries is farther from the centre than the ``3 R`` that it can move, it stays on its side.
+What more than half of the copies do, the smoothed system does. If an event has chance ``p > 1/2``, no change of l2 size
+below ``sigma Phi^-1(p)`` takes the majority from it (``votes.py``). Beside these stands what follows from center smoothing:
+where the bisector hyperplane of two entries is farther from the centre than the ``3 R`` that it can move, it stays on its
+side.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.smoothed.attacked import AttackedCentres
-from holdfast.evaluations.smoothed.noisy import Index, embedding, others_of
+from holdfast.evaluations.smoothed.noisy import Index, embedding, told_apart
 from holdfast.evaluations.smoothed.plan import require_slack, require_votes
 from holdfast.evaluations.smoothed.smoothed import (
-    ABSTAINED,
     SmoothedEvaluation,
     certified_distance,
     radius_curves,
     series_of,
     sure,
 )
-from holdfast.evaluations.smoothed.votes import farthest, least_share, radius as certified_radius
+from holdfast.evaluations.smoothed.votes import farthest, least_share
+from holdfast.evaluations.smoothed.votes import radius as certified_radius
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 
@@ -56,12 +57,13 @@ GRID = 41
 @final
 @dataclass(frozen=True)
 class SmoothedRetrieval(SmoothedEvaluation):
-    """Up to which change smoothed retrieval keeps its answer: certified for any encoder, by votes and by center smoothing."""
+    """Up to which change smoothed retrieval keeps its answer: certified by votes, and by center smoothing beside them."""
 
     slack: float = 0.05
     attack: Attack = AdaptiveAttack(restarts=1)
     name = "smoothed-retrieval"
     version = 1
+    uses_bank = True
     title = "Smoothed retrieval"
     meaning = (
         "A search service that looks up noisy copies of a picture and goes by the majority has certificates, whatever the "
@@ -84,7 +86,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
         )
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        if len(population.images) < 2:
+        if len(population.images) < 2 and not population.bank_images:
             raise HoldfastError("retrieval needs other images to tell an image from, but there is only one; add images")
         found: list[Series] = []
         estimates: list[Estimate] = []
@@ -117,7 +119,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
     ) -> tuple[list[Series], list[Estimate]]:
         """Return what votes certify under one divergence, beside what attacks achieved."""
         case = {"noise": f"{self.sigma:g}", "divergence": str(divergence), "method": "votes"}
-        defined, images = known(population, rows, self.others), len(rows)
+        defined, images = torch.stack([told_apart(population, row, self.others) for row in rows]), len(rows)
         reach = self._radii(seen["retrieved"])
         made = [
             series_of("certified_retrieval_radius", case, reach, "l2 radius", Claim.LOWER, RADIUS, UNDEFINED).model_copy(
@@ -150,7 +152,10 @@ class SmoothedRetrieval(SmoothedEvaluation):
         self, population: Population, rows: Sequence[int], divergence: Divergence, seen: Observed
     ) -> tuple[list[Series], list[Estimate]]:
         """Return what follows from center smoothing under one divergence."""
-        embed, defined = embedding(population, divergence), known(population, rows, self.others)
+        embed, defined = (
+            embedding(population, divergence),
+            torch.stack([told_apart(population, row, self.others) for row in rows]),
+        )
         margins = [
             bisector_margins(centre.double(), Index.of(population, row, embed, self.smoothing))
             for row, centre in zip(rows, seen["centre"], strict=True)
@@ -188,7 +193,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
                 Claim.UPPER,
                 RISK,
                 UNDEFINED,
-            )  # fmt: skip
+            )
         )
         numbers = [
             summarise(made[0], "share", "higher"),
@@ -220,17 +225,12 @@ class SmoothedRetrieval(SmoothedEvaluation):
         return list(product(self.radii, self.divergences))
 
 
-def known(population: Population, rows: Sequence[int], others: int) -> Bool[Tensor, "b m"]:
-    """Return which of each image's others are no exact copies of it."""
-    originals = population.originals
-    return torch.stack([originals[others_of(population, row, others)] != originals[row] for row in rows])
-
-
 def bisector_margins(centre: Float[Tensor, "d"], index: Index) -> tuple[Float[Tensor, "m"], Float[Tensor, ""]]:
-    """Return how far ``centre`` lies on its own side of the bisector hyperplanes: of its entry and each other; of its neighbour.
+    """Return how far ``centre`` lies from the bisector hyperplanes that it must not cross, positive on the right side.
 
-    The margin of entries ``a`` and ``b`` is ``(|c - b|^2 - |c - a|^2) / (2 |a - b|)``: no point nearer to the centre than that
-    is nearer to ``b`` than to ``a``. The neighbour is the other entry nearest to the centre, and its margin the least there is.
+    First those of its own entry and each other one, then the nearest of those of its nearest other entry and the rest.
+    The margin of entries ``a`` and ``b`` is ``(|c - b|^2 - |c - a|^2) / (2 |a - b|)``: what is nearer to the centre
+    than that is nearer to ``a`` than to ``b``.
     """
     entries = index.entries.double()
     present = index.half.isfinite()

@@ -1,4 +1,4 @@
-"""What all evaluations of the smoothed encoder share: their settings, one pass of noisy copies, and how they say how sure they are."""
+"""What all evaluations of the smoothed encoder share: their settings, one pass of noisy copies, and how sure they are."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """The mathematics of votes among noisy copies: randomized smoothing (Cohen et al. 2019, https://arxiv.org/abs/1902.02918).
 
-Let ``A`` be any event of a noisy copy's code: *a probe says class c*, *image j is the nearest*, *its own image is nearer than
-j*. If ``A`` has a chance of at least ``p > 1/2`` at ``x``, it has more than one half at every ``x'`` that is nearer than
-``sigma Phi^-1(p)`` in l2 (their theorem 1). For an event ``g(f(x + noise)) > 0`` that is what percentile smoothing says of the
-median of ``g`` (Chiang et al. 2020, https://arxiv.org/abs/2007.03730): the median at ``x'`` is at least the
+Let ``A`` be any event of a noisy copy's code: *a probe says class c*, *image j is the nearest*, *its own image is nearer
+than j*. If ``A`` has a chance of at least ``p > 1/2`` at ``x``, it has more than one half at every ``x'`` that is nearer
+than ``sigma Phi^-1(p)`` in l2 (their theorem 1). For an event ``g(f(x + noise)) > 0`` that is what percentile smoothing says
+of the median of ``g`` (Chiang et al. 2020, https://arxiv.org/abs/2007.03730): the median at ``x'`` is at least the
 ``Phi(-eps / sigma)`` quantile at ``x``, which is positive exactly where ``p > Phi(eps / sigma)``.
 """
 
