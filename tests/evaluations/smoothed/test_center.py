@@ -81,16 +81,16 @@ def test_a_linear_map_has_the_distance_of_the_noncentral_chi_distribution(k: int
     assert found > 0.25
 
 
-def slow_centre(samples: torch.Tensor) -> tuple[int, float]:
+def slow_radius(samples: torch.Tensor) -> float:
     distances = (samples[:, None] - samples[None]).double().norm(dim=2)
     medians = distances.sort(dim=1).values[:, ceil(len(samples) / 2) - 1]
-    return int(medians.argmin()), float(medians.min())
+    return float(medians.min())
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 200), d=st.integers(1, 5), offset=st.sampled_from([0.0, 1000.0]))
 def test_the_centre_is_that_of_the_definition(seed: int, n: int, d: int, offset: float):
     samples = torch.randn(n, d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).relu() + offset
-    index, radius = slow_centre(samples)
+    radius = slow_radius(samples)
     found = central_sample(samples)
     assert found.radius == pytest.approx(radius, abs=1e-9)
     assert float((samples - samples[found.index]).norm(dim=1).sort().values[ceil(n / 2) - 1]) == pytest.approx(
