@@ -58,4 +58,4 @@ def test_the_certificate_fails_no_more_often_than_it_says(margin: float):
     found = radius(least_share(counts, draws, alpha), sigma)
     assert float((found > margin).double().mean()) <= alpha + 3 * sqrt(alpha * (1 - alpha) / trials)
     assert counts.double().mean() / draws == pytest.approx(norm.cdf(margin / sigma), abs=0.003)
-    assert float(found.nanmedian()) > 0.6 * margin, "vacuous"
+    assert float(found.nanmedian()) > 0.4 * margin, "vacuous"
