@@ -143,16 +143,28 @@ def jackknife(
 
     ``statistic`` takes the rows to use. For statistics too slow to resample thousands of times.
     """
-    from scipy.special import stdtrit
-
     if n < 2:
         return nan, nan
     everyone = list(range(n))
     groups = min(groups, n)
-    left_out = np.array([statistic([row for row in everyone if row % groups != group]) for group in range(groups)])
+    left_out = [statistic([row for row in everyone if row % groups != group]) for group in range(groups)]
+    return jackknife_interval(statistic(everyone), np.array(left_out), confidence)
+
+
+def jackknife_interval(whole: float, left_out: Float[np.ndarray, "g"], confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of a statistic from its value and from those with one group of samples left out at a time.
+
+    Example:
+        >>> low, high = jackknife_interval(2.0, np.array([1.9, 2.0, 2.1]))
+        >>> round((low + high) / 2, 6), low < 2 < high
+        (2.0, True)
+    """
+    from scipy.special import stdtrit
+
+    groups = len(left_out)
     error = sqrt((groups - 1) / groups * float(((left_out - left_out.mean()) ** 2).sum()))
     half = float(stdtrit(groups - 1, (1 + confidence) / 2)) * error
-    centre = groups * statistic(everyone) - (groups - 1) * float(left_out.mean())  # without its first-order bias
+    centre = groups * whole - (groups - 1) * float(left_out.mean())  # without its first-order bias
     return centre - half, centre + half
 
 
