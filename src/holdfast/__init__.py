@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from holdfast.execution.api import load_images as load_images
     from holdfast.execution.evaluated import EvaluatedRun as EvaluatedRun
     from holdfast.protocol.evaluation import Evaluation as Evaluation
+    from holdfast.transforms.base import Transform as Transform
+    from holdfast.transforms.base import transformed as transformed
 
 _HOMES = {
     "AdaptiveAttack": "attacks.adaptive",
@@ -104,6 +106,7 @@ _HOMES = {
     "Spectral": "evaluations.spectral.spade",
     "SquareAttack": "attacks.square",
     "SynBench": "evaluations.synthetic.synbench",
+    "Transform": "transforms.base",
     "UnitL2": "core.divergences",
     "Wasserstein": "core.divergences",
     "Whitened": "core.divergences",
@@ -115,6 +118,7 @@ _HOMES = {
     "load_encoder": "execution.api",
     "load_images": "execution.api",
     "spade": "evaluations.spectral.analysis",
+    "transformed": "transforms.base",
 }
 __all__ = [*_HOMES, "__version__"]
 

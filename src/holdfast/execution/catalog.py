@@ -19,6 +19,7 @@ from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.errors import HoldfastError
 from holdfast.objectives.base import Objective
 from holdfast.protocol.evaluation import Evaluation
+from holdfast.transforms.base import transforms
 
 GROUP = "holdfast.evaluations"
 
@@ -76,6 +77,7 @@ def everything() -> dict[str, dict[str, str]]:
             for name, preset in PRESETS.items()
         },
         "bounds": {name: summary(kind) for name, kind in METHODS.items()},
+        "transforms": {name: summary(kind) for name, kind in transforms().items()},
         "objectives": {name: summary(kind) for name, kind in objectives().items()},
         "balls": {name: summary(kind) for name, kind in BALLS.items()},
         "divergences": {name: summary(kind) for name, kind in DIVERGENCES.items()},
