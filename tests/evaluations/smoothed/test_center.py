@@ -19,7 +19,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.run import Run
 from holdfast.evaluations.smoothed.center import BETA, abstains, central_sample, deviation, mass, quantile
 from holdfast.evaluations.smoothed.noisy import NoisyCodes, Smoothing, kept_ranks
-from holdfast.evaluations.smoothed.smoothed import certified_distance, share_of_pairs_within
+from holdfast.evaluations.smoothed.smoothed import certified_distance
 from holdfast.protocol.population import Population
 from tests.samples import linear
 
@@ -104,15 +104,6 @@ def test_samples_that_are_not_finite_are_far_away():
     assert central_sample(samples).index == 2
     assert central_sample(samples).radius == 2
     assert central_sample(torch.full((4, 2), torch.nan)).radius == torch.inf
-
-
-def test_shares_of_pairs_are_those_of_the_definition():
-    points = torch.randn(70, 3, generator=torch.Generator().manual_seed(0))
-    distances = torch.tensor([0.5, 2.0, torch.nan, 1.0])
-    pairs = torch.pdist(points.double())
-    expected = [float((pairs <= limit).double().mean()) for limit in distances.tolist()]
-    expected[2] = torch.nan
-    assert share_of_pairs_within(points, distances).tolist() == pytest.approx(expected, nan_ok=True)
 
 
 def test_kept_ranks_hold_the_ends_and_do_not_grow():

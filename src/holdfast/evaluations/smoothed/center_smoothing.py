@@ -14,19 +14,21 @@ from dataclasses import dataclass
 from itertools import product
 from typing import final
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import label
+from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run import Observed
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics import over_references, summarise
 from holdfast.evaluations.smoothed.attacked import AttackedCentres
 from holdfast.evaluations.smoothed.center import abstains
-from holdfast.evaluations.smoothed.noisy import embedding
 from holdfast.evaluations.smoothed.plan import require_centres
 from holdfast.evaluations.smoothed.smoothed import (
     ABSTAINED,
@@ -35,11 +37,11 @@ from holdfast.evaluations.smoothed.smoothed import (
     of_distance,
     radius_curves,
     series_of,
-    share_of_pairs_within,
     sure,
 )
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import population_warnings
 
 MOVED = "displacement of the smoothed representation by the worst change of this l2 size"
 QUANTILE = (
@@ -83,9 +85,7 @@ class CenterSmoothing(SmoothedEvaluation):
         found: list[Series] = []
         estimates: list[Estimate] = []
         warnings: list[str] = []
-        scale = population.codes[population.choose(self.reference)]
         for place, divergence in enumerate(self.divergences):
-            points = embedding(population, divergence)(scale)
             seen = {name: observed[f"0.{place}.{name}"] for name in ("centre", "held", "distances", "error")}
             error = series_of(
                 "smoothing_error",
@@ -101,7 +101,7 @@ class CenterSmoothing(SmoothedEvaluation):
             for k, (radius, one) in enumerate(self._cases(), start=1):
                 if one == divergence:
                     attacked = {name: observed[f"{k}.{name}"] for name in ("centre", "held")}
-                    some, numbers, said = self._case(radius, divergence, seen, attacked, points)
+                    some, numbers, said = self._case(population, radius, divergence, seen, attacked)
                     found += some
                     estimates += numbers
                     warnings += said
@@ -110,38 +110,46 @@ class CenterSmoothing(SmoothedEvaluation):
             series=tuple(found),
             estimates=tuple(estimates),
             curves=radius_curves(estimates, self.radii),
-            warnings=tuple(warnings),
+            warnings=(*population_warnings(population, self.divergences), *warnings),
         )
 
     def _case(
-        self, radius: float, divergence: Divergence, seen: Observed, attacked: Observed, points: Tensor
+        self, population: Population, radius: float, divergence: Divergence, seen: Observed, attacked: Observed
     ) -> tuple[list[Series], list[Estimate], list[str]]:
         """Return what is certified and what was attacked at one radius under one divergence."""
         certified = certified_distance(seen["distances"], seen["held"], radius, self.smoothing, self.slack, self.alpha)
         failed = abstains(attacked["held"], self.selection, self.slack, self.alpha / 2) | certified.isnan()
         moved = torch.linalg.vector_norm(attacked["centre"].double() - seen["centre"].double(), dim=1)
         moved = moved.masked_fill(failed, torch.nan)
+        images, flags = len(certified), certified.isnan().double()
         proved = self.conditions(radius, divergence, method="center smoothing")
         tried = self.conditions(radius, divergence, attack=label(self.attack))
-        share, unit = "share of pairs", str(divergence)
-        abstained = certified.isnan().double()
-        made = [
-            series_of("certified_universal_quantile", proved, share_of_pairs_within(points, certified), share,
-                      Claim.UPPER, QUANTILE, ABSTAINED),
-            series_of("attacked_universal_quantile", tried, share_of_pairs_within(points, moved), share,
-                      Claim.LOWER, QUANTILE, ABSTAINED),
-            series_of("certified_smoothed_displacement", proved, of_distance(divergence, certified), unit,
-                      Claim.UPPER, MOVED, ABSTAINED),
-            series_of("attacked_smoothed_displacement", tried, of_distance(divergence, moved), unit,
-                      Claim.LOWER, MOVED, ABSTAINED),
-            series_of("abstentions", proved, abstained, "yes or no", Claim.ESTIMATE,
-                      "images at which center smoothing abstains", ABSTAINED),
-        ]  # fmt: skip
-        images = len(certified)
-        numbers = [summarise(series, "median", "lower") for series in made[:4]]
-        numbers[0], numbers[2] = (sure(numbers[k], self.alpha, images) for k in (0, 2))
-        numbers.append(summarise(made[4], "share", "lower"))
+        what = "images at which center smoothing abstains"
+        abstained = series_of("abstentions", proved, flags, "yes or no", Claim.ESTIMATE, what, ABSTAINED)
+        made, numbers = [abstained], [summarise(abstained, "share", "lower")]
+        for kind, claim, case, distance in (
+            ("certified", Claim.UPPER, proved, of_distance(divergence, certified)),
+            ("attacked", Claim.LOWER, tried, of_distance(divergence, moved)),
+        ):
+            shares, near = self._on_scale(population, divergence, distance)
+            quantiles = series_of(
+                f"{kind}_universal_quantile", case, shares, "share of pairs", claim, QUANTILE, ABSTAINED
+            )
+            moves = series_of(f"{kind}_smoothed_displacement", case, distance, str(divergence), claim, MOVED, ABSTAINED)
+            both = [over_references(summarise(quantiles, "median", "lower"), near), summarise(moves, "median", "lower")]
+            made += [quantiles, moves]
+            numbers += [sure(one, self.alpha, images) for one in both] if claim is Claim.UPPER else both
         return made, numbers, self._refuted(int((moved > certified).sum()), images, radius, divergence)
+
+    def _on_scale(
+        self, population: Population, divergence: Divergence, distance: Float[Tensor, "b"]
+    ) -> tuple[Float[Tensor, "b"], Float[np.ndarray, "p"]]:
+        """Return the shares of pairs of clean codes within each distance, and for each code within the median."""
+        fitted, clean = population.fitted(divergence), population.codes[population.choose(self.reference)]
+        if len(clean) < 2:
+            return torch.full_like(distance, torch.nan), np.zeros(0)
+        near = shares_within(fitted, distance.nanmedian()[None], clean)[0]
+        return share_of_pairs_within(fitted, distance, clean), near.cpu().numpy()
 
     def _refuted(self, refuted: int, images: int, radius: float, divergence: Divergence) -> list[str]:
         """Return the sentence that must be seen if attacks refute more certificates than chance allows."""

@@ -45,6 +45,7 @@ from holdfast.evaluations.smoothed.votes import farthest, least_share
 from holdfast.evaluations.smoothed.votes import radius as certified_radius
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import population_warnings
 
 RETRIEVED = "having the same nearest other image, as the smoothed encoder sees it, after every change of this l2 size"
 KEPT = "staying nearest to oneself, as the smoothed encoder sees it, after every change of this l2 size"
@@ -107,6 +108,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
             series=tuple(found),
             estimates=tuple(estimates),
             curves=(*radius_curves(estimates, self.radii), *curves),
+            warnings=population_warnings(population, self.divergences),
         )
 
     def _votes(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, comb, isnan
+from math import ceil, isnan
 
 import torch
 from jaxtyping import Float
@@ -18,8 +18,6 @@ from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, req
 from holdfast.protocol.evaluation import Evaluation
 
 ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy codes"
-TILE = 2**22
-"""Pairs of codes whose distances are taken at a time: 32 MB in float64."""
 
 
 @dataclass(frozen=True)
@@ -82,29 +80,6 @@ def of_distance(divergence: Divergence, distance: Float[Tensor, "b"]) -> Float[T
     """Return the divergence that belongs to a distance of embedded codes; on a sphere none exceeds its diameter."""
     on_sphere = isinstance(divergence, (Cosine, UnitL2, Rank))
     return divergence.of_distance(distance.clamp_max(2.0) if on_sphere else distance)
-
-
-def share_of_pairs_within(points: Float[Tensor, "n d"], distances: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
-    """Return for each distance the share of pairs of different points that are no farther apart; nan where it is nan.
-
-    Example:
-        >>> share_of_pairs_within(torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([1.0, 2.0]))
-        tensor([0.3333, 0.6667], dtype=torch.float64)
-    """
-    points = points[points.isfinite().all(1)].double()
-    if len(points) < 2:
-        return torch.full_like(distances.double(), torch.nan)
-    ordered, back = distances.double().nan_to_num(nan=torch.inf).sort()
-    below = torch.zeros(len(ordered) + 1, dtype=torch.int64, device=points.device)
-    height = max(1, TILE // len(points))
-    for top in range(0, len(points), height):
-        # Each pair once: a block with itself above the diagonal, and with all that follow.
-        near = torch.cdist(points[top : top + height], points[top:], compute_mode="donot_use_mm_for_euclid_dist")
-        near = near[torch.ones_like(near, dtype=torch.bool).triu(1)]
-        below += torch.searchsorted(ordered, near).bincount(minlength=len(below))
-    found = torch.empty_like(ordered)
-    found[back] = below.cumsum(0)[:-1].double() / comb(len(points), 2)
-    return found.masked_fill(distances.isnan(), torch.nan)
 
 
 def series_of(
