@@ -71,7 +71,7 @@ def test_a_linear_map_has_the_distance_of_the_noncentral_chi_distribution(k: int
     """``f(x) = x`` in ``k`` dimensions: the truth is .25, and the certificate grows like ``3 sqrt(k)``: it is loose."""
     images = Images(torch.full((1, 1, 1, k), 0.5))
     population = Population(linear(torch.eye(k), (1, 1, k)), images, Run(batch_size=4096))
-    asked = NoisyCodes(Smoothing(0.25, 10_000, 100_000, 1, 1), (L2Distance(),))
+    asked = NoisyCodes(Smoothing(0.25, 10_000, 100_000, 1, 1), (L2Distance(),), ())
     seen = asked.observe(population, [0])
     found = float(certified_distance(seen["0.distances"], seen["0.held"], 0.25, asked.smoothing, 0.05, 0.01))
     offset = float(seen["0.error"]) / 0.25

@@ -207,7 +207,7 @@ def test_half_of_the_certify_draws_do_not_decide_what_is_certified():
 def test_the_ball_around_the_centre_is_at_most_twice_the_smallest():
     """What center smoothing rests on: no ball that holds half of the samples is less than half as wide."""
     population = Population(builtin(), digits(1), Run())
-    asked = NoisyCodes(Smoothing(SIGMA, 400, 100, 1, 1), (L2Distance(),))
+    asked = NoisyCodes(Smoothing(SIGMA, 400, 100, 1, 1), (L2Distance(),), ())
     seen = asked.observe(population, [0])
     from holdfast.evaluations.smoothed.noisy import Copies
 

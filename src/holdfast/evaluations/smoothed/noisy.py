@@ -8,6 +8,7 @@ Of each copy only what is counted is kept, so memory holds the first set's codes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, final
@@ -22,6 +23,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.run import Observed
 from holdfast.evaluations.smoothed.center import central_sample
+from holdfast.probes.base import FittedProbe, Probe
 from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.observation import Observation, SharedSettings
 from holdfast.protocol.population import Population
@@ -140,16 +142,21 @@ class NoisyCodes(Observation):
     ``error``: its distance from the clean code. Of the third set's copies, ``nearer``: how many are nearer to their own
     entry of the index than to each other image's; ``kept``: how many are nearest to their own; ``retrieved``: how many have,
     their own left out, the neighbour that most of the first set have; ``agrees``: whether the clean code has it too.
+
+    Where images and bank have labels, also how often each probe says each class: ``probe k.first`` of the first set, and
+    ``probe k.votes`` of the third.
     """
 
     smoothing: Smoothing
     divergences: tuple[Divergence, ...]
+    probes: tuple[Probe, ...]
     name = "noisy-codes"
     version = 1
     uses_bank = True
+    uses_labels = True
 
     def fits(self) -> tuple[Fit[Any], ...]:
-        return (*whitenings(self), self.smoothing.index)
+        return (*whitenings(self), self.smoothing.index, *self.probes)
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.smoothing.anchors)
@@ -166,9 +173,41 @@ class NoisyCodes(Observation):
         copies = Copies.of(population, row, asked.sigma)
         first = copies.reduced("centre", asked.selection, lambda codes: {"codes": codes})["codes"]
         views = [View.of(population, row, k, asked, one, first) for k, one in enumerate(self.divergences)]
+        probes = self._answering(population)
         second = copies.reduced("held", asked.selection, lambda codes: _joined(views, lambda view: view.held(codes)))
-        third = copies.reduced("certify", asked.copies, lambda codes: _joined(views, lambda view: view.counted(codes)))
-        return _joined(views, lambda view: view.summary(second, third))
+        third = copies.reduced(
+            "certify",
+            asked.copies,
+            lambda codes: {
+                **_joined(views, lambda view: view.counted(codes)),
+                **{f"probe {k}": voted(probe, codes)[None] for k, probe in probes.items()},
+            },
+        )
+        votes = {f"probe {k}.votes": third[f"probe {k}"].sum(0) for k in probes}
+        early = {f"probe {k}.first": voted(probe, first) for k, probe in probes.items()}
+        return {**_joined(views, lambda view: view.summary(second, third)), **votes, **early}
+
+    def _answering(self, population: Population) -> dict[int, FittedProbe]:
+        """Return the probes that could be learned, by their places; without labels nobody asks them.
+
+        Whoever needs one that could not is told why when it is concluded; the others need not fail with it.
+
+        Raises:
+            HoldfastError: a probe scores the codes of another encoder.
+        """
+        found: dict[int, FittedProbe] = {}
+        if population.images.labels is None:
+            return found
+        for place, probe in enumerate(self.probes):
+            with suppress(HoldfastError):
+                found[place] = population.learned(probe)
+        for place, fitted in found.items():
+            if fitted.encoder is not population.encoder:
+                raise HoldfastError(
+                    f"noisy copies are encoded once for all probes, and {self.probes[place]} scores codes of an encoder of "
+                    "its own; use knn, linear, noise or robust"
+                )
+        return found
 
 
 def _joined(views: Sequence[View], seen: Callable[[View], Observed]) -> Observed:
@@ -282,6 +321,11 @@ class Index:
         levels[:, 0] = torch.inf
         least, entry = levels.nan_to_num(nan=torch.inf).min(1)
         return entry.where(least < torch.inf, 0)
+
+
+def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
+    """Return of how many codes ``probe`` says each class."""
+    return probe.scores(codes).argmax(1).bincount(minlength=len(probe.classes))
 
 
 def embedding(population: Population, divergence: Divergence) -> Callable[[Codes], Codes]:

@@ -15,6 +15,9 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Series
 from holdfast.evaluations.smoothed.center import BETA, abstains, quantile
 from holdfast.evaluations.smoothed.noisy import NoisyCodes, Smoothing, kept_ranks
 from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
+from holdfast.probes.base import Probe
+from holdfast.probes.linear import Linear
+from holdfast.probes.neighbours import Knn
 from holdfast.protocol.evaluation import Evaluation
 
 ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy codes"
@@ -30,6 +33,7 @@ class SmoothedEvaluation(Evaluation):
     anchors: int = 50
     others: int = 1000
     divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    probes: tuple[Probe, ...] = (Linear(), Knn())
     radii: tuple[float, ...] = (0.25,)
     alpha: float = 0.001
 
@@ -47,7 +51,7 @@ class SmoothedEvaluation(Evaluation):
     @property
     def noisy_codes(self) -> NoisyCodes:
         """The one pass that every evaluation with these settings is concluded from."""
-        return NoisyCodes(self.smoothing, self.divergences)
+        return NoisyCodes(self.smoothing, self.divergences, self.probes)
 
     def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
         """Return how series and estimates name a case."""
