@@ -53,8 +53,8 @@ SMALL: dict[str, Any] = {
     "random": 5,
     "guided": 2,
     "subsets": 2,
-    "selection": 60,
-    "copies": 100,
+    "selection": 50,
+    "copies": 80,
     "slack": 0.25,
     "radii": (0.05,),
 }

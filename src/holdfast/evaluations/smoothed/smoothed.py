@@ -16,8 +16,8 @@ from holdfast.evaluations.smoothed.center import BETA, abstains, quantile
 from holdfast.evaluations.smoothed.noisy import NoisyCodes, Smoothing, kept_ranks
 from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
 from holdfast.probes.base import Probe
-from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
+from holdfast.probes.noise import NoiseProbe
 from holdfast.protocol.evaluation import Evaluation
 
 ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy codes"
@@ -33,7 +33,7 @@ class SmoothedEvaluation(Evaluation):
     anchors: int = 50
     others: int = 1000
     divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
-    probes: tuple[Probe, ...] = (Linear(), Knn())
+    probes: tuple[Probe, ...] = (NoiseProbe(), Knn())
     radii: tuple[float, ...] = (0.25,)
     alpha: float = 0.001
 
