@@ -34,12 +34,12 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result
 from holdfast.core.run import Observed, Run
-from holdfast.evaluations.attacked.population import effective_rank
 from holdfast.evaluations.synthetic.synbench import SynBench
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.suites import SUITES
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import effective_rank
 from holdfast.report.compare import compare
 
 PIXELS, FEATURES = 16, 8

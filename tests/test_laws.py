@@ -22,11 +22,12 @@ from holdfast.core.run import Run
 from holdfast.evaluations.geometry.alignment import Alignment
 from holdfast.evaluations.geometry.gradcam import GradCam
 from holdfast.evaluations.geometry.space import SpaceGeometry
+from holdfast.evaluations.probed.accuracy import ProbeAccuracy
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.request import attack_fields
 from holdfast.execution.store import key_of
-from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces
+from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
@@ -56,6 +57,10 @@ SMALL: dict[str, Any] = {
     "random": 5,
     "guided": 2,
     "subsets": 2,
+    "selection": 50,
+    "copies": 80,
+    "slack": 0.25,
+    "radii": (0.05,),
 }
 
 
@@ -71,6 +76,25 @@ def digits(count: int) -> Images:
 def small(kind: type[Evaluation]) -> Evaluation:
     """The evaluation with every expensive setting it has made cheap."""
     return replace(kind(), **{name: value for name, value in SMALL.items() if name in kind.__dataclass_fields__})
+
+
+def measure(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run | None = None) -> Result:
+    """Measure with a bank where there is a use for one."""
+    return evaluation(encoder, images, run, bank() if with_bank(evaluation) else None)
+
+
+def bank() -> Images:
+    """More digits, those from 1300 on."""
+    from sklearn.datasets import load_digits
+
+    plain = unlabelled(40, 1300)
+    return Images(plain.pixels(range(40)), plain.ids, torch.tensor(load_digits().target[1300:1340] % 2), "a bank")
+
+
+def asked(evaluation: Evaluation, images: Images, run: Run) -> Population:
+    """The population to measure, with a bank where there is a use for one."""
+    held = Population(builtin(), bank(), run) if with_bank(evaluation) else None
+    return Population(builtin(), images, run, bank=held)
 
 
 EVALUATIONS = [small(kind) for kind in evaluations().values()]
@@ -100,8 +124,8 @@ def same(left: Result, right: Result, tolerance: float = 1e-4) -> bool:
 @every
 def test_results_ignore_order(evaluation: Evaluation) -> None:
     images = digits(COUNT)
-    forward = evaluation(builtin(), images, Run(precision="float64"))
-    flipped = evaluation(builtin(), images[list(range(COUNT))[::-1]], Run(precision="float64"))
+    forward = measure(evaluation, builtin(), images, Run(precision="float64"))
+    flipped = measure(evaluation, builtin(), images[list(range(COUNT))[::-1]], Run(precision="float64"))
     assert same(forward, flipped)
     if forward.findings.ids:  # else it looked at no image
         assert forward.findings.ids != flipped.findings.ids, "vacuous: nothing was reversed"
@@ -115,7 +139,9 @@ def ends(result: Result) -> dict[tuple[str, str], tuple[float, float]]:
 @every
 def test_intervals_ignore_order(evaluation: Evaluation) -> None:
     images, turned = digits(COUNT), [(5 * row) % COUNT for row in range(COUNT)]
-    forward, shuffled = (evaluation(builtin(), of, Run(precision="float64")) for of in (images, images[turned]))
+    forward, shuffled = (
+        measure(evaluation, builtin(), of, Run(precision="float64")) for of in (images, images[turned])
+    )
     found, again = ends(forward), ends(shuffled)
     assert found.keys() == again.keys()
     for where, interval in found.items():
@@ -125,21 +151,21 @@ def test_intervals_ignore_order(evaluation: Evaluation) -> None:
 @every
 def test_results_depend_on_the_images_and_the_encoder(evaluation: Evaluation) -> None:
     """The laws of this file are awake: something does change the numbers."""
-    here = evaluation(builtin(), digits(COUNT), Run(precision="float64"))
-    elsewhere = evaluation(builtin("digits-random"), digits(COUNT), Run(precision="float64"))
+    here = measure(evaluation, builtin(), digits(COUNT), Run(precision="float64"))
+    elsewhere = measure(evaluation, builtin("digits-random"), digits(COUNT), Run(precision="float64"))
     assert not same(here, elsewhere)
 
 
 @every
 def test_results_ignore_batch_size(evaluation: Evaluation) -> None:
-    whole = evaluation(builtin(), digits(COUNT), Run(precision="float64", batch_size=64))
+    whole = measure(evaluation, builtin(), digits(COUNT), Run(precision="float64", batch_size=64))
     for size in (1, 5):
-        assert same(whole, evaluation(builtin(), digits(COUNT), Run(precision="float64", batch_size=size)))
+        assert same(whole, measure(evaluation, builtin(), digits(COUNT), Run(precision="float64", batch_size=size)))
 
 
 @every
 def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
-    population = Population(builtin(), digits(COUNT), Run(precision="float64"))
+    population = asked(evaluation, digits(COUNT), Run(precision="float64"))
     observation = evaluation.observation()
     rows = observation.rows(population)
     whole = observation.observe(population, rows)
@@ -151,9 +177,10 @@ def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
 
 @every
 def test_seed_decides(evaluation: Evaluation) -> None:
-    if isinstance(evaluation, (Spectral, SpaceGeometry, Alignment, GradCam)):  # exact where it looks at all images
+    exact = (Spectral, SpaceGeometry, Alignment, GradCam, ProbeAccuracy)
+    if isinstance(evaluation, exact):  # where it looks at all images
         evaluation = replace(evaluation, samples=COUNT - 2)
-    first, again, reseeded = (evaluation(builtin(), digits(COUNT), Run(seed=seed)) for seed in (0, 0, 1))
+    first, again, reseeded = (measure(evaluation, builtin(), digits(COUNT), Run(seed=seed)) for seed in (0, 0, 1))
     assert first.model_dump_json() == again.model_dump_json()
     assert (first.settings["seed"], reseeded.settings["seed"]) == (0, 1)
     assert not same(first, reseeded), "vacuous: the seed changes nothing"
@@ -161,7 +188,7 @@ def test_seed_decides(evaluation: Evaluation) -> None:
 
 @every
 def test_result_survives_storage(evaluation: Evaluation) -> None:
-    result = evaluation(builtin(), digits(COUNT))
+    result = measure(evaluation, builtin(), digits(COUNT))
     text = result.model_dump_json()
     assert "NaN" not in text
     back = Result.model_validate_json(text)
@@ -174,7 +201,7 @@ def test_numbers_are_dressed(evaluation: Evaluation) -> None:
 
     Every estimate has an interval that holds it, or its method says that there is none.
     """
-    result = evaluation(builtin(), digits(COUNT))
+    result = measure(evaluation, builtin(), digits(COUNT))
     assert result.estimates
     for estimate in result.estimates:
         assert estimate.method
@@ -219,7 +246,7 @@ def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
     """Else stored numbers made without labels, or with others, would be taken for those with them."""
     plain = digits(COUNT)
     images = Watched(plain.pixels(range(COUNT)), plain.ids, plain.labels)
-    population = Population(builtin(), images, Run(precision="float64"))
+    population = asked(evaluation, images, Run(precision="float64"))
     observation = evaluation.observation()
     rows, seen = observation.rows(population), []
     for part in parts(observation):
@@ -239,15 +266,15 @@ def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
 @every
 def test_what_is_learned_is_named(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a run would learn it in every worker, and keep it nowhere."""
-    asked, learned = set[Fit[Any]](), Population.learned
+    named, learned = set[Fit[Any]](), Population.learned
 
     def noted(population: Population, fit: Fit[Any]) -> Any:
-        asked.add(fit)
+        named.add(fit)
         return learned(population, fit)
 
     monkeypatch.setattr(Population, "learned", noted)
-    evaluation(builtin(), digits(COUNT), Run(precision="float64"))
-    assert asked == set(learning(evaluation))
+    measure(evaluation, builtin(), digits(COUNT), Run(precision="float64"))
+    assert named == set(learning(evaluation))
     asking: tuple[Evaluation | Observation, ...] = (evaluation, *parts(evaluation.observation()))
     for what in asking:
         assert what.uses_labels or not any(fit.uses_labels for fit in what.fits())
@@ -299,6 +326,6 @@ def test_a_black_box_is_measured_by_all_that_need_no_gradients(evaluation: Evalu
     chosen = replace(evaluation, **{name: blind[name] for name in attack_fields(type(evaluation)) if name in blind})
     if evaluation.needs_gradients:
         with pytest.raises(HoldfastError, match=r"gradient|traced"):
-            chosen(encoder, digits(COUNT))
+            measure(chosen, encoder, digits(COUNT))
     else:
-        assert chosen(encoder, digits(COUNT)).estimates
+        assert measure(chosen, encoder, digits(COUNT)).estimates

@@ -223,6 +223,28 @@ def summarise(
     )
 
 
+def over_references(median: Estimate, near: Values) -> Estimate:
+    """Return ``median``, whose interval takes the reference images as given, with one that does not.
+
+    ``near`` is the share of the others that lie within the median displacement of each reference image. Its mean is a mean
+    over pairs, in which an image not drawn takes part twice (Hoeffding 1948): hence twice its deviations. Both ways in
+    which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
+    """
+    if not len(near) or not median.n:
+        return median
+    share = float(near.mean())
+    low, high = bounded_interval(2 * near - share, (-share, 2 - share), median.confidence)
+    return median.model_copy(
+        update={
+            "low": max(0.0, median.value - hypot(median.value - median.low, share - low)),
+            "high": min(1.0, median.value + hypot(median.high - median.value, high - share)),
+            "method": f"{median.method} and, for the {len(near)} reference images, Gaffke's bounds; added in squares",
+            "series": None,  # image by image, another encoder's scale would be taken as given
+            "statistic": "whole",
+        }
+    )
+
+
 def _share(values: Values, confidence: float, quantity: str) -> Summary:
     """Return the share of ones among ``values``."""
     if not np.isin(values, (0, 1)).all():

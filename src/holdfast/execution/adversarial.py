@@ -15,11 +15,12 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import PRESETS, Preset
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Ball
+from holdfast.core.counting import nearest
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Observed
-from holdfast.evaluations.attacked.attacked import attacked, nearest
+from holdfast.evaluations.attacked.attacked import attacked
 from holdfast.objectives.base import DivergenceObjective, Objective
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population

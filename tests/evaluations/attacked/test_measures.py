@@ -27,9 +27,9 @@ from holdfast.evaluations.attacked.displacement import Displacement
 from holdfast.evaluations.attacked.impersonation import Impersonation
 from holdfast.evaluations.attacked.masking import Masking, masking_warnings, verdict
 from holdfast.evaluations.attacked.overlap import Overlap
-from holdfast.evaluations.attacked.population import effective_rank
 from holdfast.evaluations.attacked.series import series_of
 from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import effective_rank
 from tests.samples import builtin, digits
 
 BALL = Linf(0.1)

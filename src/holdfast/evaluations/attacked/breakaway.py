@@ -26,6 +26,7 @@ from torch import Tensor
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED
 from holdfast.core.balls import Ball
+from holdfast.core.counting import crossings, nearest
 from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Series
 from holdfast.core.run import Observed
@@ -38,16 +39,14 @@ from holdfast.evaluations.attacked.attacked import (
     Pairwise,
     Untargeted,
     cases,
-    nearest,
     shown_case,
 )
-from holdfast.evaluations.attacked.neighbours import crossings
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.population import population_warnings
 from holdfast.evaluations.attacked.series import UNDEFINED, radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import population_warnings
 
 RISK = "risk of the worst perturbation for each pair"
 KEPT = "nearest-neighbour accuracy under the worst perturbation"

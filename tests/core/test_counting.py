@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.core.divergences import DIVERGENCES, Cosine, Divergence, L2Distance
-from holdfast.evaluations.attacked.neighbours import (
+from holdfast.core.counting import (
     _slow_crossings,
     closer_counts,
     crossings,
     share_of_pairs_within,
     shares_within,
 )
+from holdfast.core.divergences import DIVERGENCES, Cosine, Divergence, L2Distance
 
 KINDS = [kind() for kind in DIVERGENCES.values()]
 

@@ -9,7 +9,7 @@ under cosine) is nobody's neighbour.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log2
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
 
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
@@ -253,3 +254,32 @@ def _triangle(points: Clean, top: int, width: int) -> Float[Tensor, "b k"]:
     rows = torch.arange(len(part), device=points.device)
     square[rows, rows] = torch.nan
     return square.sqrt()
+
+
+def nearest(
+    divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()
+) -> Int[Tensor, "b k"]:
+    """Return the rows of the ``count`` clean codes nearest to each code, nearest first, its ``own`` left out.
+
+    Example:
+        >>> from holdfast.core.divergences import L2Distance
+        >>> nearest(L2Distance(), torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [3.0]]), 2, own=[1])
+        tensor([[0, 2]])
+    """
+    if count < 1:
+        raise HoldfastError(f"the number of nearest codes to look for must be at least 1, got {count}")
+    # Around the centre and in float64: with an offset, products in float32 find other neighbours.
+    frame = None if divergence.embed(clean[:1]) is None else Frame.of(divergence, clean)
+    points = clean if frame is None else frame.embed(clean.double())
+    found, height = [], max(1, TILE // len(clean))
+    for top in range(0, len(codes), height):
+        part = codes[top : top + height]
+        if frame is None:
+            distance = torch.stack([divergence(code.expand_as(clean), clean) for code in part])
+        else:
+            distance = torch.cdist(frame.embed(part.double()), points)
+        rows = list(own[top : top + height])
+        distance[list(range(len(rows))), rows] = torch.inf
+        distance = torch.nan_to_num(distance, nan=torch.inf)
+        found.append(distance.topk(min(count, len(clean) - bool(own)), largest=False).indices)
+    return torch.cat(found)
