@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from math import isnan
 from typing import Any
 
@@ -31,10 +32,11 @@ from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, wi
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
-from tests.samples import builtin
+from tests import samples
 from tests.samples import digits as unlabelled
 
 COUNT = 14
+builtin = cache(samples.builtin)  # so that bounds trace it once
 SMALL: dict[str, Any] = {
     "balls": (Linf(0.05), Linf(0.15)),
     "attacks": (GradientAttack(steps=3), AdaptiveAttack(restarts=1, steps=3)),
@@ -121,14 +123,13 @@ def same(left: Result, right: Result, tolerance: float = 1e-4) -> bool:
     )
 
 
-@every
-def test_results_ignore_order(evaluation: Evaluation) -> None:
-    images = digits(COUNT)
-    forward = measure(evaluation, builtin(), images, Run(precision="float64"))
-    flipped = measure(evaluation, builtin(), images[list(range(COUNT))[::-1]], Run(precision="float64"))
-    assert same(forward, flipped)
-    if forward.findings.ids:  # else it looked at no image
-        assert forward.findings.ids != flipped.findings.ids, "vacuous: nothing was reversed"
+@cache
+def usual(evaluation: Evaluation, run: Run) -> Result:
+    """What most laws compare with."""
+    return measure(evaluation, builtin(), digits(COUNT), run)
+
+
+DOUBLE = Run(precision="float64")
 
 
 def ends(result: Result) -> dict[tuple[str, str], tuple[float, float]]:
@@ -137,11 +138,12 @@ def ends(result: Result) -> dict[tuple[str, str], tuple[float, float]]:
 
 
 @every
-def test_intervals_ignore_order(evaluation: Evaluation) -> None:
-    images, turned = digits(COUNT), [(5 * row) % COUNT for row in range(COUNT)]
-    forward, shuffled = (
-        measure(evaluation, builtin(), of, Run(precision="float64")) for of in (images, images[turned])
-    )
+def test_results_and_intervals_ignore_order(evaluation: Evaluation) -> None:
+    forward = usual(evaluation, DOUBLE)
+    shuffled = measure(evaluation, builtin(), digits(COUNT)[[(5 * row) % COUNT for row in range(COUNT)]], DOUBLE)
+    assert same(forward, shuffled)
+    if forward.findings.ids:  # else it looked at no image
+        assert forward.findings.ids != shuffled.findings.ids, "vacuous: nothing was moved"
     found, again = ends(forward), ends(shuffled)
     assert found.keys() == again.keys()
     for where, interval in found.items():
@@ -151,14 +153,14 @@ def test_intervals_ignore_order(evaluation: Evaluation) -> None:
 @every
 def test_results_depend_on_the_images_and_the_encoder(evaluation: Evaluation) -> None:
     """The laws of this file are awake: something does change the numbers."""
-    here = measure(evaluation, builtin(), digits(COUNT), Run(precision="float64"))
-    elsewhere = measure(evaluation, builtin("digits-random"), digits(COUNT), Run(precision="float64"))
+    here = usual(evaluation, DOUBLE)
+    elsewhere = measure(evaluation, builtin("digits-random"), digits(COUNT), DOUBLE)
     assert not same(here, elsewhere)
 
 
 @every
 def test_results_ignore_batch_size(evaluation: Evaluation) -> None:
-    whole = measure(evaluation, builtin(), digits(COUNT), Run(precision="float64", batch_size=64))
+    whole = usual(evaluation, DOUBLE)  # by 64
     for size in (1, 5):
         assert same(whole, measure(evaluation, builtin(), digits(COUNT), Run(precision="float64", batch_size=size)))
 
@@ -188,7 +190,7 @@ def test_seed_decides(evaluation: Evaluation) -> None:
 
 @every
 def test_result_survives_storage(evaluation: Evaluation) -> None:
-    result = measure(evaluation, builtin(), digits(COUNT))
+    result = usual(evaluation, Run())
     text = result.model_dump_json()
     assert "NaN" not in text
     back = Result.model_validate_json(text)
@@ -201,7 +203,7 @@ def test_numbers_are_dressed(evaluation: Evaluation) -> None:
 
     Every estimate has an interval that holds it, or its method says that there is none.
     """
-    result = measure(evaluation, builtin(), digits(COUNT))
+    result = usual(evaluation, Run())
     assert result.estimates
     for estimate in result.estimates:
         assert estimate.method
