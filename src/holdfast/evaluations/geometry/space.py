@@ -40,7 +40,7 @@ from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 
 FEW = {"hub_skewness": 300, "hub_share": 1000}
-"""Of fewer images there is no interval: it would hold the truth too rarely."""
+"""Of fewer images there is no interval: it would hold the truth too rarely. Others need as many as a jackknife groups."""
 CLUSTERS = "clusters"
 DRAWN = 200
 """Singular values in the curve, at most."""
@@ -209,8 +209,8 @@ class Measured:
         found = summarise(series, "mean", self.better, self.quantity)
         if self.quantity.endswith(CLUSTERS):
             why = "no interval: the clusters were found in these very codes"
-        elif found.n < FEW.get(self.quantity, 0):
-            why = f"no interval: fewer than {FEW[self.quantity]} images"
+        elif found.n < (fewest := FEW.get(self.quantity, GROUPS)):
+            why = f"no interval: fewer than {fewest} images"
         elif self.quantity == "robustness_index":
             return found.model_copy(update={"low": max(0.0, found.low), "high": min(1.0, found.high)})
         else:
