@@ -20,11 +20,15 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
 from holdfast.core.run import Run
+from holdfast.evaluations.geometry.alignment import Alignment
+from holdfast.evaluations.geometry.gradcam import GradCam
+from holdfast.evaluations.geometry.space import SpaceGeometry
+from holdfast.evaluations.probed.accuracy import ProbeAccuracy
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.request import attack_fields
 from holdfast.execution.store import key_of
-from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces
+from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
@@ -57,11 +61,16 @@ SMALL: dict[str, Any] = {
     "scales": (0.5, 1.5, 2.5, 3.5),
     "encodings": 800,
     "k": 3,
+    "clusters": 3,
     "batches": 8,
     "draws": 2,
     "random": 5,
     "guided": 2,
     "subsets": 2,
+    "selection": 50,
+    "copies": 80,
+    "slack": 0.25,
+    "radii": (0.05,),
 }
 
 
@@ -77,6 +86,25 @@ def digits(count: int) -> Images:
 def small(kind: type[Evaluation]) -> Evaluation:
     """The evaluation with every expensive setting it has made cheap."""
     return replace(kind(), **{name: value for name, value in SMALL.items() if name in kind.__dataclass_fields__})
+
+
+def measure(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run | None = None) -> Result:
+    """Measure with a bank where there is a use for one."""
+    return evaluation(encoder, images, run, bank() if with_bank(evaluation) else None)
+
+
+def bank() -> Images:
+    """More digits, those from 1300 on."""
+    from sklearn.datasets import load_digits
+
+    plain = unlabelled(40, 1300)
+    return Images(plain.pixels(range(40)), plain.ids, torch.tensor(load_digits().target[1300:1340] % 2), "a bank")
+
+
+def asked(evaluation: Evaluation, images: Images, run: Run) -> Population:
+    """The population to measure, with a bank where there is a use for one."""
+    held = Population(builtin(), bank(), run) if with_bank(evaluation) else None
+    return Population(builtin(), images, run, bank=held)
 
 
 EVALUATIONS = [small(kind) for kind in evaluations().values()]
@@ -106,7 +134,7 @@ def same(left: Result, right: Result, tolerance: float = 1e-4) -> bool:
 @cache
 def usual(evaluation: Evaluation) -> Result:
     """What most laws compare with."""
-    return evaluation(builtin(), digits(COUNT), DOUBLE)
+    return measure(evaluation, builtin(), digits(COUNT), DOUBLE)
 
 
 def ends(result: Result) -> dict[tuple[str, str], tuple[float, float]]:
@@ -117,7 +145,7 @@ def ends(result: Result) -> dict[tuple[str, str], tuple[float, float]]:
 @every
 def test_results_and_intervals_ignore_order(evaluation: Evaluation) -> None:
     forward = usual(evaluation)
-    shuffled = evaluation(builtin(), digits(COUNT)[[(5 * row) % COUNT for row in range(COUNT)]], DOUBLE)
+    shuffled = measure(evaluation, builtin(), digits(COUNT)[[(5 * row) % COUNT for row in range(COUNT)]], DOUBLE)
     assert same(forward, shuffled)
     if forward.findings.ids:  # else it looked at no image
         assert forward.findings.ids != shuffled.findings.ids, "vacuous: nothing was moved"
@@ -131,7 +159,7 @@ def test_results_and_intervals_ignore_order(evaluation: Evaluation) -> None:
 def test_results_depend_on_the_images_and_the_encoder(evaluation: Evaluation) -> None:
     """The laws of this file are awake: something does change the numbers."""
     here = usual(evaluation)
-    elsewhere = evaluation(builtin("digits-random"), digits(COUNT), DOUBLE)
+    elsewhere = measure(evaluation, builtin("digits-random"), digits(COUNT), DOUBLE)
     assert not same(here, elsewhere)
 
 
@@ -139,12 +167,12 @@ def test_results_depend_on_the_images_and_the_encoder(evaluation: Evaluation) ->
 def test_results_ignore_batch_size(evaluation: Evaluation) -> None:
     whole = usual(evaluation)  # all at once
     for size in (1, 5):
-        assert same(whole, evaluation(builtin(), digits(COUNT), Run(precision="float64", batch_size=size)))
+        assert same(whole, measure(evaluation, builtin(), digits(COUNT), Run(precision="float64", batch_size=size)))
 
 
 @every
 def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
-    population = Population(builtin(), digits(COUNT), Run(precision="float64"))
+    population = asked(evaluation, digits(COUNT), Run(precision="float64"))
     observation = evaluation.observation()
     rows = observation.rows(population)
     whole = observation.observe(population, rows)
@@ -156,10 +184,11 @@ def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
 
 @every
 def test_seed_decides(evaluation: Evaluation) -> None:
-    if isinstance(evaluation, Spectral):  # exact where it looks at all images
+    exact = (Spectral, SpaceGeometry, Alignment, GradCam, ProbeAccuracy)
+    if isinstance(evaluation, exact):  # where it looks at all images
         evaluation = replace(evaluation, samples=COUNT - 2)
-    first, again = usual(evaluation), evaluation(builtin(), digits(COUNT), DOUBLE)
-    reseeded = evaluation(builtin(), digits(COUNT), replace(DOUBLE, seed=1))
+    first, again = usual(evaluation), measure(evaluation, builtin(), digits(COUNT), DOUBLE)
+    reseeded = measure(evaluation, builtin(), digits(COUNT), replace(DOUBLE, seed=1))
     assert first.model_dump_json() == again.model_dump_json()
     assert (first.settings["seed"], reseeded.settings["seed"]) == (0, 1)
     assert not same(first, reseeded), "vacuous: the seed changes nothing"
@@ -225,7 +254,7 @@ def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
     """Else stored numbers made without labels, or with others, would be taken for those with them."""
     plain = digits(COUNT)
     images = Watched(plain.pixels(range(COUNT)), plain.ids, plain.labels)
-    population = Population(builtin(), images, Run(precision="float64"))
+    population = asked(evaluation, images, Run(precision="float64"))
     observation = evaluation.observation()
     rows, seen = observation.rows(population), []
     for part in parts(observation):
@@ -245,15 +274,15 @@ def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
 @every
 def test_what_is_learned_is_named(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a run would learn it in every worker, and keep it nowhere."""
-    asked, learned = set[Fit[Any]](), Population.learned
+    named, learned = set[Fit[Any]](), Population.learned
 
     def noted(population: Population, fit: Fit[Any]) -> Any:
-        asked.add(fit)
+        named.add(fit)
         return learned(population, fit)
 
     monkeypatch.setattr(Population, "learned", noted)
-    evaluation(builtin(), digits(COUNT), Run(precision="float64"))
-    assert asked == set(learning(evaluation))
+    measure(evaluation, builtin(), digits(COUNT), Run(precision="float64"))
+    assert named == set(learning(evaluation))
     asking: tuple[Evaluation | Observation, ...] = (evaluation, *parts(evaluation.observation()))
     for what in asking:
         assert what.uses_labels or not any(fit.uses_labels for fit in what.fits())
@@ -305,6 +334,6 @@ def test_a_black_box_is_measured_by_all_that_need_no_gradients(evaluation: Evalu
     chosen = replace(evaluation, **{name: blind[name] for name in attack_fields(type(evaluation)) if name in blind})
     if evaluation.needs_gradients:
         with pytest.raises(HoldfastError, match=r"gradient|traced"):
-            chosen(encoder, digits(COUNT))
+            measure(chosen, encoder, digits(COUNT))
     else:
-        assert chosen(encoder, digits(COUNT)).estimates
+        assert measure(chosen, encoder, digits(COUNT)).estimates

@@ -20,6 +20,10 @@ def command(
         list[str] | None, typer.Argument(help="source:name, as in timm:resnet50; none: the built-in encoders.")
     ] = None,
     images: Images[str | None] = None,
+    bank: Annotated[
+        str | None,
+        typer.Option(help="Other images, usually labelled: probes learn from them, retrieval searches them."),
+    ] = None,
     suite: Annotated[
         str | None, typer.Option(help="quick, standard or full (default: quick).", rich_help_panel=MEASURES)
     ] = None,
@@ -75,6 +79,10 @@ def command(
     ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="Compute on a Ray cluster: auto, local or its address.", rich_help_panel=COMPUTES)
+    ] = None,
+    rehash: Annotated[
+        bool | None,
+        typer.Option("--rehash", help="Read all image files again, unchanged ones too.", rich_help_panel=COMPUTES),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with these flags as keys and a table per evaluation.")

@@ -58,6 +58,7 @@ class Images:
         ids: distinct names, one per image; noise is keyed by them. Defaults to "0", "1", ...
         labels: (n,) integers, if known.
         name: how reports call the set.
+        classes: what each label is called, by its number, if that is known.
 
     Example:
         >>> images = Images(torch.zeros(3, 1, 2, 2), ids=["a", "b", "c"])
@@ -71,12 +72,13 @@ class Images:
         ids: Sequence[str] | None = None,
         labels: Int[Tensor, "n"] | None = None,
         name: str = "images",
+        classes: Sequence[str] = (),
     ) -> None:
         self.source: Source = TensorSource(pixels) if isinstance(pixels, Tensor) else pixels
         if len(self.source) == 0:
             raise HoldfastError(f"{name} holds no images")
         self.ids = tuple(ids) if ids is not None else tuple(map(str, range(len(self.source))))
-        self.labels, self.name = labels, name
+        self.labels, self.name, self.classes = labels, name, tuple(classes)
         if len(self.ids) != len(self.source) or (labels is not None and len(labels) != len(self.source)):
             counted = f"{len(self.ids)} ids and {'no' if labels is None else len(labels)} labels"
             raise HoldfastError(f"{name} has {len(self.source)} images but {counted}; give one of each per image")
@@ -90,7 +92,7 @@ class Images:
     def __getitem__(self, rows: Sequence[int]) -> Images:
         rows = list(rows)
         labels = None if self.labels is None else self.labels[rows]
-        return Images(Subset(self.source, rows), [self.ids[row] for row in rows], labels, self.name)
+        return Images(Subset(self.source, rows), [self.ids[row] for row in rows], labels, self.name, self.classes)
 
     def pixels(
         self,

@@ -182,6 +182,8 @@ class Result(Record):
     """The quantities that stand for this evaluation in a summary table."""
     encoder: EncoderInfo
     images: ImagesInfo
+    bank: ImagesInfo | None = None
+    """The images that were learned from or searched, if any were."""
     settings: dict[str, Any]
     """The evaluation's settings in text form, the seed and the precision: results that differ here are not compared."""
     findings: Findings

@@ -32,13 +32,13 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
     paths = find(root)
     if not paths:
         raise HoldfastError(f"folder {name!r} holds no images; expected files ending in {', '.join(SUFFIXES)}")
-    labels = None
+    labels, names = None, tuple[str, ...]()
     if "labels" in settings:
         if settings["labels"] != "folders":
             raise HoldfastError(f"labels of a folder must be 'folders', got {settings['labels']!r}")
-        labels = classes(paths)
+        labels, names = classes(paths)
     ids = [_text(path) for path in paths]
-    return load_encoded(name, Files(str(root), paths), ids, labels, request, settings)
+    return load_encoded(name, Files(str(root), paths), ids, labels, request, settings, names)
 
 
 class Files:
@@ -85,19 +85,20 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         raise HoldfastError(f"cannot list folder {str(folder)!r} ({error.strerror}); check its permissions") from error
 
 
-def classes(paths: Sequence[str]) -> Int[Tensor, "n"]:
-    """Return the number of each path's first folder among all of them.
+def classes(paths: Sequence[str]) -> tuple[Int[Tensor, "n"], tuple[str, ...]]:
+    """Return the number of each path's first folder among all of them, and these folders' names.
 
     Example:
         >>> classes(["cat/1.png", "dog/a/1.png", "cat/2.png"])
-        tensor([0, 1, 0])
+        (tensor([0, 1, 0]), ('cat', 'dog'))
     """
     names = [path.partition("/")[0] if "/" in path else None for path in paths]
     if None in names:
         loose = paths[names.index(None)]
         raise HoldfastError(f"labels=folders needs every image in the folder of its class, but {loose!r} is in none")
-    numbers = {name: number for number, name in enumerate(sorted(set(filter(None, names))))}
-    return torch.tensor([numbers[name] for name in names if name])
+    distinct = sorted(set(filter(None, names)))
+    numbers = {name: number for number, name in enumerate(distinct)}
+    return torch.tensor([numbers[name] for name in names if name]), tuple(map(_text, distinct))
 
 
 def _text(path: str) -> str:

@@ -28,13 +28,14 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
     check_settings(settings, ["split", "config", "image", "label", "max_pixels"], SOURCE)
     dataset = _split(name, _open(name, settings), settings.get("split"))
     column = _image_column(name, dataset, settings.get("image"))
-    labels = None
+    labels, names = None, ()
     if (key := settings.get("label", "label")) in dataset.column_names:
         labels = as_labels(dataset[key][:], len(dataset), "label" in settings, f"column {key!r} of {name}")
+        names = getattr(dataset.features[key], "names", ())
     elif "label" in settings:
         raise HoldfastError(f"{name} has no column {key!r}; {nearest(key, dataset.column_names)}")
     ids = [str(row) for row in range(len(dataset))]
-    return load_encoded(name, Column(dataset, column), ids, labels, request, settings)
+    return load_encoded(name, Column(dataset, column), ids, labels, request, settings, names)
 
 
 class Column:

@@ -105,6 +105,7 @@ def evaluate(
     encoders: NamedEncoder | Sequence[NamedEncoder],
     images: NamedImages,
     *,
+    bank: NamedImages | None = None,
     only: str | Sequence[str] = (),
     suite: str = "quick",
     eps: str | float | Sequence[str | float] = (),
@@ -126,6 +127,7 @@ def evaluate(
     Args:
         encoders: one or several, at hand or by reference.
         images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1].
+        bank: other images, usually labelled, that probes learn from and retrieval searches.
         only: names of evaluations; all by default.
         suite: how much of each: quick, standard or full.
         eps: radius of a linf ball, or several, instead of the evaluations' own.
@@ -145,7 +147,7 @@ def evaluate(
     Raises:
         HoldfastError: something that was named does not exist or does not fit.
     """
-    given, images = listed(encoders), at_hand(images)
+    given, images, bank = listed(encoders), at_hand(images), None if bank is None else at_hand(bank)
     own = [one for one in map(checked, given) if isinstance(one, Encoder)]
     by_reference = {_reference(encoder): encoder for encoder in own}
     if len(by_reference) < len(own):
@@ -157,6 +159,7 @@ def evaluate(
             {
                 "encoders": [one if isinstance(one, str) else _reference(one) for one in given],
                 "images": images if isinstance(images, str) else f"{MADE_IN_PYTHON}:{images.name}",
+                "bank": f"{MADE_IN_PYTHON}:{bank.name}" if isinstance(bank, Images) else bank,
                 "only": listed(only),
                 "suite": suite,
                 "eps": listed(eps),
@@ -177,7 +180,13 @@ def evaluate(
             }
         )
         with shown(progress) as show:
-            _, results, failures = fill_store(asked, show, by_reference, images if isinstance(images, Images) else None)
+            _, results, failures = fill_store(
+                asked,
+                show,
+                by_reference,
+                images if isinstance(images, Images) else None,
+                bank if isinstance(bank, Images) else None,
+            )
         run = EvaluatedRun(tuple(results), tuple(failures), Path(folder))
         finalize(run, stack.pop_all().close)  # what nobody chose a folder for lives as long as the run
     if failures:
@@ -293,10 +302,10 @@ def attack(
     Raises:
         HoldfastError: something that was named does not exist or does not fit.
     """
-    goal = read(objective, objectives(), "objective") if isinstance(objective, str) else objective
+    sought = read(objective, objectives(), "objective") if isinstance(objective, str) else objective
     search = read_attack(attack) if isinstance(attack, str) else attack
     population = _population(encoder, images, Run(seed, device, precision, batch_size), limit)
-    wanted = AdversarialImages.of(Preset(goal, search, read_ball(ball), "holdfast.attack"), population)
+    wanted = AdversarialImages.of(Preset(sought, search, read_ball(ball), "holdfast.attack"), population)
     with TemporaryDirectory(prefix="holdfast-") as folder, shown(progress) as show:
         population, rows, observed = collect(wanted, population, Store(Path(folder)), progress=show)
     return adversarial(population, wanted, rows, observed)

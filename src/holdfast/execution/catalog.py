@@ -19,6 +19,7 @@ from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.errors import HoldfastError
 from holdfast.objectives.base import Objective
 from holdfast.protocol.evaluation import Evaluation
+from holdfast.transforms.base import transforms
 
 GROUP = "holdfast.evaluations"
 
@@ -72,10 +73,11 @@ def everything() -> dict[str, dict[str, str]]:
         "evaluations": {name: summary(kind) for name, kind in evaluations().items()},
         "attacks": {name: summary(kind) for name, kind in attacks().items()},
         "presets": {
-            name: f"{preset.goal} by {preset.attack} in {preset.ball} ({preset.source})"
+            name: f"{preset.objective} by {preset.attack} in {preset.ball} ({preset.source})"
             for name, preset in PRESETS.items()
         },
         "bounds": {name: summary(kind) for name, kind in METHODS.items()},
+        "transforms": {name: summary(kind) for name, kind in transforms().items()},
         "objectives": {name: summary(kind) for name, kind in objectives().items()},
         "balls": {name: summary(kind) for name, kind in BALLS.items()},
         "divergences": {name: summary(kind) for name, kind in DIVERGENCES.items()},

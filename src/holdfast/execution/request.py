@@ -22,7 +22,7 @@ from holdfast.core.settings import convert, fields_of, spelled, types_of
 from holdfast.encoders.reference import Options, named
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.suites import SUITES, suite_settings
-from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.evaluation import Evaluation, with_bank
 
 Settings = Mapping[str, Mapping[str, Any]]
 
@@ -37,6 +37,7 @@ class Request(Record):
 
     encoders: tuple[str, ...] = ()
     images: str | None = None
+    bank: str | None = None
     suite: str = "quick"
     only: tuple[str, ...] = ()
     eps: tuple[str | float, ...] = ()
@@ -54,6 +55,7 @@ class Request(Record):
     trust_remote_code: bool = False
     black_box: bool = False
     cluster: str | None = None
+    rehash: bool = False
     out: str | None = None
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
@@ -112,6 +114,9 @@ def planned(asked: Request, operations: int = 0) -> list[Evaluation]:
     kinds = [known[name] for name in asked.only or known if not (asked.black_box and known[name].needs_gradients)]
     if left_out := [name for name in asked.only if known[name] not in kinds]:
         raise HoldfastError(f"{', '.join(left_out)} need the encoder's gradients; leave them out with --black-box")
+    if asked.only and not asked.bank and (without := [kind.name for kind in kinds if kind.needs_bank]):
+        raise HoldfastError(f"{', '.join(without)} learn from a bank of images; name them with --bank")
+    kinds = [kind for kind in kinds if asked.bank or not kind.needs_bank]
     balls = [*asked.ball, *(str(Linf(convert(radius, float, "eps"))) for radius in asked.eps)]
     with_balls = [kind for kind in kinds if attacks_in_balls(kind)]
     if balls and not with_balls:
@@ -122,7 +127,10 @@ def planned(asked: Request, operations: int = 0) -> list[Evaluation]:
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
     blind = {kind.name: dict.fromkeys(attack_fields(kind), "square") for kind in kinds} if asked.black_box else {}
     chosen = _merged(_merged(_merged(suite_settings(asked.suite, operations), over), blind), asked.settings)
-    return [build(kind, chosen.get(kind.name, {})) for kind in kinds]
+    plan = [build(kind, chosen.get(kind.name, {})) for kind in kinds]
+    if asked.bank and not any(map(with_bank, plan)):
+        raise HoldfastError(f"a bank changes nothing: {', '.join(asked.only)} use none; leave --bank out")
+    return plan
 
 
 def attacks_in_balls(kind: type[Evaluation]) -> bool:

@@ -20,6 +20,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run import Run
 from holdfast.data.base import Request as Selection
+from holdfast.data.remembered import Remembered
 from holdfast.encoders import load
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import names
@@ -32,6 +33,7 @@ from holdfast.execution.store import Store, StoreError
 from holdfast.execution.suites import LARGE, suite_settings
 from holdfast.execution.table import Progress, evaluate
 from holdfast.execution.work import operations
+from holdfast.protocol.bank import apart
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.report import write
 
@@ -69,6 +71,7 @@ def fill_store(
     progress: Progress | None = None,
     encoders_at_hand: Mapping[str, Encoder] | None = None,
     images_at_hand: Images | None = None,
+    bank_at_hand: Images | None = None,
 ) -> tuple[Store, list[Result], list[Failure]]:
     """Return the store of ``asked``, filled, with its results and failures.
 
@@ -87,22 +90,53 @@ def fill_store(
     for ball, encoder in product(asked_balls(evaluations), encoders):
         ball.check(encoder.domain)
 
+    remembered = Remembered.at(store.folder / "files.index", asked.rehash)
+
     @cache
-    def loaded(domain: Domain, geometry: Geometry | None) -> Images:
+    def loaded(domain: Domain, geometry: Geometry | None) -> tuple[Images, Images | None]:
         if images_at_hand is not None:
-            return limited(images_at_hand, domain, asked.limit, asked.seed)
-        return data.load(reference, domain, geometry, limit=asked.limit, seed=asked.seed)
+            images = limited(images_at_hand, domain, asked.limit, asked.seed)
+        else:
+            images = data.load(reference, domain, geometry, limit=asked.limit, seed=asked.seed, remembered=remembered)
+        if asked.bank is None:
+            return images, None
+        if bank_at_hand is not None:
+            bank = limited(bank_at_hand, domain)
+        else:
+            bank = data.load(asked.bank, domain, geometry, remembered=remembered)
+        return images, apart(bank, images)
 
     def images_for(encoder: Encoder) -> Images:
-        return loaded(encoder.domain, encoder.geometry)
+        return loaded(encoder.domain, encoder.geometry)[0]
+
+    def bank_for(encoder: Encoder) -> Images | None:
+        return loaded(encoder.domain, encoder.geometry)[1]
 
     for encoder in encoders:
-        images_for(encoder)
+        evaluations = labelled(asked, evaluations, images_for(encoder), bank_for(encoder))
     store.request(asked.model_dump_json(indent=1))
     results, failures = evaluate(
-        encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget, began
+        encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget, began, bank_for
     )
     return store, results, failures
+
+
+def labelled(
+    asked: Request, evaluations: Sequence[Evaluation], images: Images, bank: Images | None
+) -> list[Evaluation]:
+    """Return those of ``evaluations`` that these labels, or the lack of them, allow.
+
+    Raises:
+        HoldfastError: others were asked for by name.
+    """
+    lacking = [one.name for one in (images, bank) if one is not None and one.labels is None]
+    without = [one.name for one in evaluations if one.needs_labels and lacking]
+    if asked.only and without:
+        raise HoldfastError(
+            f"{', '.join(without)} need labels, and {' and '.join(lacking)} have none; give them as in "
+            "photos?labels=folders, or as the array labels beside the images"
+        )
+    return [one for one in evaluations if one.name not in without]
 
 
 def write_report(store: Store, folder: Path) -> Path:

@@ -17,7 +17,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from holdfast.core.encoder import Encoder
+from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
@@ -26,10 +26,10 @@ from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.provenance import provenance
-from holdfast.execution.shards import CleanCodes, compute, observe
+from holdfast.execution.shards import CleanCodes, Shard, clean_codes, compute, observe
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.work import Forecast, operations
-from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces
+from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
@@ -57,6 +57,7 @@ def evaluate(
     progress: Progress | None = None,
     budget: float | None = None,
     began: float | None = None,
+    bank_for: Callable[[Encoder], Images | None] | None = None,
 ) -> tuple[list[Result], list[Failure]]:
     """Return the result of every evaluation of every encoder, and why others are missing.
 
@@ -70,6 +71,7 @@ def evaluate(
         progress: is told how far things are.
         budget: seconds after which no new work begins, nor before if it would end more than a tenth later.
         began: when the budget began to run, by ``time.monotonic``; now by default.
+        bank_for: gives the bank for an encoder, apart from its images, if there is one.
 
     Raises:
         HoldfastError: two encoders have the same name.
@@ -83,7 +85,7 @@ def evaluate(
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
     began = monotonic() if began is None else began
     forecast = Forecast({encoder.name: operations(encoder) for encoder in encoders})
-    table = _Table(evaluations, run, store, engine or Local(), progress, budget, began, forecast)
+    table = _Table(evaluations, run, store, engine or Local(), progress, budget, began, forecast, bank_for)
     for encoder in encoders:
         table.look_up(encoder, images_for)
     for encoder in encoders:
@@ -121,8 +123,7 @@ def collect(
     rows, ids = observation.rows(population), observation.ids(population)
     with suppress(BudgetSpentError):
         if codes:
-            clean = table.observe(CleanCodes(), population, range(len(images)), "codes")["codes"]
-            population = Population(encoder, images, run, clean)
+            population = Population(encoder, images, run, table.codes(population, "codes"))
         table.compute(observation, population, rows, observation.name)
     held, observed = store.observed(key_of(observation, encoder, images, run), [ids[row] for row in rows])
     known = set(held)
@@ -141,44 +142,52 @@ class _Table:
     budget: float | None
     began: float
     forecast: Forecast
+    bank_for: Callable[[Encoder], Images | None] | None = None
     share: float = 0.0
     results: list[Result] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    missing: dict[str, tuple[Images, list[Evaluation]]] = field(default_factory=dict)
-    """By encoder, its images and the evaluations that the store does not hold."""
+    missing: dict[str, tuple[Images, Images | None, list[Evaluation]]] = field(default_factory=dict)
+    """By encoder, its images, its bank and the evaluations that the store does not hold."""
 
     def look_up(self, encoder: Encoder, images_for: Callable[[Encoder], Images]) -> None:
         """Take what the store holds of ``encoder``, and plan what it does not."""
         for evaluation in self.evaluations:
             self.store.clear_failure(evaluation.name, encoder.name)
         with self.failing(encoder, "unknown", self.evaluations):
-            images = images_for(encoder)
-            known = [self.store.result(key_of(e, encoder, images, self.run)) for e in self.evaluations]
+            images, bank = images_for(encoder), None
+            if self.bank_for and any(with_bank(evaluation) for evaluation in self.evaluations):
+                bank = self.bank_for(encoder)
+            known = [self.store.result(key_of(e, encoder, images, self.run, bank)) for e in self.evaluations]
             self.results += [result for result in known if result is not None]
             missing = [e for e, result in zip(self.evaluations, known, strict=True) if result is None]
-            self.missing[encoder.name] = images, missing
+            self.missing[encoder.name] = images, bank, missing
             for evaluation in missing:
                 for what in pieces(evaluation):
                     self.forecast.expect((encoder.name, what))
 
     def fill(self, encoder: Encoder) -> None:
         """Compute what is missing of ``encoder``: each evaluation ends up among the results or among the failures."""
-        images, missing = self.missing.get(encoder.name, (None, []))
+        images, bank, missing = self.missing.get(encoder.name, (None, None, []))
         if images is None or not missing:
             return
         with self.failing(encoder, images.name, missing):
             population = Population(encoder, images, self.run)
             if problem := unfit(population):
                 raise HoldfastError(problem)
-            codes = self.observe(CleanCodes(), population, range(len(images)), "codes")["codes"]
-            population = Population(population.encoder, images, self.run, codes)
+            codes, held = self.codes(population, "codes"), None
+            if bank is not None and any(with_bank(evaluation) for evaluation in missing):
+                held = Population(population.encoder, bank, self.run)
+                held = Population(population.encoder, bank, self.run, self.codes(held, "codes of the bank"))
+            population = Population(population.encoder, images, self.run, codes, bank=held)
             fits = dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation))
             known = {fit: self.learn(fit, population) for fit in fits}
-            population = Population(population.encoder, images, self.run, codes, known)
+            population = Population(population.encoder, images, self.run, codes, known, held)
             groups: dict[Observation, list[Evaluation]] = {}
             for evaluation in missing:
                 groups.setdefault(evaluation.observation(), []).append(evaluation)
             measured = [group for group in groups.items() if self.measure(population, *group)]
+            if not isinstance(self.engine, Local):
+                self.together(population, [observation for observation, _ in measured])
             for observation, group in measured:
                 with self.failing(encoder, images.name, group):
                     self.conclude(population, observation, group)
@@ -186,7 +195,7 @@ class _Table:
     def learn(self, fit: Fit[Any], population: Population) -> Observed | Exception:
         """Return what ``fit`` learns, or why it could not: that fails the cells that ask for it, and no others."""
         encoder, piece, since = population.encoder, (population.encoder.name, fit), monotonic()
-        key = key_of(fit, encoder, population.images, self.run)
+        key = key_of(fit, encoder, population.images, self.run, population.bank_images)
         try:
             learned = self.store.learned(key)
             if learned is None:
@@ -215,6 +224,12 @@ class _Table:
                 self.compute(piece, population, rows, named(group), 1 if isinstance(self.engine, Local) else 0)
         return len(self.failures) == failed
 
+    def together(self, population: Population, observations: Sequence[Observation]) -> None:
+        """Compute all pieces of ``observations`` side by side; what fails or is not reached fails again on its own."""
+        pieces = dict.fromkeys(piece for observation in observations for piece in parts(observation))
+        with suppress(BudgetSpentError):
+            self.forward([(piece, piece.rows(population)) for piece in pieces], population, "all evaluations")
+
     def conclude(self, population: Population, observation: Observation, group: Sequence[Evaluation]) -> None:
         """Observe once, then conclude every evaluation of the ``group`` that shares the observation."""
         encoder, images, started = population.encoder, population.images, datetime.now(UTC)
@@ -226,7 +241,7 @@ class _Table:
                 self.tell(f"{encoder.name}: {evaluation.name}, conclusion", self.forecast.seconds(piece, 1))
                 result = evaluation.result(population, rows, observed)
                 result = result.model_copy(update={"provenance": provenance(self.run, started)})
-                self.store.finish(key_of(evaluation, encoder, images, self.run), result)
+                self.store.finish(key_of(evaluation, encoder, images, self.run, population.bank_images), result)
                 self.results.append(result)
                 self.forecast.tell(piece, 1, monotonic() - since, 1, 1)
 
@@ -244,23 +259,41 @@ class _Table:
         self.compute(observation, population, rows, doing)
         return observe(observation, population, rows, self.store)
 
+    def codes(self, population: Population, doing: str) -> Codes:
+        """Return the clean codes of all images."""
+        self.compute(CleanCodes(), population, range(len(population.images)), doing)
+        return clean_codes(population, self.store)
+
     def compute(
         self, observation: Observation, population: Population, rows: Sequence[int], doing: str, most: int | None = None
     ) -> None:
         """Compute what the store does not hold of ``rows``, at most so many shards, and measure how long it takes."""
-        name = population.encoder.name
-        piece, before, since = (name, observation), None, monotonic()
+        self.forward([(observation, rows)], population, doing, most, alone=True)
 
-        def told(done: int, total: int, upcoming: int) -> None:
-            nonlocal before, since
-            fresh, now = done - (done if before is None else before), monotonic()
+    def forward(
+        self,
+        asked: Sequence[Shard],
+        population: Population,
+        doing: str,
+        most: int | None = None,
+        alone: bool = False,
+    ) -> None:
+        """Compute what the store does not hold of what is ``asked``; what fails is an error where it stands ``alone``."""
+        name, since = population.encoder.name, monotonic()
+        before: dict[Observation, int] = {}
+
+        def told(observation: Observation, done: int, total: int, upcoming: int) -> None:
+            nonlocal since
+            piece, fresh, now = (name, observation), done - before.get(observation, done), monotonic()
             self.forecast.tell(piece, fresh, now - since, done, total)
-            before, since = done, now
+            before[observation], since = done, now
             if upcoming or fresh:
                 stage = f"{name}: {doing}, {done} of {total}"
                 self.tell(stage, self.forecast.seconds(piece, upcoming) if upcoming else None)
 
-        compute(observation, population, rows, self.store, self.engine, told, most)
+        failed = compute(asked, population, self.store, self.engine, told, most)
+        if alone and failed:
+            raise failed[asked[0][0]]
 
     def tell(self, doing: str, upcoming: float | None) -> None:
         """Report progress, if anyone listens, and stop here if what comes next does not fit into the budget."""

@@ -13,9 +13,11 @@ from holdfast.core.images import Images
 from holdfast.core.records import Findings, Picture, Result
 from holdfast.core.run import Observed, Run
 from holdfast.core.settings import convert, spelled, types_of
+from holdfast.protocol.bank import apart
 from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.observation import Joint, Observation, SharedSettings
 from holdfast.protocol.population import Population
+from holdfast.transforms.base import Transform, versions
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,12 @@ class Evaluation(ABC):
     """Raised whenever the numbers change."""
     uses_labels: ClassVar[bool] = False
     """Whether ``conclude`` looks at labels, which are then part of its key."""
+    uses_bank: ClassVar[bool] = False
+    """Whether ``conclude`` looks at the bank, if there is one, which is then part of its key."""
+    needs_bank: ClassVar[bool] = False
+    """Whether there is nothing to measure without a bank."""
+    needs_labels: ClassVar[bool] = False
+    """Whether there is nothing to measure without labels, of the images and of the bank if that is needed, too."""
     needs_gradients: ClassVar[bool] = False
     """Whether the encoder must pass gradients or be traced, whatever the attacks are."""
     title: ClassVar[str]
@@ -62,9 +70,11 @@ class Evaluation(ABC):
         """Return pictures of the samples a reader would ask to see; none by default."""
         return ()
 
-    def __call__(self, encoder: Encoder, images: Images, run: Run | None = None) -> Result:
-        """Measure ``encoder`` on ``images`` in this process."""
-        population = Population(encoder, images, run or Run())
+    def __call__(self, encoder: Encoder, images: Images, run: Run | None = None, bank: Images | None = None) -> Result:
+        """Measure ``encoder`` on ``images`` in this process, with a ``bank`` to learn from or to search."""
+        run = run or Run()
+        held = None if bank is None else Population(encoder, apart(bank, images), run)
+        population = Population(encoder, images, run, bank=held)
         observation = self.observation()
         rows = observation.rows(population)
         observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
@@ -82,7 +92,8 @@ class Evaluation(ABC):
             headline=self.headline,
             encoder=population.encoder_info,
             images=population.images_info,
-            settings=protocol(self, population.images, population.run),
+            bank=population.bank.images_info if with_bank(self) and population.bank_images else None,
+            settings=protocol(self, population),
             findings=findings.model_copy(update={"pictures": pictures}),
         )
 
@@ -95,22 +106,44 @@ def settings(thing: Evaluation | Observation | Fit[Any]) -> dict[str, Any]:
     return own | {field.name: plain(getattr(one, field.name)) for one in shared for field in fields(one)}
 
 
-def protocol(evaluation: Evaluation, images: Images, run: Run) -> dict[str, Any]:
+def protocol(evaluation: Evaluation, population: Population) -> dict[str, Any]:
     """Return everything but the encoder, the images and the version that decides the numbers of ``evaluation``."""
+    run = population.run
     own: dict[str, Any] = {**settings(evaluation), "seed": run.seed, "precision": run.precision}
     for what in pieces(evaluation):
-        own |= circumstances(what, images, run)
+        own |= circumstances(what, population.images, run, population.bank_images)
     return own
 
 
-def circumstances(what: Evaluation | Observation | Fit[Any], images: Images, run: Run) -> dict[str, Any]:
+def circumstances(
+    what: Evaluation | Observation | Fit[Any], images: Images, run: Run, bank: Images | None
+) -> dict[str, Any]:
     """Return what decides the numbers of ``what`` beside its settings, where it departs from the usual.
 
     Results stored before there were such circumstances keep their keys.
     """
-    labels = {"labels": images.labels_fingerprint} if what.uses_labels and images.labels_fingerprint else {}
-    drawn = {} if run.attack_seed in (None, run.seed) else {"attack_seed": run.attack_seed}
-    return {**labels, **drawn}
+    given: dict[str, Any] = {}
+    if what.uses_labels and images.labels_fingerprint:
+        given["labels"] = images.labels_fingerprint
+    if what.uses_bank and bank is not None:
+        given["bank"] = bank.fingerprint
+    if what.uses_bank and what.uses_labels and bank is not None and bank.labels_fingerprint:
+        given["bank_labels"] = bank.labels_fingerprint
+    if run.attack_seed not in (None, run.seed):
+        given["attack_seed"] = run.attack_seed
+    values = [value for field in fields(what) for value in _flat(getattr(what, field.name))]
+    if changes := [versions(value) for value in values if isinstance(value, Transform)]:
+        given["transforms"] = changes
+    return given
+
+
+def _flat(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def with_bank(evaluation: Evaluation) -> bool:
+    """Return whether anything that ``evaluation`` is made of looks at a bank."""
+    return any(what.uses_bank for what in pieces(evaluation))
 
 
 def parts(observation: Observation) -> tuple[Observation, ...]:

@@ -26,6 +26,8 @@ class Observation(ABC):
     """Raised whenever the numbers change."""
     uses_labels: ClassVar[bool] = False
     """Whether ``observe`` looks at labels, which are then part of its key."""
+    uses_bank: ClassVar[bool] = False
+    """Whether ``observe`` looks at the bank, if there is one, which is then part of its key."""
 
     def fits(self) -> tuple[Fit[Any], ...]:
         """Return what is asked of ``population.learned``; by default what the divergences among the settings learn."""

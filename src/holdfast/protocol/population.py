@@ -24,12 +24,16 @@ from holdfast.protocol.fits import Fit, Learned, Whitening
 class Population:
     """The images of a run together with their clean codes, on the run's device and in its precision.
 
+    A bank is a second set of images, of the same encoder: what probes learn from and retrieval searches. None of its
+    images is measured.
+
     Args:
         encoder: is measured.
         images: on these.
         run: seed, device, precision and batch size.
         codes: of all images, if they are known already.
         known: what was learned already, or why it could not be; the rest is learned when it is first asked for.
+        bank: the bank, if there is one.
     """
 
     def __init__(
@@ -39,8 +43,10 @@ class Population:
         run: Run,
         codes: Codes | None = None,
         known: Mapping[Fit[Any], Observed | Exception] | None = None,
+        bank: Population | None = None,
     ) -> None:
         self.encoder, self.images, self.run = encoder.to(run.device, run.dtype), images, run
+        self._bank = bank
         self._codes = codes
         self._known, self._restored = dict(known or {}), dict[Fit[Any], Any]()
 
@@ -57,6 +63,36 @@ class Population:
         return self.run.batches(
             range(len(self.images)), lambda rows: {"codes": represent(self.encoder, self.images, rows, self.run)}
         )["codes"]
+
+    @property
+    def bank_images(self) -> Images | None:
+        """The images of the bank, if there is one."""
+        return None if self._bank is None else self._bank.images
+
+    @property
+    def bank(self) -> Population:
+        """The bank.
+
+        Raises:
+            HoldfastError: there is none.
+        """
+        if self._bank is None:
+            raise HoldfastError("this needs a bank, images to learn from or to search; name them with --bank")
+        return self._bank
+
+    @property
+    def labels(self) -> Int[Tensor, "n"]:
+        """The label of each image, on the run's device.
+
+        Raises:
+            HoldfastError: they have none.
+        """
+        if self.images.labels is None:
+            raise HoldfastError(
+                f"this needs labels, and {self.images.name} has none; give them as in photos?labels=folders, or as "
+                "the array labels beside the images"
+            )
+        return torch.as_tensor(self.images.labels).to(self.run.device, torch.int64)
 
     @property
     def encoder_info(self) -> EncoderInfo:

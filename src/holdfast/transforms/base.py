@@ -1,16 +1,18 @@
-"""What every transform is: pixels of some images to pixels of the same images, one by one."""
+"""What every transform is: pixels of some images to pixels of the same images, one by one; and several in a row."""
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from importlib import import_module
 from inspect import isabstract, isclass
-from pkgutil import iter_modules
-from typing import TYPE_CHECKING, ClassVar
+from pkgutil import walk_packages
+from typing import TYPE_CHECKING, ClassVar, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -20,7 +22,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.settings import Spelled, read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 ImagePixels = Float[Tensor, "b channels height width"]
 
@@ -36,35 +38,92 @@ class Transform(Spelled):
     name: ClassVar[str]
     version: ClassVar[int] = 1
     """Raised whenever the pixels change."""
+    draws: ClassVar[bool] = False
+    """Whether something is drawn for each image by itself."""
+    rungs: ClassVar[tuple[float | None, ...]] = ()
+    """For a family with one parameter: its values from none at all to severe."""
+
+    @classmethod
+    def ladder(cls) -> tuple[Transform, ...]:
+        """Return the family from the identity to the most severe; nothing if this is no such family.
+
+        Example:
+            >>> [str(rung) for rung in transforms()["brightness"].ladder()][:3]
+            ['brightness:0.0', 'brightness:0.05', 'brightness:0.1']
+        """
+        of: Callable[[float | None], Transform] = cls
+        return tuple(of(value) for value in cls.rungs)
 
     @classmethod
     def read(cls, text: str) -> Transform:
-        """Return the transform that ``text`` spells.
+        """Return the transform that ``text`` spells; several with a plus between them are applied one after the other.
 
         Example:
-            >>> str(Transform.read("gamma:5"))
-            'gamma:5.0'
+            >>> str(Transform.read("gamma:5")), str(Transform.read("jpeg:quality=30 + gamma:0.5"))
+            ('gamma:5.0', 'jpeg:30 + gamma:0.5')
         """
-        return read(text, transforms(), "transform")
+        # A plus between digits belongs to a number.
+        parts = [read(part.strip(), transforms(), "transform") for part in re.split(r"\+(?!\d)", text)]
+        return parts[0] if len(parts) == 1 else Chain(tuple(parts))
 
     @abstractmethod
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         """Return the changed images; values beyond [0, 1] are clipped afterwards."""
 
-    def __call__(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
+    def __call__(self, pixels: Tensor, noise: Noise) -> ImagePixels:
         """Return the changed images, shape (b, channels, height, width), in [0, 1] and in the precision of ``pixels``.
 
         Raises:
-            HoldfastError: ``pixels`` are no images, or the transform cannot change images of this size.
+            HoldfastError: ``pixels`` are no images in [0, 1], or the transform cannot change images of this size.
         """
         if pixels.ndim != 4:
             raise HoldfastError(
                 f"{self} changes images of shape (batch, channels, height, width), got {tuple(pixels.shape)}; "
                 "leave transforms out for other inputs"
             )
+        low, high = (float(end) for end in torch.aminmax(pixels)) if pixels.numel() else (0.0, 1.0)
+        if not 0 <= low <= high <= 1:  # NaN fails, too
+            raise HoldfastError(
+                f"{self} changes pixels in [0, 1], got values from {low:g} to {high:g}; pass raw pixels divided by 255"
+            )
         changed = self.change(pixels, noise.fork("transform", self.name))
         assert changed.shape == pixels.shape, f"{self} returned {tuple(changed.shape)} for {tuple(pixels.shape)}"
+        if not changed.isfinite().all():
+            raise HoldfastError(f"{self} made pixels that are not finite; choose other settings")
         return changed.clamp(0, 1).to(pixels.dtype)
+
+
+@final
+@dataclass(frozen=True)
+class Chain(Transform):
+    """Several transforms, one after the other: ``jpeg:30 + gamma:0.5``."""
+
+    parts: tuple[Transform, ...]
+    name = "chain"
+
+    def __post_init__(self) -> None:
+        if not self.parts:
+            raise HoldfastError("a chain needs at least one transform, got none")
+
+    def __str__(self) -> str:
+        return " + ".join(map(str, self.parts))
+
+    def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
+        for position, part in enumerate(self.parts):
+            pixels = part(pixels, noise.fork(position))
+        return pixels
+
+
+def versions(transform: Transform) -> str:
+    """Return the text of ``transform`` with the versions of all that it is made of.
+
+    Example:
+        >>> versions(Transform.read("gamma:5 + gamma:0.2"))
+        'gamma:5.0 v1 + gamma:0.2 v1'
+    """
+    if isinstance(transform, Chain):
+        return " + ".join(map(versions, transform.parts))
+    return f"{transform} v{transform.version}"
 
 
 class TransformedSource:
@@ -82,31 +141,33 @@ class TransformedSource:
         return self.transform(self.images.pixels(rows), noise)
 
     def digest(self, row: int) -> bytes:
-        how = f"{self.transform} {self.transform.version} {self.seed} {self.images.ids[row]}"
+        how = f"{versions(self.transform)} {self.seed} {self.images.ids[row]}"
         return blake2b(self.images.digests[row] + how.encode(), digest_size=16).digest()
 
 
-def transformed(images: Images, transform: Transform, seed: int = 0) -> Images:
-    """Return ``images`` changed by ``transform``, lazily: same ids and labels, another fingerprint.
+def transformed(images: Images, transform: Transform | str, seed: int = 0) -> Images:
+    """Return ``images`` changed by ``transform`` or its text, lazily: same ids and labels, another fingerprint.
 
     Example:
         >>> import torch
-        >>> dark = transformed(Images(torch.full((1, 1, 2, 2), 0.5)), Transform.read("gamma:2"))
+        >>> dark = transformed(Images(torch.full((1, 1, 2, 2), 0.5)), "brightness:-0.25")
         >>> float(dark.pixels([0]).max())
         0.25
     """
-    return Images(TransformedSource(images, transform, seed), images.ids, images.labels, f"{images.name} ({transform})")
+    transform = Transform.read(transform) if isinstance(transform, str) else transform
+    source, name = TransformedSource(images, transform, seed), f"{images.name} ({transform})"
+    return Images(source, images.ids, images.labels, name, images.classes)
 
 
 @cache
 def transforms() -> dict[str, type[Transform]]:
-    """Return every transform by name: each module of this folder is looked through."""
+    """Return every transform by name: each module of this folder and of those below it is looked through."""
     import holdfast.transforms as home
 
     found: dict[str, type[Transform]] = {}
-    for module in iter_modules(home.__path__):
-        for kind in vars(import_module(f"{home.__name__}.{module.name}")).values():
-            one = isclass(kind) and issubclass(kind, Transform) and not isabstract(kind)
+    for module in walk_packages(home.__path__, f"{home.__name__}."):
+        for kind in vars(import_module(module.name)).values():
+            one = isclass(kind) and issubclass(kind, Transform) and not isabstract(kind) and kind is not Chain
             if one and found.setdefault(kind.name, kind) is not kind:
                 raise HoldfastError(f"two transforms are called {kind.name!r}; rename one of them")
     return dict(sorted(found.items()))

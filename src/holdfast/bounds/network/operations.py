@@ -255,7 +255,9 @@ OPERATIONS: dict[str, Operation] = {
     "conv_transpose2d": _conv(functional.conv_transpose2d),
     "conv_transpose3d": _conv(functional.conv_transpose3d),
     "batch_norm": _batch_norm,
-    "_native_batch_norm_legit_no_training": lambda builder, x, *args: [_batch_norm(builder, x, *args[:4], False, *args[4:], False)],
+    "_native_batch_norm_legit_no_training": lambda builder, x, *args: [
+        _batch_norm(builder, x, *args[:4], False, *args[4:], False)
+    ],
     "instance_norm": _instance_norm,
     **COMPOSED,
 }

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, U_PGD, label
 from holdfast.core.balls import Ball, Linf
+from holdfast.core.counting import nearest
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
-from holdfast.core.encoder import Codes, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.encoder import Pixels
 from holdfast.core.records import Conditions
 from holdfast.core.run import Observed
-from holdfast.evaluations.attacked.neighbours import Clean, Frame
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext, Objective
 from holdfast.objectives.crossing import Crossing, Misretrieval
@@ -39,12 +37,15 @@ class Case:
     divergence: Divergence
     aim: str = ""
     """What the attack goes for, where it is not the case's usual objective."""
+    probe: str = ""
+    """The probe that judges, where one does."""
 
     @property
     def conditions(self) -> Conditions:
         """How series and estimates name it."""
         attack = f"{label(self.attack)} at {self.aim}" if self.aim else label(self.attack)
-        return {"ball": str(self.ball), "attack": attack, "divergence": str(self.divergence)}
+        own = {"ball": str(self.ball), "attack": attack, "divergence": str(self.divergence)}
+        return own | ({"probe": self.probe} if self.probe else {})
 
 
 def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
@@ -126,7 +127,7 @@ class Pairwise(Observation):
     """Codes of images attacked on the very event that breakaway counts.
 
     ``crossing``: past one random other image, nan where that pair would share an image with another pair's;
-    ``retrieval``: past any of their ``rivals`` nearest neighbours.
+    ``retrieval``: past any of their ``rivals`` nearest neighbours, of those in the bank if there is one.
     """
 
     ball: Ball
@@ -136,6 +137,7 @@ class Pairwise(Observation):
     attacked: int
     name = "pairwise"
     version = 3
+    uses_bank = True
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.attacked)
@@ -145,8 +147,9 @@ class Pairwise(Observation):
         partners, couples = population.partners, set(population.couples(self.attacked))
         here = [place for place, row in enumerate(rows) if row in couples]
         own = [rows[place] for place in here]
-        near = nearest(divergence, population.codes[list(rows)], population.codes, self.rivals, own=rows)
-        facing = population.context(rows, rivals=population.codes[near])
+        searched, own_rows = (population.bank, ()) if population.bank_images else (population, rows)
+        near = nearest(divergence, population.codes[list(rows)], searched.codes, self.rivals, own=own_rows)
+        facing = population.context(rows, rivals=searched.codes[near])
         retrieval = population.encode(attacked(facing, Misretrieval(divergence), self.attack, self.ball))
         crossing = torch.full_like(retrieval, torch.nan)
         if own:
@@ -158,17 +161,3 @@ class Pairwise(Observation):
 def attacked(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:
     """Return the images of ``context`` after ``attack`` on ``objective`` within ``ball``."""
     return attack(context.encoder, context.pixels, objective(context), ball, context.noise.fork(objective.name))
-
-
-def nearest(divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()) -> Tensor:
-    """Return the rows of the ``count`` clean codes nearest to each code, its ``own`` left out, shape (b, count)."""
-    if count < 1:
-        raise HoldfastError(f"the number of rivals must be at least 1, got {count}")
-    if divergence.embed(clean[:1]) is None:
-        distance = torch.stack([divergence(code.expand_as(clean), clean) for code in codes])
-    else:
-        # Around the centre and in float64: with an offset, products in float32 find other neighbours.
-        frame = Frame.of(divergence, clean)
-        distance = torch.cdist(frame.embed(codes.double()), frame.embed(clean.double()))
-    distance[list(range(len(own))), list(own)] = torch.inf
-    return torch.nan_to_num(distance, nan=torch.inf).topk(min(count, len(clean) - 1), largest=False).indices

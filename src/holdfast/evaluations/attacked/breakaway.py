@@ -6,7 +6,9 @@ https://arxiv.org/abs/2210.04076, sections 3 and 5.2. The paper's own numbers ar
 authors' program adds up the last batch (8 of 1000 images) alone and divides by all.
 
 Departures, beside the published measure: the pairwise worst case attacks the event itself, once for a random ``x'`` and
-once for the nearest neighbours, where the published measure looks at whoever a push away from ``x`` happens to hit.
+once for the nearest neighbours, where the published measure looks at whoever a push away from ``x`` happens to hit. Where
+there is a bank, the other images that are counted and the nearest neighbours are the bank's, which is taken as given: a
+search in it would return them.
 """
 
 from __future__ import annotations
@@ -16,16 +18,19 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from typing import final
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED
 from holdfast.core.balls import Ball
+from holdfast.core.counting import crossings, nearest
 from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Series
 from holdfast.core.run import Observed
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics import share_interval, summarise
 from holdfast.evaluations.attacked.attacked import (
     ATTACKS,
     BALLS,
@@ -34,20 +39,20 @@ from holdfast.evaluations.attacked.attacked import (
     Pairwise,
     Untargeted,
     cases,
-    nearest,
     shown_case,
 )
-from holdfast.evaluations.attacked.neighbours import crossings
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.population import population_warnings
 from holdfast.evaluations.attacked.series import UNDEFINED, radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import population_warnings
 
 RISK = "risk of the worst perturbation for each pair"
 KEPT = "nearest-neighbour accuracy under the worst perturbation"
 LEFT_OUT = f"{UNDEFINED}; or an exact copy, which is counted once"
+STEP = 1024
+"""Moved codes whose nearest are looked up together."""
 UNPAIRED = f"not attacked, so that no two pairs share an image; or {LEFT_OUT}"
 
 
@@ -63,7 +68,8 @@ class Breakaway(Evaluation):
     pairwise: Attack = NAMED["adaptive"]
     rivals: int = 10
     name = "breakaway"
-    version = 3
+    version = 4
+    uses_bank = True
     title = "Breakaway risk"
     meaning = (
         "The breakaway risk is the chance that an attacked image lies closer to a random other image than to its own "
@@ -80,29 +86,39 @@ class Breakaway(Evaluation):
         return Joint((*away, *pairwise))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        counted = [closer(population, rows, case, observed[f"{k}.codes"]) for k, case in enumerate(self._cases())]
+        searched = Searched(population)
+        counted = [searched.closer(rows, case, observed[f"{k}.codes"]) for k, case in enumerate(self._cases())]
         away = [(case, count) for case, (count, _) in zip(self._cases(), counted, strict=True)]
-        retrieved, crossed = [], []
+        retrieved, together, crossed = [], [], []
         for k, case in enumerate(self._strongest(), start=len(away)):
             retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
-            retrieved.append((retrieval, closer(population, rows, case, observed[f"{k}.retrieval"])[0]))
+            found = searched.closer(rows, case, observed[f"{k}.retrieval"])[0]
+            retrieved.append((retrieval, found))
+            if not population.bank_images:  # whose images are given, so that none are lost together by chance
+                together.append(lost_together(population, rows, case, observed[f"{k}.retrieval"], found))
             crossed.append(crossed_to_partner(population, rows, crossing, observed[f"{k}.crossing"]))
-        others = max(1, len(population.originals.unique()) - 1)
         shares = [
-            series_of("breakaway_share", case, count / others, "share of other images", Claim.LOWER, RISK, LEFT_OUT)
+            series_of(
+                "breakaway_share", case, count / searched.others, "share of other images", Claim.LOWER, RISK, LEFT_OUT
+            )
             for case, count in away
         ]
         influences = [
-            influence(case, count / others, passed, others)
+            influence(case, count / searched.others, passed, searched.others)
             for case, (count, passed) in zip(self._cases(), counted, strict=True)
+            if passed is not None
         ]
         kept = [
             series_of("nearest_neighbour_kept", case, kept_nearest(count), "yes or no", Claim.UPPER, KEPT, LEFT_OUT)
             for case, count in away + retrieved
         ]
-        risks = [risk(share, moves) for share, moves in zip(shares, influences, strict=True)]
+        risks = [risk(share, moves) for share, moves in zip(shares, influences or shares, strict=True)]
         worst = [summarise(series, "share", "lower", "pairwise_breakaway_risk") for series in crossed]
         accuracy = [summarise(series, "share", "higher", "nearest_neighbour_accuracy") for series in kept]
+        if together:
+            accuracy[len(away) :] = [
+                of_clusters(one, sizes) for one, sizes in zip(accuracy[len(away) :], together, strict=True)
+            ]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=(*shares, *influences, *kept, *crossed),
@@ -119,8 +135,9 @@ class Breakaway(Evaluation):
             pixels = observation.pixels(population, shown)
             divergence = population.fitted(case.divergence)
             moved = population.encode(pixels)
-            near = nearest(divergence, moved, population.codes, 1)[:, 0].tolist()
-            return {"attacked": pixels, "nearest image": population.pixels(near)}
+            searched = population.bank if population.bank_images else population
+            near = nearest(divergence, moved, searched.codes, 1)[:, 0].tolist()
+            return {"attacked": pixels, "nearest image": searched.pixels(near)}
 
         return extremes(population, rows, findings, "breakaway_share", case, attack)
 
@@ -131,22 +148,37 @@ class Breakaway(Evaluation):
         return cases(self.balls, [self.pairwise], self.divergences)
 
 
-def closer(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many images are closer to each moved code than its own, and how many attacked images pass each of ``rows``.
+class Searched:
+    """The images that attacked ones may break away to: those of the bank, or else the measured ones. Copies count once."""
 
-    Exact copies count once. Both are floats, nan where that is undefined and for copies of another image.
-    """
-    divergence, clean = population.fitted(case.divergence), population.codes
-    originals = population.originals.to(clean.device)
-    distinct, index = originals.unique(return_inverse=True)
-    own = torch.as_tensor(rows, device=clean.device)
-    moved = moved.to(clean.device)
-    copies = originals[own] != own
-    defined = divergence(moved.double(), clean[own].double()).isfinite() & ~copies
-    counts, passed = crossings(divergence, moved.masked_fill(~defined[:, None], torch.nan), index[own], clean[distinct])
-    return counts.double().masked_fill(~defined, torch.nan), passed[index[own]].double().masked_fill(
-        ~defined, torch.nan
-    )
+    def __init__(self, population: Population) -> None:
+        self.population = population
+        self.held = population.bank if population.bank_images else population
+        originals = self.held.originals.to(population.codes.device)
+        self.distinct, self.index = originals.unique(return_inverse=True)
+
+    @property
+    def others(self) -> int:
+        """How many images can be closer to an attacked one than its own."""
+        return max(1, len(self.distinct) - (self.held is self.population))
+
+    def closer(self, rows: Sequence[int], case: Case, moved: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return how many images are closer to each moved code than its own, and how many moved codes pass each of ``rows``.
+
+        Both are floats, nan where that is undefined and for copies of another image. The latter is None where there is a
+        bank: nobody passes an image that is not in it.
+        """
+        population, divergence = self.population, self.population.fitted(case.divergence)
+        clean = population.codes[list(rows)]
+        moved = moved.to(clean.device)
+        copies = (population.originals[list(rows)] != torch.as_tensor(rows)).to(clean.device)
+        defined = divergence(moved.double(), clean.double()).isfinite() & ~copies
+        moved = moved.masked_fill(~defined[:, None], torch.nan)
+        within = self.held is population
+        own = self.index[list(rows)] if within else torch.full_like(self.index[:1].expand(len(rows)), -1)
+        counts, passed = crossings(divergence, moved, own, self.held.codes[self.distinct], clean)
+        passed_here = passed[own].double().masked_fill(~defined, torch.nan) if within else None
+        return counts.double().masked_fill(~defined, torch.nan), passed_here
 
 
 def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series:
@@ -166,7 +198,7 @@ def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series
 
 
 def risk(shares: Series, influences: Series) -> Estimate:
-    """Return the mean of ``shares`` with the interval that ``influences`` give it."""
+    """Return the mean of ``shares`` with the interval of ``influences``: of the shares themselves where others are given."""
     found = summarise(influences, "mean", "lower", "breakaway_risk")
     value = summarise(shares, "mean", "lower").value
     return found.model_copy(update={"value": value, "low": max(0.0, found.low), "high": min(1.0, found.high)})
@@ -175,6 +207,44 @@ def risk(shares: Series, influences: Series) -> Estimate:
 def kept_nearest(counts: Tensor) -> Tensor:
     """Return 1 where nobody is closer, 0 where somebody is, nan where that is undefined."""
     return (counts == 0).double().masked_fill(counts.isnan(), torch.nan)
+
+
+def lost_together(
+    population: Population, rows: Sequence[int], case: Case, moved: Tensor, counts: Tensor
+) -> Float[np.ndarray, "c"]:
+    """Return how many images are no longer the nearest in each set that are taken for one another, or for the same image."""
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    divergence, clean = population.fitted(case.divergence), population.codes
+    lost = (counts > 0).nonzero()[:, 0].tolist()
+    if not lost:
+        return np.zeros(0)
+    found = [
+        nearest(divergence, moved[lost[k : k + STEP]].to(clean.device), clean, 1) for k in range(0, len(lost), STEP)
+    ]
+    own = population.originals[[rows[place] for place in lost]].numpy()
+    other = population.originals[torch.cat(found)[:, 0].cpu()].numpy()
+    links = coo_matrix((np.ones(len(own)), (own, other)), shape=(len(clean), len(clean)))
+    sizes = np.bincount(connected_components(links, directed=False)[1][own])
+    return sizes[sizes > 0].astype(np.float64)
+
+
+def of_clusters(accuracy: Estimate, sizes: Float[np.ndarray, "c"]) -> Estimate:
+    """Return ``accuracy`` with an interval that allows for images which are lost together.
+
+    Of two images that are each other's nearest, the attack mostly carries both past one another or neither. So images count
+    for fewer, by the design effect of clusters of such ``sizes`` (Kish 1965; Korn and Graubard 1998), and of a pair besides:
+    where few or none are lost, their sizes were not seen. Compared image by image, encoders would be told apart too often.
+    """
+    if not accuracy.n:
+        return accuracy
+    size = (4 + np.square(sizes).sum()) / (2 + sizes.sum())
+    count = accuracy.n / (1 + accuracy.value * (float(size) - 1))
+    low, high = share_interval(accuracy.value * count, count, accuracy.confidence)
+    method = f"mid-P; images lost together count for fewer, all for {count:.0f} (design effect of clusters)"
+    update = {"low": low, "high": high, "method": method, "series": None, "statistic": "whole"}
+    return accuracy.model_copy(update=update)
 
 
 def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> Series:

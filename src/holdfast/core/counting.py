@@ -9,7 +9,7 @@ under cosine) is nobody's neighbour.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log2
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
 
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
@@ -51,16 +52,18 @@ def closer_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], c
 
 
 def crossings(
-    divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean
+    divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean, originals: Moved | None = None
 ) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
     """Return for each moved code how many clean codes are strictly closer than its own, and for each of those to how many.
 
-    Arguments are those of ``closer_counts``.
+    Arguments are those of ``closer_counts``. Where the own codes are not among ``clean``, they are ``originals``, and
+    ``own`` is -1.
     """
+    originals = clean[own] if originals is None else originals
     if divergence.embed(clean[:1]) is None:
-        return _slow_crossings(divergence, moved, own, clean)
+        return _slow_crossings(divergence, moved, originals, clean)
     frame = Frame.of(divergence, clean)
-    points, mine = frame.embed(moved), frame.embed(clean[own])
+    points, mine = frame.embed(moved), frame.embed(originals)
     height = min(len(points), 1024)
     counts = torch.zeros(len(points), dtype=torch.int64, device=points.device)
     passed = torch.zeros(len(clean), dtype=torch.int64, device=points.device)
@@ -69,10 +72,10 @@ def crossings(
         candidates, there = frame.embed(block), passed[left : left + len(block)]
         for top in range(0, len(points), height):
             part = slice(top, top + height)
-            tile = Tile(points[part], mine[part], own[part] - left, candidates)
+            tile = Tile(points[part], mine[part], torch.where(own[part] < 0, -1, own[part] - left), candidates)
             counts[part] += among(tile.sure)
             there += tile.sure.sum(0, dtype=torch.int32)
-            for row, column in tile.settled(divergence, moved[part], clean[own[part]], block):
+            for row, column in tile.settled(divergence, moved[part], originals[part], block):
                 counts[part] += row.bincount(minlength=len(counts[part]))
                 there += column.bincount(minlength=len(block))
     return counts, passed
@@ -157,13 +160,14 @@ def among(mask: Bool[Tensor, "b k"]) -> Int[Tensor, "b"]:
 
 
 def _slow_crossings(
-    divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean
+    divergence: Divergence, moved: Moved, originals: Moved, clean: Clean
 ) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
     """The definition, one moved code at a time: for divergences without an embedding, and the tests' oracle."""
-    counts, passed = torch.zeros_like(own), torch.zeros(len(clean), dtype=torch.int64, device=clean.device)
-    for i, (code, row) in enumerate(zip(moved.double(), own.tolist(), strict=True)):
-        distance = divergence(code.expand_as(clean), clean.double())
-        closer = distance < distance[row] * (1 - TIE)  # which its own distance never is
+    counts, passed = (torch.zeros(len(codes), dtype=torch.int64, device=clean.device) for codes in (moved, clean))
+    moved, clean = moved.double(), clean.double()
+    threshold = divergence(moved, originals.double()) * (1 - TIE)
+    for i, code in enumerate(moved):
+        closer = divergence(code.expand_as(clean), clean) < threshold[i]
         counts[i] = closer.sum()
         passed += closer
     return counts, passed
@@ -250,3 +254,41 @@ def _triangle(points: Clean, top: int, width: int) -> Float[Tensor, "b k"]:
     rows = torch.arange(len(part), device=points.device)
     square[rows, rows] = torch.nan
     return square.sqrt()
+
+
+def nearest(
+    divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()
+) -> Int[Tensor, "b k"]:
+    """Return the rows of the ``count`` clean codes nearest to each code, nearest first, its ``own`` left out.
+
+    Example:
+        >>> from holdfast.core.divergences import L2Distance
+        >>> nearest(L2Distance(), torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [3.0]]), 2, own=[1])
+        tensor([[0, 2]])
+    """
+    if count < 1:
+        raise HoldfastError(f"the number of nearest codes to look for must be at least 1, got {count}")
+    # Around the centre and in float64: with an offset, products in float32 find other neighbours. Block by block, so that
+    # a large population is never copied as a whole.
+    frame = None if divergence.embed(clean[:1]) is None else Frame.of(divergence, clean)
+    rows = torch.full((len(codes),), -1, device=clean.device)
+    rows[: len(own)] = torch.as_tensor(own, dtype=rows.dtype)
+    count, height, found = min(count, len(clean) - bool(own)), max(1, min(len(codes), 1024)), []
+    for top in range(0, len(codes), height):
+        part, mine = codes[top : top + height], rows[top : top + height]
+        best = torch.full((len(part), 0), torch.inf, dtype=torch.float64, device=clean.device)
+        which = torch.zeros(len(part), 0, dtype=torch.int64, device=clean.device)
+        for left in range(0, len(clean), TILE // height):
+            block = clean[left : left + TILE // height]
+            if frame is None:
+                distance = torch.stack([divergence(code.expand_as(block), block) for code in part]).double()
+            else:
+                distance = torch.cdist(frame.embed(part.double()), frame.embed(block.double()))
+            here = ((mine >= left) & (mine < left + len(block))).nonzero()[:, 0]
+            distance[here, mine[here] - left] = torch.inf
+            places = torch.arange(left, left + len(block), device=clean.device).expand_as(distance)
+            both = torch.cat([best, torch.nan_to_num(distance, nan=torch.inf)], 1)
+            best, order = both.topk(min(count, both.shape[1]), largest=False)
+            which = torch.cat([which, places], 1).gather(1, order)
+        found.append(which)
+    return torch.cat(found)

@@ -10,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.core.divergences import DIVERGENCES, Cosine, Divergence, L2Distance
-from holdfast.evaluations.attacked.neighbours import (
+from holdfast.core import counting
+from holdfast.core.counting import (
     _slow_crossings,
     closer_counts,
     crossings,
+    nearest,
     share_of_pairs_within,
     shares_within,
 )
+from holdfast.core.divergences import DIVERGENCES, Cosine, Divergence, L2Distance
 
 KINDS = [kind() for kind in DIVERGENCES.values()]
 
@@ -81,7 +83,7 @@ def test_every_divergence_counts_by_its_definition(divergence: Divergence) -> No
     divergence, own = divergence.fit(clean), torch.arange(20)
     moved = clean[own] + codes(20, 6, 4, dtype=torch.float64)
     counts = closer_counts(divergence, moved, own, clean)
-    assert torch.equal(counts, _slow_crossings(divergence, moved, own, clean)[0])
+    assert torch.equal(counts, _slow_crossings(divergence, moved, clean[own], clean)[0])
     assert counts.sum() > 0, "vacuous"
 
 
@@ -143,7 +145,8 @@ def test_who_is_passed_is_counted_as_who_passes(divergence: Divergence) -> None:
     clean = codes(60, 6, 0, 1e3) if divergence.name in ("l2", "cosine") else codes(60, 6, 0)
     divergence, own = divergence.fit(clean), torch.arange(40)
     moved = clean[own] + codes(40, 6, 1)
-    (counts, passed), slow = (crossings(divergence, moved, own, clean), _slow_crossings(divergence, moved, own, clean))
+    counts, passed = crossings(divergence, moved, own, clean)
+    slow = _slow_crossings(divergence, moved, clean[own], clean)
     assert torch.equal(counts, slow[0])
     assert torch.equal(passed, slow[1])
     assert counts.sum() == passed.sum() > 0
@@ -160,3 +163,21 @@ def test_shares_within_average_to_the_share_of_pairs(divergence: Divergence) -> 
         assert torch.allclose(shares.mean(1), share_of_pairs_within(divergence, thresholds, clean), atol=2 / 70**2)
     first = divergence(clean[0].expand_as(clean), clean)
     assert shares[0, 0].item() == pytest.approx(float((first[1:] <= thresholds[0]).double().mean()), abs=1.1 / 69)
+
+
+@pytest.mark.parametrize("divergence", KINDS, ids=str)
+@pytest.mark.parametrize("tile", [40, 2**21])
+def test_nearest_are_those_of_the_definition_in_blocks_of_any_size(
+    divergence: Divergence, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = codes(50, 6, 0)
+    divergence, own = divergence.fit(clean), [3, 49, 0, 20]
+    asked = clean[own] + 0.3 * codes(4, 6, 1)
+    distance = torch.stack([divergence(code.expand_as(clean), clean) for code in asked])
+    distance[torch.arange(4), own] = torch.inf
+    slow = distance.sort(1)
+    monkeypatch.setattr(counting, "TILE", tile)
+    found = nearest(divergence, asked, clean, 5, own)
+    # Stepwise divergences tie; then who is found is as near as who was expected.
+    assert torch.allclose(distance.gather(1, found), slow.values[:, :5])
+    assert nearest(divergence, asked, clean, 99, own).shape == (4, 49)

@@ -1,0 +1,104 @@
+"""Images cut into patches and shuffled by one permutation, the same for every image, channel and patch.
+
+``global-shuffle`` permutes the ``grid`` x ``grid`` patches (what is local survives), ``local-shuffle`` the pixels inside
+each patch (what is global survives); Zhong et al. 2022, https://arxiv.org/abs/2206.05259. The labels of the paper,
+"G4x4" and "L8x8", count patches per side, as ``grid`` does. No pixel is lost: a permutation of all coordinates leaves
+every distance between raw images as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import gcd
+from typing import final
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.transforms.base import ImagePixels, Transform
+
+
+@final
+@dataclass(frozen=True)
+class GlobalShuffle(Transform):
+    """The ``grid`` x ``grid`` patches of an image in another order, one for the whole data set."""
+
+    grid: int = 4
+    seed: int = 0
+    name = "global-shuffle"
+
+    def __post_init__(self) -> None:
+        require_grid(self.grid)
+
+    def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
+        patches = cut(pixels, self.grid)
+        return joined(patches[:, :, permutation(patches.shape[2], self.seed).to(pixels.device)], pixels)
+
+
+@final
+@dataclass(frozen=True)
+class LocalShuffle(Transform):
+    """The pixels inside each of ``grid`` x ``grid`` patches in another order, one for all patches and images."""
+
+    grid: int = 4
+    seed: int = 0
+    name = "local-shuffle"
+
+    def __post_init__(self) -> None:
+        require_grid(self.grid)
+
+    def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
+        patches = cut(pixels, self.grid)
+        return joined(patches[..., permutation(patches.shape[3], self.seed).to(pixels.device)], pixels)
+
+
+def require_grid(grid: int) -> None:
+    """Raise unless an image can be cut into ``grid`` patches per side at all."""
+    if grid < 1:
+        raise HoldfastError(f"grid counts the patches per side and must be at least 1, got {grid}")
+
+
+def cut(pixels: ImagePixels, grid: int) -> Tensor:
+    """Return the patches, shape (b, channels, grid * grid, pixels of a patch).
+
+    Raises:
+        HoldfastError: the sides cannot be divided so.
+    """
+    batch, channels, height, width = pixels.shape
+    if height % grid or width % grid:
+        common = gcd(height, width)
+        fits = [str(side) for side in range(1, common + 1) if common % side == 0]
+        raise HoldfastError(
+            f"images of {height} x {width} cannot be cut into {grid} x {grid} equal patches; "
+            f"grid must be one of {', '.join(fits)}"
+        )
+    blocks = pixels.reshape(batch, channels, grid, height // grid, grid, width // grid)
+    return blocks.transpose(3, 4).reshape(batch, channels, grid * grid, -1)
+
+
+def joined(patches: Tensor, like: ImagePixels) -> ImagePixels:
+    """Return the images, of the shape of ``like``, that ``patches`` make up."""
+    batch, channels, height, width = like.shape
+    grid = round(patches.shape[2] ** 0.5)
+    blocks = patches.reshape(batch, channels, grid, grid, height // grid, width // grid)
+    return blocks.transpose(3, 4).reshape(like.shape)
+
+
+@cache
+def permutation(count: int, seed: int) -> Int[Tensor, "count"]:
+    """Return an order of ``count`` things, drawn by ``seed`` among all but the one that changes nothing.
+
+    Example:
+        >>> permutation(1, seed=0), {tuple(permutation(2, seed).tolist()) for seed in range(9)}
+        (tensor([0]), {(1, 0)})
+    """
+    same, drawn = torch.arange(count), Noise.of(seed, ["permutation"])
+    for attempt in range(1 << 16):
+        order = drawn.fork(count, attempt).uniform((count,), torch.float64)[0].argsort()
+        if count == 1 or not torch.equal(order, same):
+            return order
+    raise AssertionError("a fair coin never fell on the other side")
