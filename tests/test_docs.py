@@ -92,6 +92,7 @@ def test_every_evaluation_has_a_page_with_its_quantities(name: str) -> None:
         ("attacks.md", "Presets", PRESETS),
         ("bounds.md", "Methods", METHODS),
         ("images.md", "Images", data.loaders()),
+        ("probes.md", "The probes", catalog.everything()["probes"]),
         ("command-line.md", "Suites", SUITES),
     ],
 )
