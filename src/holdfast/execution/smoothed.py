@@ -100,7 +100,7 @@ def export_smoothed(
 
 
 def _certificate(population: Population, row: int, negative: int, reach: float, ball: float) -> Certificate:
-    """Return the certificate of the image at ``row``, whose noisy copies keep it up to ``reach``: nan if that is not sure."""
+    """Return the certificate of the image at ``row``, whose noisy copies keep it up to ``reach``; nan: unsure."""
     if reach > ball:
         reason = f"most of its noisy copies stay nearest to it after every change up to {reach:.3g}"
     elif reach > 0:
