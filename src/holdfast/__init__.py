@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from holdfast.evaluations.certified.margins import MarginDistribution as MarginDistribution
     from holdfast.evaluations.certified.overlap import CertifiedOverlap as CertifiedOverlap
     from holdfast.evaluations.certified.radius import CertifiedRadius as CertifiedRadius
+    from holdfast.evaluations.geometry.alignment import Alignment as Alignment
+    from holdfast.evaluations.geometry.gradcam import GradCam as GradCam
+    from holdfast.evaluations.geometry.space import SpaceGeometry as SpaceGeometry
     from holdfast.evaluations.spectral.analysis import spade as spade
     from holdfast.evaluations.spectral.clever import Clever as Clever
     from holdfast.evaluations.spectral.spade import Spectral as Spectral
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from holdfast.execution.api import evaluate as evaluate
     from holdfast.execution.api import load_encoder as load_encoder
     from holdfast.execution.api import load_images as load_images
+    from holdfast.execution.corruption import corrupt as corrupt
     from holdfast.execution.evaluated import EvaluatedRun as EvaluatedRun
     from holdfast.protocol.evaluation import Evaluation as Evaluation
     from holdfast.transforms.base import Transform as Transform
@@ -67,6 +71,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdaptiveAttack": "attacks.adaptive",
+    "Alignment": "evaluations.geometry.alignment",
     "Attack": "attacks.base",
     "Ball": "core.balls",
     "Breakaway": "evaluations.attacked.breakaway",
@@ -83,6 +88,7 @@ _HOMES = {
     "EvaluatedRun": "execution.evaluated",
     "Evaluation": "protocol.evaluation",
     "GaussianKL": "core.divergences",
+    "GradCam": "evaluations.geometry.gradcam",
     "GradientAttack": "attacks.gradient",
     "HoldfastError": "core.errors",
     "HoldfastWarning": "core.errors",
@@ -103,6 +109,7 @@ _HOMES = {
     "Result": "core.records",
     "Run": "core.run",
     "SoftmaxKL": "core.divergences",
+    "SpaceGeometry": "evaluations.geometry.space",
     "Spectral": "evaluations.spectral.spade",
     "SquareAttack": "attacks.square",
     "SynBench": "evaluations.synthetic.synbench",
@@ -114,6 +121,7 @@ _HOMES = {
     "certify": "execution.api",
     "check": "execution.api",
     "compare": "execution.api",
+    "corrupt": "execution.corruption",
     "evaluate": "execution.api",
     "load_encoder": "execution.api",
     "load_images": "execution.api",
