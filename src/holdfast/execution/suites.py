@@ -17,7 +17,7 @@ class Suite:
     settings: Settings = field(default_factory=dict)
 
 
-_SMOOTHED = {"anchors": 16, "selection": 3000, "copies": 6000, "others": 300}
+_SMOOTHED = {"anchors": 50, "selection": 4000, "copies": 6000, "others": 300, "divergences": ["l2"]}
 """The same for all evaluations of the smoothed encoder, which then share one pass."""
 _FEW_COPIES = {"anchors": 4, "selection": 200, "copies": 1000, "others": 300, "divergences": ["l2"]}
 _FEW_CENTRES = {**_FEW_COPIES, "slack": 0.2, "attack": "adaptive:restarts=1,steps=5"}

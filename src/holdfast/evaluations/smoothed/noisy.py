@@ -90,11 +90,13 @@ class NoisyIndex(Fit[Observed]):
 
         def work(some: Sequence[int]) -> Observed:
             pixels, noise = population.pixels(some), run.noise([ids[row] for row in some]).fork(purpose)
-            total: Tensor | float = 0.0
-            for copy in range(COPIES):
-                drawn = noise.fork(copy).gaussian(pixels.shape[1:], pixels.dtype)
-                total = total + population.encode(pixels + self.sigma * drawn)
-            return {"codes": total / COPIES}
+            codes = torch.stack(
+                [
+                    population.encode(pixels + self.sigma * noise.fork(copy).gaussian(pixels.shape[1:], pixels.dtype))
+                    for copy in range(COPIES)
+                ]
+            )
+            return {"codes": codes.mean(0)}
 
         return run.batches(rows, work)["codes"]
 
