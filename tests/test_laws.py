@@ -19,6 +19,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
 from holdfast.core.run import Run
+from holdfast.evaluations.geometry.alignment import Alignment
+from holdfast.evaluations.geometry.gradcam import GradCam
+from holdfast.evaluations.geometry.space import Geometry
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.request import attack_fields
@@ -47,6 +50,7 @@ SMALL: dict[str, Any] = {
     "scales": (0.5, 1.5, 2.5, 3.5),
     "encodings": 800,
     "k": 3,
+    "clusters": 3,
     "batches": 8,
     "draws": 2,
     "random": 5,
@@ -147,7 +151,7 @@ def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
 
 @every
 def test_seed_decides(evaluation: Evaluation) -> None:
-    if isinstance(evaluation, Spectral):  # exact where it looks at all images
+    if isinstance(evaluation, (Spectral, Geometry, Alignment, GradCam)):  # exact where it looks at all images
         evaluation = replace(evaluation, samples=COUNT - 2)
     first, again, reseeded = (evaluation(builtin(), digits(COUNT), Run(seed=seed)) for seed in (0, 0, 1))
     assert first.model_dump_json() == again.model_dump_json()

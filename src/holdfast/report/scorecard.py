@@ -82,6 +82,12 @@ QUESTIONS = (
         passed="held",
     ),
     Question(
+        "Is its space healthy?",
+        ("rankme",),
+        "dimensions that its codes fill",
+        "geometry",
+    ),
+    Question(
         "How badly does it stretch neighbourhoods?",
         ("spade_score",),
         "largest stretch between neighbours in pixels",

@@ -108,7 +108,7 @@ class Geometry(Evaluation):
             return np.asarray(torch.as_tensor(labels).cpu()[found.rows]), "class"
         if self.clusters < 1:
             raise HoldfastError(f"the number of clusters must be at least 1, got {self.clusters}")
-        return clusters(found.codes, self.clusters, population.run.seed), "cluster"
+        return clusters(found.codes, 1 if found.constant else self.clusters, population.run.seed), "cluster"
 
     def _nuisance(self, population: Population, found: Sphere, labels: Labels, kind: Kind) -> Iterator[Measured]:
         if self.tags is None:

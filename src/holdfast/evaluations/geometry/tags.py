@@ -57,7 +57,9 @@ class Tags(Spelled):
             )
         names, numbers = np.unique([given[name] for name in ids], return_inverse=True)
         if len(names) < 2:
-            raise HoldfastError(f"all images have the tag {names[0]!r} in {self.path}; a nuisance needs two at least")
+            raise HoldfastError(
+                f"all images have the tag {str(names[0])!r} in {self.path}; a nuisance needs two at least"
+            )
         return numbers
 
 
@@ -83,4 +85,4 @@ def _parsed(path: str, text: str) -> dict[str, str]:
     rows = [row for row in csv.reader(text.splitlines()) if row]
     if wrong := next((row for row in rows if len(row) != 2), None):
         raise HoldfastError(f"{path} must have two columns, id and tag, got {len(wrong)}: {wrong}")
-    return {name: tag for name, tag in rows}
+    return dict(rows)
