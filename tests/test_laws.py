@@ -56,6 +56,7 @@ SMALL: dict[str, Any] = {
     "random": 5,
     "guided": 2,
     "subsets": 2,
+    "edits": ("brightness", "noise"),
 }
 
 
