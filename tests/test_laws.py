@@ -22,11 +22,12 @@ from holdfast.core.run import Run
 from holdfast.evaluations.geometry.alignment import Alignment
 from holdfast.evaluations.geometry.gradcam import GradCam
 from holdfast.evaluations.geometry.space import Geometry
+from holdfast.evaluations.probed.accuracy import ProbeAccuracy
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.request import attack_fields
 from holdfast.execution.store import key_of
-from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces
+from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
@@ -74,6 +75,25 @@ def small(kind: type[Evaluation]) -> Evaluation:
     return replace(kind(), **{name: value for name, value in SMALL.items() if name in kind.__dataclass_fields__})
 
 
+def measure(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run | None = None) -> Result:
+    """Measure with a bank where there is a use for one."""
+    return evaluation(encoder, images, run, bank() if with_bank(evaluation) else None)
+
+
+def bank() -> Images:
+    """More digits, those from 1300 on."""
+    from sklearn.datasets import load_digits
+
+    plain = unlabelled(40, 1300)
+    return Images(plain.pixels(range(40)), plain.ids, torch.tensor(load_digits().target[1300:1340] % 2), "a bank")
+
+
+def asked(evaluation: Evaluation, images: Images, run: Run) -> Population:
+    """The population to measure, with a bank where there is a use for one."""
+    held = Population(builtin(), bank(), run) if with_bank(evaluation) else None
+    return Population(builtin(), images, run, bank=held)
+
+
 EVALUATIONS = [small(kind) for kind in evaluations().values()]
 every = pytest.mark.parametrize("evaluation", EVALUATIONS, ids=lambda evaluation: evaluation.name)
 
@@ -101,8 +121,8 @@ def same(left: Result, right: Result, tolerance: float = 1e-4) -> bool:
 @every
 def test_results_ignore_order(evaluation: Evaluation) -> None:
     images = digits(COUNT)
-    forward = evaluation(builtin(), images, Run(precision="float64"))
-    flipped = evaluation(builtin(), images[list(range(COUNT))[::-1]], Run(precision="float64"))
+    forward = measure(evaluation, builtin(), images, Run(precision="float64"))
+    flipped = measure(evaluation, builtin(), images[list(range(COUNT))[::-1]], Run(precision="float64"))
     assert same(forward, flipped)
     if forward.findings.ids:  # else it looked at no image
         assert forward.findings.ids != flipped.findings.ids, "vacuous: nothing was reversed"
@@ -116,7 +136,9 @@ def ends(result: Result) -> dict[tuple[str, str], tuple[float, float]]:
 @every
 def test_intervals_ignore_order(evaluation: Evaluation) -> None:
     images, turned = digits(COUNT), [(5 * row) % COUNT for row in range(COUNT)]
-    forward, shuffled = (evaluation(builtin(), of, Run(precision="float64")) for of in (images, images[turned]))
+    forward, shuffled = (
+        measure(evaluation, builtin(), of, Run(precision="float64")) for of in (images, images[turned])
+    )
     found, again = ends(forward), ends(shuffled)
     assert found.keys() == again.keys()
     for where, interval in found.items():
@@ -126,21 +148,21 @@ def test_intervals_ignore_order(evaluation: Evaluation) -> None:
 @every
 def test_results_depend_on_the_images_and_the_encoder(evaluation: Evaluation) -> None:
     """The laws of this file are awake: something does change the numbers."""
-    here = evaluation(builtin(), digits(COUNT), Run(precision="float64"))
-    elsewhere = evaluation(builtin("digits-random"), digits(COUNT), Run(precision="float64"))
+    here = measure(evaluation, builtin(), digits(COUNT), Run(precision="float64"))
+    elsewhere = measure(evaluation, builtin("digits-random"), digits(COUNT), Run(precision="float64"))
     assert not same(here, elsewhere)
 
 
 @every
 def test_results_ignore_batch_size(evaluation: Evaluation) -> None:
-    whole = evaluation(builtin(), digits(COUNT), Run(precision="float64", batch_size=64))
+    whole = measure(evaluation, builtin(), digits(COUNT), Run(precision="float64", batch_size=64))
     for size in (1, 5):
-        assert same(whole, evaluation(builtin(), digits(COUNT), Run(precision="float64", batch_size=size)))
+        assert same(whole, measure(evaluation, builtin(), digits(COUNT), Run(precision="float64", batch_size=size)))
 
 
 @every
 def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
-    population = Population(builtin(), digits(COUNT), Run(precision="float64"))
+    population = asked(evaluation, digits(COUNT), Run(precision="float64"))
     observation = evaluation.observation()
     rows = observation.rows(population)
     whole = observation.observe(population, rows)
@@ -152,9 +174,10 @@ def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
 
 @every
 def test_seed_decides(evaluation: Evaluation) -> None:
-    if isinstance(evaluation, (Spectral, Geometry, Alignment, GradCam)):  # exact where it looks at all images
+    # Exact where they look at all images.
+    if isinstance(evaluation, (Spectral, Geometry, Alignment, GradCam, ProbeAccuracy)):
         evaluation = replace(evaluation, samples=COUNT - 2)
-    first, again, reseeded = (evaluation(builtin(), digits(COUNT), Run(seed=seed)) for seed in (0, 0, 1))
+    first, again, reseeded = (measure(evaluation, builtin(), digits(COUNT), Run(seed=seed)) for seed in (0, 0, 1))
     assert first.model_dump_json() == again.model_dump_json()
     assert (first.settings["seed"], reseeded.settings["seed"]) == (0, 1)
     assert not same(first, reseeded), "vacuous: the seed changes nothing"
@@ -162,7 +185,7 @@ def test_seed_decides(evaluation: Evaluation) -> None:
 
 @every
 def test_result_survives_storage(evaluation: Evaluation) -> None:
-    result = evaluation(builtin(), digits(COUNT))
+    result = measure(evaluation, builtin(), digits(COUNT))
     text = result.model_dump_json()
     assert "NaN" not in text
     back = Result.model_validate_json(text)
@@ -175,7 +198,7 @@ def test_numbers_are_dressed(evaluation: Evaluation) -> None:
 
     Every estimate has an interval that holds it, or its method says that there is none.
     """
-    result = evaluation(builtin(), digits(COUNT))
+    result = measure(evaluation, builtin(), digits(COUNT))
     assert result.estimates
     for estimate in result.estimates:
         assert estimate.method
@@ -220,7 +243,7 @@ def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
     """Else stored numbers made without labels, or with others, would be taken for those with them."""
     plain = digits(COUNT)
     images = Watched(plain.pixels(range(COUNT)), plain.ids, plain.labels)
-    population = Population(builtin(), images, Run(precision="float64"))
+    population = asked(evaluation, images, Run(precision="float64"))
     observation = evaluation.observation()
     rows, seen = observation.rows(population), []
     for part in parts(observation):
@@ -240,15 +263,15 @@ def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
 @every
 def test_what_is_learned_is_named(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a run would learn it in every worker, and keep it nowhere."""
-    asked, learned = set[Fit[Any]](), Population.learned
+    named, learned = set[Fit[Any]](), Population.learned
 
     def noted(population: Population, fit: Fit[Any]) -> Any:
-        asked.add(fit)
+        named.add(fit)
         return learned(population, fit)
 
     monkeypatch.setattr(Population, "learned", noted)
-    evaluation(builtin(), digits(COUNT), Run(precision="float64"))
-    assert asked == set(learning(evaluation))
+    measure(evaluation, builtin(), digits(COUNT), Run(precision="float64"))
+    assert named == set(learning(evaluation))
     asking: tuple[Evaluation | Observation, ...] = (evaluation, *parts(evaluation.observation()))
     for what in asking:
         assert what.uses_labels or not any(fit.uses_labels for fit in what.fits())
@@ -300,6 +323,6 @@ def test_a_black_box_is_measured_by_all_that_need_no_gradients(evaluation: Evalu
     chosen = replace(evaluation, **{name: blind[name] for name in attack_fields(type(evaluation)) if name in blind})
     if evaluation.needs_gradients:
         with pytest.raises(HoldfastError, match=r"gradient|traced"):
-            chosen(encoder, digits(COUNT))
+            measure(chosen, encoder, digits(COUNT))
     else:
-        assert chosen(encoder, digits(COUNT)).estimates
+        assert measure(chosen, encoder, digits(COUNT)).estimates

@@ -18,14 +18,14 @@ PARAMETERS = {
     "low-pass": "5",
     "high-pass": "5",
 }
-"""Settings for what is no family with rungs."""
+"""Settings for what is no family with rungs; of common corruptions, severity 5."""
 IDS = ["a", "b", "c"]
 
 
 def severe(name: str) -> Transform:
     """Return a transform of this name that certainly changes something."""
     ladder = transforms()[name].ladder()
-    return ladder[-1] if ladder else Transform.read(f"{name}:{PARAMETERS[name]}")
+    return ladder[-1] if ladder else Transform.read(f"{name}:{PARAMETERS.get(name, '5')}")
 
 
 def photographs(channels: int, side: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -45,6 +45,7 @@ def test_the_catalogue_holds_what_is_promised():
     nine = {"jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise", "resize", "rotation", "crop"}
     assert nine == set(FAMILIES)
     assert {"gamma", "global-shuffle", "local-shuffle", "low-pass", "high-pass"} <= set(EVERY)
+    assert len([name for name in EVERY if name.endswith("-c")]) == 15 + 4
 
 
 @pytest.mark.parametrize("name", EVERY)

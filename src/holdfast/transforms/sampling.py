@@ -43,3 +43,25 @@ def mapped(pixels: ImagePixels, matrix: tuple[float, float, float, float]) -> Im
     a, b, c, d = matrix
     at = a * rows + b * columns + (height - 1) / 2, c * rows + d * columns + (width - 1) / 2
     return sampled(pixels, at[0][None], at[1][None], beyond="zeros")
+
+
+def symmetric(places: Tensor, size: int) -> Tensor:
+    """Return fractional places in a row of ``size`` pixels, reflected at the outer edges of the first and the last.
+
+    Example:
+        >>> symmetric(torch.tensor([-1.25, 1.0, 4.5]), 4).tolist()
+        [0.25, 1.0, 2.5]
+    """
+    within = (places + 0.5) % (2 * size)
+    return torch.where(within < size, within, 2 * size - within) - 0.5
+
+
+def mirrored(places: Tensor, size: int) -> Tensor:
+    """Return fractional places in a row of ``size`` pixels, reflected at the centres of the first and the last.
+
+    Example:
+        >>> mirrored(torch.tensor([-1.25, 1.0, 3.25, 4.5]), 4).tolist()
+        [1.25, 1.0, 2.75, 1.5]
+    """
+    within = places % (2 * max(size - 1, 1))
+    return torch.where(within <= size - 1, within, 2 * (size - 1) - within)

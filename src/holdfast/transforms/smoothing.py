@@ -11,6 +11,7 @@ from functools import cache
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from holdfast.transforms.base import ImagePixels
 
@@ -60,3 +61,13 @@ def smoothed(pixels: ImagePixels, kernel: tuple[float, ...], border: str = "edge
         return pixels
     down, across = (smoothing_matrix(size, kernel, border).to(pixels) for size in pixels.shape[-2:])
     return down @ pixels @ across.T
+
+
+def window(pixels: ImagePixels, kernel: Float[Tensor, "side side"], border: str = "mirror") -> ImagePixels:
+    """Return images correlated with a small square ``kernel`` that need not be a product of two rows."""
+    reach = len(kernel) // 2
+    rows, columns = (
+        folded(torch.arange(-reach, side + reach, device=pixels.device), side, border) for side in pixels.shape[-2:]
+    )
+    framed = pixels[:, :, rows][..., columns].flatten(0, 1)[:, None]
+    return functional.conv2d(framed, kernel[None, None].to(pixels)).reshape(pixels.shape)

@@ -37,12 +37,15 @@ class Case:
     divergence: Divergence
     aim: str = ""
     """What the attack goes for, where it is not the case's usual objective."""
+    probe: str = ""
+    """The probe that judges, where one does."""
 
     @property
     def conditions(self) -> Conditions:
         """How series and estimates name it."""
         attack = f"{label(self.attack)} at {self.aim}" if self.aim else label(self.attack)
-        return {"ball": str(self.ball), "attack": attack, "divergence": str(self.divergence)}
+        own = {"ball": str(self.ball), "attack": attack, "divergence": str(self.divergence)}
+        return own | ({"probe": self.probe} if self.probe else {})
 
 
 def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:

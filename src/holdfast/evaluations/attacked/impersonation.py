@@ -4,13 +4,17 @@
 0 is a perfect impersonation. Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076, section 5.1 (the authors'
 program divides by the distance after the random start instead). Beside it, without labels, the share of attacked images
 whose nearest clean image is the target.
+
+With a labelled bank, the paper's success rate as well: of pairs of two classes that a probe both gets right, how often it
+takes one attacked image for the other's class, both ways averaged. The attack knows neither labels nor probe, and the ball
+stays around the clean image (the authors' program centres it anew at every reporting step).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 
@@ -18,16 +22,23 @@ from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
 from holdfast.core.counting import closer_counts
 from holdfast.core.divergences import Divergence
+from holdfast.core.errors import HoldfastError
+from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Claim, Findings, Picture, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Targeted, cases, shown_case
 from holdfast.evaluations.attacked.pictures import extremes
 from holdfast.evaluations.attacked.series import radius_curves, series_of
+from holdfast.probes.base import FittedProbe, Probe, class_names
+from holdfast.probes.linear import Linear
 from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import population_warnings
+
+UNCOUNTED = "both images are of one class, or the probe gets one of them wrong"
 
 
 @final
@@ -39,8 +50,11 @@ class Impersonation(Evaluation):
     attacks: tuple[Attack, ...] = ATTACKS
     divergences: tuple[Divergence, ...] = DIVERGENCES
     pairs: int = 1024
+    probe: Probe = Linear()
     name = "impersonation"
     version = 3
+    uses_labels = True
+    uses_bank = True
     title = "Impersonation"
     meaning = (
         "The relative quantile is the distance to a target image that is left after the attack, as a share of the clean "
@@ -48,6 +62,9 @@ class Impersonation(Evaluation):
         "the share of attacked images whose nearest clean image is now the target; a stronger attack may get further."
     )
     headline = ("relative_quantile", "impersonation_rate")
+
+    def fits(self) -> tuple[Fit[Any], ...]:
+        return (*super().fits(), self.probe)
 
     def observation(self) -> Joint:
         return Joint(tuple(self._attack(case) for case in self._cases()))
@@ -71,14 +88,16 @@ class Impersonation(Evaluation):
             successes.append(
                 series_of("impersonated", case, found, "yes or no", Claim.LOWER, "rate under the best attack")
             )
+        fooled, said = self._fooled(population, rows, observed)
         estimates = [summarise(series, "median", "higher") for series in quantiles]
         rates = [summarise(series, "share", "lower", "impersonation_rate") for series in successes]
+        rates += [summarise(series, "mean", "lower", "impersonation_success_rate") for series in fooled]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
-            series=(*quantiles, *successes),
+            series=(*quantiles, *successes, *fooled),
             estimates=(*estimates, *rates),
             curves=radius_curves(estimates, self._cases()),
-            warnings=population_warnings(population, self.divergences),
+            warnings=(*population_warnings(population, self.divergences), *said),
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
@@ -89,10 +108,82 @@ class Impersonation(Evaluation):
             pixels = self._attack(case).pixels(population, shown, targets)
             return {"attacked": pixels, "target": population.pixels(targets)}
 
-        return extremes(population, rows, findings, "relative_quantile", case, attack)
+        shown = extremes(population, rows, findings, "relative_quantile", case, attack)
+        return (*shown, *self._sheet(population, rows, findings, case))
+
+    def _fooled(
+        self, population: Population, rows: Sequence[int], observed: Observed
+    ) -> tuple[list[Series], tuple[str, ...]]:
+        """Return for each pair the share of its two ways in which the probe is fooled, and what to say of the probe."""
+        try:
+            probe = self._probe(population)
+        except HoldfastError as error:
+            return [], (f"How a probe sees the attacks is not known: {error}",)
+        if probe is None:
+            return [], ()
+        partners = population.partners[list(rows)].tolist()
+        own, other = population.labels[list(rows)], population.labels[partners]
+        known = [probe.ranks(population.codes[at], of) == 0 for at, of in ((list(rows), own), (partners, other))]
+        counted, found = known[0] & known[1] & (own != other), []
+        for k, case in enumerate(self._cases()):
+            ways = [(f"{k}.ahead", other), (f"{k}.back", own)]
+            fooled = [probe.ranks(observed[name].to(own.device), target) == 0 for name, target in ways]
+            share = (fooled[0].double() + fooled[1].double()) / 2
+            found.append(
+                series_of(
+                    "impersonation_success",
+                    Case(case.ball, case.attack, case.divergence, probe=str(self.probe)),
+                    share.masked_fill(~counted, torch.nan),
+                    "share of both ways",
+                    Claim.LOWER,
+                    "rate under the best attack",
+                    UNCOUNTED,
+                )
+            )
+        return found, ((probe.caution,) if probe.caution else ())
+
+    def _probe(self, population: Population) -> FittedProbe | None:
+        """Return the probe, if there are labels to learn it from and to ask it about, and it scores the codes measured."""
+        bank = population.bank_images
+        if bank is None or bank.labels is None or population.images.labels is None:
+            return None
+        probe = population.learned(self.probe)
+        if probe.encoder is not population.encoder:
+            raise HoldfastError(
+                f"{self.probe} has an encoder of its own; use one that scores the codes, such as linear"
+            )
+        return probe
+
+    def _sheet(
+        self, population: Population, rows: Sequence[int], findings: Findings, case: Case
+    ) -> tuple[Picture, ...]:
+        """Return attacked images that the probe takes for the class of their target."""
+        values = next((s.values for s in findings.series if _shows(s, case)), ())
+        chosen = [rows[place] for place, value in enumerate(values) if value > 0][:SHOWN]
+        if not chosen or len(population.encoder.domain.shape) != 3:
+            return ()
+        probe, found = population.learned(self.probe), []
+        targets = population.partners[chosen].tolist()
+        ways = [(here, there) for pair in zip(chosen, targets, strict=True) for here, there in (pair, pair[::-1])]
+        sources, aims = [here for here, _ in ways], [there for _, there in ways]
+        moved = self._attack(case).pixels(population, sources, aims)
+        taken = probe.classes[probe.scores(population.encode(moved)).argmax(1)]
+        clean, target = population.pixels(sources), population.pixels(aims)
+        names = [class_names(population, labels) for labels in (population.labels[sources], taken)]
+        for k in (taken == population.labels[aims]).nonzero()[:, 0].tolist():
+            was, now = names[0][k], names[1][k]
+            caption = f"{population.images.ids[sources[k]]}: {was}, taken for {now} by {self.probe} ({case.ball})"
+            parts = {"clean": clean[k], "attacked": moved[k], "target": target[k]}
+            found.append(row(caption, parts, population.encoder.domain))
+        return tuple(picture for picture in found if picture is not None)
 
     def _attack(self, case: Case) -> Targeted:
         return Targeted(case.ball, case.attack, case.divergence, self.pairs)
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
+
+
+def _shows(series: Series, case: Case) -> bool:
+    """Return whether ``series`` says how the probe sees ``case``."""
+    return series.quantity == "impersonation_success" and case.conditions.items() <= series.conditions.items()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.noise import Noise
 from holdfast.core.run import Observed
 from holdfast.evaluations.certified.pairs import Pairs
+from holdfast.probes.linear import logistic_regression
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 
@@ -51,7 +51,7 @@ class Classifier:
 @final
 @dataclass(frozen=True)
 class LinearHead(Fit[Classifier | None]):
-    """A head on the clean codes of all but the ``held_out`` first images, by logistic regression.
+    """A head by logistic regression on the clean codes of a labelled bank, else of all but the ``held_out`` first images.
 
     None without labels, or where the images left show fewer than two classes.
     """
@@ -60,27 +60,25 @@ class LinearHead(Fit[Classifier | None]):
     name = "linear-head"
     version = 1
     uses_labels = True
+    uses_bank = True
 
     def learn(self, population: Population) -> Observed:
-        labels = population.images.labels
-        rows = population.shuffled[self.held_out : self.held_out + TRAINING].tolist()
+        learned, rows = _teaching(population, self.held_out)
+        labels = learned.images.labels
         if labels is None or len(set(torch.as_tensor(labels)[rows].tolist())) < 2:
             return {}
-        from sklearn.linear_model import LogisticRegression
-
-        codes = population.codes[rows].double().cpu()
-        centre, spread = codes.mean(0), codes.std(0).clamp_min(1e-9)
-        fit = LogisticRegression(tol=1e-9, max_iter=5000).fit(
-            ((codes - centre) / spread).numpy(), np.asarray(torch.as_tensor(labels)[rows])
-        )
-        weight, bias = torch.tensor(fit.coef_) / spread, torch.tensor(fit.intercept_)
-        bias = bias - weight @ centre
-        if len(weight) == 1:  # two classes share one row
-            weight, bias = torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
-        return {"weight": weight, "bias": bias, "classes": torch.tensor(fit.classes_)}
+        return logistic_regression(learned.codes[rows], torch.as_tensor(labels)[rows], tolerance=1e-9)
 
     def restore(self, population: Population, learned: Observed) -> Classifier | None:
         return classifier(population.double, **learned, device=population.run.device) if learned else None
+
+
+def _teaching(population: Population, held_out: int) -> tuple[Population, list[int]]:
+    """Return from whose images a head is learned, and which: those of a labelled bank, or those that are not measured."""
+    bank = population.bank_images
+    if bank is not None and bank.labels is not None:
+        return population.bank, list(range(len(bank)))
+    return population, population.shuffled[held_out : held_out + TRAINING].tolist()
 
 
 def classifier(

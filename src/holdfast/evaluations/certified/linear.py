@@ -64,6 +64,7 @@ class Linear(Observation):
     name = "linear"
     version = 4
     uses_labels = True
+    uses_bank = True
 
     def fits(self) -> tuple[LinearHead]:
         return (LinearHead(self.certification.anchors),)
@@ -170,6 +171,7 @@ class LinearRadius(Evaluation):
     version = 3
     needs_gradients = True
     uses_labels = True
+    uses_bank = True
     title = "Linear radius, with labels"
     meaning = (
         "A linear classifier is trained on the clean representations of labelled images. The certified radius is a size of "

@@ -1,0 +1,120 @@
+"""What every probe is: settings that learn from a labelled bank, and what they learn: a score of each class.
+
+A probe is a ``Fit``: ``population.learned(probe)`` learns it once, keeps it under a key and gives a ``FittedProbe``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from inspect import isabstract, isclass
+from pkgutil import iter_modules
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.settings import Spelled, read
+from holdfast.protocol.fits import Fit
+from holdfast.protocol.population import Population, represent
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedProbe:
+    """A probe that has learned: it scores codes of ``encoder``, one column for each of ``classes``."""
+
+    encoder: Encoder
+    """Whose codes it scores: the one that is measured, or one made from it (fine-tuned, behind a filter)."""
+    classes: Int[Tensor, "c"]
+    """The label that each column means, ascending."""
+    caution: str = ""
+    """What a reader must know of it, as one sentence; empty if nothing."""
+
+    @abstractmethod
+    def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
+        """Return the score of each class; the highest is the answer."""
+
+    @abstractmethod
+    def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
+        """Return smooth scores, those that an attack climbs: the same as ``scores`` where these have useful gradients."""
+
+    def places(self, labels: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+        """Return the column that means each label; -1 for labels that the bank does not show."""
+        same = labels[:, None] == self.classes
+        return torch.where(same.any(1), same.to(torch.int8).argmax(1), -1)
+
+    def ranks(self, codes: Codes, labels: Int[Tensor, "b"]) -> Float[Tensor, "b"]:
+        """Return how many other classes score at least as high as each label: 0 is right, for a tie decides nothing.
+
+        Labels that the bank does not show have rank infinity: no answer is right.
+        """
+        places, scores = self.places(labels), self.scores(codes)
+        own = scores.gather(1, places.clamp_min(0)[:, None])
+        # Not "below", so that codes that are not finite are right about nothing.
+        ranks = (~(scores < own)).sum(1) - 1
+        return ranks.double().masked_fill(places < 0, torch.inf)
+
+    def codes(self, population: Population, rows: Sequence[int]) -> Codes:
+        """Return the clean codes that it scores of the images at ``rows``."""
+        if self.encoder is population.encoder:
+            return population.codes[list(rows)]
+        return represent(self.encoder, population.images, rows, population.run)
+
+
+@dataclass(frozen=True)
+class Probe(Fit[FittedProbe], Spelled):
+    """A way to learn classes from the codes of a labelled bank. Its fields are its settings."""
+
+    uses_labels: ClassVar[bool] = True
+    uses_bank: ClassVar[bool] = True
+
+    @classmethod
+    def read(cls, text: str) -> Probe:
+        """Return the probe that ``text`` spells.
+
+        Example:
+            >>> str(Probe.read("knn:k=20"))
+            'knn:k=20'
+        """
+        return read(text, probes(), "probe")
+
+
+def taught(bank: Population) -> Int[Tensor, "n"]:
+    """Return the labels of ``bank``.
+
+    Raises:
+        HoldfastError: it has none, or all of them are the same.
+    """
+    labels = bank.labels
+    if bool((labels == labels[0]).all()):
+        (name,) = class_names(bank, labels[:1])
+        raise HoldfastError(
+            f"all {len(labels)} images of the bank {bank.images.name} show one class ({name}), and a probe learns to tell "
+            "classes apart; add images of others"
+        )
+    return labels
+
+
+def class_names(population: Population, labels: Int[Tensor, "c"]) -> list[str]:
+    """Return what classes are called: by their names if the images have them, else by their numbers."""
+    names = population.images.classes
+    return [names[label] if 0 <= label < len(names) else str(label) for label in labels.tolist()]
+
+
+@cache
+def probes() -> dict[str, type[Probe]]:
+    """Return every probe by name: each module of this folder is looked through."""
+    import holdfast.probes as home
+
+    found: dict[str, type[Probe]] = {}
+    for module in iter_modules(home.__path__):
+        for kind in vars(import_module(f"{home.__name__}.{module.name}")).values():
+            if isclass(kind) and issubclass(kind, Probe) and "name" in vars(kind) and not isabstract(kind):
+                found[kind.name] = kind
+    return dict(sorted(found.items()))

@@ -1,0 +1,87 @@
+"""Fine-tuning: a linear head and a copy of the encoder learn together.
+
+Ten epochs with a learning rate that falls to zero along a cosine: ``sgd`` (rate 0.002, momentum 0.9) or ``adamw`` (0.001).
+The encoder that is measured stays as it is; attacks on this probe go through the copy.
+
+Departures: the head begins at the linear probe, so that a random one does not spoil the features first (Kumar et al. 2022,
+https://arxiv.org/abs/2202.10054); and layers with two modes stay in the one in which the encoder is measured.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.run import Observed
+from holdfast.probes.base import Probe, taught
+from holdfast.probes.linear import LinearScores, batches, linear_scores, logistic_regression
+from holdfast.protocol.population import Population
+
+OPTIMISERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
+    "sgd": lambda weights: torch.optim.SGD(weights, lr=2e-3, momentum=0.9),
+    "adamw": lambda weights: torch.optim.AdamW(weights, lr=1e-3),
+}
+BATCH = 64
+ENCODER = "encoder."
+"""How the names of the copy's weights begin among what is learned."""
+
+
+@final
+@dataclass(frozen=True)
+class FineTuned(Probe):
+    """A linear head with an encoder tuned to the classes of the bank."""
+
+    optimiser: str = "sgd"
+    epochs: int = 10
+    name = "fine-tune"
+    version = 1
+
+    def __post_init__(self) -> None:
+        if self.optimiser not in OPTIMISERS:
+            raise HoldfastError(
+                f"fine-tune: unknown optimiser {self.optimiser!r}; {nearest(self.optimiser, list(OPTIMISERS))}"
+            )
+        if self.epochs < 1:
+            raise HoldfastError(f"fine-tune: epochs must be at least 1, got {self.epochs}")
+
+    def learn(self, population: Population) -> Observed:
+        bank, labels = population.bank, taught(population.bank)
+        plain = logistic_regression(bank.codes, labels)
+        places = torch.searchsorted(plain["classes"].to(labels.device), labels)
+        module = copy.deepcopy(bank.encoder.module).requires_grad_(True)
+        head = nn.Linear(bank.codes.shape[1], len(plain["classes"]), dtype=bank.codes.dtype, device=bank.codes.device)
+        head.load_state_dict({name: plain[name] for name in ("weight", "bias")})
+        optimiser = OPTIMISERS[self.optimiser]([*module.parameters(), *head.parameters()])
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.epochs)
+        order = bank.run.noise(bank.images.ids).fork(self.name)
+        for epoch in range(self.epochs):
+            for batch in batches(order, epoch, BATCH):
+                optimiser.zero_grad()
+                codes = module(bank.pixels(batch.tolist()))
+                if not codes.requires_grad:
+                    raise HoldfastError(
+                        f"{bank.encoder.name} has no weights that gradients reach, so there is nothing to tune; leave "
+                        f"{self} out"
+                    )
+                nn.functional.cross_entropy(head(codes.to(bank.codes.dtype)), places[batch]).backward()
+                optimiser.step()
+            schedule.step()
+        tuned = {f"{ENCODER}{name}": value.detach().clone() for name, value in module.state_dict().items()}
+        own = {"weight": head.weight.data.double(), "bias": head.bias.data.double(), "classes": plain["classes"]}
+        return tuned | own
+
+    def restore(self, population: Population, learned: Observed) -> LinearScores:
+        encoder = population.encoder
+        module = copy.deepcopy(encoder.module)
+        module.load_state_dict(
+            {name.removeprefix(ENCODER): value for name, value in learned.items() if name.startswith(ENCODER)}
+        )
+        tuned = Encoder(module, f"{encoder.name}, {self}", encoder.domain)
+        return linear_scores(tuned, learned, population.run.device)

@@ -1,0 +1,136 @@
+"""The linear probe: multinomial logistic regression on codes.
+
+    minimise over A, b:   sum over the bank of  -log softmax(A s + b)_y  +  |A|^2 / 2,     s = (f - mean) / deviation
+
+with the features standardised on the bank and a deterministic solver, L-BFGS. The recipes of the literature descend by
+gradient steps instead, on the codes as they are and without a penalty: ``rvcl`` (Wang and Liu 2022,
+https://proceedings.mlr.press/v162/wang22q.html) and ``moco`` (He et al. 2020, https://arxiv.org/abs/1911.05722).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.noise import Noise
+from holdfast.core.run import Observed
+from holdfast.probes.base import FittedProbe, Probe, taught
+from holdfast.protocol.population import Population
+
+TOLERANCE = 1e-6
+"""The largest entry of the mean loss's gradient at which the solver stops."""
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LinearScores(FittedProbe):
+    """The logits ``A f + b``, in float64."""
+
+    weight: Float[Tensor, "c d"]
+    bias: Float[Tensor, "c"]
+
+    def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
+        return codes.double() @ self.weight.T + self.bias
+
+    def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
+        return self.scores(codes)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A published schedule: the learning rate is divided by ten where each of ``drops`` epochs are done."""
+
+    optimiser: Callable[[list[Tensor]], torch.optim.Optimizer]
+    drops: tuple[int, ...]
+    epochs: int
+    batch: int = 256
+
+
+RECIPES = {
+    "rvcl": Recipe(lambda weights: torch.optim.Adam(weights, lr=1e-3), (50,), 100),
+    "moco": Recipe(lambda weights: torch.optim.SGD(weights, lr=30.0, momentum=0.9), (15, 20), 25),
+}
+
+
+@final
+@dataclass(frozen=True)
+class Linear(Probe):
+    """A linear head; ``recipe`` is ``lbfgs`` (to convergence), ``rvcl`` or ``moco`` (as published)."""
+
+    recipe: str = "lbfgs"
+    name = "linear"
+    version = 1
+
+    def __post_init__(self) -> None:
+        if self.recipe not in ("lbfgs", *RECIPES):
+            raise HoldfastError(f"linear: unknown recipe {self.recipe!r}; {nearest(self.recipe, ['lbfgs', *RECIPES])}")
+
+    def learn(self, population: Population) -> Observed:
+        bank = population.bank
+        labels = taught(bank)
+        if self.recipe == "lbfgs":
+            return logistic_regression(bank.codes, labels)
+        noise = bank.run.noise(bank.images.ids).fork(self.name)
+        return descended(bank.codes, labels, RECIPES[self.recipe], noise)
+
+    def restore(self, population: Population, learned: Observed) -> LinearScores:
+        return linear_scores(population.encoder, learned, population.run.device)
+
+
+def linear_scores(encoder: Encoder, learned: Observed, device: str) -> LinearScores:
+    """Return the head that was ``learned`` for codes of ``encoder``."""
+    named = {name: learned[name].to(device) for name in ("classes", "weight", "bias")}
+    return LinearScores(encoder=encoder, **named)
+
+
+def logistic_regression(
+    codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], tolerance: float = TOLERANCE
+) -> Observed:
+    """Return the ``weight``, ``bias`` and ``classes`` of multinomial logistic regression on standardised codes.
+
+    Example:
+        >>> learned = logistic_regression(torch.tensor([[0.0], [1.0], [4.0], [5.0]]), torch.tensor([3, 3, 8, 8]))
+        >>> learned["classes"].tolist(), float(-learned["bias"][1] / learned["weight"][1, 0])
+        ([3, 8], 2.5...)
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    codes = codes.double().cpu()
+    centre, spread = codes.mean(0), codes.std(0).clamp_min(1e-9)
+    fit = LogisticRegression(tol=tolerance, max_iter=5000).fit(
+        ((codes - centre) / spread).numpy(), labels.cpu().numpy()
+    )
+    weight, bias = torch.tensor(fit.coef_) / spread, torch.tensor(fit.intercept_)
+    bias = bias - weight @ centre
+    if len(weight) == 1:  # two classes share one row
+        weight, bias = torch.cat([-weight, weight]) / 2, torch.cat([-bias, bias]) / 2
+    return {"weight": weight, "bias": bias, "classes": torch.tensor(fit.classes_)}
+
+
+def descended(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], recipe: Recipe, noise: Noise) -> Observed:
+    """Return the head that ``recipe`` leads to from zero; ``noise``, one stream per code, decides the batches."""
+    classes, places = labels.unique(return_inverse=True)
+    head = nn.Linear(codes.shape[1], len(classes), dtype=codes.dtype, device=codes.device)
+    for weight in head.parameters():
+        nn.init.zeros_(weight)  # the problem is convex: no start is better, and this one needs no draw
+    optimiser = recipe.optimiser([*head.parameters()])
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, [*recipe.drops], gamma=0.1)
+    for epoch in range(recipe.epochs):
+        for batch in batches(noise, epoch, recipe.batch):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(head(codes[batch]), places[batch]).backward()
+            optimiser.step()
+        schedule.step()
+    return {"weight": head.weight.data.double(), "bias": head.bias.data.double(), "classes": classes}
+
+
+def batches(noise: Noise, epoch: int, size: int) -> tuple[Int[Tensor, "b"], ...]:
+    """Return the samples of each batch of an epoch: an order that their streams alone decide, whatever their order is."""
+    return noise.fork("order", epoch).uniform((1,), torch.float64)[:, 0].argsort().split(size)

@@ -1,0 +1,116 @@
+"""The weighted nearest-neighbour probe: the images of the bank most alike vote for their classes.
+
+    score_c(x) = sum over the k images i of the bank with the largest cos_i, those with label c, of exp(cos_i / T)
+
+Wu et al. 2018, https://arxiv.org/abs/1805.01978, section 3.4, with its k = 200 and, as everywhere since, T = 0.1. It
+learns nothing, and finds the neighbours exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
+from holdfast.core.run import Observed
+from holdfast.probes.base import FittedProbe, Probe, taught
+from holdfast.protocol.population import Population
+
+BLOCK = 2**24
+"""Entries of the products that are held at a time."""
+WIDTH = 32
+"""Products of which the largest decides whether the others are looked at."""
+
+
+@final
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Neighbours(FittedProbe):
+    """The bank, searched."""
+
+    bank: Float[Tensor, "n d"]
+    """Unit codes."""
+    columns: Int[Tensor, "n"]
+    """The class of each image of the bank, as a column of the scores."""
+    k: int
+    temperature: float
+
+    def scores(self, codes: Codes) -> Float[Tensor, "b c"]:
+        size = max(1, BLOCK // len(self.bank))
+        return torch.cat([self._votes(block) for block in unit(codes.to(self.bank.dtype)).split(size)])
+
+    def _votes(self, units: Codes) -> Float[Tensor, "b c"]:
+        cosines, found = largest(units @ self.bank.T, self.k)
+        votes = torch.zeros(len(units), len(self.classes), dtype=units.dtype, device=units.device)
+        return votes.scatter_add(1, self.columns[found], (cosines / self.temperature).exp())
+
+    def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
+        """Return the logarithm of what all of the bank votes: among k alone, most classes have neither vote nor slope."""
+        weights = (unit(codes.to(self.bank.dtype)) @ self.bank.T / self.temperature).exp()
+        votes = torch.zeros(len(codes), len(self.classes), dtype=weights.dtype, device=weights.device)
+        return votes.index_add(1, self.columns, weights).log()
+
+
+@final
+@dataclass(frozen=True)
+class Knn(Probe):
+    """The ``k`` nearest images of the bank under cosine vote, the nearer the more."""
+
+    k: int = 200
+    temperature: float = 0.1
+    name = "knn"
+    version = 1
+
+    def __post_init__(self) -> None:
+        if self.k < 1 or not self.temperature > 0:
+            raise HoldfastError(
+                f"knn: k and temperature must be greater than 0, got k={self.k} and temperature={self.temperature}"
+            )
+
+    def learn(self, population: Population) -> Observed:
+        return {"classes": taught(population.bank).unique()}
+
+    def restore(self, population: Population, learned: Observed) -> Neighbours:
+        bank = population.bank
+        classes, count = learned["classes"].to(bank.run.device), len(bank.images)
+        few = f"{self} asks {self.k} neighbours, and the bank has {count} images: all of them vote"
+        return Neighbours(
+            encoder=population.encoder,
+            classes=classes,
+            caution=few if self.k > count else "",
+            bank=unit(bank.codes),
+            columns=torch.searchsorted(classes, bank.labels),
+            k=min(self.k, count),
+            temperature=self.temperature,
+        )
+
+
+def unit(codes: Codes) -> Codes:
+    """Return codes on the unit sphere; a zero code, which has no direction, stays zero: all of the bank is as far."""
+    # Scaled by their largest entry first, so that squares neither overflow nor vanish.
+    tiny = torch.finfo(codes.dtype).tiny
+    scaled = codes / codes.detach().abs().amax(-1, keepdim=True).clamp_min(tiny)
+    return scaled / torch.linalg.vector_norm(scaled, dim=-1, keepdim=True).clamp_min(tiny)
+
+
+def largest(products: Float[Tensor, "b n"], k: int) -> tuple[Float[Tensor, "b k"], Int[Tensor, "b k"]]:
+    """Return the ``k`` largest of each row and where they stand, in no particular order.
+
+    They stand in the k groups of entries whose own largest is largest, so the other groups need not be searched: sorting
+    whole rows takes longer than the products themselves.
+    """
+    groups = products.shape[1] // WIDTH
+    if groups <= 2 * k:
+        found = products.topk(k, sorted=False)
+        return found.values, found.indices
+    grouped = products[:, : groups * WIDTH].reshape(-1, WIDTH, groups)
+    chosen = grouped.detach().amax(1).topk(k, sorted=False).indices
+    rest = torch.arange(groups * WIDTH, products.shape[1], device=products.device).expand(len(products), -1)
+    steps = groups * torch.arange(WIDTH, device=products.device)
+    places = torch.cat([(chosen[:, None] + steps[:, None]).flatten(1), rest], 1)
+    found = products.gather(1, places).topk(k, sorted=False)
+    return found.values, places.gather(1, found.indices)

@@ -1,0 +1,50 @@
+"""What all common corruptions have in common: five severities, whose parameters depend on the size of the image.
+
+Hendrycks and Dietterich publish parameters for images of 224 pixels (ImageNet-C) and of 32 (CIFAR-10-C). An image gets
+those of the size that is nearer by ratio: below 85 pixels on its shorter side, sqrt(32 * 224), those of CIFAR-10-C.
+Lengths are in pixels and are not scaled, but where the docstring of a corruption says so.
+
+The published programs round down to 8 bits after each corruption, and some in between. Nothing is rounded here, which
+is half a level brighter on average; what else differs is in each docstring.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, ClassVar
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.transforms.base import ImagePixels, Transform
+
+SMALL, LARGE = 32, 224
+
+
+@dataclass(frozen=True)
+class CommonCorruption(Transform):
+    """A corruption in five severities."""
+
+    severity: int
+
+    at_224: ClassVar[tuple[Any, ...]]
+    at_32: ClassVar[tuple[Any, ...]]
+    """The parameters of each severity, as published."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.severity <= 5:
+            raise HoldfastError(f"the severity of {self.name} must be 1, 2, 3, 4 or 5, got {self.severity}")
+
+    def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
+        published = self.at_32 if small(pixels) else self.at_224
+        return self.corrupt(pixels, noise, published[self.severity - 1])
+
+    @abstractmethod
+    def corrupt(self, pixels: ImagePixels, noise: Noise, c: Any) -> ImagePixels:
+        """Return the images corrupted with the parameters ``c`` of this severity."""
+
+
+def small(pixels: ImagePixels) -> bool:
+    """Return whether these images get the parameters of CIFAR-10-C."""
+    return min(pixels.shape[-2:]) < sqrt(SMALL * LARGE)

@@ -1,0 +1,57 @@
+"""The linear probe: its optimum, published recipes, the same head whatever the order of the bank."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from holdfast.core.errors import HoldfastError
+from holdfast.probes.base import Probe
+from holdfast.probes.linear import Linear, LinearScores
+from tests.probes.known import accuracy, clouds, population
+
+
+def fitted(recipe: str, classes: int = 3) -> tuple[LinearScores, torch.Tensor, torch.Tensor]:
+    asked = population(clouds(60, 1, classes))
+    probe = asked.learned(Linear(recipe))
+    assert isinstance(probe, LinearScores)
+    return probe, asked.bank.codes, asked.bank.labels
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_solver_stops_where_the_penalised_loss_is_flat(classes: int) -> None:
+    probe, codes, labels = fitted("lbfgs", classes)
+    spread = codes.std(0)
+    weight = (probe.weight * spread).requires_grad_()
+    bias = (probe.bias + probe.weight @ codes.mean(0)).requires_grad_()
+    standardised = (codes - codes.mean(0)) / spread
+    # Two classes share one row of weights: half of it each way, whose squares add up to half.
+    penalty = weight.square().sum() * (1 if classes == 2 else 0.5)
+    loss = cross_entropy(standardised @ weight.T + bias, labels - 3, reduction="sum") + penalty
+    for slope in torch.autograd.grad(loss, [weight, bias]):
+        assert slope.abs().max() < 1e-5 * len(codes)
+    assert weight.abs().max() > 0.5, "vacuous"
+
+
+@pytest.mark.parametrize("recipe", ["rvcl", "moco"])
+def test_recipes_descend(recipe: str) -> None:
+    probe, codes, labels = fitted(recipe)
+    assert accuracy(probe.ranks(codes, labels)) > 0.8
+    assert probe.weight.dtype == torch.float64
+    asked = population()
+    assert accuracy(asked.learned(Linear(recipe)).ranks(asked.codes, asked.labels)) > 0.8
+
+
+@pytest.mark.parametrize("recipe", ["lbfgs", "moco"])
+def test_the_order_of_the_bank_changes_nothing(recipe: str) -> None:
+    forward, turned = population(clouds(60, 1)), population(clouds(60, 1)[list(range(60))[::-1]])
+    one, other = (asked.learned(Linear(recipe)).scores(forward.codes) for asked in (forward, turned))
+    assert torch.allclose(one, other, atol=1e-4)
+
+
+def test_probes_survive_a_round_trip_and_refuse_what_is_not_there() -> None:
+    for text in ("linear", "linear:recipe=moco", "knn:k=5,temperature=0.07"):
+        assert str(Probe.read(text)) == text
+    with pytest.raises(HoldfastError, match="unknown recipe 'lfbgs'; did you mean 'lbfgs'"):
+        Linear("lfbgs")
