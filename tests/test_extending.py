@@ -18,6 +18,7 @@ from holdfast.core.run import Run
 from holdfast.execution import catalog
 from holdfast.execution.request import build, planned, request
 from holdfast.objectives.base import AttackContext
+from holdfast.transforms.base import Transform, transformed, transforms
 from tests.pages import DOCS, ROOT
 from tests.samples import builtin, digits
 
@@ -39,9 +40,11 @@ def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setattr(home, "__path__", [*home.__path__, str(tmp_path / package)])
     encoders.sources.cache_clear()
     data.loaders.cache_clear()
+    transforms.cache_clear()
     yield
     encoders.sources.cache_clear()
     data.loaders.cache_clear()
+    transforms.cache_clear()
     for package, name, _ in FILES:
         sys.modules.pop(f"holdfast.{package}.{name}", None)
         vars(import_module(f"holdfast.{package}")).pop(name, None)
@@ -52,6 +55,7 @@ def test_one_file_is_enough(dropped: None, tmp_path: Path, monkeypatch: pytest.M
     assert "neighbours_kept" in found["evaluations"]
     assert "grow" in found["objectives"]
     assert "guess" in found["attacks"]
+    assert "posterise" in found["transforms"]
     assert "linear" in found["encoders"]
     assert "noise" in found["images"]
     assert str(read_attack("guess:tries=3")) == "guess:tries=3"
@@ -87,3 +91,9 @@ def test_the_new_objective_and_attack_do_what_they_say(dropped: None) -> None:
     longer = encoder(attacked).norm(dim=1) / context.codes.norm(dim=1)
     assert longer.min() >= 1
     assert longer.max() > 1.01
+
+
+def test_the_new_transform_does_what_it_says(dropped: None) -> None:
+    few = transformed(digits(4), Transform.read("posterise:4 + jpeg:none"))
+    assert len(few.pixels(range(4)).unique()) == 4
+    assert len(transforms()["posterise"].ladder()) == 6

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from holdfast.execution.api import evaluate as evaluate
     from holdfast.execution.api import load_encoder as load_encoder
     from holdfast.execution.api import load_images as load_images
+    from holdfast.execution.corruption import corrupt as corrupt
     from holdfast.execution.evaluated import EvaluatedRun as EvaluatedRun
     from holdfast.protocol.evaluation import Evaluation as Evaluation
     from holdfast.transforms.base import Transform as Transform
@@ -114,6 +115,7 @@ _HOMES = {
     "certify": "execution.api",
     "check": "execution.api",
     "compare": "execution.api",
+    "corrupt": "execution.corruption",
     "evaluate": "execution.api",
     "load_encoder": "execution.api",
     "load_images": "execution.api",

@@ -6,8 +6,9 @@ import os
 import pickle
 import shutil
 import tracemalloc
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zlib import crc32
 
 import pytest
@@ -19,6 +20,7 @@ from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.data import encoded, load
 from holdfast.data.decode import decode
+from holdfast.data.remembered import Remembered
 from tests.data.conftest import Painter
 
 RGB = Domain((3, 8, 8))
@@ -263,6 +265,48 @@ def test_sources_can_be_sent_to_other_processes(paint: Painter, tmp_path: Path) 
     paint("1.png")
     images = load(str(tmp_path / "images"), RGB)
     assert torch.equal(pickle.loads(pickle.dumps(images.source)).read([0]), images.source.read([0]))
+
+
+def test_unchanged_files_are_not_read_again(paint: Painter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [paint(f"{row}.png") for row in range(3)]
+    for path in paths:
+        os.utime(path, (1e9, 1e9))
+    root, index = str(tmp_path / "images"), tmp_path / "run" / "files.index"
+    first = load(root, RGB, remembered=Remembered.at(index)).fingerprint
+    read: list[str] = []
+
+    def looked(content: Path, thorough: bool) -> None:
+        read.append(content.name)
+
+    def hashed(file: BinaryIO, kind: object) -> object:
+        read.append(Path(file.name).name)
+        return blake2b(b"?")
+
+    monkeypatch.setattr(encoded, "complain", looked)
+    monkeypatch.setattr(encoded, "file_digest", hashed)
+    assert load(root, RGB, remembered=Remembered.at(index)).fingerprint == first
+    assert read == []
+    os.utime(paths[1], (1e9 + 5, 1e9 + 5))
+    assert load(root, RGB, remembered=Remembered.at(index)).fingerprint != first
+    assert read == ["1.png", "1.png"]
+    read.clear()
+    assert load(root, RGB, remembered=Remembered.at(index, rehash=True)).fingerprint != first
+    assert len(read) == 6
+
+
+def test_files_changed_just_now_and_damaged_memories_are_not_trusted(paint: Painter, tmp_path: Path) -> None:
+    path, index = paint("1.png"), tmp_path / "files.index"
+    root = str(tmp_path / "images")
+    _ = load(root, RGB, remembered=Remembered.at(index)).fingerprint
+    assert not index.exists()
+    os.utime(path, (1e9, 1e9))
+    _ = load(root, RGB, remembered=Remembered.at(index)).fingerprint
+    assert len(Remembered.at(index).known) == 1
+    content = bytearray(index.read_bytes())
+    content[-1] ^= 1
+    index.write_bytes(content)
+    assert not Remembered.at(index).known
+    assert not Remembered.at(tmp_path / "none").known
 
 
 def test_names_that_are_not_utf8_can_be_stored(paint: Painter, tmp_path: Path) -> None:

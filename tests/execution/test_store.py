@@ -160,3 +160,28 @@ def test_a_full_disk_loses_nothing_written_before(store, monkeypatch):
 def test_loading_a_folder_without_a_run_says_so(tmp_path):
     with pytest.raises(ValueError, match=r"holds no run \(no run.json\)"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_an_array_is_what_the_shards_hold_row_by_row(tmp_path, dtype):
+    store, ids, values = Store(tmp_path), [f"i{k}" for k in range(7)], torch.randn(7, 3).to(dtype)
+    for rows in ([4, 0], [1, 2, 6], [6, 5]):
+        store.keep(KEY, [ids[row] for row in rows], {"codes": values[rows]})
+        assert store.array(KEY, "codes", ids) is None
+    store.keep(KEY, [ids[3], "another"], {"codes": values[[3, 3]]})
+    found = store.array(KEY, "codes", ids)
+    assert found is not None
+    assert found.dtype == dtype
+    assert torch.equal(found, values)
+    (path,) = tmp_path.glob("arrays/*/*")
+    written = path.stat().st_mtime_ns
+    again = store.array(KEY, "codes", ids)
+    assert again is not None
+    assert torch.equal(again, values)
+    assert path.stat().st_mtime_ns == written
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    again = store.array(KEY, "codes", ids)
+    assert again is not None
+    assert torch.equal(again, values)

@@ -87,6 +87,31 @@ def test_the_seed_decides_what_is_drawn_and_nothing_else_does(name: str):
     assert torch.equal(once, other) != transform.draws
 
 
+@pytest.mark.parametrize("name", [name for name in EVERY if transforms()[name].draws])
+def test_equal_images_are_changed_in_their_own_ways(name: str):
+    pixels = photographs(3, 32)[[0, 0]]
+    changed = severe(name)(pixels, Noise.of(0, ["a", "b"]))
+    assert not torch.equal(changed[0], changed[1])
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_images_of_224_pixels_are_changed(name: str):
+    pixels = photographs(3, 224)[:1]
+    changed = severe(name)(pixels, Noise.of(0, ["a"]))
+    assert changed.shape == pixels.shape
+    assert not torch.equal(changed, pixels)
+
+
+def test_devices_agree(device: str):
+    if device == "cpu":
+        pytest.skip("compares a GPU with the CPU: give --device cuda")
+    pixels = photographs(3, 96, torch.float64)
+    for name in EVERY:
+        here = severe(name)(pixels, Noise.of(0, IDS))
+        there = severe(name)(pixels.to(device), Noise.of(0, IDS, device)).cpu()
+        assert torch.allclose(here, there, atol=1e-6), name
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_rectangles_of_any_size_are_changed(name: str):
     pixels = photographs(3, 48)[:, :, :32]
@@ -172,6 +197,14 @@ def test_transformed_images_are_known_by_what_changed_them():
 def test_settings_that_make_no_sense_are_refused(text: str, sentence: str):
     with pytest.raises(HoldfastError, match="(?i)" + sentence.replace(".", r"\.")):
         Transform.read(text)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.5, float("nan")])
+def test_pixels_out_of_range_are_refused(value: float):
+    pixels = torch.full((1, 1, 4, 4), 0.5)
+    pixels[0, 0, 2, 2] = value
+    with pytest.raises(HoldfastError, match=r"gamma:2.0 changes pixels in \[0, 1\], got values from"):
+        Transform.read("gamma:2")(pixels, Noise.of(0, ["a"]))
 
 
 def test_vectors_are_no_images():

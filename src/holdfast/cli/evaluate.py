@@ -80,6 +80,10 @@ def command(
     cluster: Annotated[
         str | None, typer.Option(help="Compute on a Ray cluster: auto, local or its address.", rich_help_panel=COMPUTES)
     ] = None,
+    rehash: Annotated[
+        bool | None,
+        typer.Option("--rehash", help="Read all image files again, unchanged ones too.", rich_help_panel=COMPUTES),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with these flags as keys and a table per evaluation.")
     ] = None,

@@ -17,6 +17,7 @@ from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.images import Images
 from holdfast.data.base import Request
+from holdfast.data.remembered import Remembered
 
 Loader = Callable[[str, dict[str, str], Request], Images]
 
@@ -36,6 +37,7 @@ def load(
     limit: int | None = None,
     seed: int = 0,
     max_unreadable: float = 0.05,
+    remembered: Remembered | None = None,
 ) -> Images:
     """Return the images that ``reference`` names, as inputs of an encoder with this ``domain`` and ``geometry``.
 
@@ -50,6 +52,7 @@ def load(
         max_unreadable: the share of damaged files among all, chosen or not, that is tolerated; ``images.skipped`` says
             which and why. Up to 20,000 files are decoded once to find them; of more, only the headers are read (but
             the chosen ones decoded, if they are so few), and a file that fails later is named then.
+        remembered: which files were found sound before, and their digests; they are not read again for that.
 
     Example:
         >>> images = load("builtin:digits", Domain((1, 8, 8)), limit=3)
@@ -64,7 +67,9 @@ def load(
     source, colon, name = body.partition(":")
     if not colon or source not in loaders():
         source, name = _kind(body), body
-    return loaders()[source](name, settings, Request(domain, geometry, limit, seed, max_unreadable))
+    return loaders()[source](
+        name, settings, Request(domain, geometry, limit, seed, max_unreadable, remembered or Remembered())
+    )
 
 
 def _settings(query: str, reference: str) -> dict[str, str]:

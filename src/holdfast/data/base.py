@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
 from holdfast.core.noise import hashed
+from holdfast.data.remembered import Remembered
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Request:
     """Images for an encoder of this ``domain`` and ``geometry``: all of them, or ``limit`` chosen by ``seed``.
 
     Up to ``max_unreadable`` of all images there are, as a share, may be damaged; they are listed and left out.
+    ``remembered`` is what is known of files from an earlier start.
     """
 
     domain: Domain
@@ -30,6 +32,7 @@ class Request:
     limit: int | None = None
     seed: int = 0
     max_unreadable: float = 0.05
+    remembered: Remembered = field(default_factory=Remembered, compare=False)
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from hashlib import blake2b, file_digest
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +21,7 @@ from holdfast.core.images import Images
 from holdfast.core.settings import convert
 from holdfast.data.base import Request
 from holdfast.data.decode import MAX_PIXELS, complain, decode, pixel_limit
+from holdfast.data.remembered import Known, Remembered
 
 THOROUGH = 20_000
 """Up to so many images are decoded once when loaded, to find the damaged ones; of more, only the headers are read
@@ -47,9 +49,11 @@ class Encoded:
         channels: int,
         geometry: Geometry,
         max_pixels: int,
+        remembered: Remembered,
     ) -> None:
         self.fetch, self.rows, self.ids = fetch, rows, ids
         self.channels, self.geometry, self.max_pixels = channels, geometry, max_pixels
+        self.remembered = remembered
         self.skipped: dict[str, str] = {}
 
     def __len__(self) -> int:
@@ -70,10 +74,25 @@ class Encoded:
             raise HoldfastError(f"{said}; remove it and run the same command again") from error
 
     def digest(self, row: int) -> bytes:
+        return self._digests[row]
+
+    @cached_property
+    def _digests(self) -> tuple[bytes, ...]:
+        """The digest of every file, read side by side where it is not remembered."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            found = tuple(pool.map(self._digest, range(len(self)), chunksize=64))
+        self.remembered.save()
+        return found
+
+    def _digest(self, row: int) -> bytes:
         content = self.fetch(self.rows[row])
         try:
-            with content.open("rb") if isinstance(content, Path) else BytesIO(content) as file:
-                return file_digest(file, blake2b).digest()
+            stamp = self.remembered.stamp(content, self.max_pixels)
+            known = self.remembered.known.setdefault(stamp, Known()) if stamp else Known()
+            if not known.digest:
+                with content.open("rb") if isinstance(content, Path) else BytesIO(content) as file:
+                    known.digest = file_digest(file, blake2b).digest()
+            return known.digest
         except OSError as error:
             raise HoldfastError(
                 f"image {self.ids[row]!r} is gone ({_reason(error)}); run the same command again"
@@ -98,16 +117,17 @@ def load_encoded(
         HoldfastError: more are damaged than ``request`` allows, or the encoder does not take pictures.
     """
     channels, most = _channels(request), convert(settings.get("max_pixels", str(MAX_PIXELS)), int, "max_pixels")
-    skipped = survey(fetch, range(len(ids)), len(ids) <= THOROUGH, most)
+    remembered = request.remembered
+    skipped = survey(fetch, range(len(ids)), len(ids) <= THOROUGH, most, remembered)
     sound = [row for row in range(len(ids)) if row not in skipped]
     rows = [sound[position] for position in request.choose([ids[row] for row in sound])]
     if len(rows) <= THOROUGH < len(ids):  # few of many, whose headers alone were read
-        skipped |= survey(fetch, rows, True, most)
+        skipped |= survey(fetch, rows, True, most, remembered)
         rows = [row for row in rows if row not in skipped]
     listed = {ids[row]: skipped[row] for row in sorted(skipped)}
     _judge(name, listed, len(ids), request.max_unreadable)
     kept_ids = [ids[row] for row in rows]
-    source = Encoded(fetch, rows, kept_ids, channels, request.framing, most)
+    source = Encoded(fetch, rows, kept_ids, channels, request.framing, most, remembered)
     source.skipped = listed
     return Images(source, kept_ids, None if labels is None else labels[rows], name, classes)
 
@@ -122,12 +142,23 @@ def _channels(request: Request) -> int:
     return domain.shape[0]
 
 
-def survey(fetch: Fetch, rows: Sequence[int], thorough: bool, max_pixels: int) -> dict[int, str]:
-    """Return the reason why each damaged row of ``rows`` cannot be read: by its header or, if ``thorough``, decoded."""
+def survey(
+    fetch: Fetch, rows: Sequence[int], thorough: bool, max_pixels: int, remembered: Remembered
+) -> dict[int, str]:
+    """Return the reason why each damaged row of ``rows`` cannot be read: by its header or, if ``thorough``, decoded.
+
+    Those ``remembered`` as sound are not read again.
+    """
 
     def problem(row: int) -> str | None:
         try:
-            complain(fetch(row), thorough)
+            content = fetch(row)
+            stamp = remembered.stamp(content, max_pixels)
+            known = remembered.known.get(stamp) if stamp else None
+            if known is None or (thorough and not known.decoded):
+                complain(content, thorough)
+                if stamp:
+                    remembered.known.setdefault(stamp, Known()).decoded |= thorough
         except Exception as error:  # decoders raise anything at all on damaged bytes
             return _reason(error)
         return None

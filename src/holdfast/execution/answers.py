@@ -15,7 +15,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.execution.store import Key, Store
 
 REQUEST = "request.json"
-UNFINISHED = {REQUEST, "shards"}
+UNFINISHED = {REQUEST, "shards", "arrays"}
 """What a request leaves before its answer: shards say themselves what they belong to."""
 
 

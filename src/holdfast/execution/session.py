@@ -20,6 +20,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run import Run
 from holdfast.data.base import Request as Selection
+from holdfast.data.remembered import Remembered
 from holdfast.encoders import load
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import names
@@ -89,15 +90,20 @@ def fill_store(
     for ball, encoder in product(asked_balls(evaluations), encoders):
         ball.check(encoder.domain)
 
+    remembered = Remembered.at(store.folder / "files.index", asked.rehash)
+
     @cache
     def loaded(domain: Domain, geometry: Geometry | None) -> tuple[Images, Images | None]:
         if images_at_hand is not None:
             images = limited(images_at_hand, domain, asked.limit, asked.seed)
         else:
-            images = data.load(reference, domain, geometry, limit=asked.limit, seed=asked.seed)
+            images = data.load(reference, domain, geometry, limit=asked.limit, seed=asked.seed, remembered=remembered)
         if asked.bank is None:
             return images, None
-        bank = data.load(asked.bank, domain, geometry) if bank_at_hand is None else limited(bank_at_hand, domain)
+        if bank_at_hand is not None:
+            bank = limited(bank_at_hand, domain)
+        else:
+            bank = data.load(asked.bank, domain, geometry, remembered=remembered)
         return images, apart(bank, images)
 
     def images_for(encoder: Encoder) -> Images:

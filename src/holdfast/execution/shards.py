@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import final
 
+from holdfast.core.encoder import Codes
 from holdfast.core.run import Observed
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.store import Key, Store, StoreError, key_of
@@ -67,6 +68,14 @@ def observe(observation: Observation, population: Population, rows: Sequence[int
     if len(held) < len(rows):
         raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
     return {name: values.to(population.run.device) for name, values in observed.items()}
+
+
+def clean_codes(population: Population, store: Store) -> Codes:
+    """Return the clean codes of all images, all of which were computed: memory-mapped, one row after the other."""
+    codes = store.array(_key(CleanCodes(), population), "codes", population.images.ids)
+    if codes is None:
+        raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
+    return codes
 
 
 def compute(

@@ -8,9 +8,12 @@ rewritten in place, and whatever cannot be read back exactly (truncated, damaged
     failures/EVALUATION-ENCODER.json
     fits/FIT-KEY/CHECKSUM.safetensors
     shards/OBSERVATION-KEY/CHECKSUM.safetensors
+    arrays/OBSERVATION-KEY/CHECKSUM.npy
+    files.index                       image files found sound, and their digests
 
 A shard says which samples it holds, so that a later run may cut its work differently and still use it: neither batch
-size, device nor worker count is part of a key.
+size, device nor worker count is part of a key. An array is what the shards of one observation hold, one row after the
+other, where a population's is too large to be held in memory.
 """
 
 from __future__ import annotations
@@ -24,9 +27,12 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import safetensors.torch
 import torch
+from jaxtyping import Shaped
 from pydantic import ValidationError
+from torch import Tensor
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
@@ -167,6 +173,38 @@ class Store:
         tensors = parts[0] if have else {}
         return have, {name: torch.cat([part[name] for part in parts])[order] for name in tensors}
 
+    def array(self, key: Key, name: str, ids: Sequence[str]) -> Tensor | None:
+        """Return tensor ``name`` of what was observed of all ``ids``, memory-mapped; None if some are missing.
+
+        It is written once, shard by shard, so that no more than a shard is ever held.
+        """
+        folder = self.folder / "arrays" / key.stem
+        for path in sorted(folder.glob("*.npy")):
+            if (known := _mapped(path)) is not None:
+                return known
+        row = {name: position for position, name in enumerate(ids)}
+        partial, whole, filled = folder / f".{os.getpid()}.npy", None, set[int]()
+        try:
+            for held, part in self._held(key):
+                here = [position for position, sample in enumerate(held) if sample in row]
+                rows, values = [row[held[position]] for position in here], _plain_numbers(part[name])[here]
+                if whole is None:
+                    folder.mkdir(parents=True, exist_ok=True)
+                    whole = np.lib.format.open_memmap(partial, "w+", values.dtype, (len(ids), *values.shape[1:]))
+                whole[rows] = values
+                filled.update(rows)
+            if whole is None or len(filled) < len(ids):
+                return None
+            whole.flush()
+            path = folder / f"{_checksum_of(partial)}.npy"
+            partial.replace(path)
+        except OSError as error:
+            raise _unwritable(partial, error) from error
+        finally:
+            with suppress(OSError):
+                partial.unlink()
+        return _mapped(path)
+
     def learned(self, key: Key) -> Observed | None:
         """Return what was learned under ``key``, or None if that is missing or damaged."""
         return next(_intact(self._fits(key)), None)
@@ -201,10 +239,7 @@ class Store:
                 os.fsync(file.fileno())
             partial.replace(path)
         except OSError as error:
-            raise StoreError(
-                f"cannot write {path}: {error.strerror or error}; free some space or choose another --out "
-                "(everything written before is kept)"
-            ) from error
+            raise _unwritable(path, error) from error
         finally:
             with suppress(OSError):
                 partial.unlink()
@@ -217,6 +252,37 @@ def _intact(folder: Path) -> Iterator[Observed]:
             content = path.read_bytes()
             if checksum(content) == path.stem:
                 yield safetensors.torch.load(content)
+
+
+def _unwritable(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot write {path}: {error.strerror or error}; free some space or choose another --out "
+        "(everything written before is kept)"
+    )
+
+
+def _plain_numbers(values: Tensor) -> Shaped[np.ndarray, "..."]:
+    """Return ``values`` as an array; bfloat16, which numpy does not know, as the bits it has."""
+    return (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()
+
+
+def _mapped(path: Path) -> Tensor | None:
+    """Return the array at ``path`` without reading it into memory, or None if it is damaged."""
+    with suppress(OSError, ValueError):
+        if _checksum_of(path) == path.stem:
+            # Copied when written to, so that torch need not warn: nobody writes.
+            values = torch.from_numpy(np.load(path, mmap_mode="c"))
+            return values.view(torch.bfloat16) if values.dtype == torch.int16 else values
+    return None
+
+
+def _checksum_of(path: Path) -> str:
+    """Return ``checksum`` of the content of ``path``, read block by block."""
+    digest = blake2b(digest_size=8)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _cell(result: Result) -> tuple[object, ...]:

@@ -17,7 +17,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
-from holdfast.core.encoder import Encoder
+from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
@@ -26,7 +26,7 @@ from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.provenance import provenance
-from holdfast.execution.shards import CleanCodes, compute, observe
+from holdfast.execution.shards import CleanCodes, clean_codes, compute, observe
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.work import Forecast, operations
 from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
@@ -123,8 +123,7 @@ def collect(
     rows, ids = observation.rows(population), observation.ids(population)
     with suppress(BudgetSpentError):
         if codes:
-            clean = table.observe(CleanCodes(), population, range(len(images)), "codes")["codes"]
-            population = Population(encoder, images, run, clean)
+            population = Population(encoder, images, run, table.codes(population, "codes"))
         table.compute(observation, population, rows, observation.name)
     held, observed = store.observed(key_of(observation, encoder, images, run), [ids[row] for row in rows])
     known = set(held)
@@ -175,12 +174,10 @@ class _Table:
             population = Population(encoder, images, self.run)
             if problem := unfit(population):
                 raise HoldfastError(problem)
-            codes = self.observe(CleanCodes(), population, range(len(images)), "codes")["codes"]
-            held = None
+            codes, held = self.codes(population, "codes"), None
             if bank is not None and any(with_bank(evaluation) for evaluation in missing):
                 held = Population(population.encoder, bank, self.run)
-                stored = self.observe(CleanCodes(), held, range(len(bank)), "codes of the bank")["codes"]
-                held = Population(population.encoder, bank, self.run, stored)
+                held = Population(population.encoder, bank, self.run, self.codes(held, "codes of the bank"))
             population = Population(population.encoder, images, self.run, codes, bank=held)
             fits = dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation))
             known = {fit: self.learn(fit, population) for fit in fits}
@@ -253,6 +250,11 @@ class _Table:
             )
         self.compute(observation, population, rows, doing)
         return observe(observation, population, rows, self.store)
+
+    def codes(self, population: Population, doing: str) -> Codes:
+        """Return the clean codes of all images."""
+        self.compute(CleanCodes(), population, range(len(population.images)), doing)
+        return clean_codes(population, self.store)
 
     def compute(
         self, observation: Observation, population: Population, rows: Sequence[int], doing: str, most: int | None = None

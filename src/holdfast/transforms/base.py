@@ -12,6 +12,7 @@ from inspect import isabstract, isclass
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING, ClassVar, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -73,15 +74,22 @@ class Transform(Spelled):
         """Return the changed images, shape (b, channels, height, width), in [0, 1] and in the precision of ``pixels``.
 
         Raises:
-            HoldfastError: ``pixels`` are no images, or the transform cannot change images of this size.
+            HoldfastError: ``pixels`` are no images in [0, 1], or the transform cannot change images of this size.
         """
         if pixels.ndim != 4:
             raise HoldfastError(
                 f"{self} changes images of shape (batch, channels, height, width), got {tuple(pixels.shape)}; "
                 "leave transforms out for other inputs"
             )
+        low, high = (float(end) for end in torch.aminmax(pixels)) if pixels.numel() else (0.0, 1.0)
+        if not 0 <= low <= high <= 1:  # NaN fails, too
+            raise HoldfastError(
+                f"{self} changes pixels in [0, 1], got values from {low:g} to {high:g}; pass raw pixels divided by 255"
+            )
         changed = self.change(pixels, noise.fork("transform", self.name))
         assert changed.shape == pixels.shape, f"{self} returned {tuple(changed.shape)} for {tuple(pixels.shape)}"
+        if not changed.isfinite().all():
+            raise HoldfastError(f"{self} made pixels that are not finite; choose other settings")
         return changed.clamp(0, 1).to(pixels.dtype)
 
 
@@ -137,15 +145,16 @@ class TransformedSource:
         return blake2b(self.images.digests[row] + how.encode(), digest_size=16).digest()
 
 
-def transformed(images: Images, transform: Transform, seed: int = 0) -> Images:
-    """Return ``images`` changed by ``transform``, lazily: same ids and labels, another fingerprint.
+def transformed(images: Images, transform: Transform | str, seed: int = 0) -> Images:
+    """Return ``images`` changed by ``transform`` or its text, lazily: same ids and labels, another fingerprint.
 
     Example:
         >>> import torch
-        >>> dark = transformed(Images(torch.full((1, 1, 2, 2), 0.5)), Transform.read("brightness:-0.25"))
+        >>> dark = transformed(Images(torch.full((1, 1, 2, 2), 0.5)), "brightness:-0.25")
         >>> float(dark.pixels([0]).max())
         0.25
     """
+    transform = Transform.read(transform) if isinstance(transform, str) else transform
     source, name = TransformedSource(images, transform, seed), f"{images.name} ({transform})"
     return Images(source, images.ids, images.labels, name, images.classes)
 

@@ -1,7 +1,7 @@
 """Images cut into patches and shuffled by one permutation, the same for every image, channel and patch.
 
 ``global-shuffle`` permutes the ``grid`` x ``grid`` patches (what is local survives), ``local-shuffle`` the pixels inside
-each patch (what is global survives); Zhong et al. 2022, https://arxiv.org/abs/2204.02841. The labels of the paper,
+each patch (what is global survives); Zhong et al. 2022, https://arxiv.org/abs/2206.05259. The labels of the paper,
 "G4x4" and "L8x8", count patches per side, as ``grid`` does. No pixel is lost: a permutation of all coordinates leaves
 every distance between raw images as it was.
 """

@@ -1,0 +1,247 @@
+"""Changed images as files: a folder of 8-bit PNGs for each transform, and beside it what they were made from.
+
+OUT/fog-c_3/cat/1.png   the image cat/1.jpg in fog of severity 3
+OUT/fog-c_3.json        transform, version, seed, images, and of each file the id and the checksum
+
+Each PNG carries the key of what it holds, so that a request that was interrupted goes on where it stopped: a file that
+is whole and has the right key is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from holdfast import data
+from holdfast.core.encoder import Domain
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.records import SCHEMA_VERSION, ImagesInfo, Number, Record
+from holdfast.core.run import Run
+from holdfast.data.base import Request
+from holdfast.execution.provenance import provenance
+from holdfast.execution.store import Store, checksum
+from holdfast.transforms.base import Transform, transformed, versions
+
+MADE_FROM = "holdfast"
+"""The text chunk of each PNG that holds its key."""
+
+
+class CorruptedImage(Record):
+    """One file."""
+
+    id: str
+    file: str
+    key: str
+    """The hash of the original image, the transform, its version and the seed."""
+    checksum: str
+    change: Number
+    """The mean difference from the original over all values, in 8-bit levels."""
+
+
+class Manifest(Record):
+    """What one folder of changed images holds."""
+
+    schema_version: int = SCHEMA_VERSION
+    transform: str
+    versions: str
+    seed: int
+    shape: tuple[int, ...]
+    images: ImagesInfo
+    fingerprint: str
+    """Of the changed images, before they were rounded to 8 bits."""
+    change: Number
+    """The mean over all images."""
+    files: tuple[CorruptedImage, ...]
+    provenance: dict[str, str]
+
+
+def corrupt(
+    images: str | Path | Images | Tensor,
+    transform: str | Transform | Sequence[str | Transform],
+    out: str | Path,
+    *,
+    size: int = 224,
+    channels: int = 3,
+    limit: int | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    progress: Callable[[str, float], None] | None = None,
+) -> tuple[Manifest, ...]:
+    """Write ``images`` as each transform changes them below the folder ``out``; what is there already stays.
+
+    Args:
+        images: a folder, a reference, Images, or a tensor (n, channels, height, width) in [0, 1].
+        transform: one or several, as in ``["fog-c:3", "jpeg:30 + gamma:0.5"]``.
+        out: a folder of its own for each transform is made in it.
+        size: height and width to which images of a reference are resized and cropped, as an encoder would.
+        channels: 3, or 1 for gray ones.
+        limit: at most so many images, chosen by ``seed``.
+        seed: of what is drawn for each image.
+        batch_size: so many images at a time.
+        progress: told what is being done, and which share of everything is done.
+
+    Raises:
+        HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
+    """
+    given = [transform] if isinstance(transform, (str, Transform)) else transform
+    wanted = [Transform.read(one) if isinstance(one, str) else one for one in given]
+    folders = [_plain(str(one)) for one in wanted]
+    if not wanted or len(set(folders)) < len(folders):
+        raise HoldfastError(f"each transform is written once, got {', '.join(map(str, wanted)) or 'none'}; name others")
+    loaded, store = _loaded(images, size, channels, limit, seed), Store(Path(out))
+    for folder, one in zip(folders, wanted, strict=True):
+        _require_same(store.folder / f"{folder}.json", _asked(one, seed, loaded))
+    written: list[Manifest] = []
+    for folder, one in zip(folders, wanted, strict=True):
+        so_far, started, changed = len(written), datetime.now(UTC), transformed(loaded, one, seed)
+        files: list[CorruptedImage] = []
+        for part in _files(store, folder, loaded, changed, batch_size):
+            files += part
+            if progress:
+                progress(str(one), (so_far + len(files) / len(loaded)) / len(wanted))
+        manifest = Manifest(
+            transform=str(one),
+            **_asked(one, seed, loaded),
+            fingerprint=changed.fingerprint,
+            change=sum(file.change for file in files) / len(files),
+            files=tuple(files),
+            provenance=provenance(Run(seed, batch_size=batch_size), started),
+        )
+        store.export(f"{folder}.json", manifest.model_dump_json(indent=1).encode())
+        written.append(manifest)
+    return tuple(written)
+
+
+def _loaded(images: str | Path | Images | Tensor, size: int, channels: int, limit: int | None, seed: int) -> Images:
+    if isinstance(images, (str, Path)):
+        if channels not in (1, 3):
+            raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
+        return data.load(str(images), Domain((channels, size, size)), limit=limit, seed=seed)
+    loaded = Images(images) if isinstance(images, Tensor) else images
+    shape = tuple(loaded.pixels([0]).shape[1:])
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise HoldfastError(f"PNG files hold images of shape (1 or 3, height, width), but these have shape {shape}")
+    return loaded if limit is None else loaded[Request(Domain(shape), limit=limit, seed=seed).choose(loaded.ids)]
+
+
+def _asked(transform: Transform, seed: int, images: Images) -> dict[str, Any]:
+    """Return what decides the content of a folder."""
+    skipped = tuple(f"{name}: {reason}" for name, reason in images.skipped.items())
+    return {
+        "versions": versions(transform),
+        "seed": seed,
+        "shape": tuple(images.pixels([0]).shape[1:]),
+        "images": ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images), skipped=skipped),
+    }
+
+
+def _require_same(path: Path, asked: dict[str, Any]) -> None:
+    """Raise if the manifest is that of another request; a folder that has none yet is judged file by file."""
+    if not path.exists():
+        return
+    try:
+        found = Manifest.model_validate_json(path.read_bytes())
+    except ValueError:
+        raise HoldfastError(f"{path} is no manifest of changed images; delete it or choose another --out") from None
+    if other := [name for name, value in asked.items() if getattr(found, name) != value]:
+        raise HoldfastError(
+            f"{path.with_suffix('')} holds other images already (other {', '.join(other)}); choose another --out, or "
+            f"delete it and {path.name}"
+        )
+
+
+def _files(
+    store: Store, folder: str, images: Images, changed: Images, batch_size: int
+) -> Iterator[list[CorruptedImage]]:
+    """Yield what there is, batch by batch, after the files that are missing or damaged have been written."""
+    names = _names(images)
+    for start in range(0, len(images), batch_size):
+        rows = range(start, min(start + batch_size, len(images)))
+        clean = images.pixels(rows, dtype=torch.float64)
+        # A digest may be that of a file, of which images of several sizes are made.
+        size = "x".join(map(str, clean.shape[1:]))
+        keys = {row: f"{changed.digests[row].hex()}-{size}" for row in rows}
+        paths = {row: f"{folder}/{names[row]}.png" for row in rows}
+        found = {row: _held(store.folder / paths[row], keys[row]) for row in rows}
+        held = {row: content for row, content in found.items() if content is not None}
+        if missing := [row for row in rows if row not in held]:
+            levels = (changed.pixels(missing, dtype=torch.float64) * 255).round().byte()
+            for row, image in zip(missing, levels, strict=True):
+                held[row] = _png(image, keys[row])
+                store.export(paths[row], held[row])
+        yield [
+            CorruptedImage(
+                id=images.ids[row],
+                file=paths[row],
+                key=keys[row],
+                checksum=checksum(held[row]),
+                change=float((_levels(held[row]) - before * 255).abs().mean()),
+            )
+            for row, before in zip(rows, clean, strict=True)
+        ]
+
+
+def _held(path: Path, key: str) -> bytes | None:
+    """Return the content of a file if it is whole and is what ``key`` says, else None."""
+    from PIL import Image
+
+    try:
+        content = path.read_bytes()
+        with Image.open(BytesIO(content), formats=["PNG"]) as image:
+            right = image.info.get(MADE_FROM) == key
+            image.load()
+    except (OSError, SyntaxError, ValueError):
+        return None
+    return content if right else None
+
+
+def _png(image: UInt8[Tensor, "channels height width"], key: str) -> bytes:
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    values, file, said = image.permute(1, 2, 0).numpy(), BytesIO(), PngInfo()
+    said.add_text(MADE_FROM, key)
+    Image.fromarray(values[:, :, 0] if len(image) == 1 else values).save(file, "PNG", pnginfo=said)
+    return file.getvalue()
+
+
+def _levels(content: bytes) -> Tensor:
+    from PIL import Image
+
+    values = torch.from_numpy(np.array(Image.open(BytesIO(content)))).double()
+    return values[None] if values.ndim == 2 else values.permute(2, 0, 1)
+
+
+def _names(images: Images) -> list[str]:
+    """Return a relative path without ending for each image: its id's, or below its label where ids name no folder."""
+    loose = not any("/" in name for name in images.ids)
+    folders = [""] * len(images)
+    if loose and images.labels is not None:
+        folders = [f"{int(label)}/" for label in images.labels]
+    whole = ["/".join(_plain(part) for part in PurePosixPath(name).parts if part != "/") for name in images.ids]
+    short = [re.sub(r"\.[A-Za-z]\w*$", "", name) for name in whole]
+    # Two images that differ in their endings alone keep them.
+    often = Counter(name.lower() for name in short)
+    names = [
+        folder + (name if often[name.lower()] == 1 else full)
+        for folder, name, full in zip(folders, short, whole, strict=True)
+    ]
+    if twice := [name for name, count in Counter(name.lower() for name in names).items() if count > 1]:
+        raise HoldfastError(f"several images would be written as {twice[0]}.png; rename them")
+    return names
+
+
+def _plain(text: str) -> str:
+    """Return ``text`` as a file name that every system takes and that is not hidden."""
+    return re.sub(r"[^\w.-]+", "_", text).lstrip(".") or "_"

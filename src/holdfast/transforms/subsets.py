@@ -1,0 +1,120 @@
+"""Labelled data sets with another balance of classes, for what learns from them: long-tailed, uniform, replaced.
+
+The long tail is the Pareto-II profile of Zhong et al. 2022 (https://arxiv.org/abs/2206.05259): the class of rank
+i = 0, 1, ... among C has
+
+    n_i = round(least + (most - least) (q_i - q_{C-1}) / (q_0 - q_{C-1})),   q_i = ((i + 0.8) / C)^(-1/6) - 1
+
+images. A seeded shuffle says which class has which rank.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.noise import hashed
+
+MANY, FEW = 100, 20
+"""A class has many shots above so many images, few below so many, and else a medium number."""
+
+
+@dataclass(frozen=True)
+class LongTail:
+    """A long-tailed subset, and which class has which rank in it."""
+
+    images: Images
+    classes: tuple[int, ...]
+    """Classes from the most frequent to the rarest."""
+    counts: tuple[int, ...]
+    """Their numbers of images."""
+
+    def shots(self) -> dict[str, tuple[int, ...]]:
+        """Return the classes with many, medium and few images."""
+        groups: dict[str, list[int]] = {"many": [], "medium": [], "few": []}
+        for label, count in zip(self.classes, self.counts, strict=True):
+            groups["many" if count > MANY else "few" if count < FEW else "medium"].append(label)
+        return {name: tuple(labels) for name, labels in groups.items()}
+
+
+def long_tail_counts(classes: int, most: int, least: int) -> tuple[int, ...]:
+    """Return the number of images of each rank.
+
+    Example:
+        >>> counts = long_tail_counts(1000, most=1280, least=5)
+        >>> sum(counts), sum(n > 100 for n in counts), sum(n < 20 for n in counts)
+        (116079, 388, 143)
+    """
+    if not 1 <= least <= most:
+        raise HoldfastError(f"a long tail needs 1 <= least <= most images of a class, got {least} and {most}")
+    q = ((np.arange(classes) + 0.8) / classes) ** (-1 / 6) - 1
+    share = (q - q[-1]) / (q[0] - q[-1]) if classes > 1 else np.ones(1)
+    return tuple(int(count) for count in np.rint(least + (most - least) * share))
+
+
+def long_tail(images: Images, most: int, least: int, seed: int = 0) -> LongTail:
+    """Return a subset in which the class of the first rank has ``most`` images and that of the last ``least``.
+
+    Raises:
+        HoldfastError: there are no labels, or a class has too few images for its rank.
+    """
+    classes = sorted(set(labels_of(images)), key=lambda label: hashed(seed, "rank", label))
+    counts = long_tail_counts(len(classes), most, least)
+    return LongTail(chosen(images, dict(zip(classes, counts, strict=True)), seed), tuple(classes), counts)
+
+
+def uniform_subset(images: Images, total: int, seed: int = 0) -> Images:
+    """Return a subset of at most ``total`` images with equally many of each class.
+
+    Raises:
+        HoldfastError: there are no labels, or a class has too few images.
+    """
+    classes = set(labels_of(images))
+    if total < len(classes):
+        raise HoldfastError(f"{total} images are not one for each of {len(classes)} classes; ask for more")
+    return chosen(images, dict.fromkeys(classes, total // len(classes)), seed)
+
+
+def substituted(images: Images, others: Images) -> Images:
+    """Return ``others``, synthesised images say, which shall be learned from instead of ``images``.
+
+    Raises:
+        HoldfastError: the two do not hold equally many images of each class.
+    """
+    wanted, found = Counter(labels_of(images)), Counter(labels_of(others))
+    if wanted != found:
+        label = min(label for label in wanted | found if wanted[label] != found[label])
+        raise HoldfastError(
+            f"{others.name} cannot replace {images.name}: class {label} has {found[label]} images instead of "
+            f"{wanted[label]}; both need equally many of each class"
+        )
+    return others
+
+
+def labels_of(images: Images) -> list[int]:
+    """Return the label of each image, or raise if there are none."""
+    if images.labels is None:
+        raise HoldfastError(
+            f"{images.name} has no labels, which classes are counted by; add ?labels=folders to a folder"
+        )
+    return [int(label) for label in images.labels]
+
+
+def chosen(images: Images, counts: dict[int, int], seed: int) -> Images:
+    """Return so many images of each class, chosen by ``seed`` and their ids, in the order they are in."""
+    of: dict[int, list[int]] = {}
+    for row, label in enumerate(labels_of(images)):
+        of.setdefault(label, []).append(row)
+    rows: list[int] = []
+    for label, count in counts.items():
+        if len(of[label]) < count:
+            raise HoldfastError(
+                f"class {label} of {images.name} has {len(of[label])} images where {count} are wanted; ask for fewer"
+            )
+        rows += heapq.nsmallest(count, of[label], key=lambda row: hashed(seed, "subset", images.ids[row]))
+    return images[sorted(rows)]

@@ -1,0 +1,72 @@
+"""Long tails, uniform subsets and replaced data sets."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.transforms.subsets import long_tail, long_tail_counts, substituted, uniform_subset
+
+
+def labelled(count: int, classes: int) -> Images:
+    return Images(torch.zeros(count, 1, 2, 2), labels=torch.arange(count) % classes)
+
+
+def test_the_profile_is_the_published_one():
+    counts = long_tail_counts(1000, most=1280, least=5)
+    assert (counts[0], counts[-1], sum(counts)) == (1280, 5, 116_079)
+    assert sum(count > 100 for count in counts) == 388
+    assert sum(20 <= count <= 100 for count in counts) == 469
+    assert sum(count < 20 for count in counts) == 143
+    assert list(counts) == sorted(counts, reverse=True)
+    assert long_tail_counts(1, most=7, least=2) == (7,)
+
+
+def test_a_long_tail_holds_what_it_counts():
+    images = labelled(2000, 10)
+    tail = long_tail(images, most=150, least=3, seed=1)
+    held = Counter(tail.images.labels.tolist() if tail.images.labels is not None else [])
+    assert held == dict(zip(tail.classes, tail.counts, strict=True))
+    assert tail.classes != tuple(range(10))
+    assert tail.classes != long_tail(images, most=150, least=3, seed=2).classes
+    assert tail.shots()["many"] == tuple(label for label in tail.classes if held[label] > 100)
+    assert sorted(sum(tail.shots().values(), ())) == list(range(10))
+
+
+def test_what_is_chosen_does_not_depend_on_order():
+    images = labelled(300, 3)
+    turned = images[range(299, -1, -1)]
+    for one, other in (
+        (long_tail(images, 50, 5).images, long_tail(turned, 50, 5).images),
+        (uniform_subset(images, 100), uniform_subset(turned, 100)),
+    ):
+        assert one.ids == other.ids[::-1]
+
+
+def test_uniform_subsets_round_down():
+    subset = uniform_subset(labelled(300, 3), 100)
+    assert subset.labels is not None
+    assert Counter(subset.labels.tolist()) == {0: 33, 1: 33, 2: 33}
+    assert subset.ids != uniform_subset(labelled(300, 3), 100, seed=1).ids
+
+
+def test_substitutes_have_equal_classes():
+    images, others = labelled(30, 3), labelled(30, 3)
+    assert substituted(images, others) is others
+    with pytest.raises(HoldfastError, match="class 0 has 15 images instead of 10"):
+        substituted(images, labelled(30, 2))
+
+
+def test_bad_input():
+    with pytest.raises(HoldfastError, match="no labels"):
+        long_tail(Images(torch.zeros(3, 1, 2, 2)), 2, 1)
+    with pytest.raises(HoldfastError, match="has 10 images where"):
+        long_tail(labelled(30, 3), 11, 1)
+    with pytest.raises(HoldfastError, match="1 <= least <= most"):
+        long_tail(labelled(30, 3), 2, 3)
+    with pytest.raises(HoldfastError, match="not one for each of 3 classes"):
+        uniform_subset(labelled(30, 3), 2)
