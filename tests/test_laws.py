@@ -19,6 +19,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
 from holdfast.core.run import Run
+from holdfast.evaluations.corrupted.corruption_test import CorruptionTest
 from holdfast.evaluations.geometry.alignment import Alignment
 from holdfast.evaluations.geometry.gradcam import GradCam
 from holdfast.evaluations.geometry.space import Geometry
@@ -31,6 +32,8 @@ from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, wi
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
+from holdfast.transforms.gamma import Gamma
+from holdfast.transforms.shuffles import GlobalShuffle
 from tests.samples import builtin
 from tests.samples import digits as unlabelled
 
@@ -58,6 +61,8 @@ SMALL: dict[str, Any] = {
     "guided": 2,
     "subsets": 2,
     "edits": ("brightness", "noise"),
+    "corruptions": (Gamma(0.2), GlobalShuffle(4)),
+    "permutations": 2,
 }
 
 
@@ -175,7 +180,7 @@ def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
 @every
 def test_seed_decides(evaluation: Evaluation) -> None:
     # Exact where they look at all images.
-    if isinstance(evaluation, (Spectral, Geometry, Alignment, GradCam, ProbeAccuracy)):
+    if isinstance(evaluation, (Spectral, Geometry, Alignment, GradCam, ProbeAccuracy, CorruptionTest)):
         evaluation = replace(evaluation, samples=COUNT - 2)
     first, again, reseeded = (measure(evaluation, builtin(), digits(COUNT), Run(seed=seed)) for seed in (0, 0, 1))
     assert first.model_dump_json() == again.model_dump_json()

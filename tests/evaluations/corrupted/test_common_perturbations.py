@@ -189,7 +189,9 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], said: 
 def test_what_cannot_be_measured_says_why() -> None:
     with pytest.raises(HoldfastError, match=r"must lie in 1..4 where 4 other images are searched, got 10"):
         replace(FEW, k=10)(builtin(), digits(5))
-    with pytest.raises(HoldfastError, match=r"edits change images in \[0, 1\], but shifted takes \[-1, 1\]"):
+    with pytest.raises(
+        HoldfastError, match=r"edits and corruptions change images in \[0, 1\], but shifted takes \[-1, 1\]"
+    ):
         FEW(Encoder(nn.Flatten(), "shifted", Domain((1, 8, 8), -1.0, 1.0)), digits(14))
     flat = Encoder(nn.Linear(4, 2), "flat", Domain((4,)))
     with pytest.raises(HoldfastError, match="leave transforms out for other inputs"):

@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -28,7 +29,7 @@ from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series
 from holdfast.core.run import Observed
 from holdfast.core.settings import number
-from holdfast.core.statistics import Values, over_references, summarise
+from holdfast.core.statistics import over_references, summarise
 from holdfast.evaluations.corrupted.edits import Edited, families, ready
 from holdfast.evaluations.corrupted.series import series_of
 from holdfast.protocol.evaluation import Evaluation
@@ -41,6 +42,7 @@ MOVED = "share of pairs of other images that lie no farther apart than the edit 
 WORST_MOVED = "share of pairs of other images that lie no farther apart than the worst edit moves the code"
 KEPT = "edited images closer to their own original than to any other image"
 WORST_KEPT = "nearest-neighbour accuracy under the worst edit"
+Shares = Float[np.ndarray, "_"]
 UNDEFINED = "a zero code, which has no direction under cosine, or one that is not finite"
 
 
@@ -201,16 +203,16 @@ class Seen:
                 case = {"edit": edit.name, "rung": rung(edit), "divergence": str(divergence)}
                 yield series_of("universal_quantile", case, values, "share of pairs", MOVED, UNDEFINED)
 
-    def near(self) -> list[Values]:
+    def near(self) -> list[Shares]:
         """Return for each quantile the share of the others within the median change, for each reference image."""
         names = [f"{place}.change" for place in range(len(self.divergences))]
         return [near for name, one in zip(names, self.divergences, strict=True) for near in self._near(one, name)]
 
-    def worst_near(self) -> list[Values]:
+    def worst_near(self) -> list[Shares]:
         """Return the same for each quantile of the worst edits."""
         return self._near(self.divergences[0], "worst")
 
-    def _near(self, divergence: Divergence, name: str) -> list[Values]:
+    def _near(self, divergence: Divergence, name: str) -> list[Shares]:
         medians = self.observed[name].to(self.pairs.device).nanmedian(0).values
         within = shares_within(self.population.fitted(divergence), medians, self.pairs)
         return [share.cpu().numpy() for share in within]
@@ -278,7 +280,7 @@ class Seen:
         return share_of_pairs_within(self.population.fitted(divergence), wanted, self.pairs).unflatten(0, moved.shape)
 
 
-def relative(quantiles: Sequence[Series], near: Sequence[Values]) -> list[Estimate]:
+def relative(quantiles: Sequence[Series], near: Sequence[Shares]) -> list[Estimate]:
     """Return the median of each of ``quantiles`` with an interval that allows for other reference images, too."""
     return [
         over_references(summarise(one, "median", "lower"), within) for one, within in zip(quantiles, near, strict=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from holdfast.core.counting import TIE, nearest
 from holdfast.core.divergences import Divergence
-from holdfast.core.encoder import Codes, Pixels
+from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.run import Observed
@@ -29,16 +29,22 @@ def ready(population: Population, rows: Sequence[int]) -> tuple[Pixels, Noise]:
     Raises:
         HoldfastError: the encoder does not take pixels in [0, 1].
     """
+    require_range(population.encoder)
     domain, run = population.encoder.domain, population.run
-    if (domain.low, domain.high) != (0, 1):
-        raise HoldfastError(
-            f"edits change images in [0, 1], but {population.encoder.name} takes [{domain.low:g}, {domain.high:g}]; "
-            "put the scaling into the encoder"
-        )
     # Interpolation and Fourier transforms want more digits than half precision has.
     precise = torch.promote_types(run.dtype, torch.float32)
     pixels = population.images.pixels(rows, run.device, precise, domain)
     return pixels, run.noise([population.images.ids[row] for row in rows])
+
+
+def require_range(encoder: Encoder) -> None:
+    """Raise unless ``encoder`` takes pixels in [0, 1], which is what transforms change."""
+    low, high = encoder.domain.low, encoder.domain.high
+    if (low, high) != (0, 1):
+        raise HoldfastError(
+            f"edits and corruptions change images in [0, 1], but {encoder.name} takes [{low:g}, {high:g}]; "
+            "put the scaling into the encoder"
+        )
 
 
 def families(edits: Sequence[Transform]) -> list[tuple[str, slice]]:
