@@ -63,6 +63,8 @@ SMALL: dict[str, Any] = {
     "edits": ("brightness", "noise"),
     "corruptions": (Gamma(0.2), GlobalShuffle(4)),
     "permutations": 2,
+    "kinds": ("gaussian-noise-c", "brightness-c"),
+    "severities": (1, 5),
 }
 
 

@@ -17,12 +17,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.counting import share_of_pairs_within, shares_within
-from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run import Observed
-from holdfast.core.statistics import over_references, summarise
+from holdfast.core.statistics import summarise
 from holdfast.evaluations.corrupted.accuracies import (
     accuracy_warnings,
     chance_estimate,
@@ -31,6 +29,7 @@ from holdfast.evaluations.corrupted.accuracies import (
     rank_correlation,
 )
 from holdfast.evaluations.corrupted.answers import CorruptedAnswers, unfit
+from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
 from holdfast.evaluations.corrupted.series import series_of
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear
@@ -52,10 +51,7 @@ SIX: tuple[Transform, ...] = (
 )
 """The settings of the paper: its larger grids have a quarter as many patches per side as the image has pixels."""
 ALL = "all"
-KEPT = "corrupted images closer to their own original than to any image of the bank"
-MOVED = "share of pairs of other images that lie no farther apart than the corruption moves the code"
 WRONG = "no clean image is classified right, so there is nothing to lose"
-UNDEFINED = "a zero code, which has no direction under cosine, or one that is not finite"
 TAUGHT = {
     "taught": ("corrupted_accuracy", "relative_accuracy_drop"),
     "clean": ("clean_bank_accuracy", "clean_bank_drop"),
@@ -179,19 +175,12 @@ class Numbers:
         self.estimates.append(summarise(right_series, "share", "higher", "clean_accuracy"))
 
     def retrieval(self, population: Population, seen: Seen, reference: int) -> None:
-        """Add what corruptions do without any label: to retrieval, and to codes on the scale of other pairs of images."""
+        """Add what corruptions do without any label."""
         pairs = population.codes[population.choose(reference)]
         for one, values in seen.items():
-            given = {"corruption": str(one), "divergence": "cosine"}
-            kept = series_of("nearest_neighbour_kept", given, values["kept"].mean(1), "share of draws", KEPT, UNDEFINED)
-            moved = share_of_pairs_within(Cosine(), values["change"].mean(1).to(pairs.device), pairs)
-            quantile = series_of("universal_quantile", given, moved, "share of pairs", MOVED, UNDEFINED)
-            near = shares_within(Cosine(), values["change"].mean(1).nanmedian()[None].to(pairs.device), pairs)[0]
-            self.series += [kept, quantile]
-            self.estimates += [
-                summarise(kept, "mean", "higher", "nearest_neighbour_accuracy"),
-                over_references(summarise(quantile, "median", "lower"), near.cpu().numpy()),
-            ]
+            series, estimates = without_labels(str(one), values, pairs)
+            self.series += series
+            self.estimates += estimates
 
     def correlations(self, probes: Sequence[str], corruptions: Sequence[str]) -> None:
         """Add whether corruptions that cost accuracy are those that retrieval and displacement, without labels, call bad."""
