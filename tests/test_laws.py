@@ -20,6 +20,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
 from holdfast.core.run import Run
+from holdfast.evaluations.corrupted.corruption_test import CorruptionTest
 from holdfast.evaluations.geometry.alignment import Alignment
 from holdfast.evaluations.geometry.gradcam import GradCam
 from holdfast.evaluations.geometry.space import SpaceGeometry
@@ -32,6 +33,8 @@ from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, wi
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
+from holdfast.transforms.gamma import Gamma
+from holdfast.transforms.shuffles import GlobalShuffle
 from tests import samples
 from tests.samples import digits as unlabelled
 
@@ -71,6 +74,11 @@ SMALL: dict[str, Any] = {
     "copies": 80,
     "slack": 0.25,
     "radii": (0.05,),
+    "edits": ("brightness", "noise"),
+    "corruptions": (Gamma(0.2), GlobalShuffle(4)),
+    "permutations": 2,
+    "kinds": ("gaussian-noise-c", "brightness-c"),
+    "severities": (1, 5),
 }
 
 
@@ -184,7 +192,7 @@ def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
 
 @every
 def test_seed_decides(evaluation: Evaluation) -> None:
-    exact = (Spectral, SpaceGeometry, Alignment, GradCam, ProbeAccuracy)
+    exact = (Spectral, SpaceGeometry, Alignment, GradCam, ProbeAccuracy, CorruptionTest)
     if isinstance(evaluation, exact):  # where it looks at all images
         evaluation = replace(evaluation, samples=COUNT - 2)
     first, again = usual(evaluation), measure(evaluation, builtin(), digits(COUNT), DOUBLE)

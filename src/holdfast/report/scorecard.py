@@ -69,6 +69,13 @@ QUESTIONS = (
         "displacement",
     ),
     Question(
+        "Does it survive everyday edits?",
+        ("edits_survived",),
+        "edited images still closest to their original",
+        "common-perturbations",
+        "first",
+    ),
+    Question(
         "What is proved?",
         ("average_certified_radius",),
         "change up to which no image is mistaken for another",
