@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, ratio
+from holdfast.core.counting import closer_counts, share_of_pairs_within
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
-from holdfast.evaluations.attacked.neighbours import closer_counts, share_of_pairs_within
 
 SIZES = ((1000, 100_000, 512), (1000, 10_000, 512), (1000, 10_000, 2048))
 

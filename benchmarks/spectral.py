@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from benchmarks import published
+from holdfast.core.neighbours import ROWS, nearest
+from holdfast.core.points import points
 from holdfast.evaluations.spectral.eigen import spectrum
 from holdfast.evaluations.spectral.graph_pair import GraphPair, checked, draw
-from holdfast.evaluations.spectral.graphs.exact import ROWS, nearest
 from holdfast.evaluations.spectral.graphs.knn import KNN
 from holdfast.evaluations.spectral.hops import hops
-from holdfast.evaluations.spectral.points import points
 from holdfast.evaluations.spectral.resistance import resistances
 from holdfast.evaluations.spectral.solve import one_thread
 

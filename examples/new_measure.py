@@ -16,16 +16,17 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball, Linf
+from holdfast.core.counting import nearest
 from holdfast.core.divergences import L2Distance
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Findings
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.attacked import Case, Untargeted, nearest
-from holdfast.evaluations.attacked.population import population_warnings
+from holdfast.evaluations.attacked.attacked import Case, Untargeted
 from holdfast.evaluations.attacked.series import series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import population_warnings
 
 
 @final

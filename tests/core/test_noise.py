@@ -13,7 +13,7 @@ from scipy import stats
 
 from holdfast.core.noise import Noise, hashed
 
-DRAWS = ("bits", "uniform", "normal", "signs")
+DRAWS = ("bits", "uniform", "normal", "gaussian", "signs")
 IDS = [f"image-{k}" for k in range(7)]
 N = 100_000
 
@@ -74,7 +74,7 @@ def test_shapes(shape: tuple[int, ...], kind: str, ids: list[str]):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("many", ["positions", "ids", "streams"])
-@pytest.mark.parametrize(("kind", "law"), [("uniform", "uniform"), ("normal", "norm")])
+@pytest.mark.parametrize(("kind", "law"), [("uniform", "uniform"), ("normal", "norm"), ("gaussian", "norm")])
 def test_distributions(kind: str, law: str, many: str, dtype: torch.dtype):
     """Kolmogorov and Smirnov's test, along each of the axes that draws are addressed by."""
     if many == "positions":
@@ -97,7 +97,7 @@ def test_signs_are_fair():
     assert stats.binomtest(int((signs > 0).sum()), N).pvalue > 0.01
 
 
-@pytest.mark.parametrize("kind", ["uniform", "normal", "signs"])
+@pytest.mark.parametrize("kind", ["uniform", "normal", "gaussian", "signs"])
 def test_neighbouring_positions_ids_and_streams_are_uncorrelated(kind: str):
     """The smallest of the p-values of all pairs at lags 1 to 3, corrected for their number."""
     rows, columns = 40, 2500
@@ -146,6 +146,7 @@ def test_draws_from_extreme_bits_are_finite_and_inside(word: int, monkeypatch: p
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         assert 0 <= noise.uniform((1,), dtype).item() < 1
         assert torch.isfinite(noise.normal((1,), dtype)).all()
+        assert torch.isfinite(noise.gaussian((1,), dtype)).all()
         assert noise.signs((1,), dtype).abs().item() == 1
 
 
@@ -169,3 +170,22 @@ def test_devices_agree(device: str):
     assert torch.equal(here.bits((9,)), there.bits((9,)).cpu())
     assert torch.equal(here.uniform((9,)), there.uniform((9,)).cpu())
     torch.testing.assert_close(here.normal((9,)), there.normal((9,)).cpu())
+
+
+def test_gaussian_draws_reach_far_and_their_halves_are_unrelated():
+    """The two draws of one hash, which share a length and an angle, are independent."""
+    values = Noise.of(0, ["a"]).gaussian((4 * N,))[0].double()
+    one, two = values.chunk(2)
+    assert stats.pearsonr(one.numpy(), two.numpy()).pvalue > 0.01
+    assert stats.pearsonr(one.square().numpy(), two.square().numpy()).pvalue > 0.01
+    assert 4 < values.abs().max() < 7.6
+
+
+def test_numbered_draws_do_not_depend_on_the_blocks_they_are_drawn_in():
+    one = Noise.of(0, ["a"]).fork("smoothing")
+    whole = one.numbered(torch.arange(20)).gaussian((3, 5))
+    parts = [one.numbered(torch.arange(start, min(start + 7, 20))).gaussian((3, 5)) for start in range(0, 20, 7)]
+    assert torch.equal(whole, torch.cat(parts))
+    values = one.numbered(torch.arange(N // 10)).gaussian((3,)).double()
+    assert stats.kstest(values.flatten().numpy(), "norm").pvalue > 0.01
+    assert len(values[:, 0].unique()) > 0.99 * len(values)

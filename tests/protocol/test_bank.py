@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
+from holdfast.core.counting import crossings, nearest
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.core.run import Run
-from holdfast.evaluations.attacked.attacked import Untargeted, nearest
+from holdfast.evaluations.attacked.attacked import Untargeted
 from holdfast.evaluations.attacked.breakaway import Breakaway
-from holdfast.evaluations.attacked.neighbours import crossings
 from holdfast.execution.request import build, planned, request
 from holdfast.protocol.bank import apart
 from holdfast.protocol.observation import Joint

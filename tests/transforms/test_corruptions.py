@@ -111,3 +111,15 @@ def test_filters_keep_the_waves_they_name():
     assert torch.allclose(change("low-pass:5", wave[9]), torch.full_like(wave[9], 0.5))
     assert torch.allclose(change("high-pass:5", wave[9]), wave[9])
     assert torch.allclose(change("high-pass:9", wave[9]), wave[9]), "the radius itself is kept"
+
+
+@pytest.mark.parametrize("name", ["global-shuffle", "local-shuffle"])
+def test_patches_of_four_pixels_make_a_grid(name: str) -> None:
+    pixels, none = torch.rand(2, 3, 12, 12), Noise.of(0, ["a", "b"])
+    by_patch, by_grid = (Transform.read(f"{name}:{text}") for text in ("patch=4,seed=5", "grid=3,seed=5"))
+    assert torch.equal(by_patch(pixels, none), by_grid(pixels, none))
+    assert not torch.equal(by_patch(pixels, none), pixels)
+    with pytest.raises(HoldfastError, match="patch must be one of 1, 2, 5, 10"):
+        by_patch(pixels[:, :, :10, :10], none)
+    with pytest.raises(HoldfastError, match="patch=-1"):
+        Transform.read(f"{name}:patch=-1")

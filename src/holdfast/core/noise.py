@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from math import log2, prod, sqrt
+from math import log2, pi, prod, sqrt
 
 import torch
 from jaxtyping import Float, Int
@@ -85,6 +85,31 @@ class Noise:
         # The centre of each of 2^52 cells (2^53 centres would need one digit too many), so that no end is ever drawn.
         cells = _shift(self.bits(shape), 12).to(torch.float64)
         return (torch.erfinv((cells + 0.5) * 2.0**-51 - 1) * sqrt(2)).to(dtype)
+
+    def numbered(self, draws: Int[Tensor, "k"]) -> Noise:
+        """Return an independent stream for each of these numbered draws of one sample: any of them, in any blocks.
+
+        Example:
+            >>> one = Noise.of(seed=0, ids=["a"])
+            >>> whole = one.numbered(torch.arange(9)).gaussian((2,))
+            >>> torch.equal(whole[4:], one.numbered(torch.arange(4, 9)).gaussian((2,)))
+            True
+        """
+        assert len(self.keys) == 1, "draws are numbered for one sample at a time"
+        return Noise(_mix(self.keys ^ _mix((draws.to(self.keys.device) + 1) * GOLDEN)))
+
+    def gaussian(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
+        """Return standard normal draws, shape ``(b, *shape)``, computed in float32: a third of the time of ``normal``.
+
+        For smoothing, which draws millions. Box and Muller 1958: each 64 bits give two draws, of 40 bits for the length
+        (so that draws reach 7.5 deviations) and 24 for the angle.
+        """
+        count = prod(shape)
+        bits = self.bits(((count + 1) // 2,))
+        length = _shift(bits, 24).to(torch.float32).add_(0.5).mul_(2.0**-40).log_().mul_(-2).sqrt_()
+        angle = (bits & ((1 << 24) - 1)).to(torch.float32).mul_(2 * pi / 2**24)
+        both = torch.cat([length * angle.cos(), length * angle.sin()], dim=1)
+        return both[:, :count].reshape(-1, *shape).to(dtype)
 
     def signs(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
         """Return fair draws from {-1, +1}, shape ``(b, *shape)``."""

@@ -15,6 +15,8 @@ from holdfast.core.noise import hashed
 from holdfast.core.records import Estimate, Number, Record, Series
 
 MOST_DRAWS, ALL_DRAWS = 2000, 40_000_000
+ROUNDING = 1e-6
+"""Relative difference of two encoders' values up to which they are equal: codes are computed in float32."""
 Values = Float[np.ndarray, "n"]
 Better = Literal["lower", "higher", "neither"]
 Limits = tuple[float, float]
@@ -37,8 +39,10 @@ def decides_nothing(n: int, confidence: float) -> bool:
     return 2.0 ** (1 - n) > 1 - confidence
 
 
-def share_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def share_interval(successes: int | float, n: int | float, confidence: float = 0.95) -> tuple[float, float]:
     """Return the mid-P interval of a share (Lancaster 1961): exact tails in which what was seen counts half.
+
+    Samples that depend on each other count for fewer, in fractions (Korn and Graubard 1998).
 
     Where few fail, Wilson's covers as little as 84%, and that of Clopper and Pearson nearly always 98% and more.
 
@@ -51,13 +55,17 @@ def share_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[fl
     return _lowest_share(successes, n, tail), 1 - _lowest_share(n - successes, n, tail)
 
 
-def _lowest_share(successes: int, n: int, tail: float) -> float:
+def _lowest_share(successes: int | float, n: int | float, tail: float) -> float:
     """Return the share at which more successes, and half of the chance of as many, have chance ``tail``."""
     from scipy.optimize import brentq
-    from scipy.special import bdtrc
+    from scipy.special import betainc
+
+    def at_least(count: int | float, share: float) -> float:
+        # The binomial tail, which has a meaning between whole numbers as well.
+        return float(betainc(count, n - count + 1, share)) if count <= n else 0.0
 
     def excess(share: float) -> float:
-        return float(bdtrc(successes, n, share) + bdtrc(successes - 1, n, share)) / 2 - tail
+        return (at_least(successes + 1, share) + at_least(successes, share)) / 2 - tail
 
     return float(brentq(excess, 0, successes / n, xtol=1e-15)) if successes else 0.0
 
@@ -143,16 +151,28 @@ def jackknife(
 
     ``statistic`` takes the rows to use. For statistics too slow to resample thousands of times.
     """
-    from scipy.special import stdtrit
-
     if n < 2:
         return nan, nan
     everyone = list(range(n))
     groups = min(groups, n)
-    left_out = np.array([statistic([row for row in everyone if row % groups != group]) for group in range(groups)])
+    left_out = [statistic([row for row in everyone if row % groups != group]) for group in range(groups)]
+    return jackknife_interval(statistic(everyone), np.array(left_out), confidence)
+
+
+def jackknife_interval(whole: float, left_out: Float[np.ndarray, "g"], confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of a statistic from its value and from those with one group of samples left out at a time.
+
+    Example:
+        >>> low, high = jackknife_interval(2.0, np.array([1.9, 2.0, 2.1]))
+        >>> round((low + high) / 2, 6), low < 2 < high
+        (2.0, True)
+    """
+    from scipy.special import stdtrit
+
+    groups = len(left_out)
     error = sqrt((groups - 1) / groups * float(((left_out - left_out.mean()) ** 2).sum()))
     half = float(stdtrit(groups - 1, (1 + confidence) / 2)) * error
-    centre = groups * statistic(everyone) - (groups - 1) * float(left_out.mean())  # without its first-order bias
+    centre = groups * whole - (groups - 1) * float(left_out.mean())  # without its first-order bias
     return centre - half, centre + half
 
 
@@ -200,6 +220,28 @@ def summarise(
         series=series.quantity,
         statistic="median" if statistic == "median" else "mean",
         reason=reason if missing else None,
+    )
+
+
+def over_references(median: Estimate, near: Values) -> Estimate:
+    """Return ``median``, whose interval takes the reference images as given, with one that does not.
+
+    ``near`` is the share of the others that lie within the median displacement of each reference image. Its mean is a mean
+    over pairs, in which an image not drawn takes part twice (Hoeffding 1948): hence twice its deviations. Both ways in
+    which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
+    """
+    if not len(near) or not median.n:
+        return median
+    share = float(near.mean())
+    low, high = bounded_interval(2 * near - share, (-share, 2 - share), median.confidence)
+    return median.model_copy(
+        update={
+            "low": max(0.0, median.value - hypot(median.value - median.low, share - low)),
+            "high": min(1.0, median.value + hypot(median.high - median.value, high - share)),
+            "method": f"{median.method} and, for the {len(near)} reference images, Gaffke's bounds; added in squares",
+            "series": None,  # image by image, another encoder's scale would be taken as given
+            "statistic": "whole",
+        }
     )
 
 
@@ -296,6 +338,8 @@ class Difference(Record):
 def paired(a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95) -> Difference:
     """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
 
+    Values that differ by no more than rounding count as equal.
+
     The interval is that of a mean, of the samples' differences, or a bootstrap's for medians. So few samples that even one
     sign throughout would be chance (fewer than 6) are tied.
 
@@ -307,6 +351,8 @@ def paired(a: Series, b: Series, statistic: str, better: Better, confidence: flo
         raise ValueError(f"paired series need the same samples, got {len(left)} and {len(right)}")
     both = ~(np.isnan(left) | np.isnan(right))
     left, right = left[both], right[both]
+    # What rounding makes of equal values is no difference: where it is the same for all images, it would decide.
+    right = np.where(np.isclose(left, right, rtol=ROUNDING, atol=0), left, right)
     n = len(left)
     if not n:
         return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")

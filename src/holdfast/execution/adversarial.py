@@ -15,11 +15,12 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import PRESETS, Preset
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Ball
+from holdfast.core.counting import nearest
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Observed
-from holdfast.evaluations.attacked.attacked import attacked, nearest
+from holdfast.evaluations.attacked.attacked import attacked
 from holdfast.objectives.base import DivergenceObjective, Objective
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -77,7 +78,7 @@ class AdversarialImages(Observation):
         Raises:
             HoldfastError: the objective, the attack and the images do not fit together.
         """
-        objective, run = preset.goal, population.run
+        objective, run = preset.objective, population.run
         require_climbable(objective, preset.attack)
         batch = None if objective.per_sample else even(len(population.images), run.batch_size)
         return cls(objective, preset.attack, preset.ball, batch)
@@ -112,7 +113,7 @@ class AdversarialImages(Observation):
             objective = replace(objective, divergence=population.fitted(objective.divergence))
         targets = population.partners[list(images)].tolist() if objective.targeted else None
         context = population.context(images, targets, rivals_of(population, images, objective))
-        prepare = next((preset.prepare for preset in PRESETS.values() if preset.goal.name == objective.name), None)
+        prepare = next((preset.prepare for preset in PRESETS.values() if preset.objective.name == objective.name), None)
         context = prepare(context) if prepare else context
         moved = attacked(context, objective, self.attack, self.ball)
         codes, gain_of = population.encode(moved), objective(context)

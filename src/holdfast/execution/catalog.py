@@ -74,7 +74,7 @@ def everything() -> dict[str, dict[str, str]]:
         "evaluations": {name: summary(kind) for name, kind in evaluations().items()},
         "attacks": {name: summary(kind) for name, kind in attacks().items()},
         "presets": {
-            name: f"{preset.goal} by {preset.attack} in {preset.ball} ({preset.source})"
+            name: f"{preset.objective} by {preset.attack} in {preset.ball} ({preset.source})"
             for name, preset in PRESETS.items()
         },
         "bounds": {name: summary(kind) for name, kind in METHODS.items()},

@@ -17,6 +17,10 @@ class Suite:
     settings: Settings = field(default_factory=dict)
 
 
+_SMOOTHED = {"anchors": 50, "selection": 4000, "copies": 6000, "others": 300, "divergences": ["l2"]}
+"""The same for all evaluations of the smoothed encoder, which then share one pass."""
+_FEW_COPIES = {"anchors": 4, "selection": 200, "copies": 1000, "others": 300, "divergences": ["l2"]}
+_FEW_CENTRES = {**_FEW_COPIES, "slack": 0.2, "attack": "adaptive:restarts=1,steps=5"}
 _ONCE = {"balls": ["linf:0.05"], "divergences": ["l2"], "attacks": ["u-pgd", "adaptive:restarts=1"]}
 LARGE = 1_000_000
 """From so many operations an image on, quick asks less of an encoder on a CPU: in full, it would take hours."""
@@ -33,10 +37,18 @@ _LARGE: Settings = {
     "masking": {"attack": "adaptive:restarts=2", "blind": "square:queries=100"},
     "synbench": {"samples": 256},
     "clever": {"batches": 50, "guided": 2},
+    "common-perturbations": {"samples": 20, "chained": 1},
+    "corruption-error": {"samples": 20},
+    "corruption-test": {"samples": 200, "permutations": 1},
+    "alignment": {"samples": 60},
+    "grad-cam": {"samples": 10},
     "instance-accuracy": {"balls": ["linf:0.05"]},
     "certified-breakaway": {"balls": ["linf:0.05"], "divergences": ["l2"]},
     "certified-overlap": {"balls": ["linf:0.05"], "divergences": ["l2"]},
     "certified-displacement": {"balls": ["linf:0.05"], "divergences": ["l2"]},
+    "center-smoothing": _FEW_CENTRES,
+    "smoothed-retrieval": _FEW_CENTRES,
+    "randomized-smoothing": {**_FEW_COPIES, "radii": [0.25, 0.5]},
 }
 """What quick changes beside the counts for large encoders."""
 
@@ -56,6 +68,12 @@ SUITES = {
             "synbench": {"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
             "spade": {"samples": 2000},
             "clever": {"batches": 133, "draws": 3, "rivals": 1, "random": 50, "samples": 2000},
+            "common-perturbations": {"samples": 100},
+            "corruption-error": {"samples": 200},
+            "corruption-test": {"samples": 1000},
+            "geometry": {"samples": 2000},
+            "alignment": {"samples": 300},
+            "grad-cam": {"samples": 50},
             "certified-radius": {"anchors": 50, "negatives": 3, "attack": "adaptive:restarts=1,steps=25"},
             "instance-accuracy": {"anchors": 50, "negatives": 3},
             "certified-breakaway": {
@@ -64,6 +82,9 @@ SUITES = {
                 "rivals": 3,
                 "attack": "adaptive:restarts=1,steps=25",
             },
+            "center-smoothing": _SMOOTHED,
+            "smoothed-retrieval": _SMOOTHED,
+            "randomized-smoothing": _SMOOTHED,
             "certified-overlap": {"anchors": 50, "attack": "adaptive:restarts=1,steps=25"},
             "certified-displacement": {"anchors": 50, "attack": "adaptive:restarts=1,steps=25"},
             "linear-radius": {"anchors": 50, "rivals": 1, "attack": "adaptive:restarts=1,steps=25"},
@@ -95,9 +116,18 @@ SUITES = {
             "synbench": {"samples": "auto"},
             "spade": {"samples": 50_000, "subsets": 16},
             "clever": {"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
+            "common-perturbations": {"samples": 2000, "chained": 3, "reference": 10_000},
+            "corruption-error": {"samples": 10_000},
+            "corruption-test": {"samples": 50_000, "permutations": 8, "reference": 10_000},
+            "geometry": {"samples": 100_000},
+            "alignment": {"samples": 10_000},
+            "grad-cam": {"samples": 1000},
             "certified-radius": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "instance-accuracy": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "certified-breakaway": {"anchors": 500, "rivals": 30, "method": "alpha", "attack": "adaptive:restarts=10"},
+            "center-smoothing": {"anchors": 500},
+            "smoothed-retrieval": {"anchors": 500},
+            "randomized-smoothing": {"anchors": 500},
             "certified-overlap": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "certified-displacement": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "linear-radius": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},

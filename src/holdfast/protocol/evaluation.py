@@ -17,6 +17,7 @@ from holdfast.protocol.bank import apart
 from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.observation import Joint, Observation, SharedSettings
 from holdfast.protocol.population import Population
+from holdfast.transforms.base import Transform, versions
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,14 @@ def circumstances(
         given["bank_labels"] = bank.labels_fingerprint
     if run.attack_seed not in (None, run.seed):
         given["attack_seed"] = run.attack_seed
+    values = [value for field in fields(what) for value in _flat(getattr(what, field.name))]
+    if changes := [versions(value) for value in values if isinstance(value, Transform)]:
+        given["transform_versions"] = changes
     return given
+
+
+def _flat(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def with_bank(evaluation: Evaluation) -> bool:

@@ -69,6 +69,13 @@ QUESTIONS = (
         "displacement",
     ),
     Question(
+        "Does it survive everyday edits?",
+        ("edits_survived",),
+        "edited images still closest to their original",
+        "common-perturbations",
+        "first",
+    ),
+    Question(
         "What is proved?",
         ("average_certified_radius",),
         "change up to which no image is mistaken for another",
@@ -80,6 +87,12 @@ QUESTIONS = (
         ("contradictions",),
         "certificates that an attack entered",
         passed="held",
+    ),
+    Question(
+        "Is its space healthy?",
+        ("rankme",),
+        "dimensions that its codes fill",
+        "geometry",
     ),
     Question(
         "What do probes keep?",

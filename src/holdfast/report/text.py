@@ -14,6 +14,8 @@ NAMES = {
     "spade": "SPADE",
     "synbench": "SynBench",
     "riemannian": "Riemannian",
+    "rankme": "RankMe",
+    "lidar": "LiDAR",
 }
 OBJECTIVES = {
     "retrieval": "another nearest neighbour",

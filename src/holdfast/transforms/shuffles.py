@@ -3,7 +3,8 @@
 ``global-shuffle`` permutes the ``grid`` x ``grid`` patches (what is local survives), ``local-shuffle`` the pixels inside
 each patch (what is global survives); Zhong et al. 2022, https://arxiv.org/abs/2206.05259. The labels of the paper,
 "G4x4" and "L8x8", count patches per side, as ``grid`` does. No pixel is lost: a permutation of all coordinates leaves
-every distance between raw images as it was.
+every distance between raw images as it was. Its larger grid has patches of 4 pixels, ``patch=4``: as many per side as there
+are pixels over 4.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ class GlobalShuffle(Transform):
 
     grid: int = 4
     seed: int = 0
+    patch: int = 0  # pixels on the shorter side of a patch, where that decides the grid
     name = "global-shuffle"
 
     def __post_init__(self) -> None:
-        require_grid(self.grid)
+        require_grid(self.grid, self.patch)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        patches = cut(pixels, self.grid)
+        patches = cut(pixels, grid_of(pixels, self.grid, self.patch))
         return joined(patches[:, :, permutation(patches.shape[2], self.seed).to(pixels.device)], pixels)
 
 
@@ -46,20 +48,41 @@ class LocalShuffle(Transform):
 
     grid: int = 4
     seed: int = 0
+    patch: int = 0  # pixels on the shorter side of a patch, where that decides the grid
     name = "local-shuffle"
 
     def __post_init__(self) -> None:
-        require_grid(self.grid)
+        require_grid(self.grid, self.patch)
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        patches = cut(pixels, self.grid)
+        patches = cut(pixels, grid_of(pixels, self.grid, self.patch))
         return joined(patches[..., permutation(patches.shape[3], self.seed).to(pixels.device)], pixels)
 
 
-def require_grid(grid: int) -> None:
-    """Raise unless an image can be cut into ``grid`` patches per side at all."""
-    if grid < 1:
-        raise HoldfastError(f"grid counts the patches per side and must be at least 1, got {grid}")
+def require_grid(grid: int, patch: int) -> None:
+    """Raise unless an image can be cut into ``grid`` patches per side, or into patches of ``patch`` pixels, at all."""
+    if grid < 1 or patch < 0:
+        raise HoldfastError(
+            "grid counts the patches per side and must be at least 1, patch their pixels and is 0 where grid decides; "
+            f"got grid={grid} and patch={patch}"
+        )
+
+
+def grid_of(pixels: ImagePixels, grid: int, patch: int) -> int:
+    """Return how many patches a side has.
+
+    Raises:
+        HoldfastError: the shorter side is no multiple of ``patch``.
+    """
+    side = min(pixels.shape[-2:])
+    if not patch:
+        return grid
+    if side % patch:
+        fits = [str(size) for size in range(1, side + 1) if side % size == 0]
+        raise HoldfastError(
+            f"a side of {side} pixels is not made of patches of {patch}; patch must be one of {', '.join(fits)}"
+        )
+    return side // patch
 
 
 def cut(pixels: ImagePixels, grid: int) -> Tensor:

@@ -13,14 +13,14 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack, ascend
 from holdfast.core.balls import Linf
+from holdfast.core.counting import closer_counts, share_of_pairs_within
 from holdfast.core.divergences import Cosine, L1Distance, L2Distance, LinfDistance
 from holdfast.core.encoder import Encoder
 from holdfast.core.noise import Noise
-from holdfast.evaluations.attacked.neighbours import closer_counts, share_of_pairs_within
-from holdfast.evaluations.attacked.population import effective_rank
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
+from holdfast.protocol.warnings import effective_rank
 from tests.samples import published
 
 NAMES = ["mnist_base", "mnist_base_adv1", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1"]

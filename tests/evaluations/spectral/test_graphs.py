@@ -8,13 +8,13 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import cdist
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.neighbours import nearest
+from holdfast.core.points import points
 from holdfast.evaluations.spectral.analysis import spade
 from holdfast.evaluations.spectral.components import bridged, crossing, split
 from holdfast.evaluations.spectral.graph import Graph, union
 from holdfast.evaluations.spectral.graphs import CKNN, KNN, MANIFOLDS, PCA, GraphConstruction, Sparsified
-from holdfast.evaluations.spectral.graphs.exact import nearest
 from holdfast.evaluations.spectral.graphs.sparsified import sparsified
-from holdfast.evaluations.spectral.points import points
 from tests.evaluations.spectral.graphs import folded, oracle, random_graph
 
 

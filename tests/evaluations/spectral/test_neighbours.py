@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.evaluations.spectral.graphs import approximate, exact
-from holdfast.evaluations.spectral.graphs.exact import nearest
-from holdfast.evaluations.spectral.points import points
+from holdfast.core import neighbours as exact
+from holdfast.core.neighbours import nearest
+from holdfast.core.points import points
+from holdfast.evaluations.spectral.graphs import approximate
 
 
 def brute(x: np.ndarray, k: int) -> np.ndarray:

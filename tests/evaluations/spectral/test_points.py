@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.points import distinct, points
 from holdfast.evaluations.spectral.analysis import spade
 from holdfast.evaluations.spectral.graph_pair import _enough
 from holdfast.evaluations.spectral.graphs import CKNN, PCA
-from holdfast.evaluations.spectral.points import distinct, points
 from tests.evaluations.spectral.graphs import folded
 
 

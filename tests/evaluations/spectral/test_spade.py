@@ -16,13 +16,13 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
+from holdfast.core.points import points
 from holdfast.core.records import Result
 from holdfast.core.run import Run
 from holdfast.evaluations.spectral import stability
 from holdfast.evaluations.spectral.analysis import spade
 from holdfast.evaluations.spectral.graph_pair import checked, draw
 from holdfast.evaluations.spectral.graphs import KNN, PCA
-from holdfast.evaluations.spectral.points import points
 from holdfast.evaluations.spectral.population import SpectralFit
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.evaluations.spectral.stability import Subsets, baselines, noise, numbers, projection, subsets

@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, U_PGD, label
 from holdfast.core.balls import Ball, Linf
+from holdfast.core.counting import nearest
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
-from holdfast.core.encoder import Codes, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.encoder import Pixels
 from holdfast.core.records import Conditions
 from holdfast.core.run import Observed
-from holdfast.evaluations.attacked.neighbours import Clean, Frame
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext, Objective
 from holdfast.objectives.crossing import Crossing, Misretrieval
@@ -163,17 +161,3 @@ class Pairwise(Observation):
 def attacked(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:
     """Return the images of ``context`` after ``attack`` on ``objective`` within ``ball``."""
     return attack(context.encoder, context.pixels, objective(context), ball, context.noise.fork(objective.name))
-
-
-def nearest(divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()) -> Tensor:
-    """Return the rows of the ``count`` clean codes nearest to each code, its ``own`` left out, shape (b, count)."""
-    if count < 1:
-        raise HoldfastError(f"the number of rivals must be at least 1, got {count}")
-    if divergence.embed(clean[:1]) is None:
-        distance = torch.stack([divergence(code.expand_as(clean), clean) for code in codes])
-    else:
-        # Around the centre and in float64: with an offset, products in float32 find other neighbours.
-        frame = Frame.of(divergence, clean)
-        distance = torch.cdist(frame.embed(codes.double()), frame.embed(clean.double()))
-    distance[list(range(len(own))), list(own)] = torch.inf
-    return torch.nan_to_num(distance, nan=torch.inf).topk(min(count, len(clean) - bool(own)), largest=False).indices

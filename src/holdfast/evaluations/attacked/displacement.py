@@ -10,27 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import hypot
 from typing import final
 
-import numpy as np
 import torch
-from jaxtyping import Float
 
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
+from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
-from holdfast.core.records import Claim, Estimate, Findings, Picture
+from holdfast.core.records import Claim, Findings, Picture
 from holdfast.core.run import Observed
-from holdfast.core.statistics import bounded_interval, summarise
+from holdfast.core.statistics import over_references, summarise
 from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Untargeted, cases, shown_case
-from holdfast.evaluations.attacked.neighbours import share_of_pairs_within, shares_within
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.population import population_warnings, rank_estimate
 from holdfast.evaluations.attacked.series import radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import population_warnings, rank_estimate
 
 
 @final
@@ -110,25 +107,3 @@ class Displacement(Evaluation):
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
-
-
-def over_references(median: Estimate, near: Float[np.ndarray, "n"]) -> Estimate:
-    """Return ``median``, whose interval takes the reference images as given, with one that does not.
-
-    ``near`` is the share of the others that lie within the median displacement of each reference image. Its mean is a mean
-    over pairs, in which an image not drawn takes part twice (Hoeffding 1948): hence twice its deviations. Both ways in
-    which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
-    """
-    if not len(near) or not median.n:
-        return median
-    share = float(near.mean())
-    low, high = bounded_interval(2 * near - share, (-share, 2 - share), median.confidence)
-    return median.model_copy(
-        update={
-            "low": max(0.0, median.value - hypot(median.value - median.low, share - low)),
-            "high": min(1.0, median.value + hypot(median.high - median.value, high - share)),
-            "method": f"{median.method} and, for the {len(near)} reference images, Gaffke's bounds; added in squares",
-            "series": None,  # image by image, another encoder's scale would be taken as given
-            "statistic": "whole",
-        }
-    )

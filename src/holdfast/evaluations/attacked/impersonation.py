@@ -20,6 +20,7 @@ import torch
 
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
+from holdfast.core.counting import closer_counts
 from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError
 from holdfast.core.pictures import SHOWN, row
@@ -27,9 +28,7 @@ from holdfast.core.records import Claim, Findings, Picture, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Targeted, cases, shown_case
-from holdfast.evaluations.attacked.neighbours import closer_counts
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.population import population_warnings
 from holdfast.evaluations.attacked.series import radius_curves, series_of
 from holdfast.probes.base import FittedProbe, Probe, class_names
 from holdfast.probes.linear import Linear
@@ -37,6 +36,7 @@ from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import population_warnings
 
 UNCOUNTED = "both images are of one class, or the probe gets one of them wrong"
 

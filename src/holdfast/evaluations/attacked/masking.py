@@ -24,12 +24,12 @@ from holdfast.core.records import Claim, Estimate, Findings, Series, Verdict
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.attacked import BALLS, Case, attacked
-from holdfast.evaluations.attacked.population import population_warnings
 from holdfast.evaluations.attacked.series import series_of
 from holdfast.objectives.away import Away
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import population_warnings
 
 TOLERANCE = 0.05
 """Share by which one search must beat another before it counts: less is the luck of the random start."""

@@ -22,11 +22,11 @@ from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Targeted, cases, shown_case
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.population import population_warnings
 from holdfast.evaluations.attacked.series import radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import population_warnings
 
 
 @final

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from jaxtyping import Bool
 
+from holdfast.core.points import Points
 from holdfast.evaluations.spectral.graph import Graph
-from holdfast.evaluations.spectral.points import Points
 
 REPAIRS = ("none", "increase_k", "largest", "mst")
 TILE = 2048

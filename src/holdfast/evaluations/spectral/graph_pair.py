@@ -9,12 +9,12 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.neighbours import Neighbours
+from holdfast.core.points import Points, distinct, points
 from holdfast.evaluations.spectral.components import REPAIRS, Split, bridged, largest, split
 from holdfast.evaluations.spectral.graph import Graph
 from holdfast.evaluations.spectral.graphs.approximate import neighbours
 from holdfast.evaluations.spectral.graphs.base import GraphConstruction
-from holdfast.evaluations.spectral.graphs.exact import Neighbours
-from holdfast.evaluations.spectral.points import Points, distinct, points
 from holdfast.evaluations.spectral.solve import FACTORED
 
 SAMPLES_PER_NEIGHBOUR = 3

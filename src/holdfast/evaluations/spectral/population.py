@@ -12,11 +12,11 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from holdfast.core.images import Images
+from holdfast.core.points import Points
 from holdfast.core.run import Observed
 from holdfast.evaluations.spectral.analysis import Spade, scored
 from holdfast.evaluations.spectral.graph_pair import GraphPair, checked, draw
 from holdfast.evaluations.spectral.graphs.base import GraphConstruction
-from holdfast.evaluations.spectral.points import Points
 from holdfast.evaluations.spectral.stored import spade_of, tensors_of
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Int
 
 from holdfast.core.pictures import ends, row
+from holdfast.core.points import Points, points
 from holdfast.core.records import Claim, Estimate, Findings, Picture
 from holdfast.core.run import Observed
 from holdfast.evaluations.spectral.analysis import TOP, Spade, proved, scored
@@ -27,7 +28,6 @@ from holdfast.evaluations.spectral.graph_pair import checked, draw
 from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.knn import KNN
 from holdfast.evaluations.spectral.layers import Layers
-from holdfast.evaluations.spectral.points import Points, points
 from holdfast.evaluations.spectral.population import SpectralFit, SpectralScores
 from holdfast.evaluations.spectral.stability import baselines, projection, subsets
 from holdfast.protocol.evaluation import Evaluation

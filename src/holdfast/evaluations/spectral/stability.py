@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Float
 
 from holdfast.core.noise import Noise
+from holdfast.core.points import BLOCK, Points, points
 from holdfast.evaluations.spectral.analysis import TOP, edge_scores_all
 from holdfast.evaluations.spectral.eigen import DENSE, SCORES, all_values, spectrum
 from holdfast.evaluations.spectral.graph_pair import SAMPLES_PER_NEIGHBOUR, GraphPair, draw
 from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.hops import edge_hops
-from holdfast.evaluations.spectral.points import BLOCK, Points, points
 from holdfast.evaluations.spectral.scores import edge_scores, riemannian
 
 LARGEST = 5000

@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.core.neighbours import ROWS, SPARE, Neighbours, nearest, ranked
 from holdfast.core.noise import Noise
-from holdfast.evaluations.spectral.graphs.exact import ROWS, SPARE, Neighbours, nearest, ranked
-from holdfast.evaluations.spectral.points import Points
+from holdfast.core.points import Points
 
 EXACT = 100_000
 """Up to so many points the search is exact: a recall of 0.99995 already moved a spectral score by 1.7%."""

@@ -6,10 +6,10 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+from holdfast.core.neighbours import Neighbours
+from holdfast.core.points import Points
 from holdfast.core.settings import Spelled, read
 from holdfast.evaluations.spectral.graph import Graph
-from holdfast.evaluations.spectral.graphs.exact import Neighbours
-from holdfast.evaluations.spectral.points import Points
 
 
 @dataclass(frozen=True)

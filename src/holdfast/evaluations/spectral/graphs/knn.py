@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
+from holdfast.core.neighbours import Neighbours
 from holdfast.evaluations.spectral.graph import Graph, union
 from holdfast.evaluations.spectral.graphs.base import GraphConstruction
-from holdfast.evaluations.spectral.graphs.exact import Neighbours
 
 
 @final

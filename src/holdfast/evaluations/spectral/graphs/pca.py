@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.neighbours import Neighbours
+from holdfast.core.points import Points, points
 from holdfast.evaluations.spectral.graph import Graph, union
 from holdfast.evaluations.spectral.graphs.base import GraphConstruction
-from holdfast.evaluations.spectral.graphs.exact import Neighbours
-from holdfast.evaluations.spectral.points import Points, points
 
 
 @final

@@ -13,9 +13,9 @@ from typing import final
 import numpy as np
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.neighbours import Neighbours
 from holdfast.evaluations.spectral.graph import Graph, union
 from holdfast.evaluations.spectral.graphs.base import GraphConstruction
-from holdfast.evaluations.spectral.graphs.exact import Neighbours
 from holdfast.evaluations.spectral.resistance import resistances
 
 

@@ -9,7 +9,7 @@ under cosine) is nobody's neighbour.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import log2
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
 
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
@@ -253,3 +254,41 @@ def _triangle(points: Clean, top: int, width: int) -> Float[Tensor, "b k"]:
     rows = torch.arange(len(part), device=points.device)
     square[rows, rows] = torch.nan
     return square.sqrt()
+
+
+def nearest(
+    divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()
+) -> Int[Tensor, "b k"]:
+    """Return the rows of the ``count`` clean codes nearest to each code, nearest first, its ``own`` left out.
+
+    Example:
+        >>> from holdfast.core.divergences import L2Distance
+        >>> nearest(L2Distance(), torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [3.0]]), 2, own=[1])
+        tensor([[0, 2]])
+    """
+    if count < 1:
+        raise HoldfastError(f"the number of nearest codes to look for must be at least 1, got {count}")
+    # Around the centre and in float64: with an offset, products in float32 find other neighbours. Block by block, so that
+    # a large population is never copied as a whole.
+    frame = None if divergence.embed(clean[:1]) is None else Frame.of(divergence, clean)
+    rows = torch.full((len(codes),), -1, device=clean.device)
+    rows[: len(own)] = torch.as_tensor(own, dtype=rows.dtype)
+    count, height, found = min(count, len(clean) - bool(own)), max(1, min(len(codes), 1024)), []
+    for top in range(0, len(codes), height):
+        part, mine = codes[top : top + height], rows[top : top + height]
+        best = torch.full((len(part), 0), torch.inf, dtype=torch.float64, device=clean.device)
+        which = torch.zeros(len(part), 0, dtype=torch.int64, device=clean.device)
+        for left in range(0, len(clean), TILE // height):
+            block = clean[left : left + TILE // height]
+            if frame is None:
+                distance = torch.stack([divergence(code.expand_as(block), block) for code in part]).double()
+            else:
+                distance = torch.cdist(frame.embed(part.double()), frame.embed(block.double()))
+            here = ((mine >= left) & (mine < left + len(block))).nonzero()[:, 0]
+            distance[here, mine[here] - left] = torch.inf
+            places = torch.arange(left, left + len(block), device=clean.device).expand_as(distance)
+            both = torch.cat([best, torch.nan_to_num(distance, nan=torch.inf)], 1)
+            best, order = both.topk(min(count, both.shape[1]), largest=False)
+            which = torch.cat([which, places], 1).gather(1, order)
+        found.append(which)
+    return torch.cat(found)

@@ -1,0 +1,207 @@
+"""The error of probes under the common corruptions, in five severities: that of ImageNet-C.
+
+    CE_c = sum over severities s of E_{c,s} / sum over s of E^baseline_{c,s},    mCE = mean over corruptions of CE_c
+
+Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261. An evaluation sees one encoder, so it keeps the errors
+``E`` themselves; ``relative_to`` forms the published ratios from the results of two. Departure: the classifier is a probe,
+taught by the bank as it is, where the authors corrupt the input of whole classifiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.records import Curve, Estimate, Findings, Result, Series
+from holdfast.core.run import Observed
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.corrupted.accuracies import (
+    accuracy_warnings,
+    chance_estimate,
+    drops,
+    rank_correlation,
+)
+from holdfast.evaluations.corrupted.answers import CorruptedAnswers
+from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
+from holdfast.evaluations.corrupted.series import series_of
+from holdfast.probes.base import Probe
+from holdfast.probes.linear import Linear
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Joint
+from holdfast.protocol.population import Population
+from holdfast.transforms.base import transforms
+from holdfast.transforms.imagenet_c.severity import CommonCorruption
+
+FIFTEEN = (
+    "gaussian-noise-c", "shot-noise-c", "impulse-noise-c", "defocus-blur-c", "glass-blur-c", "motion-blur-c",
+    "zoom-blur-c", "snow-c", "frost-c", "fog-c", "brightness-c", "contrast-c", "elastic-transform-c", "pixelate-c",
+    "jpeg-compression-c",
+)  # fmt: skip
+"""Those of the mean corruption error; the others are extra ones, on which nothing is to be judged."""
+SEVERITIES = (1, 2, 3, 4, 5)
+ALL = "all"
+ERROR = "error of the probe on corrupted images"
+
+
+@final
+@dataclass(frozen=True)
+class CorruptionError(Evaluation):
+    """How often probes taught by clean images err under common corruptions of five severities."""
+
+    probes: tuple[Probe, ...] = (Linear(),)
+    kinds: tuple[str, ...] = FIFTEEN
+    severities: tuple[int, ...] = SEVERITIES
+    samples: int = 1000
+    reference: int = 2000
+    name = "corruption-error"
+    version = 1
+    uses_labels = True
+    uses_bank = True
+    needs_labels = True
+    needs_bank = True
+    title = "Errors under common corruptions, with labels"
+    meaning = (
+        "The mean corruption error is how often a probe taught by clean images errs on images under common corruptions, "
+        "over all kinds and severities alike. It contains the errors on clean images: read it beside those."
+    )
+    headline = ("mean_corruption_error", "clean_error")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = [name for name, kind in transforms().items() if issubclass(kind, CommonCorruption)]
+        for name in self.kinds:
+            if name not in known:
+                raise HoldfastError(
+                    f"{self.name}.kinds: there is no common corruption {name!r}; {nearest(name, known)}"
+                )
+        if len(set(self.kinds)) < len(self.kinds) or len(set(self.severities)) < len(self.severities):
+            raise HoldfastError(f"{self.name}: a corruption or a severity is named twice; keep one")
+
+    def observation(self) -> Joint:
+        corrupted = [CorruptedAnswers(self.probes, self._severities(name), self.samples) for name in self.kinds]
+        return Joint((CorruptedAnswers(self.probes, (), self.samples), *corrupted))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        series, estimates = list[Series](), list[Estimate]()
+        pairs = population.codes[population.choose(self.reference)]
+        lost: list[float] = []
+        label_free: list[Estimate] = []
+        for place, name in enumerate(self.kinds, start=1):
+            seen = {kind: observed[f"{place}.{kind}"] for kind in ("kept", "change")}
+            some, numbers = without_labels(name, seen, pairs)
+            series += some
+            label_free += numbers
+            lost += (-seen["kept"].nanmean(0)).tolist()
+        clean = []
+        for place, probe in enumerate(self.probes):
+            errors = {name: 1 - observed[f"{k}.clean.{place}"].double() for k, name in enumerate(self.kinds, start=1)}
+            original = series_of("clean_wrong", {"probe": str(probe)}, 1 - observed[f"0.clean.{place}"][:, 0],
+                                 "yes or no", "error of the probe on clean images", UNDEFINED)  # fmt: skip
+            clean.append(summarise(original, "share", "lower", "clean_error"))
+            made = list(self._errors(str(probe), errors))
+            series += [*made, original]
+            estimates += [
+                summarise(one, "mean", "lower", "mean_corruption_error" if whole(one) else "corruption_error")
+                for one in made
+            ]
+            estimates.append(clean[-1])
+            each = torch.cat([*errors.values()], dim=1).mean(0).tolist()
+            case = {"probe": str(probe), "of": "corruption_error", "with": "nearest_neighbour_accuracy"}
+            estimates += rank_correlation(each, lost, case, "agreement of harm with and without labels")
+        accuracies = [one.model_copy(update={"value": 1 - one.value}) for one in clean]
+        learned = [population.learned(probe) for probe in self.probes]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=(*estimates, *label_free, chance_estimate(population, rows)),
+            curves=tuple(severity_curves(estimates)),
+            warnings=tuple(accuracy_warnings(population, rows, learned, accuracies)),
+        )
+
+    def _severities(self, name: str) -> tuple[CommonCorruption, ...]:
+        kind = transforms()[name]
+        assert issubclass(kind, CommonCorruption)
+        return tuple(kind(severity) for severity in self.severities)
+
+    def _errors(self, probe: str, errors: dict[str, Tensor]) -> Iterator[Series]:
+        """Yield each image's share of errors over everything, under each corruption, and under each of its severities."""
+
+        def made(values: Tensor, **case: str) -> Series:
+            return series_of("corrupted_wrong", {"probe": probe, **case}, values, "share of draws", ERROR, UNDEFINED)
+
+        yield made(torch.stack([one.mean(1) for one in errors.values()]).mean(0), corruption=ALL)
+        for name, wrong in errors.items():
+            yield made(wrong.mean(1), corruption=name)
+        for name, wrong in errors.items():
+            for severity, values in zip(self.severities, wrong.unbind(1), strict=True):
+                yield made(values, corruption=name, severity=str(severity))
+
+
+def whole(series: Series) -> bool:
+    """Return whether ``series`` is about all corruptions."""
+    return series.conditions["corruption"] == ALL
+
+
+def severity_curves(estimates: Sequence[Estimate]) -> Iterator[Curve]:
+    """Yield the error under each corruption over its severities."""
+    lines: dict[tuple[str, str], list[Estimate]] = {}
+    for one in estimates:
+        if "severity" in one.conditions:
+            lines.setdefault((one.conditions["probe"], one.conditions["corruption"]), []).append(one)
+    for (probe, corruption), points in lines.items():
+        yield Curve(
+            quantity="corruption_error",
+            conditions={"probe": probe, "corruption": corruption},
+            x_label="severity",
+            y_label="error",
+            x=tuple(float(one.conditions["severity"]) for one in points),
+            y=tuple(one.value for one in points),
+            low=tuple(one.low for one in points),
+            high=tuple(one.high for one in points),
+        )
+
+
+def relative_to(result: Result, baseline: Result, probe: str = "linear") -> tuple[Estimate, ...]:
+    """Return mCE and the CE of each corruption: errors of ``result`` over those of ``baseline``, on the same images.
+
+    Raises:
+        HoldfastError: the two are about other images, probes or corruptions.
+    """
+    if result.findings.ids != baseline.findings.ids or result.settings != baseline.settings:
+        raise HoldfastError(
+            f"{result.encoder.name} and {baseline.encoder.name} were measured on other images or with other settings; "
+            "measure both in one run"
+        )
+    mine, theirs = _by_corruption(result, probe), _by_corruption(baseline, probe)
+    # The influence of each image on a ratio of means: 1 - drop = corrupted / original.
+    ratios = {name: 1 - drops(theirs[name], errors) for name, errors in mine.items()}
+    tables = {ALL: torch.stack([*ratios.values()]).mean(0), **ratios}
+    of = f"error relative to that of {baseline.encoder.name}"
+    why = "the baseline makes no error"
+    return tuple(
+        summarise(
+            series_of("relative_corruption_error", {"probe": probe, "corruption": name}, values, "ratio", of, why),
+            "mean",
+            "lower",
+        )
+        for name, values in tables.items()
+    )
+
+
+def _by_corruption(result: Result, probe: str) -> dict[str, Tensor]:
+    found = {
+        one.conditions["corruption"]: torch.tensor(one.values, dtype=torch.float64)
+        for one in result.series
+        if one.quantity == "corrupted_wrong"
+        and one.conditions["probe"] == probe
+        and "severity" not in one.conditions
+        and not whole(one)
+    }
+    if not found:
+        raise HoldfastError(f"{result.encoder.name} has no errors of probe {probe!r}; run corruption-error with it")
+    return found

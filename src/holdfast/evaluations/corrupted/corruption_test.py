@@ -1,0 +1,212 @@
+"""How much accuracy probes lose when all images are corrupted alike: test I of Zhong et al. 2022.
+
+    Delta = (Acc(original) - Acc(corrupted)) / Acc(original)          https://arxiv.org/abs/2206.05259
+
+The encoder stays; bank and measured images are corrupted and encoded anew, and the probe is taught again. So Delta asks
+whether the encoder still separates the classes, not whether it maps corrupted images to where clean ones were. That far
+harsher question, the probe as the clean bank taught it, is answered beside it under names of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
+from holdfast.core.run import Observed
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.corrupted.accuracies import (
+    accuracy_warnings,
+    chance_estimate,
+    deviation,
+    drops,
+    rank_correlation,
+)
+from holdfast.evaluations.corrupted.answers import CorruptedAnswers, unfit
+from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
+from holdfast.evaluations.corrupted.series import series_of
+from holdfast.probes.base import Probe
+from holdfast.probes.linear import Linear
+from holdfast.probes.neighbours import Knn
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Joint
+from holdfast.protocol.population import Population
+from holdfast.transforms.base import Transform
+from holdfast.transforms.gamma import Gamma
+from holdfast.transforms.shuffles import GlobalShuffle, LocalShuffle
+
+SIX: tuple[Transform, ...] = (
+    Gamma(0.2),
+    Gamma(5.0),
+    GlobalShuffle(4),
+    GlobalShuffle(patch=4),
+    LocalShuffle(4),
+    LocalShuffle(patch=4),
+)
+"""The settings of the paper: its larger grids have a quarter as many patches per side as the image has pixels."""
+ALL = "all"
+WRONG = "no clean image is classified right, so there is nothing to lose"
+TAUGHT = {
+    "taught": ("corrupted_accuracy", "relative_accuracy_drop"),
+    "clean": ("clean_bank_accuracy", "clean_bank_drop"),
+}
+"""How accuracies and drops are called: taught by the corrupted bank, and by the clean one."""
+
+
+@final
+@dataclass(frozen=True)
+class CorruptionTest(Evaluation):
+    """How much accuracy probes lose when bank and measured images are corrupted alike."""
+
+    probes: tuple[Probe, ...] = (Knn(), Linear())
+    corruptions: tuple[Transform, ...] = SIX
+    permutations: int = 3
+    samples: int = 10_000
+    reference: int = 2000
+    name = "corruption-test"
+    version = 1
+    uses_labels = True
+    uses_bank = True
+    needs_labels = True
+    needs_bank = True
+    title = "Corruption test, with labels"
+    meaning = (
+        "The relative drop says which share of a probe's accuracy is lost when the bank and the measured images are "
+        "corrupted in the same way and the probe is taught again. Encoders that know little lose little: compare the "
+        "accuracies, and those of raw pixels and a random encoder, before any drop."
+    )
+    headline = ("relative_accuracy_drop", "corrupted_accuracy")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.permutations < 1:
+            raise HoldfastError(f"{self.name}.permutations must be at least 1, got {self.permutations}")
+
+    def observation(self) -> Joint:
+        corrupted = [CorruptedAnswers(self.probes, self._variants(one), self.samples, True) for one in self.corruptions]
+        return Joint((CorruptedAnswers(self.probes, (), self.samples), *corrupted))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        fit, warnings = self._fitting(population)
+        seen = {
+            one: {name: observed[f"{place}.{name}"].double() for name in _names(observed, place)}
+            for place, one in enumerate(self.corruptions, start=1)
+            if one in fit
+        }
+        found = Numbers()
+        for place, probe in enumerate(self.probes):
+            found.probe(probe, place, observed[f"0.clean.{place}"][:, 0].double(), seen)
+        found.retrieval(population, seen, self.reference)
+        found.correlations([str(probe) for probe in self.probes], [str(one) for one in fit])
+        learned = [population.learned(probe) for probe in self.probes]
+        clean = [one for one in found.estimates if one.quantity == "clean_accuracy"]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(found.series),
+            estimates=(*found.estimates, chance_estimate(population, rows)),
+            warnings=(*warnings, *accuracy_warnings(population, rows, learned, clean)),
+        )
+
+    def _variants(self, corruption: Transform) -> tuple[Transform, ...]:
+        """Return ``corruption``, once for each permutation if it has any."""
+        if "seed" not in {one.name for one in fields(corruption)}:
+            return (corruption,)
+        first = vars(corruption)["seed"]
+        return tuple(replace(corruption, seed=first + step) for step in range(self.permutations))
+
+    def _fitting(self, population: Population) -> tuple[list[Transform], list[str]]:
+        """Return the corruptions that can change these images, and what to say of default ones that cannot.
+
+        Raises:
+            HoldfastError: one that was asked for cannot, or none can.
+        """
+        fit, said = list[Transform](), list[str]()
+        for corruption in self.corruptions:
+            why = unfit(population.encoder, corruption)
+            if why and corruption not in SIX:
+                raise HoldfastError(why)
+            if why:
+                said.append(f"{corruption} is left out: {why}.")
+            else:
+                fit.append(corruption)
+        if not fit:
+            raise HoldfastError(f"no corruption can change these images: {' '.join(said)}")
+        return fit, said
+
+
+def _names(observed: Observed, place: int) -> list[str]:
+    return [name.partition(".")[2] for name in observed if name.partition(".")[0] == str(place)]
+
+
+Seen = dict[Transform, dict[str, Tensor]]
+"""What was seen under each corruption."""
+
+
+@dataclass
+class Numbers:
+    """Series and estimates as they are found."""
+
+    series: list[Series] = field(default_factory=list)
+    estimates: list[Estimate] = field(default_factory=list)
+
+    def probe(self, probe: Probe, place: int, clean: Float[Tensor, "n"], seen: Seen) -> None:
+        """Add what a probe knows, clean and corrupted: first over all corruptions, then under each."""
+        for kind, (accuracy, drop) in TAUGHT.items():
+            # Permutations of one corruption are averaged before corruptions are.
+            right = {str(one): values[f"{kind}.{place}"].mean(1) for one, values in seen.items()}
+            lost = {name: drops(clean, values) for name, values in right.items()}
+            for table, quantity in ((lost, drop), (right, accuracy)):
+                for name, values in {ALL: torch.stack([*table.values()]).mean(0), **table}.items():
+                    self._add(quantity, {"probe": str(probe), "corruption": name}, values)
+        for one, values in seen.items():
+            if (each := values[f"taught.{place}"]).shape[1] > 1:
+                lost_each = [float(drops(clean, column).mean()) for column in each.unbind(1)]
+                self.estimates.append(deviation(lost_each, {"probe": str(probe), "corruption": str(one)}))
+        right_series = series_of(
+            "clean_right", {"probe": str(probe)}, clean, "yes or no", "accuracy of the probe on clean images", UNDEFINED
+        )
+        self.series.append(right_series)
+        self.estimates.append(summarise(right_series, "share", "higher", "clean_accuracy"))
+
+    def retrieval(self, population: Population, seen: Seen, reference: int) -> None:
+        """Add what corruptions do without any label."""
+        pairs = population.codes[population.choose(reference)]
+        for one, values in seen.items():
+            series, estimates = without_labels(str(one), values, pairs)
+            self.series += series
+            self.estimates += estimates
+
+    def correlations(self, probes: Sequence[str], corruptions: Sequence[str]) -> None:
+        """Add whether corruptions that cost accuracy are those that retrieval and displacement, without labels, call bad."""
+        for probe in probes:
+            for drop, label_free, sign in (
+                ("relative_accuracy_drop", "nearest_neighbour_accuracy", -1),
+                ("relative_accuracy_drop", "universal_quantile", 1),
+                ("clean_bank_drop", "nearest_neighbour_accuracy", -1),
+                ("clean_bank_drop", "universal_quantile", 1),
+            ):
+                lost = [self._value(drop, probe=probe, corruption=one) for one in corruptions]
+                harm = [sign * self._value(label_free, corruption=one) for one in corruptions]
+                case = {"probe": probe, "of": drop, "with": label_free}
+                self.estimates += rank_correlation(lost, harm, case, "agreement of harm with and without labels")
+
+    def _value(self, quantity: str, **conditions: str) -> float:
+        return next(
+            one.value
+            for one in self.estimates
+            if one.quantity == quantity and conditions.items() <= one.conditions.items()
+        )
+
+    def _add(self, quantity: str, conditions: Conditions, values: Float[Tensor, "n"]) -> None:
+        dropped = quantity.endswith("drop")
+        unit = "fraction of clean accuracy" if dropped else "share of draws"
+        of = "relative drop of accuracy" if dropped else "accuracy on corrupted images"
+        made = series_of(quantity, conditions, values, unit, of, WRONG, Claim.ESTIMATE)
+        self.series.append(made)
+        self.estimates.append(summarise(made, "mean", "lower" if dropped else "higher"))

@@ -1,0 +1,218 @@
+"""Images under edits, one by one, and the worst that a search over edits in a row finds, in one pass of forwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from holdfast.core.counting import TIE, nearest
+from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Codes, Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.core.run import Observed
+from holdfast.evaluations.corrupted.enclosing import divergence_radius
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+from holdfast.transforms.base import Transform
+
+
+def ready(population: Population, rows: Sequence[int]) -> tuple[Pixels, Noise]:
+    """Return the images at ``rows`` with their streams, as transforms take them.
+
+    Raises:
+        HoldfastError: the encoder does not take pixels in [0, 1].
+    """
+    require_range(population.encoder)
+    domain, run = population.encoder.domain, population.run
+    # Interpolation and Fourier transforms want more digits than half precision has.
+    precise = torch.promote_types(run.dtype, torch.float32)
+    pixels = population.images.pixels(rows, run.device, precise, domain)
+    return pixels, run.noise([population.images.ids[row] for row in rows])
+
+
+def require_range(encoder: Encoder) -> None:
+    """Raise unless ``encoder`` takes pixels in [0, 1], which is what transforms change."""
+    low, high = encoder.domain.low, encoder.domain.high
+    if (low, high) != (0, 1):
+        raise HoldfastError(
+            f"edits and corruptions change images in [0, 1], but {encoder.name} takes [{low:g}, {high:g}]; "
+            "put the scaling into the encoder"
+        )
+
+
+def families(edits: Sequence[Transform]) -> list[tuple[str, slice]]:
+    """Return each family by name and where its edits stand among ``edits``, from mild to severe."""
+    found, start = [], 0
+    for name, members in groupby(edits, key=lambda edit: edit.name):
+        end = start + len(list(members))
+        found.append((name, slice(start, end)))
+        start = end
+    return found
+
+
+@final
+@dataclass(frozen=True)
+class Edited(Observation):
+    """What each edit does to the code of an image, and what the worst of up to ``chained`` edits in a row does.
+
+    The search is greedy: from the edit that carries the code farthest under the first divergence, to each family's most
+    severe edit on top of it.
+
+    For each place ``p`` in ``divergences``: ``p.change`` (b, edits). Under the first of them: ``kept`` (b, edits), whether
+    the own clean code is still nearest; ``overlap`` (b, edits), the Jaccard index of the ``k`` nearest others; ``worst``
+    (b, chained), how far up to so many edits carry it; ``worst_edits``, their places in ``edits``, -1 where one more
+    carried it no farther; ``worst_kept`` (b, chained), kept under all that was tried. And ``radius``, the divergence
+    radius, and ``touched``, whether the most severe edit changes a pixel at all (b, families).
+    """
+
+    edits: tuple[Transform, ...]
+    chained: int
+    divergences: tuple[Divergence, ...]
+    k: int
+    samples: int
+    name = "edited"
+    version = 1
+    uses_bank = True
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def inputs(self, population: Population) -> int:
+        return len(self.edits) + (self.chained - 1) * len(families(self.edits))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        clean, search = population.codes[list(rows)], Search(self, population, rows)
+        single = search.single()
+        tried = [single, *search.longer()]
+        divergence = population.fitted(self.divergences[0])
+        searched, own = (population.bank, ()) if population.bank_images else (population, rows)
+        require_neighbours(self.k, len(searched.images) - (searched is population))
+        home = nearest(divergence, clean, searched.codes, self.k, own=own)
+        kept, overlap = [], []
+        for codes in tried:
+            count = codes.shape[1]
+            owners = [row for row in own for _ in range(count)]
+            near = nearest(divergence, codes.flatten(0, 1), searched.codes, self.k, own=owners).unflatten(
+                0, (-1, count)
+            )
+            kept.append(kept_nearest(divergence, codes, clean, searched.codes[near[:, :, 0]]))
+            overlap.append(jaccard(near, home[:, None]))
+        missing = ~single.isfinite().all(2)
+        return {
+            **{
+                f"{place}.change": change(population.fitted(one), single, clean)
+                for place, one in enumerate(self.divergences)
+            },
+            "kept": kept[0],
+            "overlap": overlap[0].masked_fill(missing, torch.nan),
+            "radius": torch.stack(
+                [
+                    divergence_radius(torch.cat([clean[:, None], single[:, places]], dim=1))
+                    for _, places in families(self.edits)
+                ],
+                dim=1,
+            ),
+            "touched": search.touched,
+            "worst": search.distances,
+            "worst_edits": search.chain,
+            "worst_kept": torch.stack([part.amin(1) for part in kept], dim=1).cummin(1).values,
+        }
+
+    def worst(self, population: Population, rows: Sequence[int], chains: Int[Tensor, "b chained"]) -> Pixels:
+        """Return the images at ``rows`` under the edits that were found worst for each."""
+        pixels, noise = ready(population, rows)
+        for image, chain in enumerate(chains.tolist()):
+            one = slice(image, image + 1)
+            for depth, place in enumerate(chain):
+                if place >= 0:
+                    pixels[one] = self.edits[place](pixels[one], link(noise[one], depth))
+        return pixels
+
+
+def link(noise: Noise, depth: int) -> Noise:
+    """Return the streams of the edit at ``depth`` of a row of edits; the first one draws what it draws alone."""
+    return noise.fork("then", depth) if depth else noise
+
+
+def require_neighbours(k: int, others: int) -> None:
+    """Raise unless there are ``k`` others to be neighbours."""
+    if not 0 < k <= others:
+        raise HoldfastError(
+            f"k, the number of neighbours, must lie in 1..{others} where {others} other images are searched, got {k}; "
+            "add images, or name a larger bank"
+        )
+
+
+class Search:
+    """A greedy search for the edits that carry each code farthest."""
+
+    def __init__(self, settings: Edited, population: Population, rows: Sequence[int]) -> None:
+        self.settings, self.population = settings, population
+        self.pixels, self.noise = ready(population, rows)
+        self.clean = population.codes[list(rows)]
+        self.divergence = population.fitted(settings.divergences[0])
+        self.severest = [places.stop - 1 for _, places in families(settings.edits)]
+        self.touched: Bool[Tensor, "b families"] = torch.zeros(
+            len(rows), len(self.severest), dtype=torch.bool, device=self.clean.device
+        )
+        self.chain = torch.full((len(rows), settings.chained), -1, dtype=torch.int64, device=self.clean.device)
+        self.distances = torch.zeros(len(rows), settings.chained, dtype=torch.float64, device=self.clean.device)
+        self.farthest = self.pixels
+
+    def single(self) -> Float[Tensor, "b m d"]:
+        """Return the codes of the images under each edit."""
+        return self._step(0, range(len(self.settings.edits)))
+
+    def longer(self) -> Iterator[Float[Tensor, "b m d"]]:
+        """Yield the codes under one more edit on top of the worst so far, again and again."""
+        for depth in range(1, self.settings.chained):
+            yield self._step(depth, self.severest)
+
+    def _step(self, depth: int, places: Sequence[int]) -> Float[Tensor, "b m d"]:
+        start, noise, codes = self.farthest, link(self.noise, depth), []
+        if depth:
+            self.distances[:, depth] = self.distances[:, depth - 1]
+        for place in places:
+            pixels = self.settings.edits[place](start, noise)
+            codes.append(self.population.encode(pixels.to(self.population.run.dtype)))
+            if depth == 0 and place in self.severest:
+                self.touched[:, self.severest.index(place)] = (pixels != start).flatten(1).any(1)
+            moved = self.divergence(codes[-1].double(), self.clean.double())
+            farther = moved > self.distances[:, depth]
+            self.distances[farther, depth] = moved[farther]
+            self.chain[farther, depth] = place
+            self.farthest = torch.where(farther[:, None, None, None], pixels, self.farthest)
+        return torch.stack(codes, dim=1)
+
+
+def change(divergence: Divergence, codes: Float[Tensor, "b m d"], clean: Codes) -> Float[Tensor, "b m"]:
+    """Return how far each code is from the clean one of its image."""
+    own = clean.double()[:, None].expand(codes.shape)
+    return divergence(codes.double().flatten(0, 1), own.flatten(0, 1)).unflatten(0, codes.shape[:2])
+
+
+def kept_nearest(
+    divergence: Divergence, codes: Float[Tensor, "b m d"], clean: Codes, rival: Float[Tensor, "b m d"]
+) -> Float[Tensor, "b m"]:
+    """Return 1 where the nearest other code, ``rival``, is not closer than the own clean one, else 0; nan if undefined."""
+    ours = change(divergence, codes, clean)
+    theirs = divergence(codes.double().flatten(0, 1), rival.double().flatten(0, 1)).unflatten(0, ours.shape)
+    return (theirs >= ours * (1 - TIE)).double().masked_fill(~(theirs - ours).isfinite(), torch.nan)
+
+
+def jaccard(left: Int[Tensor, "b m k"], right: Int[Tensor, "b #m k"]) -> Float[Tensor, "b m"]:
+    """Return the size of the intersection of two sets of ``k`` over that of their union.
+
+    Example:
+        >>> jaccard(torch.tensor([[[0, 1], [2, 3]]]), torch.tensor([[[1, 2]]]))
+        tensor([[0.3333, 0.3333]], dtype=torch.float64)
+    """
+    shared = (left[..., :, None] == right[..., None, :]).flatten(2).sum(2).double()
+    return shared / (2 * left.shape[2] - shared)

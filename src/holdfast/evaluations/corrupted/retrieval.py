@@ -1,0 +1,37 @@
+"""What a corruption does without any label: to retrieval, and to codes on the scale of other pairs of images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.counting import share_of_pairs_within, shares_within
+from holdfast.core.divergences import Cosine
+from holdfast.core.records import Estimate, Series
+from holdfast.core.statistics import over_references, summarise
+from holdfast.evaluations.corrupted.series import series_of
+
+KEPT = "corrupted images closer to their own original than to any image of the bank"
+MOVED = "share of pairs of other images that lie no farther apart than the corruption moves the code"
+UNDEFINED = "a zero code, which has no direction under cosine, or one that is not finite"
+
+
+def without_labels(
+    corruption: str, seen: Mapping[str, Tensor], pairs: Float[Tensor, "p d"]
+) -> tuple[list[Series], list[Estimate]]:
+    """Return nearest-neighbour accuracy and universal quantile under a corruption.
+
+    ``seen`` are ``kept`` and ``change`` of ``CorruptedAnswers``, averaged over draws or severities; ``pairs`` the codes of
+    the images whose pairs make the scale.
+    """
+    given, moved = {"corruption": corruption, "divergence": "cosine"}, seen["change"].mean(1).to(pairs.device)
+    kept = series_of("nearest_neighbour_kept", given, seen["kept"].mean(1), "share of draws", KEPT, UNDEFINED)
+    shares = share_of_pairs_within(Cosine(), moved, pairs)
+    quantile = series_of("universal_quantile", given, shares, "share of pairs", MOVED, UNDEFINED)
+    near = shares_within(Cosine(), moved.nanmedian()[None], pairs)[0]
+    return [kept, quantile], [
+        summarise(kept, "mean", "higher", "nearest_neighbour_accuracy"),
+        over_references(summarise(quantile, "median", "lower"), near.cpu().numpy()),
+    ]

@@ -1,0 +1,173 @@
+"""Grad-CAM: where in an image its code comes from, and whether a change of the image moves that place.
+
+The map of ``x`` is ``relu(sum_c a_c A_c)`` with ``A`` the last feature map of the encoder and ``a_c`` the mean over
+positions of the gradient of a score by ``A_c`` (Selvaraju et al. 2017, https://arxiv.org/abs/1610.02391). Without labels the
+score is ``f(x) . f(clean) / |f(clean)|``: the length of the clean code, and what of the changed image looks like the clean
+one. The overlap of two maps, each divided by its sum, is the sum of the smaller values: 1 where they are equal, 0 where they
+do not meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from holdfast.core.encoder import Codes, Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.pictures import ends, row
+from holdfast.core.records import Claim, Findings, Picture, Series
+from holdfast.core.run import Observed
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.geometry.views import changed
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+from holdfast.transforms.base import Transform
+
+Map = Float[Tensor, "b h w"]
+NONE = "no place counts: the map is zero, or the encoder has no feature map with more than one position"
+
+
+def feature_map(encoder: Encoder, pixels: Pixels) -> tuple[Codes, Tensor | None]:
+    """Return the codes and the last feature map (b, c, h, w) on the way to them, if there is one of several positions."""
+    found: list[Tensor] = []
+
+    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+        image = isinstance(output, Tensor) and output.ndim == 4 and len(output) == len(pixels)
+        if image and output.requires_grad and output[0, 0].numel() > 1:
+            found[:] = [output]
+
+    hooks = [part.register_forward_hook(keep) for part in encoder.module.modules()]
+    try:
+        codes = encoder.forward(pixels)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return codes, found[0] if found else None
+
+
+def gradcam(encoder: Encoder, pixels: Pixels, towards: Codes) -> Map:
+    """Return the map of each image for the similarity of its code to the code ``towards``; nan where there is none.
+
+    Raises:
+        HoldfastError: the encoder passes no gradient.
+    """
+    with torch.enable_grad():
+        codes, features = feature_map(encoder, pixels.detach().requires_grad_())
+        if not codes.requires_grad:
+            raise HoldfastError(
+                f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad), which "
+                "Grad-CAM needs; leave grad-cam out"
+            )
+        score = (codes * towards / torch.linalg.vector_norm(towards, dim=1, keepdim=True)).sum()
+        slope = None if features is None else torch.autograd.grad(score, features, allow_unused=True)[0]
+    if features is None or slope is None:
+        return pixels.new_full((len(pixels), 1, 1), torch.nan)
+    weights = slope.mean((2, 3), keepdim=True)
+    return (weights * features).sum(1).relu().detach()
+
+
+@final
+@dataclass(frozen=True)
+class Maps(Observation):
+    """The maps of each image and of its changed version."""
+
+    change: Transform
+    samples: int
+    name = "grad-cam-maps"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        clean, towards = population.pixels(rows), population.codes[list(rows)]
+        pixels = {"clean": clean, "changed": changed(population, rows, self.change)}
+        return {name: gradcam(population.encoder, given, towards).cpu() for name, given in pixels.items()}
+
+    def inputs(self, population: Population) -> int:
+        return 6  # two forwards and two backwards, each as long as two
+
+
+@final
+@dataclass(frozen=True)
+class GradCam(Evaluation):
+    """Where in an image its code comes from, before and after an edit."""
+
+    change: Transform = Transform.read("noise:0.1")
+    samples: int = 100
+    name = "grad-cam"
+    version = 1
+    needs_gradients = True
+    title = "Where the code comes from (Grad-CAM)"
+    meaning = (
+        "Grad-CAM marks the places of an image that its code comes from; the pictures show them before and after an edit. "
+        "The overlap of the two maps is 1 where the edit moves no weight and 0 where they do not meet; maps illustrate, "
+        "they prove nothing."
+    )
+    headline = ("map_overlap",)
+
+    def observation(self) -> Maps:
+        return Maps(self.change, self.samples)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        values = overlap(observed["clean"], observed["changed"]).tolist()
+        series = Series(
+            quantity="map_overlap",
+            conditions={"change": str(self.change)},
+            values=tuple(values),
+            unit="share of the map",
+            claim=Claim.ESTIMATE,
+            of="overlap of the maps of an image and of its changed version",
+            reasons={k: NONE for k, value in enumerate(values) if value != value},
+        )
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(series,),
+            estimates=(summarise(series, "mean", "higher"),),
+        )
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        values, domain = findings.series[0].values, population.encoder.domain
+        positions = ends(values)
+        if not positions:
+            return ()
+        shown = [rows[position] for position in positions]
+        clean, moved = population.pixels(shown), changed(population, shown, self.change)
+        maps = self.observation().observe(population, shown)
+        parts = {"clean": clean, "its map": overlaid(clean, maps["clean"])}
+        parts |= {"changed": moved, "its map after": overlaid(moved, maps["changed"])}
+        pictures = [
+            row(
+                f"{findings.ids[position]}: overlap {values[position]:.3g} ({self.change})",
+                {label: images[k] for label, images in parts.items()},
+                domain,
+            )
+            for k, position in enumerate(positions)
+        ]
+        return tuple(picture for picture in pictures if picture is not None)
+
+
+def overlap(a: Map, b: Map) -> Float[Tensor, "b"]:
+    """Return how much two maps have in common; nan where one of them is zero.
+
+    Example:
+        >>> overlap(torch.tensor([[[1.0, 1.0]]]), torch.tensor([[[4.0, 0.0]]]))
+        tensor([0.5000], dtype=torch.float64)
+    """
+    p, q = (part.double() / part.double().sum((1, 2), keepdim=True) for part in (a, b))
+    return torch.minimum(p, q).sum((1, 2))
+
+
+def overlaid(pixels: Pixels, maps: Map) -> Float[Tensor, "b c height width"]:
+    """Return the images in grey with their maps in red above them."""
+    size = (int(pixels.shape[2]), int(pixels.shape[3]))
+    wide = nn.functional.interpolate(maps[:, None].to(pixels), size=size, mode="bilinear", align_corners=False)
+    heat = wide / wide.amax((1, 2, 3), keepdim=True)
+    grey = pixels.mean(1, keepdim=True) * (1 - heat / 2)
+    return torch.cat([grey + heat / 2, grey, grey], dim=1).nan_to_num()

@@ -1,0 +1,247 @@
+"""Whether the space of clean codes is healthy or degenerate, from these codes alone.
+
+With unit codes ``f``: ``uniformity = -log mean_{i != j} exp(-2 ||f_i - f_j||^2)`` (Wang and Isola 2020,
+https://arxiv.org/abs/2005.10242), ``anisotropy`` = mean cosine of two different images (Ethayarajh 2019,
+https://arxiv.org/abs/1909.00512), RankMe (``spectrum``), hubness (``hubs``), and the coefficient of variation of the codes'
+lengths. Uniformity is also taken within classes, or within k-means clusters where there are no labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import Literal, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series
+from holdfast.core.run import Observed
+from holdfast.core.statistics import skewed_interval, summarise
+from holdfast.evaluations.geometry.classes import (
+    GroupUniformity,
+    Labels,
+    between,
+    clusters,
+    group_uniformity,
+    uniformity,
+    within,
+)
+from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
+from holdfast.evaluations.geometry.population import ZERO, Lengths, Neighbourhoods, Sphere, sphere_warnings
+from holdfast.evaluations.geometry.spectrum import GROUPS, rankme
+from holdfast.evaluations.geometry.tags import Tags
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.fits import Fit
+from holdfast.protocol.population import Population
+
+FEW = {"hub_skewness": 300, "hub_share": 1000}
+"""Of fewer images there is no interval: it would hold the truth too rarely. Others need as many as a jackknife groups."""
+CLUSTERS = "clusters"
+DRAWN = 200
+"""Singular values in the curve, at most."""
+Values = Float[np.ndarray, "n"]
+Better = Literal["lower", "higher", "neither"]
+Kind = Literal["class", "cluster"]
+
+
+@final
+@dataclass(frozen=True)
+class SpaceGeometry(Evaluation):
+    """Whether the space of clean codes is healthy: spread out, of high rank, without hubs."""
+
+    k: int = 10
+    clusters: int = 10
+    tags: Tags | None = None
+    samples: int = 25_600
+    name = "geometry"
+    version = 1
+    uses_labels = True
+    title = "Geometry of the space"
+    meaning = (
+        "RankMe says how many dimensions the codes fill, uniformity how evenly they are spread on the sphere; both are "
+        "low where an encoder gives different images nearly the same code. Hubs are images that are neighbours of far "
+        "more others than their share; anisotropy is the cosine of two random images."
+    )
+    headline = ("rankme", "uniformity", "hub_skewness")
+
+    def fits(self) -> tuple[Fit[Sphere], ...]:
+        return (self._neighbourhoods(),)
+
+    def observation(self) -> Lengths:
+        return Lengths(self.samples)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        found = population.learned(self._neighbourhoods())
+        place = {row: k for k, row in enumerate(rows)}
+        where = [place[row] for row in found.rows]
+        labels, kind = self._labelled(population, found)
+        grouped = group_uniformity(found.codes, labels)
+        measured = [
+            *_spread(found, observed["length"].cpu().numpy()[where]),
+            *_hubs(found, self.k),
+            _within_groups(grouped, kind),
+            *(_between_classes(found, labels) if kind == "class" else ()),
+            *self._nuisance(population, found, labels, kind),
+        ]
+        series = [one.series(where, len(rows)) for one in measured]
+        rank, spectrum = _rank(population.codes[found.rows])
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=(rank, *(one.estimate(part) for one, part in zip(measured, series, strict=True) if one.better)),
+            curves=(spectrum, *(_class_curve(grouped) if kind == "class" else ())),
+            warnings=sphere_warnings(population, found, len(rows)),
+        )
+
+    def _neighbourhoods(self) -> Neighbourhoods:
+        return Neighbourhoods(self.k, self.samples)
+
+    def _labelled(self, population: Population, found: Sphere) -> tuple[Labels, Kind]:
+        """Return the class of each code, or its cluster where there are no labels."""
+        labels = population.images.labels
+        if labels is not None:
+            return np.asarray(torch.as_tensor(labels).cpu()[found.rows]), "class"
+        if self.clusters < 1:
+            raise HoldfastError(f"the number of clusters must be at least 1, got {self.clusters}")
+        return clusters(found.codes, 1 if found.constant else self.clusters, population.run.seed), "cluster"
+
+    def _nuisance(self, population: Population, found: Sphere, labels: Labels, kind: Kind) -> Iterator[Measured]:
+        if self.tags is None:
+            return
+        if kind == "cluster":
+            raise HoldfastError("geometry.tags is compared with labels, and these images have none; leave tags out")
+        tags = self.tags.of([population.images.ids[row] for row in found.rows])
+        values = robustness_index(found.near, labels, tags) if found.near.size else np.full(len(tags), np.nan)
+        of = "neighbours alike in the label, among those alike in label or tag alone"
+        why = "no neighbours are alike in the label or the tag alone"
+        yield Measured("robustness_index", values, "index in [0, 1]", of, "higher", {"k": str(self.k)}, why)
+
+
+def _spread(found: Sphere, lengths: Values) -> Iterator[Measured]:
+    codes, n = found.codes, len(found.rows)
+    cosine = ((codes @ codes.sum(0) - codes.square().sum(1)).double() / (n - 1)).cpu().numpy()
+    mean, deviation = lengths.mean(), lengths.std()
+    z = (lengths - mean) / deviation if deviation else np.zeros(n)
+    spread = deviation / mean * (1 + (z**2 - 1) / 2 - (lengths - mean) / mean)
+    yield Measured("uniformity", uniformity(found.potential), "nats", "uniformity of the clean codes", "higher")
+    yield Measured("anisotropy", 2 * cosine - cosine.mean(), "cosine", "mean cosine of two images", "lower")
+    yield Measured("norm_spread", spread, "of the mean length", "spread of the codes' lengths", "neither")
+    yield Measured("code_length", lengths, "length", "length of the clean code")
+
+
+def _hubs(found: Sphere, k: int) -> Iterator[Measured]:
+    given, n = {"k": str(k)}, len(found.rows)
+    skew = share = count = np.full(n, np.nan)
+    if found.near.size:
+        skew, share = skewness(found.near), top_share(found.near)
+        count = occurrences(found.near).astype(float)
+    why = "all codes are one" if found.constant else f"{n} images are too few for {k} neighbours"
+    of = "share of neighbours' places that the top 1% of images take"
+    yield Measured("hub_skewness", skew, "third moment", "skewness of occurrences as a neighbour", "lower", given, why)
+    yield Measured("hub_share", share, "share of places", of, "lower", given, why)
+    yield Measured("occurrences", count, "lists", "lists of nearest neighbours an image is in", None, given, why)
+
+
+def _within_groups(grouped: GroupUniformity, kind: Kind) -> Measured:
+    of, alone = f"mean uniformity within a {kind}", f"alone in its {kind}"
+    quantity = f"uniformity_within_{CLUSTERS if kind == 'cluster' else 'classes'}"
+    return Measured(quantity, grouped.mean, "nats", of, "neither", {}, alone)
+
+
+def _between_classes(found: Sphere, labels: Labels) -> Iterator[Measured]:
+    unit = "squared distance"
+    yield Measured("distance_within_classes", within(found.codes, labels), unit, "mean within a class", "neither")
+    if len(np.unique(labels)) > 1:
+        far = between(found.codes, labels)
+        yield Measured("distance_between_classes", far, unit, "mean between two classes", "neither")
+
+
+def _class_curve(grouped: GroupUniformity) -> Iterator[Curve]:
+    parts = [np.sort(grouped.values[rows]) for rows in grouped.groups.values()]
+    ends = [skewed_interval(part) for part in parts]
+    if parts:
+        yield Curve(
+            quantity="uniformity_within_classes",
+            x_label="class",
+            y_label="uniformity within the class",
+            x=tuple(map(float, grouped.groups)),
+            y=tuple(float(part.mean()) for part in parts),
+            low=tuple(low for low, _ in ends),
+            high=tuple(high for _, high in ends),
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A number for each image, in the order of the codes, whose mean is wanted where one direction is said to be better."""
+
+    quantity: str
+    values: Values
+    unit: str
+    of: str
+    better: Better | None = None
+    conditions: Conditions | None = None
+    reason: str = ""
+
+    def series(self, where: Sequence[int], count: int) -> Series:
+        """Return the values of ``count`` images; those not at ``where`` have a zero code."""
+        values = np.full(count, np.nan)
+        values[list(where)] = self.values
+        kept = set(where)
+        return Series(
+            quantity=f"{self.quantity}_influence" if self.better else self.quantity,
+            conditions=self.conditions or {},
+            values=tuple(values.tolist()),
+            unit=self.unit,
+            claim=Claim.ESTIMATE,
+            of=self.of,
+            reasons={k: self.reason if k in kept else ZERO for k in np.flatnonzero(np.isnan(values)).tolist()},
+        )
+
+    def estimate(self, series: Series) -> Estimate:
+        """Return the mean of ``series`` with its interval, if it has an honest one."""
+        assert self.better is not None
+        found = summarise(series, "mean", self.better, self.quantity)
+        if self.quantity.endswith(CLUSTERS):
+            why = "no interval: the clusters were found in these very codes"
+        elif found.n < (fewest := FEW.get(self.quantity, GROUPS)):
+            why = f"no interval: fewer than {fewest} images"
+        elif self.quantity == "robustness_index":
+            return found.model_copy(update={"low": max(0.0, found.low), "high": min(1.0, found.high)})
+        else:
+            return found
+        return found.model_copy(update={"low": nan, "high": nan, "method": why, "series": None, "statistic": "other"})
+
+
+def _rank(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
+    """Return RankMe of the codes with their lengths, and their singular values."""
+    (value, low, high), spectrum = rankme(codes)
+    n = len(codes)
+    estimate = Estimate(
+        quantity="rankme",
+        value=value,
+        low=low,
+        high=high,
+        n=n,
+        method=f"delete-a-group jackknife, {GROUPS} groups" if low == low else f"no interval: {n} images",
+        unit="dimensions",
+        claim=Claim.ESTIMATE,
+        of="RankMe of the clean codes",
+        better="higher",
+        statistic="whole",
+    )
+    places = np.unique(np.geomspace(1, len(spectrum), min(DRAWN, len(spectrum))).round().astype(int))
+    shares = (spectrum / spectrum.sum().clamp(min=torch.finfo(spectrum.dtype).tiny)).cpu().numpy()
+    curve = Curve(
+        quantity="singular_values",
+        x_label="place",
+        y_label="share of the sum of singular values",
+        x=tuple(places.astype(float).tolist()),
+        y=tuple(shares[places - 1].tolist()),
+    )
+    return estimate, curve

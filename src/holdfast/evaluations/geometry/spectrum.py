@@ -1,0 +1,129 @@
+"""How many dimensions codes fill: RankMe and LiDAR, the exponentials of two entropies.
+
+RankMe is ``exp(-sum p_k log p_k)`` with ``p`` the singular values of the codes over their sum (Garrido et al. 2023,
+https://arxiv.org/abs/2210.02885). LiDAR is the same of the eigenvalues of ``S_w^-1/2 S_b S_w^-1/2``: how the views of an
+image are spread (``S_w``), and how images are, by the means of their views (``S_b``); Thilak et al. 2024,
+https://arxiv.org/abs/2312.04000. Departures: ``0 log 0 = 0`` instead of 1e-7 added to each share; LiDAR's regularisation of
+``S_w`` is relative to its mean variance, so that the scale of the codes does not matter.
+
+Singular values come from Gram matrices in float64, summed group by group: leaving one out is a subtraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.statistics import jackknife_interval
+
+GROUPS = 10
+BLOCK = 4096
+RIDGE = 1e-4
+"""Share of the mean within-image variance that is added to every direction of it (the paper's delta)."""
+Matrix = Float[Tensor, "m m"]
+Ranked = tuple[float, float, float]
+"""A rank and its interval, nan where there are too few samples for one."""
+
+
+def entropy_rank(values: Float[Tensor, "m"]) -> float:
+    """Return the exponential of the entropy of ``values`` over their sum; 0 where all are zero.
+
+    Example:
+        >>> round(entropy_rank(torch.tensor([1.0, 1.0, 0.0])), 6)
+        2.0
+    """
+    values = values.clamp(min=0)
+    total = float(values.sum())
+    return float(torch.special.entr(values / total).sum().exp()) if total > 0 else 0.0
+
+
+def singular_values(gram: Matrix) -> Float[Tensor, "m"]:
+    """Return the singular values, largest first, of what has the Gram matrix ``gram``."""
+    return torch.linalg.eigvalsh(gram).clamp(min=0).sqrt().flip(0)
+
+
+def rankme(codes: Float[Tensor, "n d"]) -> tuple[Ranked, Float[Tensor, "m"]]:
+    """Return RankMe of ``codes`` with its interval, and their singular values.
+
+    The rows must be in random order, for consecutive ones make the groups of the jackknife.
+    """
+    whole, *left_out = _grams(codes)
+    values = singular_values(whole)
+    return _jackknifed(entropy_rank(values), (entropy_rank(singular_values(gram)) for gram in left_out)), values
+
+
+def _grams(codes: Float[Tensor, "n d"]) -> Iterator[Matrix]:
+    """Yield the Gram matrix of all codes, of features or of samples as there are fewer, and those without each group."""
+    groups = _groups(len(codes))
+    if len(codes) >= codes.shape[1]:
+        parts = [gram_of(codes[group]) for group in groups]
+        whole = torch.stack(parts).sum(0)
+        yield whole
+        yield from (whole - part for part in parts)
+    else:
+        wide = codes.double()
+        whole = wide @ wide.T
+        yield whole
+        for group in groups:
+            kept = torch.ones(len(codes), dtype=torch.bool, device=codes.device)
+            kept[group] = False
+            yield whole[kept][:, kept]
+
+
+def gram_of(codes: Float[Tensor, "n d"]) -> Matrix:
+    """Return the sum of outer products of ``codes``, in float64."""
+    total = torch.zeros(codes.shape[1], codes.shape[1], dtype=torch.float64, device=codes.device)
+    for block in codes.split(BLOCK):
+        wide = block.double()
+        total.addmm_(wide.T, wide)
+    return total
+
+
+def lidar(views: Float[Tensor, "n q d"]) -> Ranked:
+    """Return LiDAR of the codes of ``q`` views of each of ``n`` images, with its interval.
+
+    The images must be in random order, for consecutive ones make the groups of the jackknife.
+    """
+    means = views.double().mean(1)
+    within, between, sums = [], [], []
+    for group in _groups(len(views)):
+        spread = (views[group].double() - means[group][:, None]).flatten(0, 1)
+        within.append(spread.T @ spread / views.shape[1])
+        between.append(means[group].T @ means[group])
+        sums.append(torch.cat([means[group].sum(0), means.new_tensor([float(group.stop - group.start)])]))
+    parts = list(zip(within, between, sums, strict=True))
+    whole = tuple(torch.stack(list(part)).sum(0) for part in (within, between, sums))
+    left_out = (_lidar(*(all_ - one for all_, one in zip(whole, part, strict=True))) for part in parts)
+    return _jackknifed(_lidar(*whole), left_out)
+
+
+def _lidar(within: Matrix, between: Matrix, sums: Float[Tensor, "s"]) -> float:
+    """Return LiDAR from sums over images: of the scatter of views, of outer products of means, of means and of ones."""
+    n, mean = float(sums[-1]), sums[:-1] / sums[-1]
+    scatter, features = within / n, len(within)
+    level = float(scatter.trace()) / features
+    if not level > 0:  # no view differs: there is nothing to divide by
+        return float("nan")
+    scatter = scatter + RIDGE * level * torch.eye(features, dtype=scatter.dtype, device=scatter.device)
+    lower = torch.linalg.cholesky(scatter)
+    half = torch.linalg.solve_triangular(lower, between / n - mean[:, None] * mean, upper=False)
+    ratio = torch.linalg.solve_triangular(lower, half.T, upper=False)
+    return entropy_rank(torch.linalg.eigvalsh((ratio + ratio.T) / 2))
+
+
+def _groups(n: int) -> list[slice]:
+    """Return consecutive rows in groups, as equal as can be."""
+    edges = np.linspace(0, n, min(GROUPS, n) + 1).round().astype(int).tolist()
+    return [slice(start, stop) for start, stop in pairwise(edges)]
+
+
+def _jackknifed(value: float, left_out: Iterator[float]) -> Ranked:
+    found = np.array(list(left_out))
+    low, high = jackknife_interval(value, found) if len(found) == GROUPS else (float("nan"), float("nan"))
+    # Few samples span too few dimensions: the interval allows for it, the value does not.
+    return value, min(low, value), max(high, value)

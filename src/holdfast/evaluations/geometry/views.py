@@ -1,0 +1,58 @@
+"""Codes of transformed views of images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.encoder import Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.run import Observed
+from holdfast.evaluations.geometry.population import distinct
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+from holdfast.transforms.base import Transform
+
+
+def changed(population: Population, rows: Sequence[int], transform: Transform, view: int = 0) -> Pixels:
+    """Return the images at ``rows`` changed by ``transform``; each ``view`` has draws of its own.
+
+    Raises:
+        HoldfastError: the encoder takes no images in [0, 1].
+    """
+    domain = population.encoder.domain
+    if (domain.low, domain.high) != (0, 1):
+        raise HoldfastError(
+            f"{transform} changes images in [0, 1], but {population.encoder.name} takes [{domain.low:g}, {domain.high:g}]; "
+            "put the scaling into the encoder"
+        )
+    noise = population.run.noise([population.images.ids[row] for row in rows]).fork("view", view)
+    return transform(population.pixels(rows), noise)
+
+
+@final
+@dataclass(frozen=True)
+class Views(Observation):
+    """The codes of each image's ``views``, in their order."""
+
+    views: tuple[Transform, ...]
+    samples: int
+    name = "views"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return sorted(distinct(population, self.samples))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        codes: list[Float[Tensor, "b d"]] = [
+            population.encode(changed(population, rows, transform, view)) for view, transform in enumerate(self.views)
+        ]
+        return {"codes": torch.stack(codes, dim=1).cpu()}
+
+    def inputs(self, population: Population) -> int:
+        return len(self.views)

@@ -1,0 +1,89 @@
+"""Errors under common corruptions: against a slow, obvious computation; ratios to a baseline; bad input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.run import Run
+from holdfast.encoders.baseline import raw_pixels
+from holdfast.evaluations.corrupted.corruption_error import FIFTEEN, CorruptionError, relative_to
+from holdfast.probes.linear import Linear
+from holdfast.protocol.population import Population, represent
+from holdfast.transforms.base import transformed, transforms
+from holdfast.transforms.imagenet_c.severity import CommonCorruption
+from tests.samples import DIGITS, builtin
+from tests.samples import digits as unlabelled
+
+FEW = CorruptionError(kinds=("gaussian-noise-c", "contrast-c"), severities=(1, 4), samples=50)
+
+
+def digits(count: int, start: int) -> Images:
+    """Digits with their labels."""
+    from sklearn.datasets import load_digits
+
+    plain = unlabelled(count, start)
+    return Images(plain.pixels(range(count)), plain.ids, torch.tensor(load_digits().target[start : start + count]))
+
+
+IMAGES, BANK = digits(50, 1200), digits(150, 0)
+
+
+def test_errors_are_those_of_the_definition() -> None:
+    result = FEW(builtin(), IMAGES, Run(), BANK)
+    population = Population(builtin(), IMAGES, Run(), bank=Population(builtin(), BANK, Run()))
+    probe = population.learned(Linear())
+    assert IMAGES.labels is not None
+    found, seen = [], {}
+    for name in FEW.kinds:
+        for severity in FEW.severities:
+            changed = transformed(IMAGES, f"{name}:{severity}")
+            answers = probe.classes[probe.scores(represent(builtin(), changed, range(50), Run())).argmax(1)]
+            found.append(float((answers != IMAGES.labels).double().mean()))
+            error = result.estimate("corruption_error", corruption=name, severity=str(severity))
+            assert error.value == pytest.approx(found[-1])
+        seen[name] = sum(found[-2:]) / 2
+    assert result.estimate("mean_corruption_error").value == pytest.approx(sum(seen.values()) / 2)
+    assert result.estimate("clean_error").value < seen["contrast-c"]
+    assert len({*found}) > 2, "vacuous"
+
+
+def test_ratios_to_a_baseline_are_those_of_sums_of_errors() -> None:
+    ours, pixels = FEW(builtin(), IMAGES, Run(), BANK), FEW(raw_pixels(DIGITS), IMAGES, Run(), BANK)
+    found = {one.conditions["corruption"]: one for one in relative_to(ours, pixels)}
+    ratios = []
+    for name in FEW.kinds:
+        mine, theirs = (
+            sum(result.estimate("corruption_error", corruption=name, severity=s).value for s in ("1", "4"))
+            for result in (ours, pixels)
+        )
+        ratios.append(mine / theirs)
+        assert found[name].value == pytest.approx(ratios[-1])
+        assert found[name].low < found[name].value < found[name].high
+    assert found["all"].value == pytest.approx(sum(ratios) / 2)
+    itself = relative_to(ours, ours)
+    assert all(one.value == pytest.approx(1) for one in itself)
+    with pytest.raises(HoldfastError, match="were measured on other images or with other settings"):
+        relative_to(ours, replace(FEW, severities=(1,))(raw_pixels(DIGITS), IMAGES, Run(), BANK))
+    with pytest.raises(HoldfastError, match="has no errors of probe 'knn'"):
+        relative_to(ours, pixels, "knn")
+
+
+def test_the_defaults_are_the_fifteen_of_the_mean_corruption_error() -> None:
+    common = {name for name, kind in transforms().items() if issubclass(kind, CommonCorruption)}
+    assert common > {*FIFTEEN}
+    assert common - {*FIFTEEN} == {"speckle-noise-c", "gaussian-blur-c", "spatter-c", "saturate-c"}
+    assert len(CorruptionError().observation().parts) == 16
+
+
+def test_settings_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(HoldfastError, match="there is no common corruption 'fog'; did you mean 'fog-c'"):
+        CorruptionError(kinds=("fog",))
+    with pytest.raises(HoldfastError, match="named twice"):
+        CorruptionError(severities=(1, 1))
+    with pytest.raises(HoldfastError, match="must be 1, 2, 3, 4 or 5, got 6"):
+        replace(FEW, severities=(6,)).observation()
