@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.run import Run
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear, LinearScores
+from holdfast.protocol.population import Population
 from tests.probes.known import accuracy, clouds, population
+from tests.samples import published
 
 
 def fitted(recipe: str, classes: int = 3) -> tuple[LinearScores, torch.Tensor, torch.Tensor]:
@@ -55,3 +62,23 @@ def test_probes_survive_a_round_trip_and_refuse_what_is_not_there() -> None:
         assert str(Probe.read(text)) == text
     with pytest.raises(HoldfastError, match="unknown recipe 'lfbgs'; did you mean 'lbfgs'"):
         Linear("lfbgs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1", "mnist_cnn_4layer_a_adv3"])
+def test_heads_are_as_good_as_those_published_with_the_encoders(reference: Path, name: str) -> None:
+    def images(which: str, count: int) -> Images:
+        held = np.load(reference / "images" / f"mnist_{which}.npz")
+        pixels, labels = (torch.tensor(held[name][:count]) for name in ("images", "labels"))
+        return Images(pixels, [f"{which}{k}" for k in range(count)], labels.long(), which)
+
+    encoder, test, bank = published(reference, name, torch.float32), images("test", 2000), images("train", 10_000)
+    asked = Population(encoder, test, Run(), bank=Population(encoder, bank, Run()))
+    with torch.no_grad():
+        whole = published(reference, f"{name}__lineval", torch.float32).forward(test.pixels(range(2000)))
+    theirs = float((whole.argmax(1) == asked.labels).double().mean())
+    ours, recipe = (
+        accuracy(asked.learned(probe).ranks(asked.codes, asked.labels)) for probe in (Linear(), Linear("rvcl"))
+    )
+    assert ours > theirs
+    assert recipe == pytest.approx(theirs, abs=0.02)  # theirs learned from all 60,000 images
