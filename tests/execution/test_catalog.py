@@ -78,7 +78,7 @@ def test_settings_survive_the_round_trip_through_toml(kind, tmp_path):
         text = "\n".join([f"[{kind.name}]", *lines])
         assert tomllib.loads(text)
         (tmp_path / "run.toml").write_text(text)
-        bank = {"bank": "photos"} if kind.needs_bank else {}
+        bank = {"bank": "builtin:digits-train"} if kind.needs_bank else {}
         assert planned(request({"only": [kind.name], **bank}, tmp_path / "run.toml")) == [evaluation]
 
 
