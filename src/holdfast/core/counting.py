@@ -271,15 +271,17 @@ def nearest(
     # Around the centre and in float64: with an offset, products in float32 find other neighbours.
     frame = None if divergence.embed(clean[:1]) is None else Frame.of(divergence, clean)
     points = clean if frame is None else frame.embed(clean.double())
+    half = points.square().sum(1) / 2
     found, height = [], max(1, TILE // len(clean))
     for top in range(0, len(codes), height):
         part = codes[top : top + height]
         if frame is None:
-            distance = torch.stack([divergence(code.expand_as(clean), clean) for code in part])
+            far = torch.stack([divergence(code.expand_as(clean), clean) for code in part])
         else:
-            distance = torch.cdist(frame.embed(part.double()), points)
+            # Half of the squared distance but for what all candidates of a code have in common.
+            far = torch.addmm(half, frame.embed(part.double()), points.T, alpha=-1)
         rows = list(own[top : top + height])
-        distance[list(range(len(rows))), rows] = torch.inf
-        distance = torch.nan_to_num(distance, nan=torch.inf)
-        found.append(distance.topk(min(count, len(clean) - bool(own)), largest=False).indices)
+        far[list(range(len(rows))), rows] = torch.inf
+        far = far.nan_to_num_(nan=torch.inf, neginf=-torch.inf)
+        found.append(far.topk(min(count, len(clean) - bool(own)), largest=False).indices)
     return torch.cat(found)

@@ -26,6 +26,7 @@ from holdfast.probes.base import Probe, taught
 from holdfast.probes.linear import LinearScores, batches, linear_scores, logistic_regression
 from holdfast.protocol.population import Population
 
+
 BATCH = 256
 
 
