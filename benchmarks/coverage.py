@@ -33,11 +33,12 @@ from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result
-from holdfast.core.run import Run
+from holdfast.core.run import Observed, Run
 from holdfast.evaluations.synthetic.synbench import SynBench
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.suites import SUITES
 from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import effective_rank
 from holdfast.report.compare import compare
 
@@ -48,6 +49,16 @@ LEAST, MOST, WRONG = 0.92, 0.99, 0.05
 """Within which an interval of 95% should cover, and how often equal encoders may be told apart."""
 MANY = 16_384
 """Samples of the run that stands for unlimited ones."""
+POOL = 2000
+"""Images of the population from which stretches are drawn."""
+STRETCHED = (
+    "certified-radius",
+    "instance-accuracy",
+    "certified-breakaway",
+    "certified-overlap",
+    "certified-displacement",
+)
+"""Evaluations that observe of each image what it and those that follow it decide."""
 APART = ("spade", "clever")
 """Numbers of a graph or of draws, whose intervals are tested beside them."""
 
@@ -96,6 +107,16 @@ class Tally:
     codes: list[Tensor] = field(default_factory=list)
     outcomes: dict[Key, list[bool]] = field(default_factory=lambda: defaultdict(list))
 
+    def add(self, results: Sequence[Result]) -> None:
+        """Add the results of both encoders on one draw of images."""
+        for result in results:
+            for estimate in result.estimates:
+                self.ends[key(result.evaluation, estimate)].append(estimate)
+                self.values[key(result.evaluation, estimate)].append(_values(result, estimate))
+        for contest in compare(results).contests:
+            where = contest.evaluation, contest.quantity, _said(contest.conditions)
+            self.outcomes[where] += [pair.difference.outcome != "tied" for pair in contest.pairs]
+
 
 def measured(law: Law, only: Sequence[str]) -> list[Evaluation]:
     """Return the evaluations, small enough to be run hundreds of times: sizes of suite ``quick``, weak attacks."""
@@ -140,14 +161,51 @@ def tallied(law: str, count: int, only: Sequence[str], replications: int, proces
     with get_context("spawn").Pool(processes) if processes > 1 else _Here() as pool:
         for results, codes in pool.imap_unordered(work, range(replications)):
             tally.codes.append(codes)
-            for result in results:
-                for estimate in result.estimates:
-                    tally.ends[key(result.evaluation, estimate)].append(estimate)
-                    tally.values[key(result.evaluation, estimate)].append(_values(result, estimate))
-            for contest in compare(results).contests:
-                where = contest.evaluation, contest.quantity, _said(contest.conditions)
-                tally.outcomes[where] += [pair.difference.outcome != "tied" for pair in contest.pairs]
+            tally.add(results)
     return tally
+
+
+def tallied_in_stretches(law_name: str, count: int, only: Sequence[str], replications: int) -> Tally:
+    """Return what certified evaluations say of random stretches of a large population, which is observed once.
+
+    What they observe of an image depends on it and on those that follow it in the run's random order, its negatives. So a
+    stretch of that order is a draw of anchors like any other, and its negatives are drawn with it.
+    """
+    law = LAWS[law_name]
+    images, tally = law.images(POOL, 0), Tally()
+    anchored = [evaluation for evaluation in measured(law, only) if evaluation.name in STRETCHED]
+    seen = [_Seen.of(evaluation, law.encoder(turned), images) for evaluation in anchored for turned in (False, True)]
+    rng = np.random.default_rng(0)
+    for _ in range(replications):
+        start = int(rng.integers(POOL - count))
+        tally.add([one.stretch(start, count) for one in seen])
+    return tally
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What an evaluation observed of every image of a population."""
+
+    evaluation: Evaluation
+    population: Population
+    observed: Observed
+    like: Result
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, encoder: Encoder, images: Images) -> _Seen:
+        population = Population(encoder, images, Run())
+        observation = evaluation.observation()
+        observed = population.run.batches(range(len(images)), partial(observation.observe, population))
+        few = population.choose(2)
+        like = evaluation.result(population, few, {name: values[few] for name, values in observed.items()})
+        return cls(evaluation, population, observed, bare(like))
+
+    def stretch(self, start: int, count: int) -> Result:
+        """Return the result of ``count`` images from ``start`` on in the run's order."""
+        rows = sorted(self.population.shuffled[start : start + count].tolist())
+        seen = {name: values[rows] for name, values in self.observed.items()}
+        findings = self.evaluation.conclude(self.population, rows, seen)
+        return bare(self.like.model_copy(update={"findings": findings}))
 
 
 class _Here:
@@ -220,6 +278,8 @@ class Row:
     covered: float
     lowest: float
     width: float
+    excess: float
+    """How many times wider than two standard deviations of the number itself, over the replications, on either side."""
     wrong: float
     replications: int
     bare: bool
@@ -233,7 +293,7 @@ def rows(law: str, count: int, tally: Tally, scores: dict[Key, float], replicati
         if not all(e.method.startswith("counted") or isnan(e.value) for e in found):
             quantities[where[:2]].append(where)
     for (evaluation, quantity), keys in quantities.items():
-        covered, widths = [], []
+        covered, widths, excesses = [], [], []
         for where in keys:
             aim = truth(where, tally, scores)
             ends = [e for e in tally.ends[where] if not isnan(e.low + e.high)]
@@ -241,6 +301,9 @@ def rows(law: str, count: int, tally: Tally, scores: dict[Key, float], replicati
             if ends:
                 covered.append(float(np.mean([e.low - slack <= aim <= e.high + slack for e in ends])))
             widths += [e.high - e.low for e in ends]
+            spread = float(np.std([e.value for e in ends])) if ends else 0.0
+            if spread > slack:
+                excesses.append(float(np.mean([e.high - e.low for e in ends])) / (4 * spread))
         wrong = [told for where in keys for told in tally.outcomes.get(where, [])]
         yield Row(
             law,
@@ -250,6 +313,7 @@ def rows(law: str, count: int, tally: Tally, scores: dict[Key, float], replicati
             covered=float(np.mean(covered)) if covered else np.nan,
             lowest=min(covered, default=np.nan),
             width=float(np.mean(widths)) if widths else np.nan,
+            excess=float(np.mean(excesses)) if excesses else np.nan,
             wrong=float(np.mean(wrong)) if wrong else np.nan,
             replications=replications,
             bare=not covered,
@@ -257,14 +321,22 @@ def rows(law: str, count: int, tally: Tally, scores: dict[Key, float], replicati
 
 
 def simulated(
-    replications: int, processes: int, laws: Sequence[str], counts: Sequence[int], only: Sequence[str] = ()
+    replications: int,
+    processes: int,
+    laws: Sequence[str],
+    counts: Sequence[int],
+    only: Sequence[str] = (),
+    stretches: bool = False,
 ) -> list[Row]:
-    """Return the table."""
+    """Return the table; with ``stretches``, of certified evaluations alone, ``counts`` being their anchors."""
     found: list[Row] = []
     for law in laws:
-        scores = unlimited(law, only)
+        scores = {} if stretches else unlimited(law, only)
         for count in counts:
-            tally = tallied(law, count, only, replications, processes)
+            if stretches:
+                tally = tallied_in_stretches(law, count, only, replications)
+            else:
+                tally = tallied(law, count, only, replications, processes)
             found += rows(law, count, tally, scores, replications)
     return found
 
@@ -282,10 +354,13 @@ def main() -> None:
     parser.add_argument("--images", type=int, nargs="+", default=[300])
     parser.add_argument("--laws", nargs="+", default=list(LAWS), choices=list(LAWS))
     parser.add_argument("--only", nargs="+", default=[], help="evaluations")
+    parser.add_argument(
+        "--stretches", action="store_true", help="certified evaluations; --images says how many anchors"
+    )
     given = parser.parse_args()
     print("| population | images | evaluation | quantity | covered | lowest | width | told apart |")
     print("|---|---|---|---|---|---|---|---|")
-    for row in simulated(given.replications, given.processes, given.laws, given.images, given.only):
+    for row in simulated(given.replications, given.processes, given.laws, given.images, given.only, given.stretches):
         mark = " **low**" if row.covered < LEAST - chance(LEAST, row.replications) else ""
         late = " **often**" if row.wrong > WRONG + chance(WRONG, row.replications) else ""
         wrong = "" if isnan(row.wrong) else f"{row.wrong:.3f}{late}"

@@ -21,12 +21,15 @@ from multiprocessing import get_context
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
-from holdfast.core.records import Estimate, Result
+from holdfast.core.records import Estimate, Result, Series
 from holdfast.core.run import Run
+from holdfast.core.statistics import Better, paired, summarise
 from holdfast.evaluations.spectral.analysis import scored
 from holdfast.evaluations.spectral.clever import Clever
 from holdfast.evaluations.spectral.findings import assembled
@@ -40,6 +43,8 @@ from holdfast.report.compare import compare
 SIDE, LATENT, CLUSTERS, FEATURES = 8, 6, 5, 16
 DOMAIN = Domain((1, SIDE, SIDE))
 NOMINAL = 0.95
+POOL = 500
+"""Images whose CLEVER scores are computed once, and drawn again."""
 QUICK = SUITES["quick"].settings["clever"]
 
 
@@ -201,6 +206,41 @@ class Row:
     compared: int
 
 
+def clever_again(kind: str, count: int, size: int) -> list[Replication]:
+    """Return ``count`` replications of CLEVER on ``size`` images, drawn from a large population that is scored once.
+
+    An image's scores depend on it and on its rivals alone, whom other images share as little as in a run.
+    """
+    shown = images(POOL, 0)
+    whole = Clever(**{**QUICK, "random": POOL, "guided": 0})
+    with one_thread():
+        own, twin = (whole(encoder, shown, Run()).series for encoder in encoders(kind))
+    rng = np.random.default_rng(0)
+    return [_drawn(kind, own, twin, rng.choice(POOL, size, replace=False)) for _ in range(count)]
+
+
+def _drawn(kind: str, own: Sequence[Series], twin: Sequence[Series], chosen: Int[np.ndarray, "n"]) -> Replication:
+    """Return the numbers of the images ``chosen``, as CLEVER summarises their scores."""
+    numbers: list[Number] = []
+    verdicts: dict[str, bool] = {}
+    for part, other in zip(own, twin, strict=True):
+        values, others = np.array(part.values), np.array(other.values)
+        better: Better = "higher" if part.quantity == "clever_score" else "neither"
+        if better == "higher":
+            others = others * np.nanmean(values) / np.nanmean(others)  # equal in truth, not only as equal as the draw
+        left, right = (_with(part, some[chosen]) for some in (values, others))
+        radius = Ball.read(part.conditions["ball"]).radius
+        most = radius if better == "higher" and radius in left.values else None
+        found = summarise(left, "mean", better, most=most)
+        numbers.append(Number(name_of(found), found.value, found.low, found.high, found.method))
+        verdicts[name_of(found)] = paired(left, right, "mean", better).outcome != "tied"
+    return Replication({kind: numbers}, {kind: verdicts})
+
+
+def _with(series: Series, values: Float[np.ndarray, "n"]) -> Series:
+    return series.model_copy(update={"values": tuple(values.tolist()), "reasons": {}})
+
+
 def rows(case: Case, found: Sequence[Replication]) -> list[Row]:
     """Return one row for each kind of encoder and number."""
     made = []
@@ -259,7 +299,18 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--only", choices=("spade", "clever"))
     parser.add_argument("--sizes", type=int, nargs="*", help="only cases of these sizes")
+    parser.add_argument("--again", action="store_true", help="CLEVER alone, drawn from images scored once")
     given = parser.parse_args()
+    if given.again:
+        sizes = given.sizes or [QUICK["random"]]
+        shown = [
+            row
+            for kind in ("linear", "network")
+            for size in sizes
+            for row in rows(Case("clever", size, 1.0), clever_again(kind, given.replications, size))
+        ]
+        print(table(shown))
+        return
     began = time.perf_counter()
     cases = [
         case

@@ -17,8 +17,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.core.records import Claim, Series
-from holdfast.core.statistics import paired, summarise
+from holdfast.core.records import Claim, Estimate, Series
+from holdfast.core.statistics import paired, summarise, unpaired
+from holdfast.evaluations.attacked.breakaway import of_clusters
 
 SIZES = (50, 100, 300)
 """Images of the certified and of the attacked evaluations in suite ``quick``."""
@@ -36,6 +37,13 @@ class Law:
     unit: str
     truth: float
     values: Callable[[Uniform], Values]
+    pairs: bool = False
+    """Whether images two by two are kept or lost together."""
+
+    def estimate(self, series: Series) -> Estimate:
+        """Return what an evaluation would say of ``series``."""
+        found = summarise(series, self.statistic, "lower")
+        return of_clusters(found, np.full(series.values.count(0.0) // 2, 2.0)) if self.pairs else found
 
     def series(self, values: Values) -> Series:
         """Return ``values`` as an evaluation would."""
@@ -45,6 +53,12 @@ class Law:
 LAWS = (
     Law("fragile", "share", "yes or no", 0.3, lambda u: (u < 0.3).astype(float)),
     Law("robust", "share", "yes or no", 0.01, lambda u: (u < 0.01).astype(float)),
+    Law(
+        "fragile", "share", "yes or no, in pairs", 0.9, lambda u: np.repeat(u[::2] >= 0.1, 2).astype(float), pairs=True
+    ),
+    Law(
+        "robust", "share", "yes or no, in pairs", 0.99, lambda u: np.repeat(u[::2] >= 0.01, 2).astype(float), pairs=True
+    ),
     Law("fragile", "mean", "share of images", 1 / 3, lambda u: u**2),
     Law("robust", "mean", "share of images", 0.005, lambda u: np.where(u < 0.01, 100 * u, 0.0)),
     Law("fragile", "mean", "radius", 1.0, lambda u: -np.log1p(-u)),
@@ -82,11 +96,16 @@ def row(law: Law, size: int, replications: int) -> Row:
         own, other = rng.random(size), rng.random(size)
         twin = law.series(law.values(np.where(rng.random(size) < AGREEING, own, other)))
         series = law.series(law.values(own))
-        found = summarise(series, law.statistic, "lower")
+        found = law.estimate(series)
         if not isnan(found.low + found.high):
             covered.append(found.low <= law.truth <= found.high)
             widths.append(found.high - found.low)
-        wrong.append(paired(series, twin, found.statistic, "lower").outcome != "tied")
+        difference = (
+            unpaired(found, law.estimate(twin))
+            if found.statistic == "whole"
+            else paired(series, twin, found.statistic, "lower")
+        )
+        wrong.append(difference.outcome != "tied")
     return Row(
         law, size, float(np.mean(covered)), float(np.mean(widths)), float(np.mean(wrong)), found.method, replications
     )

@@ -8,14 +8,17 @@ from __future__ import annotations
 from math import isnan
 
 import pytest
-from benchmarks import coverage_values
+from benchmarks import coverage, coverage_values
 from benchmarks.coverage import LEAST, MOST, WRONG, Row, chance, simulated
 
 from holdfast.core.statistics import UNLIMITED
 
 REPLICATIONS, DRAWS = 18, 150
-RARE = ("mean, share of images", "share, yes or no")
+RARE = ("mean, share of images", "share, yes or no", "share, yes or no, in pairs")
 """What is mostly zero in a robust population: bounds that allow for images not seen then cover more than they promise."""
+
+UNSEEN = ("breakaway_risk", "universal_quantile")
+"""What is a mean over pairs: its bounds allow for images not seen twice."""
 
 
 @pytest.fixture(scope="module", params=["fragile", "robust"])
@@ -31,6 +34,15 @@ def test_intervals_cover(table: list[Row]) -> None:
     for row in rows:
         assert row.covered >= LEAST - chance(LEAST, REPLICATIONS), row
     assert any(row.covered < 1 for row in rows), "vacuous: nothing ever misses"
+
+
+@pytest.mark.slow
+def test_intervals_are_no_wider_than_they_must(table: list[Row]) -> None:
+    """Two standard deviations of the number itself reach as far as an interval must, where nothing unseen is allowed for."""
+    rows = [row for row in table if row.law == "fragile" and row.quantity not in UNSEEN and not isnan(row.excess)]
+    assert len(rows) > 6 or table[0].law == "robust"
+    for row in rows:
+        assert row.excess < 2, row
 
 
 @pytest.mark.slow
@@ -53,3 +65,16 @@ def test_intervals_of_given_values_cover(law: coverage_values.Law, images: int) 
         return
     assert found.covered >= LEAST - chance(LEAST, DRAWS)
     assert found.covered <= (1 if robust and kind in RARE else MOST + chance(MOST, DRAWS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", ["fragile", "robust"])
+def test_certified_shares_cover_on_stretches_of_a_population(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the anchors of suite ``quick``, each with the negatives or the partner that it would have in a run."""
+    monkeypatch.setattr(coverage, "POOL", 500)
+    rows = simulated(DRAWS, 1, [law], [50], ("instance-accuracy", "certified-overlap"), stretches=True)
+    rows = [row for row in rows if row.quantity != "same_label_negatives"]
+    assert len(rows) >= 6
+    for row in rows:
+        assert row.covered >= LEAST - chance(LEAST, DRAWS), row
+        assert row.wrong <= WRONG + chance(WRONG, DRAWS), row

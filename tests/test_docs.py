@@ -92,6 +92,7 @@ def test_every_evaluation_has_a_page_with_its_quantities(name: str) -> None:
         ("attacks.md", "Presets", PRESETS),
         ("bounds.md", "Methods", METHODS),
         ("images.md", "Images", data.loaders()),
+        ("probes.md", "The probes", catalog.everything()["probes"]),
         ("command-line.md", "Suites", SUITES),
     ],
 )
@@ -112,7 +113,7 @@ def test_the_kinds_that_can_be_listed_are_documented() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_documented_as_they_are(name: str) -> None:
     preset = PRESETS[name]
-    expected = [str(preset.goal), str(preset.attack), str(preset.ball), preset.source]
+    expected = [str(preset.objective), str(preset.attack), str(preset.ball), preset.source]
     assert rows(section(DOCS / "attacks.md", "Presets"))[name] == expected
 
 

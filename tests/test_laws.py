@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from math import isnan
 from typing import Any
 
@@ -22,7 +23,7 @@ from holdfast.core.run import Run
 from holdfast.evaluations.corrupted.corruption_test import CorruptionTest
 from holdfast.evaluations.geometry.alignment import Alignment
 from holdfast.evaluations.geometry.gradcam import GradCam
-from holdfast.evaluations.geometry.space import Geometry
+from holdfast.evaluations.geometry.space import SpaceGeometry
 from holdfast.evaluations.probed.accuracy import ProbeAccuracy
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.catalog import evaluations
@@ -34,10 +35,19 @@ from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
 from holdfast.transforms.gamma import Gamma
 from holdfast.transforms.shuffles import GlobalShuffle
-from tests.samples import builtin
+from tests import samples
 from tests.samples import digits as unlabelled
 
 COUNT = 14
+DOUBLE = Run(precision="float64")
+
+
+@cache
+def builtin(name: str = "digits-contrastive") -> Encoder:
+    """One encoder for all laws, in the precision of their runs, so that bounds trace it once."""
+    return samples.builtin(name).to("cpu", torch.float64)
+
+
 SMALL: dict[str, Any] = {
     "balls": (Linf(0.05), Linf(0.15)),
     "attacks": (GradientAttack(steps=3), AdaptiveAttack(restarts=1, steps=3)),
@@ -60,6 +70,10 @@ SMALL: dict[str, Any] = {
     "random": 5,
     "guided": 2,
     "subsets": 2,
+    "selection": 50,
+    "copies": 80,
+    "slack": 0.25,
+    "radii": (0.05,),
     "edits": ("brightness", "noise"),
     "corruptions": (Gamma(0.2), GlobalShuffle(4)),
     "permutations": 2,
@@ -125,14 +139,10 @@ def same(left: Result, right: Result, tolerance: float = 1e-4) -> bool:
     )
 
 
-@every
-def test_results_ignore_order(evaluation: Evaluation) -> None:
-    images = digits(COUNT)
-    forward = measure(evaluation, builtin(), images, Run(precision="float64"))
-    flipped = measure(evaluation, builtin(), images[list(range(COUNT))[::-1]], Run(precision="float64"))
-    assert same(forward, flipped)
-    if forward.findings.ids:  # else it looked at no image
-        assert forward.findings.ids != flipped.findings.ids, "vacuous: nothing was reversed"
+@cache
+def usual(evaluation: Evaluation) -> Result:
+    """What most laws compare with."""
+    return measure(evaluation, builtin(), digits(COUNT), DOUBLE)
 
 
 def ends(result: Result) -> dict[tuple[str, str], tuple[float, float]]:
@@ -141,11 +151,12 @@ def ends(result: Result) -> dict[tuple[str, str], tuple[float, float]]:
 
 
 @every
-def test_intervals_ignore_order(evaluation: Evaluation) -> None:
-    images, turned = digits(COUNT), [(5 * row) % COUNT for row in range(COUNT)]
-    forward, shuffled = (
-        measure(evaluation, builtin(), of, Run(precision="float64")) for of in (images, images[turned])
-    )
+def test_results_and_intervals_ignore_order(evaluation: Evaluation) -> None:
+    forward = usual(evaluation)
+    shuffled = measure(evaluation, builtin(), digits(COUNT)[[(5 * row) % COUNT for row in range(COUNT)]], DOUBLE)
+    assert same(forward, shuffled)
+    if forward.findings.ids:  # else it looked at no image
+        assert forward.findings.ids != shuffled.findings.ids, "vacuous: nothing was moved"
     found, again = ends(forward), ends(shuffled)
     assert found.keys() == again.keys()
     for where, interval in found.items():
@@ -155,14 +166,14 @@ def test_intervals_ignore_order(evaluation: Evaluation) -> None:
 @every
 def test_results_depend_on_the_images_and_the_encoder(evaluation: Evaluation) -> None:
     """The laws of this file are awake: something does change the numbers."""
-    here = measure(evaluation, builtin(), digits(COUNT), Run(precision="float64"))
-    elsewhere = measure(evaluation, builtin("digits-random"), digits(COUNT), Run(precision="float64"))
+    here = usual(evaluation)
+    elsewhere = measure(evaluation, builtin("digits-random"), digits(COUNT), DOUBLE)
     assert not same(here, elsewhere)
 
 
 @every
 def test_results_ignore_batch_size(evaluation: Evaluation) -> None:
-    whole = measure(evaluation, builtin(), digits(COUNT), Run(precision="float64", batch_size=64))
+    whole = usual(evaluation)  # all at once
     for size in (1, 5):
         assert same(whole, measure(evaluation, builtin(), digits(COUNT), Run(precision="float64", batch_size=size)))
 
@@ -181,10 +192,11 @@ def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
 
 @every
 def test_seed_decides(evaluation: Evaluation) -> None:
-    # Exact where they look at all images.
-    if isinstance(evaluation, (Spectral, Geometry, Alignment, GradCam, ProbeAccuracy, CorruptionTest)):
+    exact = (Spectral, SpaceGeometry, Alignment, GradCam, ProbeAccuracy, CorruptionTest)
+    if isinstance(evaluation, exact):  # where it looks at all images
         evaluation = replace(evaluation, samples=COUNT - 2)
-    first, again, reseeded = (measure(evaluation, builtin(), digits(COUNT), Run(seed=seed)) for seed in (0, 0, 1))
+    first, again = usual(evaluation), measure(evaluation, builtin(), digits(COUNT), DOUBLE)
+    reseeded = measure(evaluation, builtin(), digits(COUNT), replace(DOUBLE, seed=1))
     assert first.model_dump_json() == again.model_dump_json()
     assert (first.settings["seed"], reseeded.settings["seed"]) == (0, 1)
     assert not same(first, reseeded), "vacuous: the seed changes nothing"
@@ -192,7 +204,7 @@ def test_seed_decides(evaluation: Evaluation) -> None:
 
 @every
 def test_result_survives_storage(evaluation: Evaluation) -> None:
-    result = measure(evaluation, builtin(), digits(COUNT))
+    result = usual(evaluation)
     text = result.model_dump_json()
     assert "NaN" not in text
     back = Result.model_validate_json(text)
@@ -205,7 +217,7 @@ def test_numbers_are_dressed(evaluation: Evaluation) -> None:
 
     Every estimate has an interval that holds it, or its method says that there is none.
     """
-    result = measure(evaluation, builtin(), digits(COUNT))
+    result = usual(evaluation)
     assert result.estimates
     for estimate in result.estimates:
         assert estimate.method

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from holdfast.evaluations.certified.margins import MarginDistribution as MarginDistribution
     from holdfast.evaluations.certified.overlap import CertifiedOverlap as CertifiedOverlap
     from holdfast.evaluations.certified.radius import CertifiedRadius as CertifiedRadius
+    from holdfast.evaluations.geometry.alignment import Alignment as Alignment
+    from holdfast.evaluations.geometry.gradcam import GradCam as GradCam
+    from holdfast.evaluations.geometry.space import SpaceGeometry as SpaceGeometry
     from holdfast.evaluations.spectral.analysis import spade as spade
     from holdfast.evaluations.spectral.clever import Clever as Clever
     from holdfast.evaluations.spectral.spade import Spectral as Spectral
@@ -68,6 +71,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AdaptiveAttack": "attacks.adaptive",
+    "Alignment": "evaluations.geometry.alignment",
     "Attack": "attacks.base",
     "Ball": "core.balls",
     "Breakaway": "evaluations.attacked.breakaway",
@@ -84,6 +88,7 @@ _HOMES = {
     "EvaluatedRun": "execution.evaluated",
     "Evaluation": "protocol.evaluation",
     "GaussianKL": "core.divergences",
+    "GradCam": "evaluations.geometry.gradcam",
     "GradientAttack": "attacks.gradient",
     "HoldfastError": "core.errors",
     "HoldfastWarning": "core.errors",
@@ -104,6 +109,7 @@ _HOMES = {
     "Result": "core.records",
     "Run": "core.run",
     "SoftmaxKL": "core.divergences",
+    "SpaceGeometry": "evaluations.geometry.space",
     "Spectral": "evaluations.spectral.spade",
     "SquareAttack": "attacks.square",
     "SynBench": "evaluations.synthetic.synbench",

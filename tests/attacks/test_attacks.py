@@ -209,7 +209,7 @@ def test_preset_runs_on_its_own_terms(name: str) -> None:
     )
     if preset.prepare:
         context = preset.prepare(context)
-    objective = preset.goal(context)
+    objective = preset.objective(context)
     found = run(preset.attack, context, objective, preset.ball)
     before, after = objective(context.encoder.forward(context.pixels)), objective(context.encoder.forward(found))
     assert (after - before).mean() > 0, "the attack did not climb its own objective"

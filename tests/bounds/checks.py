@@ -19,24 +19,22 @@ def points(encoder: Encoder, x: Tensor, ball: Ball, count: int, seed: int = 0) -
     return encoder.domain.clip(x + torch.cat([torch.zeros_like(delta[:1]), delta[1:]]))
 
 
-def attacked(encoder: Encoder, x: Tensor, row: Tensor, ball: Ball, steps: int = 40) -> Tensor:
-    """The point of the ball at which steepest descent finds ``row . code`` lowest, from eight starts."""
-    moved = points(encoder, x, ball, 8)
-    best, least = moved, torch.full((8,), torch.inf, dtype=x.dtype)
+def attacked(encoder: Encoder, x: Tensor, rows: Tensor, ball: Ball, steps: int = 40) -> Tensor:
+    """The least value of each row (s, d) that steepest descent finds in the ball, from eight starts: (s,)."""
+    moved = points(encoder, x, ball, 8).repeat(len(rows), *[1] * (x.ndim - 1))
+    rows, least = rows.repeat_interleave(8, 0), torch.full((len(moved),), torch.inf, dtype=x.dtype)
     for step in range(steps):
         moved = moved.detach().requires_grad_()
-        value = encoder.forward(moved) @ row
-        best = torch.where((value < least).reshape(-1, 1, 1, 1), moved.detach(), best)
+        value = (encoder.forward(moved) * rows).sum(1)
         least = torch.minimum(least, value.detach())
         (slope,) = torch.autograd.grad(value.sum(), moved)
         stride = ball.radius * max(0.02, 0.5 * (1 - step / steps))
         delta = ball.project(moved.detach() - stride * ball.steepest(slope) - x)
         moved = encoder.domain.clip(x + delta)
-    return best
+    return least.unflatten(0, (-1, 8)).amin(1)
 
 
 def lowest(encoder: Encoder, x: Tensor, specifications: Tensor, ball: Ball, count: int = 1000) -> Tensor:
     """The least value of each row (s, d) that sampling and attacks find: (s,), at or above any sound bound."""
     values = encoder.forward(points(encoder, x, ball, count)) @ specifications.T
-    found = [encoder.forward(attacked(encoder, x, row, ball)) @ row for row in specifications]
-    return torch.minimum(values.amin(0), torch.stack(found).amin(1)).detach()
+    return torch.minimum(values.amin(0), attacked(encoder, x, specifications, ball)).detach()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -144,3 +145,9 @@ def build(name: str, seed: int = 0) -> Encoder:
     with torch.no_grad():
         module.eval()(torch.zeros(1, *SHAPE))  # lets lazy layers know their sizes
     return Encoder(module, name, Domain(SHAPE)).to("cpu", torch.float64)
+
+
+@cache
+def shared(name: str) -> Encoder:
+    """The network of that name, for tests that leave it as it is: built and traced once."""
+    return build(name)

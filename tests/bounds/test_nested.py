@@ -25,14 +25,14 @@ from holdfast.bounds.relaxations.rules import Rule
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.encoder import Encoder
 from tests.bounds.checks import lowest
-from tests.bounds.networks import OPERATIONS, build
+from tests.bounds.networks import OPERATIONS, shared
 
 every = pytest.mark.parametrize("name", OPERATIONS)
 
 
 def context(name: str) -> tuple[Encoder, Tensor, Tensor]:
     """An encoder, two images and specifications."""
-    encoder = build(name)
+    encoder = shared(name)
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(2, *encoder.domain.shape, generator=generator, dtype=torch.float64)
     return encoder, x, torch.randn(2, 4, trace(encoder).nodes[-1].shape[1], generator=generator, dtype=torch.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +24,17 @@ named = pytest.mark.parametrize("name", NAMES)
 clipped = pytest.mark.parametrize("clip", ["clip", "noclip"])
 
 
+@cache
+def traced(reference: Path, name: str) -> Graph:
+    return trace(published(reference, name, torch.float64))
+
+
 class Case:
     """An encoder in the units of the stored numbers (those of CIFAR are normalised), images, specifications, the range."""
 
     def __init__(self, reference: Path, name: str, clip: str, count: int = 20) -> None:
         self.stored = dict(np.load(reference / "verification" / f"autolirpa__{name}.npz"))
-        self.graph: Graph = trace(published(reference, name, torch.float64))
+        self.graph = traced(reference, name)
         self.x = torch.tensor(self.stored["X_f32"][:count]).double()
         self.specifications = torch.tensor(self.stored["C_f64"][:count])
         ends = (torch.tensor(self.stored[key]).double().reshape(1, -1, 1, 1) for key in ("clip_min", "clip_max"))

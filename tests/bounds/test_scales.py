@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 
 import pytest
@@ -30,6 +31,11 @@ def plane(seed: int, *widths: int) -> nn.Sequential:
     return nn.Sequential(*parts[:-1]).double()
 
 
+@cache
+def deep(seed: int) -> Encoder:
+    return Encoder(plane(seed, 8, 8, 1), "t", Domain((2,)))
+
+
 def around(encoder: Encoder, radius: float) -> Tensor:
     with torch.no_grad():
         return encoder.forward(X + radius * GRID)
@@ -38,7 +44,7 @@ def around(encoder: Encoder, radius: float) -> Tensor:
 @pytest.mark.parametrize("scale", [1e6, 1.0, 1e-3, 1e-6, 1e-8])
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_of_any_size(seed: int, scale: float) -> None:
-    encoder = Encoder(plane(seed, 8, 8, 1), "t", Domain((2,)))
+    encoder = deep(seed)
     specifications, codes = torch.full((1, 1, 1), scale, dtype=torch.float64), around(encoder, 0.3)
     exact, alpha = (lower_bound(encoder, X, specifications, Linf(0.3), method).item() for method in (Exact(), Alpha()))
     least, spread = scale * codes.min().item(), scale * (codes.max() - codes.min()).item()

@@ -45,7 +45,7 @@ def test_presets_run_on_their_own_terms(name):
     assert run([*ATTACK, "--preset", name, "--seed", "3", "--precision", "float64"]) == 0
     known, record = PRESETS[name], recorded()
     assert record.settings == {
-        "objective": str(known.goal),
+        "objective": str(known.objective),
         "attack": str(known.attack),
         "ball": str(known.ball),
         "source": f"{name} ({known.source})",
@@ -53,8 +53,8 @@ def test_presets_run_on_their_own_terms(name):
         "precision": "float64",
     }
     assert record.replay.passed
-    assert record.batch_sizes == (None if known.goal.per_sample else (6,))
-    assert (record.moved[0].target is not None) == known.goal.targeted
+    assert record.batch_sizes == (None if known.objective.per_sample else (6,))
+    assert (record.moved[0].target is not None) == known.objective.targeted
 
 
 def test_each_part_of_a_preset_can_be_replaced():

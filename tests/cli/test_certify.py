@@ -112,3 +112,37 @@ def test_a_folder_in_use_is_refused(capsys):
     Path("out/mine").touch()
     assert run([*CERTIFY, "--eps", "0.1"]) == 2
     assert "not empty" in capsys.readouterr().err
+
+
+SMOOTHED = ["--ball", "l2:0.1", "--negatives", "5", "--method", "smoothing:sigma=0.15,selection=200,copies=1000"]
+
+
+def test_smoothing_certifies_noisy_copies_and_says_before_what_it_can(capsys):
+    assert run([*CERTIFY, *SMOOTHED]) == 0
+    said = capsys.readouterr()
+    assert "1,400 noisy copies of each image; l2 radii up to 0.369 can be certified" in said.err
+    lines = said.out.splitlines()
+    found = recorded().certificates
+    certified = [one for one in found if one.status == "CERTIFIED"]
+    assert len(found) == 6
+    assert len(certified) > 3, "vacuous"
+    assert all(0 < one.bound < 0.3 and "after every change up to" in one.reason for one in certified)
+    assert f"{len(certified)} CERTIFIED, 0 FALSIFIED" in lines[-3]
+    assert "with confidence 0.999" in lines[-2]
+    # Another radius asks for the same noisy copies.
+    assert run([*CERTIFY, "--ball", "l2:0.35", *SMOOTHED[2:]]) == 0
+    assert sum(one.status == "CERTIFIED" for one in recorded().certificates) < len(certified)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (["--eps", "0.1", "--method", "smoothing"], "smoothing certifies l2 balls, got linf:0.1"),
+        (["--ball", "l2:0.9", "--method", "smoothing:copies=100"], "it takes at least"),
+        (["--ball", "l2:0.1", "--method", "smoothing:sigma=0"], "sigma must be positive"),
+        (["--ball", "l2:0.1", "--method", "smoothing:steps=9"], "smoothing takes sigma, selection, copies"),
+    ],
+)
+def test_smoothing_refuses_what_it_cannot_certify(change, said, capsys):
+    assert run([*CERTIFY, *change]) == 2
+    assert said in capsys.readouterr().err

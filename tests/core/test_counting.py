@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from holdfast.core import counting
 from holdfast.core.counting import (
     _slow_crossings,
     closer_counts,
     crossings,
+    nearest,
     share_of_pairs_within,
     shares_within,
 )
@@ -161,3 +163,21 @@ def test_shares_within_average_to_the_share_of_pairs(divergence: Divergence) -> 
         assert torch.allclose(shares.mean(1), share_of_pairs_within(divergence, thresholds, clean), atol=2 / 70**2)
     first = divergence(clean[0].expand_as(clean), clean)
     assert shares[0, 0].item() == pytest.approx(float((first[1:] <= thresholds[0]).double().mean()), abs=1.1 / 69)
+
+
+@pytest.mark.parametrize("divergence", KINDS, ids=str)
+@pytest.mark.parametrize("tile", [40, 2**21])
+def test_nearest_are_those_of_the_definition_in_blocks_of_any_size(
+    divergence: Divergence, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clean = codes(50, 6, 0)
+    divergence, own = divergence.fit(clean), [3, 49, 0, 20]
+    asked = clean[own] + 0.3 * codes(4, 6, 1)
+    distance = torch.stack([divergence(code.expand_as(clean), clean) for code in asked])
+    distance[torch.arange(4), own] = torch.inf
+    slow = distance.sort(1)
+    monkeypatch.setattr(counting, "TILE", tile)
+    found = nearest(divergence, asked, clean, 5, own)
+    # Stepwise divergences tie; then who is found is as near as who was expected.
+    assert torch.allclose(distance.gather(1, found), slow.values[:, :5])
+    assert nearest(divergence, asked, clean, 99, own).shape == (4, 49)

@@ -325,6 +325,17 @@ def test_identical_series_are_tied_with_zero(statistic: str):
     assert (found.value, found.low, found.high, found.outcome) == (0, 0, 0, "tied")
 
 
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+@pytest.mark.parametrize("unit", ["radius", "share of images"])
+def test_rounding_alone_tells_nothing_apart(statistic: str, unit: str):
+    """One linear map computed in two ways: certificates are the same for all images, up to the same rounding."""
+    values = np.full(50, 0.1)
+    assert differ(values, values * (1 + 1e-7), statistic, unit=unit).outcome == "tied"
+    varied = np.linspace(0.1, 0.2, 50)
+    assert differ(varied, varied * (1 - 1e-15), statistic, unit=unit).value == 0
+    assert differ(values, values * (1 + 1e-3), "mean").outcome == "a is better", "vacuous"
+
+
 def test_only_pairs_defined_on_both_sides_count():
     a, b = NOISE.copy(), NOISE + 0.1
     a[:10], b[5:20] = nan, nan

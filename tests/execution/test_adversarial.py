@@ -23,7 +23,7 @@ from holdfast.encoders import load
 from holdfast.evaluations.attacked.attacked import Untargeted
 from holdfast.execution.adversarial import Adversarial, AdversarialImages, adversarial, even, rivals_of
 from holdfast.execution.artefacts import export, replay
-from holdfast.execution.shards import ShardTask
+from holdfast.execution.shards import look
 from holdfast.execution.store import Store
 from holdfast.objectives.away import Away
 from holdfast.objectives.contrast import Queue
@@ -42,19 +42,22 @@ def population(batch_size: int = 256, seed: int = 0, count: int = 11) -> Populat
     return Population(ENCODER, DIGITS[range(count)], Run(seed=seed, batch_size=batch_size))
 
 
-def preset(goal, attack=SHORT, ball=Linf(0.05), prepare=None) -> Preset:  # noqa: B008  (frozen)
-    return Preset(goal, attack, ball, "test", prepare)
+def preset(objective, attack=SHORT, ball=Linf(0.05), prepare=None) -> Preset:  # noqa: B008  (frozen)
+    return Preset(objective, attack, ball, "test", prepare)
 
 
 def attack(among: Population, chosen: Preset) -> Adversarial:
     asked = AdversarialImages.of(chosen, among)
     rows = asked.rows(among)
-    return adversarial(among, asked, rows, ShardTask(asked, among)(rows))
+    seen = look(among, (asked, rows))
+    if isinstance(seen, Exception):
+        raise seen
+    return adversarial(among, asked, rows, seen)
 
 
 def found(name: str, among: Population) -> Adversarial:
     known = PRESETS[name]
-    return attack(among, preset(known.goal, SHORT, known.ball, known.prepare))
+    return attack(among, preset(known.objective, SHORT, known.ball, known.prepare))
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -70,7 +73,7 @@ def test_every_preset_gains_inside_its_ball(name):
         assert torch.allclose(ENCODER(one.clean), one.clean_codes, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name, known in PRESETS.items() if known.goal.per_sample])
+@pytest.mark.parametrize("name", [name for name, known in PRESETS.items() if known.objective.per_sample])
 def test_batches_change_nothing_where_a_goal_is_per_sample(name):
     whole, parts = found(name, population()), found(name, population(batch_size=4))
     assert torch.allclose(whole.attacked, parts.attacked, atol=1e-5)
@@ -116,12 +119,12 @@ def test_targets_are_partners_and_are_approached():
     assert torch.allclose(one.gain, -after, atol=1e-6)
 
 
-@pytest.mark.parametrize("goal", [Queue(), Misretrieval()])
-def test_rivals_are_other_images_whatever_the_batch(goal):
-    whole, parts = (attack(population(batch_size=size), preset(goal)) for size in (256, 3))
+@pytest.mark.parametrize("objective", [Queue(), Misretrieval()])
+def test_rivals_are_other_images_whatever_the_batch(objective):
+    whole, parts = (attack(population(batch_size=size), preset(objective)) for size in (256, 3))
     assert torch.allclose(whole.gain, parts.gain, atol=1e-5)
     with pytest.raises(HoldfastError, match="needs the codes of other images, but there is one"):
-        attack(population(count=1), preset(goal))
+        attack(population(count=1), preset(objective))
 
 
 def test_random_rivals_are_others_drawn_without_repetition(monkeypatch):

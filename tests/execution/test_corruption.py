@@ -52,7 +52,7 @@ def test_what_is_written_is_what_the_transform_makes(photos: Path, tmp_path: Pat
     assert again.labels is not None
     assert again.labels.tolist() == [0, 0, 1]
     assert [file.id for file in fog.files] == list(clean.ids)
-    assert fog.images.fingerprint == clean.fingerprint
+    assert fog.original_images == clean.fingerprint
     assert fog.change == pytest.approx(
         float((again.pixels(range(3)) - clean.pixels(range(3))).abs().mean()) * 255, rel=1e-5
     )
@@ -77,9 +77,9 @@ def test_whole_files_are_left_alone_and_damaged_ones_are_written_again(photos: P
 
 def test_another_request_is_refused(photos: Path, tmp_path: Path):
     corrupt(photos, "noise:0.2", tmp_path / "out", size=32)
-    for other in ({"seed": 1}, {"size": 16}, {"limit": 2}):
+    for size, seed, limit in ((16, 0, None), (32, 1, None), (32, 0, 2)):
         with pytest.raises(HoldfastError, match=r"noise_0.2 holds other images already \(other "):
-            corrupt(photos, "noise:0.2", tmp_path / "out", **{"size": 32, **other})
+            corrupt(photos, "noise:0.2", tmp_path / "out", size=size, seed=seed, limit=limit)
     corrupt(photos, "gamma:2", tmp_path / "out", size=32)
     assert (tmp_path / "out" / "gamma_2.0" / "dog" / "1.png").exists()
 
@@ -91,6 +91,13 @@ def test_a_size_that_was_interrupted_is_not_taken_for_another(photos: Path, tmp_
     assert {
         Image.open(tmp_path / "out" / "gamma_2.0" / name).size for name in times(tmp_path / "out" / "gamma_2.0")
     } == {(32, 32)}
+
+
+def test_images_of_an_interrupted_request_do_not_stay_among_others(photos: Path, tmp_path: Path):
+    corrupt(photos, "gamma:2", tmp_path / "out", size=32)
+    (tmp_path / "out" / "gamma_2.0.json").unlink()
+    with pytest.raises(HoldfastError, match=r"holds other images already \(.*, 1 in all\)"):
+        corrupt(photos, "gamma:2", tmp_path / "out", size=32, limit=2)
 
 
 def test_names_of_files(tmp_path: Path):
@@ -107,13 +114,16 @@ def test_labels_are_folders_where_ids_name_none(tmp_path: Path):
     images = Images(torch.rand(2, 3, 8, 8), labels=torch.tensor([7, 2]))
     (manifest,) = corrupt(images, "brightness:0.1", tmp_path)
     assert [file.file for file in manifest.files] == ["brightness_0.1/7/0.png", "brightness_0.1/2/1.png"]
+    called = Images(torch.rand(2, 3, 8, 8), labels=torch.tensor([1, 0]), classes=["cat", "big dog"])
+    (manifest,) = corrupt(called, "brightness:0.2", tmp_path)
+    assert [file.file for file in manifest.files] == ["brightness_0.2/big_dog/0.png", "brightness_0.2/cat/1.png"]
 
 
 def test_the_command(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     arguments = ["corrupt", str(photos), "--transform", "snow-c:2", "--transform", "blur:0.01", "--size", "32"]
     assert run([*arguments, "--out", str(tmp_path / "out")]) == 0
     assert f"3 images in {tmp_path / 'out' / 'snow-c_2'}, changed by" in capsys.readouterr().err
-    assert json.loads((tmp_path / "out" / "blur_0.01.json").read_text())["images"]["count"] == 3
+    assert json.loads((tmp_path / "out" / "blur_0.01.json").read_text())["name"] == str(photos)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from holdfast.encoders import load
 from holdfast.evaluations.certified.head import LinearHead
 from holdfast.evaluations.certified.linear import LinearRadius
 from holdfast.evaluations.certified.margins import MarginDistribution
-from holdfast.execution.engines.base import Done, Engine, Shard
+from holdfast.execution.engines.base import Done, Engine, Given, Shard
 from holdfast.execution.store import Store, key_of
 from holdfast.execution.table import evaluate
 from holdfast.protocol.evaluation import Evaluation, learning
@@ -128,11 +128,13 @@ def test_what_is_learned_is_learned_once_per_encoder(tmp_path: Path, log: Path) 
 class Killed:
     """Dies before it has looked at anything but the clean codes."""
 
-    def map(self, task: Callable[[Shard], Done], shards: Sequence[Shard]) -> Generator[tuple[Shard, Done], None, None]:
+    def map(
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+    ) -> Generator[tuple[Shard, Done], None, None]:
         for shard in shards:
-            if isinstance(getattr(task, "observation", None), Distances):
+            if isinstance(shard, tuple) and isinstance(shard[0], Distances):
                 raise KeyboardInterrupt
-            yield shard, task(shard)
+            yield shard, task(given, shard)
 
 
 def test_a_killed_run_goes_on_without_learning_again(tmp_path: Path, log: Path) -> None:

@@ -20,7 +20,7 @@ from holdfast.core.records import Failure, Result
 from holdfast.core.run import Run
 from holdfast.encoders import load
 from holdfast.execution import catalog, shards
-from holdfast.execution.engines.base import Done, Engine, Shard
+from holdfast.execution.engines.base import Done, Engine, Given, Shard
 from holdfast.execution.engines.local import Local
 from holdfast.execution.request import build
 from holdfast.execution.store import Store, StoreError, key_of
@@ -90,8 +90,10 @@ def test_a_lost_result_needs_no_new_look(tmp_path):
 class Backwards:
     """Delivers the last shard first, as a cluster may."""
 
-    def map(self, task: Callable[[Shard], Done], shards: Sequence[Shard]) -> Generator[tuple[Shard, Done], None, None]:
-        return ((shard, task(shard)) for shard in reversed(shards))
+    def map(
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+    ) -> Generator[tuple[Shard, Done], None, None]:
+        return ((shard, task(given, shard)) for shard in reversed(shards))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
@@ -100,6 +102,25 @@ def test_results_ignore_sharding_and_order(tmp_path, engine, batch_size):
     results, _ = fill(tmp_path / "a", [tiny.Mean()], Run(batch_size=batch_size), engine)
     expected, _ = fill(tmp_path / "b", [tiny.Mean()], Run(batch_size=16))
     assert findings(results) == findings(expected)
+
+
+def test_a_cluster_works_on_all_observations_side_by_side(tmp_path):
+    mapped: list[int] = []
+
+    class Cluster(Backwards):
+        def map(
+            self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+        ) -> Generator[tuple[Shard, Done], None, None]:
+            mapped.append(len(shards))
+            return super().map(task, given, shards)
+
+    both = [tiny.Mean(pause=1e-6), tiny.Mean(log=str(tmp_path / "no" / "folder")), tiny.Mean(pause=2e-6)]
+    results, (failure,) = fill(tmp_path / "a", both, Run(batch_size=4), Cluster())
+    assert findings(results) == findings(fill(tmp_path / "b", both)[0])
+    assert failure.error == fill(tmp_path / "c", both)[1][0].error
+    _, side_by_side, *later = filter(None, mapped)
+    assert side_by_side == 3 * 5, "the shards of three observations of 16 rows, of 2, 4, 4, 4 and 2"
+    assert sum(later) == 5, "those of the one that fails, again on its own"
 
 
 @pytest.mark.slow

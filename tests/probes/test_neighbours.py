@@ -6,12 +6,17 @@ from math import exp, inf
 
 import pytest
 import torch
+from torch import nn
 
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run import Run
+from holdfast.data import load
 from holdfast.probes.base import Probe
 from holdfast.probes.neighbours import WIDTH, Knn, largest, unit
+from holdfast.protocol.population import Population
+from holdfast.transforms.base import Transform, transformed
 from tests.probes.known import accuracy, clouds, population
 
 
@@ -72,13 +77,34 @@ def test_a_tie_decides_nothing_and_an_unknown_label_is_wrong() -> None:
     assert probe.ranks(asked.codes, asked.labels).tolist() == [1, inf, 0]
 
 
+@pytest.mark.parametrize("shuffle", ["global-shuffle:grid=4", "local-shuffle:grid=2"])
+def test_on_raw_pixels_no_shuffle_changes_an_answer(shuffle: str) -> None:
+    encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 8, 8)))
+    images, bank = (
+        load("builtin:digits", encoder.domain, limit=60),
+        load("builtin:digits-train", encoder.domain, limit=200),
+    )
+    ranks = []
+    for change in (None, Transform.read(shuffle)):
+        pair = [one if change is None else transformed(one, change) for one in (images, bank)]
+        asked = Population(encoder, pair[0], Run(), bank=Population(encoder, pair[1], Run()))
+        ranks.append(asked.learned(Knn(k=20)).ranks(asked.codes, asked.labels))
+    assert torch.equal(*ranks)
+    assert 0.5 < accuracy(ranks[0]) < 1
+
+
 def test_what_cannot_be_learned_is_refused_in_a_sentence() -> None:
     with pytest.raises(HoldfastError, match="all 20 images of the bank clouds 1 show one class"):
         population(clouds(20, 1, classes=1)).learned(Knn())
     plain = clouds(20, 1)
     with pytest.raises(HoldfastError, match="this needs labels, and images has none"):
         population(Images(plain.pixels(range(20)))).learned(Knn())
-    with pytest.raises(HoldfastError, match="k and temperature must be greater than 0"):
+    with pytest.raises(HoldfastError, match=r"k must be at least 1 and temperature at least 0\.02"):
         Probe.read("knn:k=0")
+    opposite = Images(
+        torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(1, 2).reshape(2, 1, 2, 2), labels=torch.tensor([3, 4])
+    )
+    coldest = population(opposite, run=Run()).learned(Knn(temperature=0.02))
+    assert coldest.logits(-opposite.pixels([0, 1]).flatten(1)).isfinite().all()
     with pytest.raises(HoldfastError, match="unknown probe 'knm'; did you mean 'knn'"):
         Probe.read("knm")

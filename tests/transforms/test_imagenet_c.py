@@ -54,7 +54,7 @@ def test_all_but_frost_are_compared():
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("side", [32, 224])
+@pytest.mark.parametrize("side", [32, pytest.param(224, marks=pytest.mark.slow)])
 def test_every_severity_is_another_one(name: str, side: int):
     pixels, noise = photographs(3, side), Noise.of(0, ["a", "b", "c"])
     away = [

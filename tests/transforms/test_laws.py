@@ -80,6 +80,14 @@ def test_images_are_changed_one_by_one(name: str):
 
 
 @pytest.mark.parametrize("name", EVERY)
+def test_precisions_agree(name: str):
+    single, double = (
+        severe(name)(photographs(3, 32, dtype), Noise.of(0, IDS)) for dtype in (torch.float32, torch.float64)
+    )
+    assert float((single - double).abs().max()) < 1e-4
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_the_seed_decides_what_is_drawn_and_nothing_else_does(name: str):
     transform, pixels = severe(name), photographs(3, 32)
     once, again, other = (transform(pixels, Noise.of(seed, IDS)) for seed in (0, 0, 1))

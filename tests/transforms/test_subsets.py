@@ -57,6 +57,12 @@ def test_uniform_subsets_round_down():
 def test_substitutes_have_equal_classes():
     images, others = labelled(30, 3), labelled(30, 3)
     assert substituted(images, others) is others
+    named = [
+        Images(torch.zeros(2, 1, 2, 2), labels=torch.tensor([0, 1]), classes=names)
+        for names in (["a", "b"], ["a", "c"])
+    ]
+    with pytest.raises(HoldfastError, match="called otherwise"):
+        substituted(*named)
     with pytest.raises(HoldfastError, match="class 0 has 15 images instead of 10"):
         substituted(images, labelled(30, 2))
 

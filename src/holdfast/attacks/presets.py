@@ -70,7 +70,7 @@ def label(attack: Attack) -> str:
 class Preset:
     """An attack of the literature on its own terms."""
 
-    goal: Objective
+    objective: Objective
     attack: Attack
     ball: Ball
     source: str

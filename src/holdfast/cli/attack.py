@@ -88,7 +88,7 @@ def command(
     if not rows:
         return left_over(shown, len(population.images))
     record = export(population, chosen, adversarial(population, wanted, rows, observed), store, started)
-    print(f"{chosen.goal} by {chosen.attack} in {chosen.ball}: {_summary(record)}")
+    print(f"{chosen.objective} by {chosen.attack} in {chosen.ball}: {_summary(record)}")
     print(f"Attacked images: {out / ('sheet.png' if record.moved[0].png else 'attack.safetensors')}")
     if not record.replay.passed:
         shown.say(f"the saved pixels do not pass their check: {record.replay}")
@@ -111,26 +111,26 @@ def _preset(name: str, ball: Ball | None, attack: str | None, objective: str | N
     if name not in PRESETS:
         raise HoldfastError(f"unknown preset {name!r}; {nearest(name, list(PRESETS))}")
     base = PRESETS[name]
-    goal = read(objective, objectives(), "objective") if objective else base.goal
+    sought = read(objective, objectives(), "objective") if objective else base.objective
     if divergence:
-        goal = _measured_by(goal, divergence, objective)
+        sought = _measured_by(sought, divergence, objective)
     changed = any((ball, attack, objective, divergence))
     return replace(
         base,
-        goal=goal,
+        objective=sought,
         attack=read_attack(attack) if attack else base.attack,
         ball=ball or base.ball,
         source=f"{name} ({base.source}){', changed' if changed else ''}",
     )
 
 
-def _measured_by(goal: Objective, divergence: str, objective: str | None) -> Objective:
-    """Return ``goal`` with another divergence."""
+def _measured_by(sought: Objective, divergence: str, objective: str | None) -> Objective:
+    """Return ``sought`` with another divergence."""
     from holdfast.core.divergences import Divergence
     from holdfast.objectives.base import DivergenceObjective
 
     if "divergence=" in (objective or ""):
         raise HoldfastError(f"--divergence {divergence} and --objective {objective} contradict each other; give one")
-    if not isinstance(goal, DivergenceObjective):
-        raise HoldfastError(f"the objective {goal.name} takes no divergence; leave --divergence out")
-    return replace(goal, divergence=Divergence.read(divergence))
+    if not isinstance(sought, DivergenceObjective):
+        raise HoldfastError(f"the objective {sought.name} takes no divergence; leave --divergence out")
+    return replace(sought, divergence=Divergence.read(divergence))

@@ -15,7 +15,9 @@ from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
+    from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval
     from holdfast.execution.certificates import CertificateRecord
+    from holdfast.protocol.population import Population
 
 __all__ = ["STOPPED", "command"]
 
@@ -33,7 +35,7 @@ def command(
         int, typer.Option(help="How many of the other images each must stay apart from.", min=1, rich_help_panel=HOW)
     ] = 9,
     method: Annotated[
-        str, typer.Option(help="interval, crown, alpha, branch, semidefinite or exact.", rich_help_panel=HOW)
+        str, typer.Option(help="interval, crown, alpha, branch, semidefinite, exact or smoothing.", rich_help_panel=HOW)
     ] = "crown",
     attack: Annotated[
         str, typer.Option(help="What tries to refute, as in adaptive:steps=100.", rich_help_panel=HOW)
@@ -63,11 +65,17 @@ def command(
     from holdfast.execution.certificates import Certificates, export
     from holdfast.execution.progress import Shown
     from holdfast.execution.session import engine
+    from holdfast.execution.smoothed import SMOOTHING, read_smoothing
     from holdfast.execution.store import Store, key_of
     from holdfast.execution.table import collect
 
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
+    if method.partition(":")[0] == SMOOTHING:
+        # Bounds hold dozens of times an image's memory; a noisy copy takes what an image does.
+        run = Run(seed, device, precision, 32 * batch_size)
+        population = population_of(encoder, Options(arch, size, trust_remote_code), images, run)
+        return _smoothed(read_smoothing(method, chosen, limit, negatives), population, out, budget, cluster)
     asked = InstanceAccuracy(
         balls=(chosen,),
         anchors=limit,
@@ -93,6 +101,36 @@ def command(
     if record.contradictions:
         shown.say("attacks succeed inside certified balls: trust no certificate of this encoder, and report this")
     return max(left_over(shown, record.missing), int(record.contradictions > 0))
+
+
+def _smoothed(
+    asked: SmoothedRetrieval, population: Population, out: Path, budget: float | None, cluster: str | None
+) -> int:
+    """Certify by noisy copies, whatever the encoder is; return the exit status."""
+    from holdfast.execution.answers import claim, require_free
+    from holdfast.execution.progress import Shown
+    from holdfast.execution.session import engine
+    from holdfast.execution.smoothed import export_smoothed, noisy_codes, plan
+    from holdfast.execution.store import Store, key_of
+    from holdfast.execution.table import collect
+
+    started, began, run = datetime.now(UTC), monotonic(), population.run
+    require_free(out)
+    wanted, store = noisy_codes(asked), Store(out)
+    claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
+    with Shown() as shown:
+        shown.say(plan(asked))
+        require_fit(population, "certified")
+        where = engine(cluster, run.device)
+        population, rows, observed = collect(wanted, population, store, where, shown, budget, began)
+    if not rows:
+        return left_over(shown, len(wanted.rows(population)))
+    record = export_smoothed(population, asked, rows, observed, store, started)
+    others = min(asked.others, len(population.images) - 1)
+    _print(record, f"in l2:{asked.radii[0]:g} by smoothing, each against {others} other images")
+    print(f"Each certificate holds for noisy copies, with confidence {1 - asked.alpha:g}.")
+    print(f"Certificates: {out / 'certify.json'}")
+    return left_over(shown, record.missing)
 
 
 def _print(record: CertificateRecord, how: str) -> None:

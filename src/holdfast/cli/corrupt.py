@@ -42,6 +42,6 @@ def command(
         )
         for manifest, folder in ((one, one.files[0].file.partition("/")[0]) for one in written):
             shown.say(
-                f"{manifest.transform}: {manifest.images.count:,} images in {out / folder}, "
+                f"{manifest.transform}: {len(manifest.files):,} images in {out / folder}, "
                 f"changed by {manifest.change:.1f} of 255 levels on average"
             )

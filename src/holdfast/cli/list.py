@@ -10,7 +10,9 @@ import typer
 def command(
     kind: Annotated[str | None, typer.Argument(help="encoders, images, attacks, bounds ...; none: all.")] = None,
 ) -> None:
-    """List encoders, images, evaluations, attacks, presets, bounds, transforms, objectives, balls, divergences, suites."""
+    """List encoders, images, evaluations, attacks, presets, bounds, probes, transforms, objectives, balls, divergences and
+    suites.
+    """
     from rich.text import Text
 
     from holdfast.cli.console import console

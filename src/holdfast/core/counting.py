@@ -268,20 +268,30 @@ def nearest(
     """
     if count < 1:
         raise HoldfastError(f"the number of nearest codes to look for must be at least 1, got {count}")
-    # Around the centre and in float64: with an offset, products in float32 find other neighbours.
+    # Around the centre and in float64: with an offset, products in float32 find other neighbours. Block by block, so that
+    # a large population is never copied as a whole.
     frame = None if divergence.embed(clean[:1]) is None else Frame.of(divergence, clean)
-    points = clean if frame is None else frame.embed(clean.double())
-    half = points.square().sum(1) / 2
-    found, height = [], max(1, TILE // len(clean))
+    rows = torch.full((len(codes),), -1, device=clean.device)
+    rows[: len(own)] = torch.as_tensor(own, dtype=rows.dtype)
+    count, height, found = min(count, len(clean) - bool(own)), max(1, min(len(codes), 1024)), []
     for top in range(0, len(codes), height):
-        part = codes[top : top + height]
-        if frame is None:
-            far = torch.stack([divergence(code.expand_as(clean), clean) for code in part])
-        else:
-            # Half of the squared distance but for what all candidates of a code have in common.
-            far = torch.addmm(half, frame.embed(part.double()), points.T, alpha=-1)
-        rows = list(own[top : top + height])
-        far[list(range(len(rows))), rows] = torch.inf
-        far = far.nan_to_num_(nan=torch.inf, neginf=-torch.inf)
-        found.append(far.topk(min(count, len(clean) - bool(own)), largest=False).indices)
+        part, mine = codes[top : top + height], rows[top : top + height]
+        own_points = None if frame is None else frame.embed(part.double())
+        best = torch.full((len(part), 0), torch.inf, dtype=torch.float64, device=clean.device)
+        which = torch.zeros(len(part), 0, dtype=torch.int64, device=clean.device)
+        for left in range(0, len(clean), TILE // height):
+            block = clean[left : left + TILE // height]
+            if frame is None or own_points is None:
+                distance = torch.stack([divergence(code.expand_as(block), block) for code in part]).double()
+            else:
+                # Half of the squared distance but for what all candidates have in common: it ranks alike.
+                points = frame.embed(block.double())
+                distance = torch.addmm(points.square().sum(1) / 2, own_points, points.T, alpha=-1)
+            here = ((mine >= left) & (mine < left + len(block))).nonzero()[:, 0]
+            distance[here, mine[here] - left] = torch.inf
+            places = torch.arange(left, left + len(block), device=clean.device).expand_as(distance)
+            both = torch.cat([best, torch.nan_to_num(distance, nan=torch.inf, neginf=-torch.inf)], 1)
+            best, order = both.topk(min(count, both.shape[1]), largest=False)
+            which = torch.cat([which, places], 1).gather(1, order)
+        found.append(which)
     return torch.cat(found)

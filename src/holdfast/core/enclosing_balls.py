@@ -36,7 +36,7 @@ def enclosing_balls(
 ) -> EnclosingBalls:
     """Return balls around each set of ``points``, at most ``1 + tolerance`` times as wide as the smallest ones.
 
-    In float64. Where ``most_steps`` are not enough, the ball still encloses, and ``least`` tells how far from smallest it is.
+    In float64. Where ``most_steps`` are not enough, the balls still enclose, and ``least`` tells how far from smallest.
 
     Raises:
         HoldfastError: there are no points, or some are not finite.

@@ -15,6 +15,8 @@ from holdfast.core.noise import hashed
 from holdfast.core.records import Estimate, Number, Record, Series
 
 MOST_DRAWS, ALL_DRAWS = 2000, 40_000_000
+ROUNDING = 1e-6
+"""Relative difference of two encoders' values up to which they are equal: codes are computed in float32."""
 Values = Float[np.ndarray, "n"]
 Better = Literal["lower", "higher", "neither"]
 Limits = tuple[float, float]
@@ -37,8 +39,10 @@ def decides_nothing(n: int, confidence: float) -> bool:
     return 2.0 ** (1 - n) > 1 - confidence
 
 
-def share_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+def share_interval(successes: int | float, n: int | float, confidence: float = 0.95) -> tuple[float, float]:
     """Return the mid-P interval of a share (Lancaster 1961): exact tails in which what was seen counts half.
+
+    Samples that depend on each other count for fewer, in fractions (Korn and Graubard 1998).
 
     Where few fail, Wilson's covers as little as 84%, and that of Clopper and Pearson nearly always 98% and more.
 
@@ -51,13 +55,17 @@ def share_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[fl
     return _lowest_share(successes, n, tail), 1 - _lowest_share(n - successes, n, tail)
 
 
-def _lowest_share(successes: int, n: int, tail: float) -> float:
+def _lowest_share(successes: int | float, n: int | float, tail: float) -> float:
     """Return the share at which more successes, and half of the chance of as many, have chance ``tail``."""
     from scipy.optimize import brentq
-    from scipy.special import bdtrc
+    from scipy.special import betainc
+
+    def at_least(count: int | float, share: float) -> float:
+        # The binomial tail, which has a meaning between whole numbers as well.
+        return float(betainc(count, n - count + 1, share)) if count <= n else 0.0
 
     def excess(share: float) -> float:
-        return float(bdtrc(successes, n, share) + bdtrc(successes - 1, n, share)) / 2 - tail
+        return (at_least(successes + 1, share) + at_least(successes, share)) / 2 - tail
 
     return float(brentq(excess, 0, successes / n, xtol=1e-15)) if successes else 0.0
 
@@ -330,6 +338,8 @@ class Difference(Record):
 def paired(a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95) -> Difference:
     """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
 
+    Values that differ by no more than rounding count as equal.
+
     The interval is that of a mean, of the samples' differences, or a bootstrap's for medians. So few samples that even one
     sign throughout would be chance (fewer than 6) are tied.
 
@@ -341,6 +351,8 @@ def paired(a: Series, b: Series, statistic: str, better: Better, confidence: flo
         raise ValueError(f"paired series need the same samples, got {len(left)} and {len(right)}")
     both = ~(np.isnan(left) | np.isnan(right))
     left, right = left[both], right[both]
+    # What rounding makes of equal values is no difference: where it is the same for all images, it would decide.
+    right = np.where(np.isclose(left, right, rtol=ROUNDING, atol=0), left, right)
     n = len(left)
     if not n:
         return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")

@@ -78,7 +78,7 @@ class AdversarialImages(Observation):
         Raises:
             HoldfastError: the objective, the attack and the images do not fit together.
         """
-        objective, run = preset.goal, population.run
+        objective, run = preset.objective, population.run
         require_climbable(objective, preset.attack)
         batch = None if objective.per_sample else even(len(population.images), run.batch_size)
         return cls(objective, preset.attack, preset.ball, batch)
@@ -113,7 +113,7 @@ class AdversarialImages(Observation):
             objective = replace(objective, divergence=population.fitted(objective.divergence))
         targets = population.partners[list(images)].tolist() if objective.targeted else None
         context = population.context(images, targets, rivals_of(population, images, objective))
-        prepare = next((preset.prepare for preset in PRESETS.values() if preset.goal.name == objective.name), None)
+        prepare = next((preset.prepare for preset in PRESETS.values() if preset.objective.name == objective.name), None)
         context = prepare(context) if prepare else context
         moved = attacked(context, objective, self.attack, self.ball)
         codes, gain_of = population.encode(moved), objective(context)

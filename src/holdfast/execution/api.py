@@ -302,10 +302,10 @@ def attack(
     Raises:
         HoldfastError: something that was named does not exist or does not fit.
     """
-    goal = read(objective, objectives(), "objective") if isinstance(objective, str) else objective
+    sought = read(objective, objectives(), "objective") if isinstance(objective, str) else objective
     search = read_attack(attack) if isinstance(attack, str) else attack
     population = _population(encoder, images, Run(seed, device, precision, batch_size), limit)
-    wanted = AdversarialImages.of(Preset(goal, search, read_ball(ball), "holdfast.attack"), population)
+    wanted = AdversarialImages.of(Preset(sought, search, read_ball(ball), "holdfast.attack"), population)
     with TemporaryDirectory(prefix="holdfast-") as folder, shown(progress) as show:
         population, rows, observed = collect(wanted, population, Store(Path(folder)), progress=show)
     return adversarial(population, wanted, rows, observed)

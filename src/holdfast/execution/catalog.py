@@ -18,6 +18,7 @@ from holdfast.core.balls import BALLS
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.errors import HoldfastError
 from holdfast.objectives.base import Objective
+from holdfast.probes.base import probes
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.transforms.base import transforms
 
@@ -73,10 +74,11 @@ def everything() -> dict[str, dict[str, str]]:
         "evaluations": {name: summary(kind) for name, kind in evaluations().items()},
         "attacks": {name: summary(kind) for name, kind in attacks().items()},
         "presets": {
-            name: f"{preset.goal} by {preset.attack} in {preset.ball} ({preset.source})"
+            name: f"{preset.objective} by {preset.attack} in {preset.ball} ({preset.source})"
             for name, preset in PRESETS.items()
         },
         "bounds": {name: summary(kind) for name, kind in METHODS.items()},
+        "probes": {name: summary(kind) for name, kind in probes().items()},
         "transforms": {name: summary(kind) for name, kind in transforms().items()},
         "objectives": {name: summary(kind) for name, kind in objectives().items()},
         "balls": {name: summary(kind) for name, kind in BALLS.items()},

@@ -44,9 +44,10 @@ class Certificate(Record):
     negative: str
     """The negative it is weakest against."""
     bound: Number
-    """The least of the lower bounds of ``W f`` over the ball; positive: certified."""
+    """The least of the lower bounds of ``W f`` over the ball; by smoothing the certified radius less the ball's; positive:
+    certified."""
     attacked: Number
-    """The least ``W f`` that attacks found; negative: falsified."""
+    """The least ``W f`` that attacks found; negative: falsified; nan where none were run."""
     contradictions: int
     """How many of its pairs are certified and falsified at once: 0, or the bounds are wrong."""
     witness: str | None

@@ -26,9 +26,10 @@ from holdfast import data
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.records import SCHEMA_VERSION, ImagesInfo, Number, Record
+from holdfast.core.records import SCHEMA_VERSION, Number, Record
 from holdfast.core.run import Run
 from holdfast.data.base import Request
+from holdfast.data.folder import find
 from holdfast.execution.provenance import provenance
 from holdfast.execution.store import Store, checksum
 from holdfast.transforms.base import Transform, transformed, versions
@@ -57,9 +58,14 @@ class Manifest(Record):
     versions: str
     seed: int
     shape: tuple[int, ...]
-    images: ImagesInfo
-    fingerprint: str
-    """Of the changed images, before they were rounded to 8 bits."""
+    name: str
+    """Of the images."""
+    original_images: str
+    """The fingerprint of the images before they were changed."""
+    changed_images: str
+    """The fingerprint of the changed images, before they were rounded to 8 bits."""
+    skipped: tuple[str, ...] = ()
+    """Files that were asked for but could not be read, each with the reason."""
     change: Number
     """The mean over all images."""
     files: tuple[CorruptedImage, ...]
@@ -100,20 +106,24 @@ def corrupt(
     if not wanted or len(set(folders)) < len(folders):
         raise HoldfastError(f"each transform is written once, got {', '.join(map(str, wanted)) or 'none'}; name others")
     loaded, store = _loaded(images, size, channels, limit, seed), Store(Path(out))
+    names = _names(loaded)
     for folder, one in zip(folders, wanted, strict=True):
         _require_same(store.folder / f"{folder}.json", _asked(one, seed, loaded))
+        _require_no_others(store.folder / folder, names)
     written: list[Manifest] = []
     for folder, one in zip(folders, wanted, strict=True):
         so_far, started, changed = len(written), datetime.now(UTC), transformed(loaded, one, seed)
         files: list[CorruptedImage] = []
-        for part in _files(store, folder, loaded, changed, batch_size):
+        for part in _files(store, folder, names, loaded, changed, batch_size):
             files += part
             if progress:
                 progress(str(one), (so_far + len(files) / len(loaded)) / len(wanted))
         manifest = Manifest(
             transform=str(one),
             **_asked(one, seed, loaded),
-            fingerprint=changed.fingerprint,
+            changed_images=changed.fingerprint,
+            name=loaded.name,
+            skipped=tuple(f"{name}: {reason}" for name, reason in loaded.skipped.items()),
             change=sum(file.change for file in files) / len(files),
             files=tuple(files),
             provenance=provenance(Run(seed, batch_size=batch_size), started),
@@ -137,12 +147,11 @@ def _loaded(images: str | Path | Images | Tensor, size: int, channels: int, limi
 
 def _asked(transform: Transform, seed: int, images: Images) -> dict[str, Any]:
     """Return what decides the content of a folder."""
-    skipped = tuple(f"{name}: {reason}" for name, reason in images.skipped.items())
     return {
         "versions": versions(transform),
         "seed": seed,
         "shape": tuple(images.pixels([0]).shape[1:]),
-        "images": ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images), skipped=skipped),
+        "original_images": images.fingerprint,
     }
 
 
@@ -161,11 +170,20 @@ def _require_same(path: Path, asked: dict[str, Any]) -> None:
         )
 
 
+def _require_no_others(folder: Path, names: Sequence[str]) -> None:
+    """Raise if the folder holds images that this request will not write; they would count as some of its own."""
+    others = set(find(folder)) - {f"{name}.png" for name in names} if folder.is_dir() else set()
+    if others:
+        raise HoldfastError(
+            f"{folder} holds other images already ({min(others)}, {len(others)} in all); choose another --out, or "
+            "delete them"
+        )
+
+
 def _files(
-    store: Store, folder: str, images: Images, changed: Images, batch_size: int
+    store: Store, folder: str, names: Sequence[str], images: Images, changed: Images, batch_size: int
 ) -> Iterator[list[CorruptedImage]]:
     """Yield what there is, batch by batch, after the files that are missing or damaged have been written."""
-    names = _names(images)
     for start in range(0, len(images), batch_size):
         rows = range(start, min(start + batch_size, len(images)))
         clean = images.pixels(rows, dtype=torch.float64)
@@ -228,7 +246,8 @@ def _names(images: Images) -> list[str]:
     loose = not any("/" in name for name in images.ids)
     folders = [""] * len(images)
     if loose and images.labels is not None:
-        folders = [f"{int(label)}/" for label in images.labels]
+        called = [_plain(name) for name in images.classes]
+        folders = [f"{called[int(label)] if called else int(label)}/" for label in images.labels]
     whole = ["/".join(_plain(part) for part in PurePosixPath(name).parts if part != "/") for name in images.ids]
     short = [re.sub(r"\.[A-Za-z]\w*$", "", name) for name in whole]
     # Two images that differ in their endings alone keep them.

@@ -28,8 +28,8 @@ Larger batches are no faster there: 9 images of a CNN of 60 million operations, 
 """
 FIRST = 8
 """The first shard is at most an eighth of the rows, from which the pace of the others is known."""
-OnProgress = Callable[[int, int, int], None]
-"""Told how many samples are done, of how many, and how many come next; it may raise to stop the work."""
+OnProgress = Callable[[Observation, int, int, int], None]
+"""Told how many samples of an observation are done, of how many, and how many come next; it may raise to stop the work."""
 
 
 @final
@@ -47,17 +47,18 @@ class CleanCodes(Observation):
         return {"codes": represent(population.encoder, population.images, rows, population.run)}
 
 
-@final
-@dataclass(frozen=True)
-class ShardTask:
-    """What an engine maps over shards of rows: everything needed to observe them, anywhere."""
+Shard = tuple[Observation, Sequence[int]]
+"""Rows, and what is looked at of them."""
 
-    observation: Observation
-    population: Population
 
-    def __call__(self, rows: Sequence[int]) -> Observed:
-        seen = self.population.run.batches(rows, lambda batch: self.observation.observe(self.population, batch))
-        return {name: values.cpu() for name, values in seen.items()}
+def look(population: Population, shard: Shard) -> Observed | Exception:
+    """Return what is seen of ``shard``, or why it cannot be: what an engine maps over shards, anywhere."""
+    observation, rows = shard
+    try:
+        seen = population.run.batches(rows, lambda batch: observation.observe(population, batch))
+    except Exception as error:
+        return error
+    return {name: values.cpu() for name, values in seen.items()}
 
 
 def observe(observation: Observation, population: Population, rows: Sequence[int], store: Store) -> Observed:
@@ -79,25 +80,42 @@ def clean_codes(population: Population, store: Store) -> Codes:
 
 
 def compute(
-    observation: Observation,
+    asked: Sequence[Shard],
     population: Population,
-    rows: Sequence[int],
     store: Store,
     engine: Engine,
     told: OnProgress,
     most: int | None = None,
-) -> None:
-    """Compute the shards that ``store`` does not hold, at most so many."""
-    ids, key = observation.ids(population), _key(observation, population)
-    held, _ = store.observed(key, [ids[row] for row in rows])
-    shards = _missing(rows, {*held}, observation, population)[:most]
-    done, upcoming = len(held), [*map(len, shards), 0]
-    told(done, len(rows), upcoming[0])
-    with closing(engine.map(ShardTask(observation, population), shards)) as finished:
-        for k, (shard, seen) in enumerate(finished):
-            store.keep(key, [ids[row] for row in shard], seen)
-            done += len(shard)
-            told(done, len(rows), upcoming[k + 1])
+) -> dict[Observation, Exception]:
+    """Compute the shards that ``store`` does not hold, at most so many of each observation, and return what failed.
+
+    Where the engine works on many shards at a time, those of all observations are worked on side by side.
+    """
+    shards: list[Shard] = []
+    done: dict[Observation, int] = {}
+    failed: dict[Observation, Exception] = {}
+    totals = {observation: len(rows) for observation, rows in asked}
+    for observation, rows in asked:
+        ids = observation.ids(population)
+        held, _ = store.observed(_key(observation, population), [ids[row] for row in rows])
+        mine = _missing(rows, {*held}, observation, population)[:most]
+        shards += [(observation, part) for part in mine]
+        done[observation] = len(held)
+        told(observation, len(held), len(rows), len(mine[0]) if mine else 0)
+    upcoming = {observation: [len(rows) for other, rows in shards if other == observation][1:] for observation in done}
+    with closing(engine.map(look, population, shards)) as finished:
+        for (observation, rows), seen in finished:
+            if isinstance(seen, Exception):
+                failed.setdefault(observation, seen)
+                if len(asked) == 1:
+                    break
+                continue
+            ids = observation.ids(population)
+            store.keep(_key(observation, population), [ids[row] for row in rows], seen)
+            done[observation] += len(rows)
+            ahead = upcoming[observation].pop(0) if upcoming[observation] else 0
+            told(observation, done[observation], totals[observation], ahead)
+    return failed
 
 
 def _key(observation: Observation, population: Population) -> Key:

@@ -17,6 +17,10 @@ class Suite:
     settings: Settings = field(default_factory=dict)
 
 
+_SMOOTHED = {"anchors": 50, "selection": 4000, "copies": 6000, "others": 300, "divergences": ["l2"]}
+"""The same for all evaluations of the smoothed encoder, which then share one pass."""
+_FEW_COPIES = {"anchors": 4, "selection": 200, "copies": 1000, "others": 300, "divergences": ["l2"]}
+_FEW_CENTRES = {**_FEW_COPIES, "slack": 0.2, "attack": "adaptive:restarts=1,steps=5"}
 _ONCE = {"balls": ["linf:0.05"], "divergences": ["l2"], "attacks": ["u-pgd", "adaptive:restarts=1"]}
 LARGE = 1_000_000
 """From so many operations an image on, quick asks less of an encoder on a CPU: in full, it would take hours."""
@@ -29,6 +33,7 @@ _LARGE: Settings = {
     "breakaway": {**_ONCE, "pairwise": "adaptive:restarts=1"},
     "impersonation": _ONCE,
     "overlap": _ONCE,
+    "robust-accuracy": {"balls": ["linf:0.05"]},
     "masking": {"attack": "adaptive:restarts=2", "blind": "square:queries=100"},
     "synbench": {"samples": 256},
     "clever": {"batches": 50, "guided": 2},
@@ -41,6 +46,9 @@ _LARGE: Settings = {
     "certified-breakaway": {"balls": ["linf:0.05"], "divergences": ["l2"]},
     "certified-overlap": {"balls": ["linf:0.05"], "divergences": ["l2"]},
     "certified-displacement": {"balls": ["linf:0.05"], "divergences": ["l2"]},
+    "center-smoothing": _FEW_CENTRES,
+    "smoothed-retrieval": _FEW_CENTRES,
+    "randomized-smoothing": {**_FEW_COPIES, "radii": [0.25, 0.5]},
 }
 """What quick changes beside the counts for large encoders."""
 
@@ -55,6 +63,7 @@ SUITES = {
             "breakaway": {"attacked": 300},
             "impersonation": {"pairs": 300},
             "overlap": {"pairs": 300},
+            "robust-accuracy": {"attacked": 200, "attacks": ["adaptive:restarts=1"]},
             "masking": {"attacked": 50},
             "synbench": {"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
             "spade": {"samples": 2000},
@@ -73,6 +82,9 @@ SUITES = {
                 "rivals": 3,
                 "attack": "adaptive:restarts=1,steps=25",
             },
+            "center-smoothing": _SMOOTHED,
+            "smoothed-retrieval": _SMOOTHED,
+            "randomized-smoothing": _SMOOTHED,
             "certified-overlap": {"anchors": 50, "attack": "adaptive:restarts=1,steps=25"},
             "certified-displacement": {"anchors": 50, "attack": "adaptive:restarts=1,steps=25"},
             "linear-radius": {"anchors": 50, "rivals": 1, "attack": "adaptive:restarts=1,steps=25"},
@@ -94,6 +106,12 @@ SUITES = {
             "breakaway": {"attacked": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
             "impersonation": {"pairs": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
             "overlap": {"pairs": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
+            "probe-accuracy": {"probes": ["knn", "knn:k=20", "linear", "noise", "fine-tune"]},
+            "robust-accuracy": {
+                "attacked": 10_000,
+                "attacks": ["adaptive:steps=100,restarts=5", "square"],
+                "probes": ["knn", "linear", "noise"],
+            },
             "masking": {"attacked": 1000},
             "synbench": {"samples": "auto"},
             "spade": {"samples": 50_000, "subsets": 16},
@@ -107,6 +125,9 @@ SUITES = {
             "certified-radius": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "instance-accuracy": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "certified-breakaway": {"anchors": 500, "rivals": 30, "method": "alpha", "attack": "adaptive:restarts=10"},
+            "center-smoothing": {"anchors": 500},
+            "smoothed-retrieval": {"anchors": 500},
+            "randomized-smoothing": {"anchors": 500},
             "certified-overlap": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "certified-displacement": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
             "linear-radius": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},

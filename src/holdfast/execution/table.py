@@ -26,7 +26,7 @@ from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.provenance import provenance
-from holdfast.execution.shards import CleanCodes, clean_codes, compute, observe
+from holdfast.execution.shards import CleanCodes, Shard, clean_codes, compute, observe
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.work import Forecast, operations
 from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
@@ -186,6 +186,8 @@ class _Table:
             for evaluation in missing:
                 groups.setdefault(evaluation.observation(), []).append(evaluation)
             measured = [group for group in groups.items() if self.measure(population, *group)]
+            if not isinstance(self.engine, Local):
+                self.together(population, [observation for observation, _ in measured])
             for observation, group in measured:
                 with self.failing(encoder, images.name, group):
                     self.conclude(population, observation, group)
@@ -221,6 +223,12 @@ class _Table:
             for piece in parts(observation):
                 self.compute(piece, population, rows, named(group), 1 if isinstance(self.engine, Local) else 0)
         return len(self.failures) == failed
+
+    def together(self, population: Population, observations: Sequence[Observation]) -> None:
+        """Compute all pieces of ``observations`` side by side; what fails or is not reached fails again on its own."""
+        pieces = dict.fromkeys(piece for observation in observations for piece in parts(observation))
+        with suppress(BudgetSpentError):
+            self.forward([(piece, piece.rows(population)) for piece in pieces], population, "all evaluations")
 
     def conclude(self, population: Population, observation: Observation, group: Sequence[Evaluation]) -> None:
         """Observe once, then conclude every evaluation of the ``group`` that shares the observation."""
@@ -260,19 +268,32 @@ class _Table:
         self, observation: Observation, population: Population, rows: Sequence[int], doing: str, most: int | None = None
     ) -> None:
         """Compute what the store does not hold of ``rows``, at most so many shards, and measure how long it takes."""
-        name = population.encoder.name
-        piece, before, since = (name, observation), None, monotonic()
+        self.forward([(observation, rows)], population, doing, most, alone=True)
 
-        def told(done: int, total: int, upcoming: int) -> None:
-            nonlocal before, since
-            fresh, now = done - (done if before is None else before), monotonic()
+    def forward(
+        self,
+        asked: Sequence[Shard],
+        population: Population,
+        doing: str,
+        most: int | None = None,
+        alone: bool = False,
+    ) -> None:
+        """Compute what the store does not hold of what is ``asked``; what fails is an error where it stands ``alone``."""
+        name, since = population.encoder.name, monotonic()
+        before: dict[Observation, int] = {}
+
+        def told(observation: Observation, done: int, total: int, upcoming: int) -> None:
+            nonlocal since
+            piece, fresh, now = (name, observation), done - before.get(observation, done), monotonic()
             self.forecast.tell(piece, fresh, now - since, done, total)
-            before, since = done, now
+            before[observation], since = done, now
             if upcoming or fresh:
                 stage = f"{name}: {doing}, {done} of {total}"
                 self.tell(stage, self.forecast.seconds(piece, upcoming) if upcoming else None)
 
-        compute(observation, population, rows, self.store, self.engine, told, most)
+        failed = compute(asked, population, self.store, self.engine, told, most)
+        if alone and failed:
+            raise failed[asked[0][0]]
 
     def tell(self, doing: str, upcoming: float | None) -> None:
         """Report progress, if anyone listens, and stop here if what comes next does not fit into the budget."""

@@ -86,8 +86,8 @@ class Linear(Probe):
 
 def linear_scores(encoder: Encoder, learned: Observed, device: str) -> LinearScores:
     """Return the head that was ``learned`` for codes of ``encoder``."""
-    named = {name: learned[name].to(device) for name in ("classes", "weight", "bias")}
-    return LinearScores(encoder=encoder, **named)
+    classes, weight, bias = (learned[name].to(device) for name in ("classes", "weight", "bias"))
+    return LinearScores(encoder=encoder, classes=classes, weight=weight, bias=bias)
 
 
 def logistic_regression(

@@ -26,6 +26,9 @@ BLOCK = 2**24
 WIDTH = 32
 """Products of which the largest decides whether the others are looked at."""
 
+COLDEST = 0.02
+"""Below, the votes of near and far images, exp(cos / T), leave the range of float32."""
+
 
 @final
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,9 +69,10 @@ class Knn(Probe):
     version = 1
 
     def __post_init__(self) -> None:
-        if self.k < 1 or not self.temperature > 0:
+        if self.k < 1 or not self.temperature >= COLDEST:
             raise HoldfastError(
-                f"knn: k and temperature must be greater than 0, got k={self.k} and temperature={self.temperature}"
+                f"knn: k must be at least 1 and temperature at least {COLDEST}, got k={self.k} and "
+                f"temperature={self.temperature}"
             )
 
     def learn(self, population: Population) -> Observed:

@@ -14,11 +14,14 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.balls import Ball
+from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Observed
 from holdfast.objectives.misclassification import cross_entropy
@@ -26,8 +29,7 @@ from holdfast.probes.base import Probe, taught
 from holdfast.probes.linear import LinearScores, batches, linear_scores, logistic_regression
 from holdfast.protocol.population import Population
 
-
-BATCH = 256
+BATCH = 64
 
 
 @final
@@ -60,18 +62,19 @@ class RobustProbe(Probe):
         optimiser = torch.optim.Adam(head.parameters(), lr=1e-2)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.epochs)
         order = bank.run.noise(bank.images.ids).fork(self.name)
+
+        def standardised(codes: Codes) -> Codes:
+            return (codes.double() - centre) / spread
+
+        def logits(codes: Codes) -> Float[Tensor, "b c"]:
+            return functional.linear(standardised(codes), head.weight.detach(), head.bias.detach())
+
         for epoch in range(self.epochs):
             for batch in batches(order, epoch, BATCH):
-                rows, own = batch.tolist(), places[batch]
-
-                def logits(codes: torch.Tensor) -> torch.Tensor:
-                    return head((codes.double() - centre) / spread)
-
-                moved = attack(
-                    bank.encoder, bank.pixels(rows), cross_entropy(logits, own), self.ball, order[batch].fork(epoch)
-                )
+                objective, noise = cross_entropy(logits, places[batch]), order[batch].fork(epoch)
+                moved = attack(bank.encoder, bank.pixels(batch.tolist()), objective, self.ball, noise)
                 optimiser.zero_grad()
-                nn.functional.cross_entropy(logits(bank.encode(moved)), own).backward()
+                functional.cross_entropy(head(standardised(bank.encode(moved))), places[batch]).backward()
                 optimiser.step()
             schedule.step()
         weight = head.weight.data / spread

@@ -133,7 +133,7 @@ def circumstances(
         given["attack_seed"] = run.attack_seed
     values = [value for field in fields(what) for value in _flat(getattr(what, field.name))]
     if changes := [versions(value) for value in values if isinstance(value, Transform)]:
-        given["transforms"] = changes
+        given["transform_versions"] = changes
     return given
 
 

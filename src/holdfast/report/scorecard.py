@@ -95,6 +95,12 @@ QUESTIONS = (
         "geometry",
     ),
     Question(
+        "What do probes keep?",
+        ("robust_accuracy",),
+        "images that a simple classifier on it gets right under attack",
+        "robust-accuracy",
+    ),
+    Question(
         "How badly does it stretch neighbourhoods?",
         ("spade_score",),
         "largest stretch between neighbours in pixels",

@@ -86,6 +86,11 @@ def substituted(images: Images, others: Images) -> Images:
     Raises:
         HoldfastError: the two do not hold equally many images of each class.
     """
+    if images.classes and others.classes and images.classes != others.classes:
+        raise HoldfastError(
+            f"{others.name} cannot replace {images.name}: its classes are called otherwise "
+            f"({', '.join(others.classes[:3])} ... instead of {', '.join(images.classes[:3])} ...); rename them"
+        )
     wanted, found = Counter(labels_of(images)), Counter(labels_of(others))
     if wanted != found:
         label = min(label for label in wanted | found if wanted[label] != found[label])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isnan
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result, Series
 from holdfast.core.run import Run
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics import share_interval, summarise
 from holdfast.evaluations.attacked.attacked import Case
-from holdfast.evaluations.attacked.breakaway import Breakaway
+from holdfast.evaluations.attacked.breakaway import Breakaway, of_clusters
 from holdfast.evaluations.attacked.displacement import Displacement
 from holdfast.evaluations.attacked.impersonation import Impersonation
 from holdfast.evaluations.attacked.masking import Masking, masking_warnings, verdict
@@ -64,6 +65,27 @@ def test_breakaway_of_the_identity_is_counted_by_hand() -> None:
     assert series(result, "breakaway_share")[2:] == [0, 0]
     assert result.estimate("nearest_neighbour_accuracy", attack=str(ATTACK) + " at retrieval").value == 0.5
     assert result.estimate("breakaway_risk").value <= 2 / 12
+
+
+@pytest.mark.parametrize(("gap", "kept", "count"), [(0.03, 0.0, 20.0), (0.3, 1.0, 10.0)])
+def test_images_lost_together_count_for_fewer(gap: float, kept: float, count: float) -> None:
+    """Ten pairs: an attack that carries one image past its twin carries the twin past it. Where none is, one is expected."""
+    pairs = [[place, place + gap] for place in np.arange(10).tolist()]
+    images = Images(torch.tensor(pairs).reshape(-1, 1, 1, 1) / 10, ids=[str(k) for k in range(20)])
+    result = Breakaway(**{**ONE, "balls": (Linf(0.01),)}, pairwise=ATTACK, rivals=1)(identity(), images)
+    found = result.estimate("nearest_neighbour_accuracy", attack=str(ATTACK) + " at retrieval")
+    assert (found.value, found.n) == (kept, 20)
+    assert (found.low, found.high) == share_interval(kept * count, count)
+    assert "images lost together" in found.method
+
+
+def test_the_design_effect_of_pairs_by_hand() -> None:
+    """Half of 40 images are lost, in pairs: size 2, so the variance is that of 40 / (1 + 0.5 * (2 - 1)) images."""
+    share = Series(quantity="kept", values=(0.0, 1.0) * 20, unit="yes or no", claim=Claim.ESTIMATE, of="kept")
+    found = of_clusters(summarise(share, "share", "higher"), np.full(10, 2.0))
+    assert (found.low, found.high) == pytest.approx(share_interval(40 / 3, 80 / 3))
+    alone = of_clusters(summarise(share, "share", "higher"), np.ones(20))
+    assert found.low < alone.low < summarise(share, "share", "higher").low
 
 
 def test_impersonation_of_the_identity_is_counted_by_hand() -> None:

@@ -28,6 +28,7 @@ from holdfast.evaluations.certified.pairs import unit_ball
 from holdfast.evaluations.certified.radius_bounds import certified_radii
 from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
+from holdfast.probes.linear import Linear as LinearProbe
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast, linear_case, sorting
 from tests.samples import builtin, digits, published
@@ -73,6 +74,24 @@ def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
     assert (seen["attacked"][narrow] >= expected[narrow] * (1 - 1e-9)).all()
     assert torch.allclose(seen["attacked"][narrow], expected[narrow], rtol=0.1)
     assert not seen["refuted"].any()
+
+
+def test_the_head_is_the_linear_probe_where_there_is_a_labelled_bank() -> None:
+    bank = labelled(80)[list(range(40, 80))]
+    images, run = labelled(40), Run(precision="float64")
+    held = Population(builtin(), bank, run)
+    asked = Population(builtin(), images, run, bank=held)
+    head, probe = asked.learned(LinearHead(8)), asked.learned(LinearProbe())
+    assert head is not None
+    pixels = images.pixels(range(40)).double()
+    assert torch.allclose(head.logits(pixels), probe.scores(asked.codes), atol=1e-3)
+    unlabelled = Population(builtin(), Images(bank.source, bank.ids), run)
+    other = Population(builtin(), images, run, bank=unlabelled).learned(LinearHead(8))
+    without = Population(builtin(), images, run).learned(LinearHead(8))
+    assert other is not None
+    assert without is not None
+    assert torch.equal(other.logits(pixels), without.logits(pixels))
+    assert not torch.allclose(head.logits(pixels), without.logits(pixels), atol=0.1)
 
 
 def test_bounding_logits_one_by_one_gives_less() -> None:

@@ -17,7 +17,7 @@ from holdfast.evaluations.geometry import pairs
 from holdfast.evaluations.geometry.classes import between, class_distances, group_uniformity, uniformity, within
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
 from holdfast.evaluations.geometry.pairs import potentials
-from holdfast.evaluations.geometry.space import Geometry
+from holdfast.evaluations.geometry.space import SpaceGeometry
 from holdfast.evaluations.geometry.tags import Tags
 from tests.evaluations.geometry.known import EXACT, gaussian, population, simplex
 
@@ -78,7 +78,7 @@ def test_collapsed_simplex_of_ten_classes():
     """Uniformity 2.20 is what a classifier's perfectly collapsed classes have, not what an even spread has."""
     codes, labels = simplex(10, 200)
     encoder, images = population(codes + 1e-9 * gaussian(*codes.shape), labels)
-    found = Geometry()(encoder, images, EXACT)
+    found = SpaceGeometry()(encoder, images, EXACT)
     n, inside, apart = 2000, 199, np.exp(-2 * 2 * 10 / 9)
     expected = -log((inside + (n - 1 - inside) * apart) / (n - 1))
     assert found.estimate("uniformity").value == pytest.approx(expected, abs=1e-6)
@@ -93,9 +93,9 @@ def test_collapsed_simplex_of_ten_classes():
 def test_collapsed_encoder_is_flagged():
     encoder, images = population(torch.rand(30, 4, dtype=torch.float64))
     with torch.no_grad():
-        encoder.module.weight.zero_()
-        encoder.module.bias.fill_(2)
-    found = Geometry()(encoder, images, EXACT)
+        for weight in encoder.module.parameters():
+            weight.fill_(weight.ndim == 1)  # no weights, a bias
+    found = SpaceGeometry()(encoder, images, EXACT)
     assert found.findings.collapsed
     assert found.estimate("uniformity").value == pytest.approx(0, abs=1e-9)
     assert found.estimate("anisotropy").value == pytest.approx(1)
@@ -107,7 +107,7 @@ def test_collapsed_encoder_is_flagged():
 
 def test_even_gaussian_space():
     encoder, images = population(gaussian(3000, 40))
-    found = Geometry(clusters=3)(encoder, images, EXACT)
+    found = SpaceGeometry(clusters=3)(encoder, images, EXACT)
     assert found.estimate("rankme").value == pytest.approx(40, abs=0.5)
     assert found.estimate("anisotropy").value == pytest.approx(0, abs=1e-3)
     length = found.estimate("norm_spread")  # of a chi distribution with 40 degrees of freedom
@@ -117,13 +117,13 @@ def test_even_gaussian_space():
 
 def test_low_rank_codes_fill_their_dimensions_alone():
     codes = gaussian(800, 3) @ torch.linalg.qr(gaussian(20, 3, 1)).Q.T
-    found = Geometry()(*population(codes), EXACT)
+    found = SpaceGeometry()(*population(codes), EXACT)
     assert found.estimate("rankme").value == pytest.approx(3, abs=0.02)
 
 
 def test_series_average_to_their_estimates_and_lengths_are_norms():
     codes = gaussian(300, 6) * torch.linspace(1, 3, 300)[:, None]
-    found = Geometry()(*population(codes, torch.arange(300) % 3), EXACT)
+    found = SpaceGeometry()(*population(codes, torch.arange(300) % 3), EXACT)
     for estimate in found.estimates:
         if estimate.series:
             (series,) = (s for s in found.series if s.quantity == estimate.series)
@@ -141,26 +141,22 @@ def test_series_average_to_their_estimates_and_lengths_are_norms():
     assert found.estimate("anisotropy").value == pytest.approx((cosines.sum() - 300) / (300 * 299))
 
 
-@pytest.mark.parametrize("statistic", ["uniformity", "skewness", "within", "between", "robustness", "groups"])
+@pytest.mark.parametrize("statistic", ["uniformity", "within", "between", "robustness", "groups"])
 def test_influences_are_those_of_leaving_an_image_out(statistic):
     """For a smooth statistic ``s`` of n images, (n - 1) (s - s without i) is the influence of image i, up to 1/n."""
     n = 400
     codes = unit(gaussian(n, 3) + torch.tensor([1.0, 0, 0]))
     labels = (codes[:, 1] > 0.2).long().numpy() + (codes[:, 2] > 0).long().numpy()
-    counts, tags = np.random.default_rng(0).poisson(9, n), np.arange(n) % 2
-    near = nearest(points(codes), 5).index
+    tags = np.arange(n) % 2
 
     def value(rows):
         kept = torch.from_numpy(rows)
         return {
             "uniformity": lambda: uniformity(potentials(points(codes[kept])).numpy()),
-            "skewness": lambda: skewness(counts[rows]),
             "within": lambda: within(codes[kept], labels[rows]),
             "between": lambda: between(codes[kept], labels[rows]),
             "groups": lambda: group_uniformity(codes[kept], labels[rows]).mean,
-            "robustness": lambda: robustness_index(
-                near if len(rows) == n else nearest(points(codes[kept]), 5).index, labels[rows], tags[rows]
-            ),
+            "robustness": lambda: robustness_index(nearest(points(codes[kept]), 5).index, labels[rows], tags[rows]),
         }[statistic]()
 
     whole = value(np.arange(n))
@@ -188,16 +184,16 @@ def test_hubs_are_found():
     near = nearest(points(unit(codes)), 3).index
     counts = occurrences(near)
     assert counts.argmax() == 60
-    assert skewness(counts).mean() > 5
-    assert top_share(counts).mean() == pytest.approx(60 / (61 * 3))
+    assert skewness(near).mean() > 5
+    assert top_share(near).mean() == pytest.approx(60 / (61 * 3))
 
 
 def test_copies_are_counted_once_and_zero_codes_left_out():
     codes = gaussian(40, 5).sigmoid()
     codes[7] = 0
     encoder, images = population(torch.cat([codes, codes[:4]]))
-    found = Geometry(k=3)(encoder, images, EXACT)
-    alone = Geometry(k=3)(*population(torch.cat([codes[:7], codes[8:]])), EXACT)
+    found = SpaceGeometry(k=3)(encoder, images, EXACT)
+    alone = SpaceGeometry(k=3)(*population(torch.cat([codes[:7], codes[8:]])), EXACT)
     assert len(found.findings.ids) == 40
     assert found.estimate("uniformity").n == 39
     assert found.estimate("uniformity").value == pytest.approx(alone.estimate("uniformity").value, rel=1e-6)
@@ -206,9 +202,9 @@ def test_copies_are_counted_once_and_zero_codes_left_out():
 
 
 def test_few_images_have_no_neighbours():
-    found = Geometry(k=10)(*population(gaussian(8, 3)), EXACT)
+    found = SpaceGeometry(k=10)(*population(gaussian(8, 3)), EXACT)
     assert "too few for 10 neighbours" in (found.estimate("hub_skewness").reason or "")
-    assert "no interval" in found.estimate("rankme").method
+    assert all("no interval" in one.method for one in found.estimates if not isnan(one.value))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +212,7 @@ def test_few_images_have_no_neighbours():
 )
 def test_settings_that_mean_nothing_are_refused(settings, said):
     with pytest.raises(HoldfastError, match=said):
-        Geometry(**settings)(*population(gaussian(20, 3)), EXACT)
+        SpaceGeometry(**settings)(*population(gaussian(20, 3)), EXACT)
 
 
 def test_nuisance_that_rules_and_nuisance_that_does_not(tmp_path):
@@ -226,7 +222,7 @@ def test_nuisance_that_rules_and_nuisance_that_does_not(tmp_path):
     for rules, low, high in ((labels, 0.95, 1.0), (tags, 0.0, 0.05)):
         codes = 0.1 * gaussian(200, 4)
         codes[:, 0] += 5 * (2 * rules - 1)
-        found = Geometry(tags=Tags.read(str(tmp_path / "tags.json")))(*population(codes, labels), EXACT)
+        found = SpaceGeometry(tags=Tags.read(str(tmp_path / "tags.json")))(*population(codes, labels), EXACT)
         assert low <= found.estimate("robustness_index").value <= high
 
 
@@ -266,7 +262,7 @@ def test_files_that_hold_no_tags_are_refused(tmp_path, name, text, said):
 def test_tags_without_labels_say_what_is_missing(tmp_path):
     (tmp_path / "tags.csv").write_text("\n".join(f"{k},{k % 2}" for k in range(20)))
     with pytest.raises(HoldfastError, match="labels"):
-        Geometry(k=3, tags=Tags.read(str(tmp_path / "tags.csv")))(*population(gaussian(20, 3)), EXACT)
+        SpaceGeometry(k=3, tags=Tags.read(str(tmp_path / "tags.csv")))(*population(gaussian(20, 3)), EXACT)
 
 
 def law(n: int, seed: int):
@@ -281,8 +277,8 @@ def law(n: int, seed: int):
 def test_intervals_hold_the_truth():
     """Of numbers that the sample size biases the truth is that at this size; of RankMe it is the population's own."""
     n, replications = 1000, 120
-    found = [Geometry(clusters=1)(*population(law(n, seed)), EXACT) for seed in range(replications)]
-    whole = Geometry(clusters=1, samples=20_000)(*population(law(20_000, 10**6)), EXACT).estimate("rankme").value
+    found = [SpaceGeometry(clusters=1)(*population(law(n, seed)), EXACT) for seed in range(replications)]
+    whole = SpaceGeometry(clusters=1, samples=20_000)(*population(law(20_000, 10**6)), EXACT).estimate("rankme").value
     for quantity in ("uniformity", "anisotropy", "hub_skewness", "hub_share", "norm_spread", "rankme"):
         numbers = [one.estimate(quantity) for one in found]
         truth = whole if quantity == "rankme" else float(np.mean([number.value for number in numbers]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import exp, isnan, log
 
 import numpy as np
@@ -35,6 +36,10 @@ def test_rankme_is_that_of_the_singular_values(n, d):
     assert low <= found <= high
 
 
+def of_rows(codes, rows):
+    return rankme(codes[rows])[0][0]
+
+
 def test_rankme_left_out_by_subtraction_is_rankme_of_the_rest():
     from holdfast.core.statistics import jackknife
 
@@ -42,7 +47,7 @@ def test_rankme_left_out_by_subtraction_is_rankme_of_the_rest():
         codes = gaussian(n, d)
         (value, low, high), _ = rankme(codes)
         order = torch.arange(n).reshape(10, -1).T.flatten()  # consecutive groups, as the function takes every tenth
-        slow = jackknife(lambda rows, c=codes[order]: rankme(c[rows])[0][0], n)
+        slow = jackknife(partial(of_rows, codes[order]), n)
         assert (low, high) == pytest.approx((min(slow[0], value), max(slow[1], value)), rel=1e-9)
 
 
@@ -145,7 +150,7 @@ def test_the_map_is_that_of_captum():
     pixels = images.pixels(range(8))
     codes = encoder(pixels).detach()
     towards = codes / codes.norm(dim=1, keepdim=True)
-    layer = captum.LayerGradCam(lambda x: (encoder.module(x) * towards).sum(1), encoder.module[3])
+    layer = captum.LayerGradCam(lambda x: (encoder.module(x) * towards).sum(1), list(encoder.module.children())[3])
     expected = layer.attribute(pixels.requires_grad_(), relu_attributions=True)[:, 0].detach()
     assert gradcam(encoder, pixels, codes).flatten() == pytest.approx(expected.flatten(), abs=1e-6)
 

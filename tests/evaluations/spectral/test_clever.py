@@ -12,6 +12,7 @@ from scipy.stats import truncnorm, weibull_max
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from holdfast.attacks.base import climb
 from holdfast.core.balls import L1, L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
@@ -252,8 +253,38 @@ def test_images_without_a_fit_have_no_score_and_are_counted():
     assert NO_FIT in (estimate.reason or "")
     said = next(w for w in found.findings.warnings if "without a CLEVER score" in w)
     assert f"{len(missing)} of 20 targeted in l1:1.0" in said
-    assert "raise batches" in said
+    assert "Raise batches" not in said
+    assert "read l2 or linf" in said
     assert min(v for v in targeted.values if v == v) > 0
+
+
+def test_more_batches_are_advised_where_they_help():
+    cheap: dict[str, Any] = {"batches": 8, "draws": 8, "random": 20, "guided": 0, "rivals": 1}
+    found = Clever(balls=(L2(5.0),), **cheap)(builtin(), digits(40), RUN)
+    said = next(w for w in found.findings.warnings if "without a CLEVER score" in w)
+    assert "Raise batches" in said
+    assert "l1" not in said
+
+
+@pytest.mark.slow
+def test_uniform_points_of_an_l1_ball_miss_its_steep_places():
+    """Why its norms show no end: as many points with five changed pixels are steeper than all of them."""
+    encoder, shown, ball = builtin(), digits(100), L1(5.0)
+    population = Population(encoder, shown, RUN)
+    gradients = Clever(balls=(ball,), batches=133, draws=3, random=20, guided=0).observation()
+    rows = gradients.rows(population)
+    largest = gradients.observe(population, rows)["maxima0"][:, 0].amax(1)
+    weights, pixels = gradients.weights(population, rows)[:, 0], population.pixels(rows)
+    steeper = 0
+    for image, weight, norm in zip(pixels, weights, largest.tolist(), strict=True):
+        places = torch.rand(399, 64, generator=torch.Generator().manual_seed(0)).topk(5, dim=1).indices
+        points = image.flatten().repeat(399, 1)
+        points.scatter_(1, places, (points.gather(1, places) < 0.5).to(points))
+        points = points.reshape(-1, *image.shape)
+        assert float(ball.norm(points - image).max()) <= 5
+        _, gradient = climb(population.encoder, points, lambda codes, weight=weight: codes @ weight)
+        steeper += float(ball.dual_norm(gradient).max()) > norm
+    assert steeper >= 15
 
 
 def test_fits_are_counted_image_by_image():

@@ -180,16 +180,18 @@ def _batch_norm(
     bias: Tensor | None,
     mean: Tensor | None,
     variance: Tensor | None,
+    own: bool,
     momentum: Number,
     eps: Number,
-) -> list[Var]:
+    cudnn: bool,
+) -> Var:
     """Normalisation by stored statistics: one factor and one constant per channel."""
-    if mean is None or variance is None:
+    if own or mean is None or variance is None:
         raise HoldfastError("batch norm without running statistics cannot be bounded: codes depend on the batch")
     column = (-1,) + (1,) * (len(x.shape) - 2)
     factor = torch.rsqrt(variance + eps) * (1 if weight is None else weight)
     offset = (0 if bias is None else bias) - mean * factor
-    return [builder.combine([factor.reshape(column)], x, offset=offset.reshape(column))]
+    return builder.combine([factor.reshape(column)], x, offset=offset.reshape(column))
 
 
 def _instance_norm(
@@ -207,7 +209,7 @@ def _instance_norm(
     """Normalisation by each channel's ``own`` statistics, or by stored ones."""
     if own:
         return group_norm(builder, x, x.shape[1], weight, bias, eps)
-    return _batch_norm(builder, x, weight, bias, mean, variance, momentum, eps)[0]
+    return _batch_norm(builder, x, weight, bias, mean, variance, False, momentum, eps, cudnn)
 
 
 VIEWS = {"view": "reshape", "_unsafe_view": "reshape"}
@@ -252,7 +254,10 @@ OPERATIONS: dict[str, Operation] = {
     "conv_transpose1d": _conv(functional.conv_transpose1d),
     "conv_transpose2d": _conv(functional.conv_transpose2d),
     "conv_transpose3d": _conv(functional.conv_transpose3d),
-    "_native_batch_norm_legit_no_training": _batch_norm,
+    "batch_norm": _batch_norm,
+    "_native_batch_norm_legit_no_training": lambda builder, x, *args: [
+        _batch_norm(builder, x, *args[:4], False, *args[4:], False)
+    ],
     "instance_norm": _instance_norm,
     **COMPOSED,
 }

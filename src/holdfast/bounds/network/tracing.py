@@ -38,7 +38,7 @@ def trace(encoder: Encoder, dtype: torch.dtype = torch.float64, device: str | to
         >>> from holdfast.core.encoder import Domain
         >>> graph = trace(Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.ReLU()), "tiny", Domain((1, 2, 2))))
         >>> [node.name for node in graph.nodes]
-        ['input', 'view', 'linear', 'relu']
+        ['input', 'flatten', 'linear', 'relu']
     """
     graphs = _GRAPHS.setdefault(encoder, {})
     key = (dtype, torch.empty(0, device=device).device)  # "cuda" and "cuda:0" are one device, to be traced for once
@@ -107,15 +107,17 @@ def _reasons(name: str) -> Iterator[None]:
 
 def _graph(encoder: Encoder, exported: Any, dtype: torch.dtype, device: torch.device) -> Graph:
     _check_operations(encoder.name, exported)
-    with _reasons(encoder.name), torch.no_grad():
-        # Decomposed by no table: all that happens is that in-place operations become functions.
-        program = exported.run_decompositions({})
-    _check_operations(encoder.name, program)
+    program = exported
+    if not _is_functional(exported):
+        with _reasons(encoder.name), torch.no_grad():
+            # Decomposed by no table: all that happens is that in-place operations become functions.
+            program = exported.run_decompositions({})
+        _check_operations(encoder.name, program)
     _check_effects(encoder.name, program)
     builder = Builder((1, *encoder.domain.shape), dtype, device)
     values = dict(_placeholders(program, builder))
     for node in program.graph.nodes:
-        if node.op == "call_function":
+        if node.op == "call_function" and node.users:
             values[node] = _rewrite(builder, encoder.name, node, values)
         elif node.op == "output":
             (output,) = _filled(node.args[0], values)
@@ -123,6 +125,30 @@ def _graph(encoder: Encoder, exported: Any, dtype: torch.dtype, device: torch.de
         got = output.shape if isinstance(output, Var) else "something that does not depend on the input"
         raise HoldfastError(f"{encoder.name} must return one vector per image to be bounded, got {got}")
     return builder.graph(output)
+
+
+def _is_functional(exported: Any) -> bool:
+    """Return whether each operation can be rewritten as it is and changes nothing in place, as torch says of its own.
+
+    Most programs are so, and making functions of a program's operations takes torch longer than tracing it.
+    """
+    return all(
+        node.target is operator.getitem
+        or (
+            node.users
+            and _name(node.target) in OPERATIONS
+            and not node.target._schema.is_mutable
+            and not _updates(node)
+        )
+        for node in exported.graph.nodes
+        if node.op == "call_function"
+    )
+
+
+def _updates(node: fx.Node) -> bool:
+    """Return whether a normalisation takes its input's own statistics, and then may change those it keeps."""
+    # In place, of which its schema says nothing.
+    return _name(node.target) in ("batch_norm", "instance_norm") and node.args[5:6] != (False,)
 
 
 def _check_operations(name: str, program: Any) -> None:

@@ -77,13 +77,16 @@ class Alignment(Evaluation):
         ]
         whole = _series("alignment", {}, squares.mean(1), of, (0.0, 4.0))
         relative = _series(
-            "relative_alignment", {}, relative_to_others(squares.mean(1), unit), f"{of}, over that of different images"
+            "relative_alignment_influence",
+            {},
+            relative_to_others(squares.mean(1), unit),
+            f"{of}, over that of different images",
         )
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=(relative, whole, *parts),
             estimates=(
-                summarise(relative, "mean", "lower"),
+                summarise(relative, "mean", "lower", "relative_alignment"),
                 summarise(whole, "mean", "lower"),
                 _lidar(population, rows, clean, views),
                 *(summarise(part, "mean", "lower") for part in parts),

@@ -6,8 +6,8 @@ all places in such lists that the 1% of images with the most of them take. The r
 agree in the label alone with those that agree in a nuisance alone (de Jong, Marcus and Teuwen 2025,
 https://arxiv.org/abs/2501.18055).
 
-Each comes as one value per image whose mean is the statistic: itself plus the image's influence on it (Hampel 1974). So
-intervals and paired comparisons are those of means.
+Each comes as one value per image whose mean is the statistic: itself plus the image's influence on it (Hampel 1974), by its
+own count and by those of its neighbours, which its list raises. So intervals and paired comparisons are those of means.
 """
 
 from __future__ import annotations
@@ -33,25 +33,34 @@ def occurrences(near: Near) -> Int[np.ndarray, "n"]:
     return np.bincount(near.ravel(), minlength=len(near))
 
 
-def skewness(counts: Int[np.ndarray, "n"]) -> Values:
-    """Return the third standardised moment of ``counts``, with each one's influence on it; 0 where all are equal."""
+def skewness(near: Near) -> Values:
+    """Return the third standardised moment of the occurrences, with each image's influence on it; 0 where all are equal."""
+    counts = occurrences(near)
     centred = counts - counts.mean()
     spread = float(np.sqrt((centred**2).mean()))
     if not spread:
         return np.zeros(len(counts))
     z = centred / spread
     third = float((z**3).mean())
-    return z**3 - 3 * z - 1.5 * third * (z**2 - 1)
+    own = z**3 - 3 * z - 1.5 * third * (z**2 - 1)
+    return own + _by_voting(near, (3 * z**2 - 3 - 3 * third * z) / spread)
 
 
-def top_share(counts: Int[np.ndarray, "n"]) -> Values:
-    """Return the share of all counts that the largest 1% of them hold (at least one), with each one's influence on it."""
+def top_share(near: Near) -> Values:
+    """Return the share of all places that the 1% of images with the most have, with each image's influence on it."""
+    counts = occurrences(near)
     top = ceil(TOP * len(counts))
     ordered = np.sort(counts)[::-1]
     least = ordered[top - 1]
-    share = float(ordered[:top].sum() / counts.sum())
     above = np.maximum(counts - least, 0) / counts.mean()
-    return share + above - above.mean()
+    own = float(ordered[:top].sum() / counts.sum()) + above - above.mean()
+    return own + _by_voting(near, (counts > least) / counts.mean())
+
+
+def _by_voting(near: Near, slope: Values) -> Values:
+    """Return each image's influence by the counts it raises; ``slope`` is what one more count of an image changes."""
+    votes = slope[near].sum(1)
+    return votes - votes.mean()
 
 
 def robustness_index(near: Near, labels: Int[np.ndarray, "n"], tags: Int[np.ndarray, "n"]) -> Values:

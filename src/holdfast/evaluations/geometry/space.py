@@ -40,7 +40,7 @@ from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 
 FEW = {"hub_skewness": 300, "hub_share": 1000}
-"""Of fewer images there is no interval: it would hold the truth too rarely."""
+"""Of fewer images there is no interval: it would hold the truth too rarely. Others need as many as a jackknife groups."""
 CLUSTERS = "clusters"
 DRAWN = 200
 """Singular values in the curve, at most."""
@@ -51,7 +51,7 @@ Kind = Literal["class", "cluster"]
 
 @final
 @dataclass(frozen=True)
-class Geometry(Evaluation):
+class SpaceGeometry(Evaluation):
     """Whether the space of clean codes is healthy: spread out, of high rank, without hubs."""
 
     k: int = 10
@@ -138,8 +138,8 @@ def _hubs(found: Sphere, k: int) -> Iterator[Measured]:
     given, n = {"k": str(k)}, len(found.rows)
     skew = share = count = np.full(n, np.nan)
     if found.near.size:
-        counts = occurrences(found.near)
-        skew, share, count = skewness(counts), top_share(counts), counts.astype(float)
+        skew, share = skewness(found.near), top_share(found.near)
+        count = occurrences(found.near).astype(float)
     why = "all codes are one" if found.constant else f"{n} images are too few for {k} neighbours"
     of = "share of neighbours' places that the top 1% of images take"
     yield Measured("hub_skewness", skew, "third moment", "skewness of occurrences as a neighbour", "lower", given, why)
@@ -194,7 +194,7 @@ class Measured:
         values[list(where)] = self.values
         kept = set(where)
         return Series(
-            quantity=self.quantity,
+            quantity=f"{self.quantity}_influence" if self.better else self.quantity,
             conditions=self.conditions or {},
             values=tuple(values.tolist()),
             unit=self.unit,
@@ -206,11 +206,11 @@ class Measured:
     def estimate(self, series: Series) -> Estimate:
         """Return the mean of ``series`` with its interval, if it has an honest one."""
         assert self.better is not None
-        found = summarise(series, "mean", self.better)
+        found = summarise(series, "mean", self.better, self.quantity)
         if self.quantity.endswith(CLUSTERS):
             why = "no interval: the clusters were found in these very codes"
-        elif found.n < FEW.get(self.quantity, 0):
-            why = f"no interval: fewer than {FEW[self.quantity]} images"
+        elif found.n < (fewest := FEW.get(self.quantity, GROUPS)):
+            why = f"no interval: fewer than {fewest} images"
         elif self.quantity == "robustness_index":
             return found.model_copy(update={"low": max(0.0, found.low), "high": min(1.0, found.high)})
         else:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
-from holdfast.core.divergences import Divergence
+from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.run import Observed
 from holdfast.objectives import misclassification
@@ -116,7 +116,8 @@ class TransferredAnswers(Observation):
     def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
         """Return the attacked images at ``rows``."""
         context = population.context(rows)
-        objective = Away(population.fitted(self.divergence))
+        # A divergence without gradients is climbed as l2, as everywhere.
+        objective = Away(population.fitted(self.divergence if self.divergence.smooth else L2Distance()))
         return self.attack(
             context.encoder, context.pixels, objective(context), self.ball, context.noise.fork(objective.name)
         )

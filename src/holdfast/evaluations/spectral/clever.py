@@ -37,6 +37,10 @@ SAME = "the other sample has the same code, so there is no margin"
 NO_FIT = (
     f"the largest gradient norms show no end: the fitted one lies over {FARTHEST:g} standard deviations beyond them all"
 )
+IN_L1 = (
+    " In an l1 ball neither batches nor draws help: random points change every pixel a little, and its steepest places lie "
+    "where few pixels change much. Its scores are too large; read l2 or linf, or attack in l1."
+)
 GUIDED = "no interval: these images were chosen by their scores, they are no sample"
 Ends = list[list[End]]
 
@@ -102,7 +106,7 @@ class Clever(Evaluation):
             series.append(_fits({"ball": str(ball)}, [ends[row] for row in places[everyone].tolist()]))
             estimates.append(summarise(series[-1], "mean", "neither"))
         ids = tuple(population.images.ids[row] for row in chosen)
-        warnings += _unfitted(series)
+        warnings += _unfitted(series, self.balls)
         return Findings(ids=ids, series=tuple(series), estimates=tuple(estimates), warnings=tuple(warnings))
 
 
@@ -125,19 +129,22 @@ def _capped(part: Series, ball: Ball) -> list[str]:
     ]
 
 
-def _unfitted(series: Sequence[Series]) -> list[str]:
+def _unfitted(series: Sequence[Series], balls: Sequence[Ball]) -> list[str]:
     """Return the warning that some images have no score because the gradients around them show no largest norm."""
+    sparse = {str(ball): ball.sparse for ball in balls}
     counts = [(part, list(part.reasons.values()).count(NO_FIT)) for part in series]
+    counts = [(part, count) for part, count in counts if count]
+    if not counts:
+        return []
     without = [
         f"{count} of {len(part.values)} {part.conditions['margin']} in {part.conditions['ball']}"
         for part, count in counts
-        if count
     ]
-    if not without:
-        return []
-    many = any(count >= UNFITTED * len(part.values) for part, count in counts if count)
-    advice = " Where it is one in ten or more, the mean over the others is no estimate for all: raise batches."
-    return [f"Images without a CLEVER score, for {NO_FIT}: {', '.join(without)}.{advice if many else ''}"]
+    many = {sparse[part.conditions["ball"]] for part, count in counts if count >= UNFITTED * len(part.values)}
+    advice = " Where it is one in ten or more, the mean over the others is no estimate for all." if many else ""
+    advice += " Raise batches." if False in many else ""
+    advice += IN_L1 if True in many else ""
+    return [f"Images without a CLEVER score, for {NO_FIT}: {', '.join(without)}.{advice}"]
 
 
 def _scores(margins: Float[np.ndarray, "b j"], ends: Ends, ball: Ball) -> Float[np.ndarray, "b"]:

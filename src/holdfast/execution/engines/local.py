@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import final
 
-from holdfast.execution.engines.base import Done, Shard
+from holdfast.execution.engines.base import Done, Given, Shard
 
 
 @final
@@ -13,9 +13,11 @@ class Local:
     """Computes in this process.
 
     Example:
-        >>> list(Local().map(sum, [[1, 2], [3]]))
-        [([1, 2], 3), ([3], 3)]
+        >>> list(Local().map(pow, 10, [2, 3]))
+        [(2, 100), (3, 1000)]
     """
 
-    def map(self, task: Callable[[Shard], Done], shards: Sequence[Shard]) -> Generator[tuple[Shard, Done], None, None]:
-        return ((shard, task(shard)) for shard in shards)
+    def map(
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+    ) -> Generator[tuple[Shard, Done], None, None]:
+        return ((shard, task(given, shard)) for shard in shards)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 from holdfast.core.errors import HoldfastError
-from holdfast.execution.engines.base import Done, Shard
+from holdfast.execution.engines.base import Done, Given, Shard
 
 
 @final
@@ -24,8 +24,12 @@ class Ray:
     address: str = "auto"
     gpus: float = 0.0
     retries: int = 3
+    _sent: list[tuple[Any, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """What was given last, and where the cluster has it."""
 
-    def map(self, task: Callable[[Shard], Done], shards: Sequence[Shard]) -> Generator[tuple[Shard, Done], None, None]:
+    def map(
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+    ) -> Generator[tuple[Shard, Done], None, None]:
         try:
             import ray
         except ImportError as error:
@@ -37,9 +41,10 @@ class Ray:
                 raise HoldfastError(
                     f"no Ray cluster at {self.address!r} ({error}); start one with `ray start --head`, or use 'local'"
                 ) from error
-        held = ray.put(task)
-        apply: Any = ray.remote(num_gpus=self.gpus, max_retries=self.retries)(_apply)
-        waiting = {apply.remote(held, shard): shard for shard in shards}
+        if not self._sent or self._sent[0][0] is not given:
+            self._sent[:] = [(given, ray.put(given))]
+        apply: Any = ray.remote(num_gpus=self.gpus, max_retries=self.retries)(task)
+        waiting = {apply.remote(self._sent[0][1], shard): shard for shard in shards}
         try:
             while waiting:
                 for done in ray.wait(list(waiting))[0]:
@@ -52,7 +57,3 @@ class Ray:
         finally:
             for unfinished in waiting:
                 ray.cancel(unfinished)
-
-
-def _apply(task: Callable[[Shard], Done], shard: Shard) -> Done:
-    return task(shard)

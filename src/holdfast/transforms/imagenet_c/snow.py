@@ -42,10 +42,11 @@ class SnowC(CommonCorruption):
         self, pixels: ImagePixels, noise: Noise, c: tuple[float, float, float, float, int, float, float]
     ) -> ImagePixels:
         mean, spread, zoom, threshold, radius, sigma, kept = c
-        flakes = mean + spread * noise.fork("flakes").normal((1, *pixels.shape[2:]), pixels.dtype)
+        # In double precision, so that rounding, which may differ between batches, moves no flake across the threshold.
+        flakes = mean + spread * noise.fork("flakes").normal((1, *pixels.shape[2:]), torch.float64)
         flakes = enlarged(flakes, zoom)
         flakes = torch.where(flakes < threshold, torch.zeros_like(flakes), flakes).clamp(0, 1)
-        fallen = moved(flakes, radius, sigma, 90 * noise.fork("angle").uniform((), torch.float64) - 135)
+        fallen = moved(flakes, radius, sigma, 90 * noise.fork("angle").uniform((), torch.float64) - 135).to(pixels)
         whitened = torch.maximum(pixels, luma(pixels) * 1.5 + 0.5)
         return kept * pixels + (1 - kept) * whitened + fallen + fallen.rot90(2, (2, 3))
 
@@ -54,4 +55,4 @@ def luma(pixels: ImagePixels) -> Float[Tensor, "b 1 height width"]:
     """Return the brightness of colours, or the mean of other channels than three."""
     if pixels.shape[1] != 3:
         return pixels.mean(1, keepdim=True)
-    return (pixels * torch.tensor(LUMA).to(pixels)[:, None, None]).sum(1, keepdim=True)
+    return (pixels * torch.tensor(LUMA, dtype=torch.float64).to(pixels)[:, None, None]).sum(1, keepdim=True)

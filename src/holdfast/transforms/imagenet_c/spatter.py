@@ -46,24 +46,25 @@ class SpatterC(CommonCorruption):
         self, pixels: ImagePixels, noise: Noise, c: tuple[float, float, float, float, float, str]
     ) -> ImagePixels:
         mean, spread, sigma, threshold, amount, kind = c
-        drawn = mean + spread * noise.normal((1, *pixels.shape[2:]), pixels.dtype)
+        # In double precision, so that rounding, which may differ between batches, moves nothing across a threshold.
+        drawn = mean + spread * noise.normal((1, *pixels.shape[2:]), torch.float64)
         liquid = smoothed(drawn, gaussian_kernel(sigma))
         wet = liquid > threshold
         if kind == "mud":
-            cover = smoothed(wet.to(pixels.dtype), gaussian_kernel(amount))
-            cover = torch.where(cover < 0.8, torch.zeros_like(cover), cover)
+            cover = smoothed(wet.to(liquid.dtype), gaussian_kernel(amount))
+            cover = torch.where(cover < 0.8, torch.zeros_like(cover), cover).to(pixels)
             return pixels * (1 - cover) + cover * coloured(MUD, pixels)
         levels = torch.where(wet, (liquid * 255).floor().clamp(0, 255), torch.zeros_like(liquid))
         drops = levels * relief(edges(levels))
         # Without any edge there is no drop.
         most = drops.amax((1, 2, 3), keepdim=True).clamp(min=1)
-        return pixels + amount * drops / most * coloured(WATER, pixels)
+        return pixels + (amount * drops / most).to(pixels) * coloured(WATER, pixels)
 
 
 def coloured(colour: tuple[float, ...], pixels: ImagePixels) -> Float[Tensor, "channels 1 1"]:
     """Return ``colour``, or its mean for images without colours."""
     values = colour if pixels.shape[1] == 3 else [sum(colour) / 3] * pixels.shape[1]
-    return torch.tensor(values).to(pixels)[:, None, None]
+    return torch.tensor(values, dtype=torch.float64).to(pixels)[:, None, None]
 
 
 def relief(outlines: Bool[Tensor, "b 1 height width"]) -> Layer:
@@ -72,10 +73,10 @@ def relief(outlines: Bool[Tensor, "b 1 height width"]) -> Layer:
 
     away = [ndimage.distance_transform_edt(~one[0].cpu().numpy()) for one in outlines]
     near = torch.stack([torch.from_numpy(one) for one in away])[:, None].to(outlines.device).clamp(max=20)
-    flat = torch.full((3, 3), 1 / 9)
+    flat = torch.full((3, 3), 1 / 9, dtype=torch.float64)
     depth = equalised((window(near, flat) + 1e-6).floor())  # whole numbers stay what they are
     lit = window(depth, torch.tensor(RELIEF)).round().clamp(0, 255)
-    return window(lit, flat).round().float()
+    return window(lit, flat).round()
 
 
 def equalised(levels: Layer) -> Layer:

@@ -1,0 +1,166 @@
+"""Center smoothing: how far can any change of an image move its smoothed representation, certified for any encoder.
+
+    d(F(x), F(x')) <= 3 R   for every x' with |x' - x|_2 <= eps,  with confidence 1 - alpha
+
+Kumar and Goldstein 2021, https://arxiv.org/abs/2102.09701; ``F`` and ``R`` are explained in ``center.py``. Departures: an
+abstention is no radius, where the authors' program returns -1, which reads as most robust; ``R`` is an order statistic,
+which holds, where the program interpolates; and beside the certificate stands what an attack achieves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import label
+from holdfast.core.counting import share_of_pairs_within, shares_within
+from holdfast.core.divergences import Divergence
+from holdfast.core.records import Claim, Estimate, Findings, Series
+from holdfast.core.run import Observed
+from holdfast.core.statistics import over_references, summarise
+from holdfast.evaluations.smoothed.attacked import AttackedCentres
+from holdfast.evaluations.smoothed.center import abstains
+from holdfast.evaluations.smoothed.plan import require_centres
+from holdfast.evaluations.smoothed.smoothed import (
+    ABSTAINED,
+    SmoothedEvaluation,
+    certified_distance,
+    of_distance,
+    radius_curves,
+    series_of,
+    sure,
+)
+from holdfast.protocol.observation import Joint
+from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import population_warnings
+
+MOVED = "displacement of the smoothed representation by the worst change of this l2 size"
+QUANTILE = (
+    "share of pairs of other images that lie no farther apart than the worst change moves the smoothed representation"
+)
+
+
+@final
+@dataclass(frozen=True)
+class CenterSmoothing(SmoothedEvaluation):
+    """How far any change of an image moves its smoothed representation: certified from above, attacked from below."""
+
+    alpha: float = 0.01
+    slack: float = 0.05
+    attack: Attack = AdaptiveAttack(restarts=1)
+    reference: int = 10_000
+    name = "center-smoothing"
+    version = 1
+    title = "Center smoothing"
+    meaning = (
+        "With noise added to its input and the centre of the noisy codes as its code, any encoder has a certificate: the "
+        "smoothed code moves no farther than this, whatever change of that size is made. The universal quantile says "
+        "what share of pairs of different images lie no farther apart; the certificate is loose and speaks of the "
+        "smoothed encoder alone, so the attack beside it shows from the other side how far it can be moved."
+    )
+    headline = ("certified_universal_quantile", "abstentions")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_centres(self.name, self.smoothing, self.radii, self.slack, self.alpha)
+
+    def observation(self) -> Joint:
+        return Joint(
+            (
+                self.noisy_codes,
+                *(AttackedCentres(self.smoothing, radius, one, self.attack) for radius, one in self._cases()),
+            )
+        )
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        found: list[Series] = []
+        estimates: list[Estimate] = []
+        warnings: list[str] = []
+        for place, divergence in enumerate(self.divergences):
+            seen = {name: observed[f"0.{place}.{name}"] for name in ("centre", "held", "distances", "error")}
+            error = series_of(
+                "smoothing_error",
+                {"noise": f"{self.sigma:g}", "divergence": str(divergence)},
+                of_distance(divergence, seen["error"].double()),
+                str(divergence),
+                Claim.ESTIMATE,
+                "displacement of the representation by smoothing alone",
+                "the code cannot be placed under this divergence",
+            )
+            found.append(error)
+            estimates.append(summarise(error, "median", "lower"))
+            for k, (radius, one) in enumerate(self._cases(), start=1):
+                if one == divergence:
+                    attacked = {name: observed[f"{k}.{name}"] for name in ("centre", "held")}
+                    some, numbers, said = self._case(population, radius, divergence, seen, attacked)
+                    found += some
+                    estimates += numbers
+                    warnings += said
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(found),
+            estimates=tuple(estimates),
+            curves=radius_curves(estimates, self.radii),
+            warnings=(*population_warnings(population, self.divergences), *warnings),
+        )
+
+    def _case(
+        self, population: Population, radius: float, divergence: Divergence, seen: Observed, attacked: Observed
+    ) -> tuple[list[Series], list[Estimate], list[str]]:
+        """Return what is certified and what was attacked at one radius under one divergence."""
+        certified = certified_distance(seen["distances"], seen["held"], radius, self.smoothing, self.slack, self.alpha)
+        failed = abstains(attacked["held"], self.selection, self.slack, self.alpha / 2) | certified.isnan()
+        moved = torch.linalg.vector_norm(attacked["centre"].double() - seen["centre"].double(), dim=1)
+        moved = moved.masked_fill(failed, torch.nan)
+        images, flags = len(certified), certified.isnan().double()
+        proved = self.conditions(radius, divergence, method="center smoothing")
+        tried = self.conditions(radius, divergence, attack=label(self.attack))
+        what = "images at which center smoothing abstains"
+        abstained = series_of("abstentions", proved, flags, "yes or no", Claim.ESTIMATE, what, ABSTAINED)
+        made, numbers = [abstained], [summarise(abstained, "share", "lower")]
+        for kind, claim, case, distance in (
+            ("certified", Claim.UPPER, proved, of_distance(divergence, certified)),
+            ("attacked", Claim.LOWER, tried, of_distance(divergence, moved)),
+        ):
+            shares, near = self._on_scale(population, divergence, distance)
+            quantiles = series_of(
+                f"{kind}_universal_quantile", case, shares, "share of pairs", claim, QUANTILE, ABSTAINED
+            )
+            moves = series_of(f"{kind}_smoothed_displacement", case, distance, str(divergence), claim, MOVED, ABSTAINED)
+            both = [over_references(summarise(quantiles, "median", "lower"), near), summarise(moves, "median", "lower")]
+            made += [quantiles, moves]
+            numbers += [sure(one, self.alpha, images) for one in both] if claim is Claim.UPPER else both
+        return made, numbers, self._refuted(int((moved > certified).sum()), images, radius, divergence)
+
+    def _on_scale(
+        self, population: Population, divergence: Divergence, distance: Float[Tensor, "b"]
+    ) -> tuple[Float[Tensor, "b"], Float[np.ndarray, "p"]]:
+        """Return the shares of pairs of clean codes within each distance, and for each code within the median."""
+        fitted, clean = population.fitted(divergence), population.codes[population.choose(self.reference)]
+        if len(clean) < 2:
+            return torch.full_like(distance, torch.nan), np.zeros(0)
+        near = shares_within(fitted, distance.nanmedian()[None], clean)[0]
+        return share_of_pairs_within(fitted, distance, clean), near.cpu().numpy()
+
+    def _refuted(self, refuted: int, images: int, radius: float, divergence: Divergence) -> list[str]:
+        """Return the sentence that must be seen if attacks refute more certificates than chance allows."""
+        from scipy.stats import binom
+
+        if refuted <= int(binom.ppf(0.999, images, self.alpha)):
+            return []
+        return [
+            f"CONTRADICTION: attacks moved the smoothed representation farther than certified at {refuted} of {images} "
+            f"images (l2 radius {radius:g}, {divergence}), more than alpha = {self.alpha:g} allows; report this as a defect."
+        ]
+
+    def _cases(self) -> list[tuple[float, Divergence]]:
+        return list(product(self.radii, self.divergences))

@@ -1,0 +1,374 @@
+"""Codes of noisy copies, seen once and reduced at once: all that smoothing certificates of an image are made of.
+
+Three independent sets of copies of each image, as center smoothing asks for: the first finds the centre, and what each
+vote is about; the second tells whether the ball around the centre holds half the mass; the third is what is certified by.
+Of each copy only what is counted is kept, so memory holds the first set's codes and a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.core.run import Observed
+from holdfast.evaluations.smoothed.center import central_sample
+from holdfast.probes.base import FittedProbe, Probe
+from holdfast.protocol.fits import Fit, whitenings
+from holdfast.protocol.observation import Observation, SharedSettings
+from holdfast.protocol.population import Population
+
+KEPT = 1024
+"""How many order statistics of the distances are kept: a quantile is read from the next one above it."""
+COPIES = 16
+"""How many noisy copies of an image its entry of the index is the mean code of."""
+BLOCK = 2**24
+"""Entries of one tile of products: 64 MB in float32."""
+
+
+@final
+@dataclass(frozen=True)
+class Smoothing(SharedSettings):
+    """How much noise, how many copies and how many images: the settings that all smoothing certificates share."""
+
+    sigma: float
+    selection: int
+    copies: int
+    anchors: int
+    others: int
+
+    @property
+    def index(self) -> NoisyIndex:
+        """What noisy copies are looked up in."""
+        return NoisyIndex(self.sigma, self.others)
+
+    @property
+    def forwards(self) -> int:
+        """How many noisy copies of an image the encoder looks at."""
+        return 2 * self.selection + self.copies
+
+
+@final
+@dataclass(frozen=True)
+class NoisyIndex(Fit[Observed]):
+    """The index that noisy copies are looked up in: for each image the mean code of a few noisy copies.
+
+    ``codes`` of all images, and ``bank`` of the images of the bank that they are told from, if there is one.
+
+    Clean codes would do as well, and certificates hold for any; but where noise moves all codes one way, as it does in
+    encoders that never saw any, noisy copies are nearer to each other's than to any clean code.
+    """
+
+    sigma: float
+    others: int
+    name = "noisy-index"
+    version = 1
+    uses_bank = True
+
+    def learn(self, population: Population) -> Observed:
+        learned = {"codes": self._entries(population, range(len(population.images)), "index")}
+        if population.bank_images:
+            learned["bank"] = self._entries(population.bank, population.bank.choose(self.others), "bank")
+        return learned
+
+    def restore(self, population: Population, learned: Observed) -> Observed:
+        return {name: codes.to(population.run.device) for name, codes in learned.items()}
+
+    def _entries(self, population: Population, rows: Sequence[int], purpose: str) -> Codes:
+        """Return the mean codes of noisy copies of the images at ``rows``."""
+        ids, run = population.images.ids, population.run
+
+        def work(some: Sequence[int]) -> Observed:
+            pixels, noise = population.pixels(some), run.noise([ids[row] for row in some]).fork(purpose)
+            codes = torch.stack(
+                [
+                    population.encode(pixels + self.sigma * noise.fork(copy).gaussian(pixels.shape[1:], pixels.dtype))
+                    for copy in range(COPIES)
+                ]
+            )
+            return {"codes": codes.mean(0)}
+
+        return run.batches(rows, work)["codes"]
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Noisy copies of one image, numbered: any of them can be drawn again, in any blocks."""
+
+    population: Population
+    row: int
+    sigma: float
+    noise: Noise
+
+    @classmethod
+    def of(cls, population: Population, row: int, sigma: float) -> Copies:
+        """Return the copies of the image at ``row``."""
+        return cls(population, row, sigma, population.run.noise([population.images.ids[row]]).fork("smoothing"))
+
+    def reduced(
+        self, purpose: str, count: int, work: Callable[[Codes], Observed], centre: Tensor | None = None
+    ) -> Observed:
+        """Return what ``work`` makes of the codes of ``count`` copies, block by block, joined.
+
+        ``centre`` are other pixels to draw them around.
+        """
+        population = self.population
+        pixels = population.pixels([self.row]) if centre is None else centre
+        streams = self.noise.fork(purpose)
+
+        def block(draws: Sequence[int]) -> Observed:
+            numbered = streams.numbered(torch.tensor(draws, device=pixels.device))
+            noisy = numbered.gaussian(pixels.shape[1:], pixels.dtype).mul_(self.sigma).add_(pixels)
+            return work(population.encode(noisy))
+
+        return population.run.batches(range(count), block)
+
+
+@final
+@dataclass(frozen=True)
+class NoisyCodes(Observation):
+    """What the codes of each image's noisy copies say; entry ``name`` under divergence ``k`` is called ``k.name``.
+
+    ``centre``: of the first set, in the divergence's embedding; ``radius``: of the ball around it that holds half of that
+    set; ``held``: the share of the second set in it; ``distances``: order statistics of the third set's distances from it;
+    ``error``: its distance from the clean code. Of the third set's copies, ``nearer``: how many are nearer to their own
+    entry of the index than to each other image's; ``kept``: how many are nearest to their own; ``retrieved``: how many have,
+    their own left out, the neighbour that most of the first set have; ``agrees``: whether the clean code has it too.
+
+    Where images and bank have labels, also how often each probe says each class: ``probe k.first`` of the first set, and
+    ``probe k.votes`` of the third.
+    """
+
+    smoothing: Smoothing
+    divergences: tuple[Divergence, ...]
+    probes: tuple[Probe, ...]
+    name = "noisy-codes"
+    version = 1
+    uses_bank = True
+    uses_labels = True
+
+    def fits(self) -> tuple[Fit[Any], ...]:
+        return (*whitenings(self), self.smoothing.index, *self.probes)
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.smoothing.anchors)
+
+    def inputs(self, population: Population) -> int:
+        return self.smoothing.forwards
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        seen = [self._of_image(population, row) for row in rows]
+        return {name: torch.stack([one[name] for one in seen]) for name in seen[0]}
+
+    def _of_image(self, population: Population, row: int) -> Observed:
+        asked = self.smoothing
+        copies = Copies.of(population, row, asked.sigma)
+        first = copies.reduced("centre", asked.selection, lambda codes: {"codes": codes})["codes"]
+        views = [View.of(population, row, k, asked, one, first) for k, one in enumerate(self.divergences)]
+        probes = self._answering(population)
+        second = copies.reduced("held", asked.selection, lambda codes: _joined(views, lambda view: view.held(codes)))
+        third = copies.reduced(
+            "certify",
+            asked.copies,
+            lambda codes: {
+                **_joined(views, lambda view: view.counted(codes)),
+                **{f"probe {k}": voted(probe, codes)[None] for k, probe in probes.items()},
+            },
+        )
+        votes = {f"probe {k}.votes": third[f"probe {k}"].sum(0) for k in probes}
+        early = {f"probe {k}.first": voted(probe, first) for k, probe in probes.items()}
+        return {**_joined(views, lambda view: view.summary(second, third)), **votes, **early}
+
+    def _answering(self, population: Population) -> dict[int, FittedProbe]:
+        """Return the probes that could be learned, by their places; without labels nobody asks them.
+
+        Whoever needs one that could not is told why when it is concluded; the others need not fail with it.
+
+        Raises:
+            HoldfastError: a probe scores the codes of another encoder.
+        """
+        found: dict[int, FittedProbe] = {}
+        if population.images.labels is None:
+            return found
+        for place, probe in enumerate(self.probes):
+            with suppress(HoldfastError):
+                found[place] = population.learned(probe)
+        for place, fitted in found.items():
+            if fitted.encoder is not population.encoder:
+                raise HoldfastError(
+                    f"noisy copies are encoded once for all probes, and {self.probes[place]} scores codes of an encoder of "
+                    "its own; use knn, linear, noise or robust"
+                )
+        return found
+
+
+def _joined(views: Sequence[View], seen: Callable[[View], Observed]) -> Observed:
+    """Return what each view sees as one."""
+    return {f"{view.place}.{name}": value for view in views for name, value in seen(view).items()}
+
+
+@dataclass(frozen=True)
+class View:
+    """An image's noisy copies as one divergence sees them."""
+
+    place: int
+    embed: Callable[[Codes], Codes]
+    clean: Float[Tensor, "1 d"]
+    centre: Float[Tensor, "d"]
+    radius: float
+    index: Index
+    neighbour: int
+    """Which entry of the index most copies are nearest to, their own left out."""
+
+    @classmethod
+    def of(
+        cls, population: Population, row: int, place: int, asked: Smoothing, divergence: Divergence, first: Codes
+    ) -> View:
+        """Return the view of the image at ``row``, whose first set of copies has the codes ``first``.
+
+        Raises:
+            HoldfastError: the divergence is no metric of points.
+        """
+        embed = embedding(population, divergence)
+        samples = embed(first)
+        found = central_sample(samples)
+        index = Index.of(population, row, embed, asked)
+        votes = torch.cat([index.neighbours(block) for block in samples.split(max(1, BLOCK // len(index.entries)))])
+        clean = embed(population.codes[[row]].to(first.dtype))
+        return cls(place, embed, clean, samples[found.index], found.radius, index, int(votes.bincount().argmax()))
+
+    def distances(self, points: Float[Tensor, "b d"]) -> Float[Tensor, "b"]:
+        """Return how far each point lies from the centre; a code that cannot be embedded lies infinitely far."""
+        return torch.nan_to_num(torch.linalg.vector_norm(points - self.centre, dim=1), nan=torch.inf, posinf=torch.inf)
+
+    def held(self, codes: Codes) -> Observed:
+        """Return of each copy whether it lies in the ball around the centre."""
+        return {"held": self.distances(self.embed(codes)) <= self.radius}
+
+    def counted(self, codes: Codes) -> Observed:
+        """Return of each copy its distance and its votes, and of the block how many are nearer to their own entry."""
+        points = self.embed(codes)
+        nearer = self.index.nearer(points)
+        return {
+            "distances": self.distances(points),
+            "nearer": nearer.sum(0, dtype=torch.int32)[None],
+            "kept": nearer.all(1),
+            "retrieved": self.index.neighbours(points) == self.neighbour,
+        }
+
+    def summary(self, second: Observed, third: Observed) -> Observed:
+        """Return what is kept of the image, from what was seen of its second and third set of copies."""
+        held, nearer = second[f"{self.place}.held"], third[f"{self.place}.nearer"]
+        distances = third[f"{self.place}.distances"].sort().values
+        return {
+            "centre": self.centre,
+            "radius": torch.tensor(self.radius, dtype=torch.float64),
+            "held": held.double().mean(),
+            "distances": distances[kept_ranks(len(distances)) - 1],
+            "error": torch.linalg.vector_norm(self.centre - self.clean[0]),
+            "nearer": nearer.sum(0, dtype=torch.int32),
+            "kept": third[f"{self.place}.kept"].sum(),
+            "retrieved": third[f"{self.place}.retrieved"].sum(),
+            "agrees": self.index.neighbours(self.clean)[0] == self.neighbour,
+        }
+
+
+@dataclass(frozen=True)
+class Index:
+    """What an image's noisy copies are looked up in: its own entry first, then those of other images."""
+
+    entries: Float[Tensor, "m1 d"]
+    """Relative to its own."""
+    origin: Float[Tensor, "d"]
+    half: Float[Tensor, "m1"]
+    """Half the squared length of each entry; infinite for copies of the image itself, which are nobody's neighbour."""
+
+    @classmethod
+    def of(cls, population: Population, row: int, embed: Callable[[Codes], Codes], asked: Smoothing) -> Index:
+        """Return the index of the image at ``row``."""
+        learned = population.learned(asked.index)
+        own = learned["codes"][[row]]
+        others = learned["bank"] if "bank" in learned else learned["codes"][others_of(population, row, asked.others)]
+        entries = embed(torch.cat([own, others]).to(population.codes.dtype))
+        origin, entries = entries[0], entries - entries[0]
+        half = (entries.square().sum(1) / 2).nan_to_num(nan=torch.inf)
+        half[1:].masked_fill_(~told_apart(population, row, asked.others).to(half.device), torch.inf)
+        return cls(torch.nan_to_num(entries), origin, half)
+
+    def levels(self, points: Float[Tensor, "b d"]) -> Float[Tensor, "b m1"]:
+        """Return what orders the entries by their distance from each point: half its square, less the same for all of them.
+
+        A point that is not finite has no distances, and hence no neighbour: nan.
+        """
+        return torch.addmm(self.half, points - self.origin, self.entries.T, alpha=-1)
+
+    def nearer(self, points: Float[Tensor, "b d"]) -> Bool[Tensor, "b m"]:
+        """Return whether each point is nearer to the image's own entry than to each other one."""
+        levels = self.levels(points)
+        return levels[:, 1:] > levels[:, :1]
+
+    def neighbours(self, points: Float[Tensor, "b d"]) -> Int[Tensor, "b"]:
+        """Return which other entry each point is nearest to; 0 if it is nearest to none."""
+        levels = self.levels(points)
+        levels[:, 0] = torch.inf
+        least, entry = levels.nan_to_num(nan=torch.inf).min(1)
+        return entry.where(least < torch.inf, 0)
+
+
+def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
+    """Return of how many codes ``probe`` says each class."""
+    return probe.scores(codes).argmax(1).bincount(minlength=len(probe.classes))
+
+
+def embedding(population: Population, divergence: Divergence) -> Callable[[Codes], Codes]:
+    """Return the embedding in which ``divergence`` grows with the Euclidean distance: a metric, which certificates need.
+
+    Raises:
+        HoldfastError: it has none.
+    """
+    fitted = population.fitted(divergence)
+
+    def embed(codes: Codes) -> Codes:
+        points = fitted.embed(codes)
+        if points is None:
+            raise HoldfastError(
+                f"smoothing certifies distances that obey the triangle inequality, got the divergence {divergence}; "
+                "use l2, cosine, unit_l2, whitened or rank"
+            )
+        return points
+
+    return embed
+
+
+def others_of(population: Population, row: int, count: int) -> list[int]:
+    """Return up to ``count`` other images to tell the image at ``row`` from; none if there is only one image."""
+    return population.others([row], count)[0].tolist() if len(population.images) > 1 else []
+
+
+def told_apart(population: Population, row: int, count: int) -> Bool[Tensor, "m"]:
+    """Return which of the others the image at ``row`` can be told from: no copies of it. The bank holds none."""
+    if population.bank_images:
+        return torch.ones(min(count, len(population.bank_images)), dtype=torch.bool)
+    originals = population.originals
+    return originals[others_of(population, row, count)] != originals[row]
+
+
+def kept_ranks(draws: int) -> Int[Tensor, "g"]:
+    """Return which order statistics of so many distances are kept, from the median on; rank 1 is the least.
+
+    Example:
+        >>> kept_ranks(6)
+        tensor([3, 4, 5, 6])
+    """
+    first = ceil(draws / 2)
+    return torch.linspace(first, draws, min(KEPT, draws - first + 1), dtype=torch.float64).sub(1e-6).ceil().long()

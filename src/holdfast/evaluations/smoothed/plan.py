@@ -1,0 +1,140 @@
+"""What so many noisy copies can certify, what they cost and what they leave open: known before anything is computed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, isfinite, log
+
+from holdfast.core.errors import HoldfastError
+from holdfast.evaluations.smoothed.center import deviation, mass, quantile
+from holdfast.evaluations.smoothed.noisy import Smoothing
+from holdfast.evaluations.smoothed.votes import farthest, needed_draws
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to expect of ``Smoothing`` with these settings."""
+
+    smoothing: Smoothing
+    slack: float
+    alpha: float
+
+    @property
+    def abstaining(self) -> float:
+        """The chance that center smoothing abstains at an image whose ball holds just half the mass."""
+        from scipy.stats import binom
+
+        least = 0.5 + deviation(self.alpha / 4, self.smoothing.selection) - self.slack
+        return float(binom.cdf(ceil(least * self.smoothing.selection) - 1, self.smoothing.selection, 0.5))
+
+    @property
+    def widest(self) -> float:
+        """The largest radius that center smoothing can certify; 0 if none."""
+        from scipy.special import ndtri
+
+        left = 1 - deviation(self.alpha / 2, self.smoothing.copies)
+        return max(0.0, self.smoothing.sigma * float(ndtri(left) - ndtri(0.5 + self.slack))) if left > 0.5 else 0.0
+
+    @property
+    def farthest(self) -> float:
+        """The largest radius that a vote can certify: when all copies agree."""
+        return farthest(self.smoothing.copies, self.smoothing.sigma, self.alpha)
+
+    def __str__(self) -> str:
+        forwards = self.smoothing.forwards
+        return (
+            f"{forwards:,} noisy copies of each image, {forwards * self.smoothing.anchors:,} in all; center smoothing "
+            f"can certify l2 radii up to {self.widest:.3g} and will abstain on about {self.abstaining:.1%} of the images; "
+            f"votes can certify radii up to {self.farthest:.3g}"
+        )
+
+
+def require_noise(evaluation: str, smoothing: Smoothing) -> None:
+    """Raise unless there is noise to smooth with.
+
+    Raises:
+        HoldfastError: ``sigma`` is not a positive number.
+    """
+    if not (isfinite(smoothing.sigma) and smoothing.sigma > 0):
+        raise HoldfastError(
+            f"{evaluation}.sigma must be positive, got {smoothing.sigma}: without noise nothing is smoothed and nothing "
+            "certified; the papers take 0.25"
+        )
+    for name in ("selection", "copies"):
+        if vars(smoothing)[name] < 1:
+            raise HoldfastError(f"{evaluation}.{name} must be at least 1, got {vars(smoothing)[name]}")
+
+
+def require_alpha(evaluation: str, alpha: float) -> None:
+    """Raise unless ``alpha`` is a chance of error.
+
+    Raises:
+        HoldfastError: it is not.
+    """
+    if not 0 < alpha < 0.5:
+        raise HoldfastError(
+            f"{evaluation}.alpha, the chance that a certificate fails, must lie in (0, 0.5), got {alpha}"
+        )
+
+
+def require_radii(evaluation: str, radii: tuple[float, ...]) -> None:
+    """Raise unless all ``radii`` are positive.
+
+    Raises:
+        HoldfastError: one is not.
+    """
+    for radius in radii:
+        if not (isfinite(radius) and radius > 0):
+            raise HoldfastError(f"{evaluation}.radii must be positive l2 radii in pixel units, got {radius}")
+
+
+def require_slack(evaluation: str, slack: float) -> None:
+    """Raise unless ``slack`` can be added to a half.
+
+    Raises:
+        HoldfastError: it cannot.
+    """
+    if not 0 < slack < 0.5:
+        raise HoldfastError(f"{evaluation}.slack must lie in (0, 0.5), got {slack}; the paper takes 0.05")
+
+
+def require_centres(
+    evaluation: str, smoothing: Smoothing, radii: tuple[float, ...], slack: float, alpha: float
+) -> None:
+    """Raise if center smoothing would abstain on every image or could certify none at some of the ``radii``.
+
+    Raises:
+        HoldfastError: says how many copies are needed.
+    """
+    require_slack(evaluation, slack)
+    needed = ceil(log(4 / alpha) / (2 * slack**2))
+    if smoothing.selection < needed:
+        raise HoldfastError(
+            f"with {evaluation}.selection={smoothing.selection} center smoothing abstains on every image: slack={slack} "
+            f"at alpha={alpha} needs at least {needed}; set {evaluation}.selection={3 * needed} or a larger slack"
+        )
+    for radius in radii:
+        if quantile(radius, smoothing.sigma, slack, smoothing.copies, alpha / 2) > 1:
+            left = 1 - mass(radius, smoothing.sigma, slack)
+            needed = ceil(log(2 / alpha) / (2 * left**2)) if left > 1e-9 else 0
+            advice = f"at least {needed}" if needed else f"a larger {evaluation}.sigma"
+            raise HoldfastError(
+                f"{evaluation}.copies={smoothing.copies} can certify no image at radius {radius} with sigma="
+                f"{smoothing.sigma}: it takes {advice}; or ask for radii up to "
+                f"{Plan(smoothing, slack, alpha).widest:.3g}"
+            )
+
+
+def require_votes(evaluation: str, smoothing: Smoothing, radii: tuple[float, ...], alpha: float) -> None:
+    """Raise if no vote could certify an image at some of the ``radii``, even if all copies agreed.
+
+    Raises:
+        HoldfastError: says how many copies are needed.
+    """
+    for radius in radii:
+        if smoothing.copies < (needed := needed_draws(radius, smoothing.sigma, alpha)):
+            raise HoldfastError(
+                f"{evaluation}.copies={smoothing.copies} can certify no image at radius {radius} with sigma="
+                f"{smoothing.sigma}, even if all copies agree: it takes at least {needed}; or ask for radii up to "
+                f"{farthest(smoothing.copies, smoothing.sigma, alpha):.3g}"
+            )

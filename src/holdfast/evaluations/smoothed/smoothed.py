@@ -1,0 +1,136 @@
+"""What all evaluations of the smoothed encoder share: their settings, one pass of noisy copies, and how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, isnan
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, UnitL2
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Series
+from holdfast.evaluations.smoothed.center import BETA, abstains, quantile
+from holdfast.evaluations.smoothed.noisy import NoisyCodes, Smoothing, kept_ranks
+from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
+from holdfast.probes.base import Probe
+from holdfast.probes.neighbours import Knn
+from holdfast.probes.noise import NoiseProbe
+from holdfast.protocol.evaluation import Evaluation
+
+ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy codes"
+
+
+@dataclass(frozen=True)
+class SmoothedEvaluation(Evaluation):
+    """An evaluation of the smoothed encoder. Those whose settings of this class are equal share one pass of noisy copies."""
+
+    sigma: float = 0.25
+    selection: int = 10_000
+    copies: int = 100_000
+    anchors: int = 50
+    others: int = 1000
+    divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
+    probes: tuple[Probe, ...] = (NoiseProbe(), Knn())
+    radii: tuple[float, ...] = (0.25,)
+    alpha: float = 0.001
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_noise(self.name, self.smoothing)
+        require_alpha(self.name, self.alpha)
+        require_radii(self.name, self.radii)
+
+    @property
+    def smoothing(self) -> Smoothing:
+        """The settings that decide what the noisy copies are and what is seen of them."""
+        return Smoothing(self.sigma, self.selection, self.copies, self.anchors, self.others)
+
+    @property
+    def noisy_codes(self) -> NoisyCodes:
+        """The one pass that every evaluation with these settings is concluded from."""
+        return NoisyCodes(self.smoothing, self.divergences, self.probes)
+
+    def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
+        """Return how series and estimates name a case."""
+        return {"ball": f"l2:{radius:g}", "noise": f"{self.sigma:g}", "divergence": str(divergence), **more}
+
+
+def certified_distance(
+    distances: Float[Tensor, "b g"],
+    held: Float[Tensor, "b"],
+    radius: float,
+    smoothing: Smoothing,
+    slack: float,
+    alpha: float,
+) -> Float[Tensor, "b"]:
+    """Return ``3 R``: how far a change of l2 size ``radius`` moves the centre at most; nan where center smoothing abstains.
+
+    ``alpha`` is shared out evenly: half for what is found at the changed image, half for ``R``. ``distances`` are the kept
+    order statistics.
+    """
+    level = quantile(radius, smoothing.sigma, slack, smoothing.copies, alpha / 2)
+    if level > 1:
+        return torch.full_like(held, torch.nan)
+    rank = torch.searchsorted(kept_ranks(smoothing.copies), ceil(level * smoothing.copies))
+    farthest = (1 + BETA) * distances[:, int(rank)].double()
+    abstained = abstains(held, smoothing.selection, slack, alpha / 2) | ~farthest.isfinite()
+    return farthest.masked_fill(abstained, torch.nan)
+
+
+def of_distance(divergence: Divergence, distance: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
+    """Return the divergence that belongs to a distance of embedded codes; on a sphere none exceeds its diameter."""
+    on_sphere = isinstance(divergence, (Cosine, UnitL2, Rank))
+    return divergence.of_distance(distance.clamp_max(2.0) if on_sphere else distance)
+
+
+def series_of(
+    quantity: str, conditions: Conditions, values: Float[Tensor, "n"], unit: str, claim: Claim, of: str, reason: str
+) -> Series:
+    """Return ``values`` as a series; those that are nan are missing for ``reason``."""
+    numbers = values.double().cpu().tolist()
+    return Series(
+        quantity=quantity,
+        conditions=conditions,
+        values=tuple(numbers),
+        unit=unit,
+        claim=claim,
+        of=of,
+        reasons={position: reason for position, value in enumerate(numbers) if isnan(value)},
+    )
+
+
+def sure(estimate: Estimate, alpha: float, images: int) -> Estimate:
+    """Return ``estimate`` whose method also says with what confidence the certificates it summarises hold.
+
+    All of them together hold with ``1 - images * alpha`` at least, however they depend on each other (Bonferroni).
+    """
+    together = max(0.0, 1 - images * alpha)
+    said = f"each certificate holds with confidence {1 - alpha:.6g}, all {images} together with at least {together:.6g}"
+    return estimate.model_copy(update={"method": f"{estimate.method}; {said}"})
+
+
+def radius_curves(estimates: Sequence[Estimate], radii: Sequence[float], norm: str = "l2") -> tuple[Curve, ...]:
+    """Return estimates that differ in the radius alone as curves, where there are at least two radii."""
+    by_text = {f"{norm}:{radius:g}": radius for radius in radii}
+    lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
+    for estimate in estimates:
+        if (radius := by_text.get(estimate.conditions.get("ball", ""))) is not None:
+            case = tuple({**estimate.conditions, "ball": norm}.items())
+            lines.setdefault((estimate.quantity, case), []).append((radius, estimate))
+    return tuple(
+        Curve(
+            quantity=quantity,
+            conditions=dict(case),
+            x_label=f"{norm} radius",
+            y_label=quantity.replace("_", " "),
+            x=tuple(radius for radius, _ in points),
+            y=tuple(estimate.value for _, estimate in points),
+            low=tuple(estimate.low for _, estimate in points),
+            high=tuple(estimate.high for _, estimate in points),
+        )
+        for (quantity, case), line in lines.items()
+        if len(points := sorted(line, key=lambda point: point[0])) > 1
+    )

@@ -1,0 +1,72 @@
+"""What is refused before anything is computed, and what the plan foretells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from holdfast.core.errors import HoldfastError
+from holdfast.evaluations.smoothed.center import deviation, quantile
+from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
+from holdfast.evaluations.smoothed.noisy import Smoothing
+from holdfast.evaluations.smoothed.plan import Plan
+from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval
+
+
+@pytest.mark.parametrize("kind", [CenterSmoothing, SmoothedRetrieval])
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"sigma": 0.0}, "sigma must be positive, got 0.0"),
+        ({"sigma": float("nan")}, "sigma must be positive"),
+        ({"selection": 0}, "selection must be at least 1"),
+        ({"alpha": 1.0}, r"must lie in \(0, 0.5\), got 1.0"),
+        ({"radii": (0.0,)}, "positive l2 radii"),
+        ({"slack": 0.5}, "slack must lie"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(kind: type, given: dict[str, Any], said: str):
+    with pytest.raises(HoldfastError, match=said):
+        kind(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "needed"),
+    [
+        ({"selection": 1198}, "at least 1199"),
+        ({"copies": 150}, "at least 157"),
+        ({"radii": (0.25, 0.9)}, "radii up to"),
+        ({"radii": (5.0,)}, "larger center-smoothing.sigma"),
+    ],
+)
+def test_too_few_copies_are_refused_with_the_number_it_takes(given: dict[str, Any], needed: str):
+    with pytest.raises(HoldfastError, match=needed):
+        CenterSmoothing(**given)
+
+
+def test_the_number_it_takes_is_enough_and_no_more():
+    assert CenterSmoothing(selection=1199, copies=157)
+    assert SmoothedRetrieval(copies=80, others=1)
+    with pytest.raises(HoldfastError, match="at least 40"):
+        SmoothedRetrieval(copies=39, others=1)
+
+
+def test_the_widest_radius_is_the_last_one_that_can_be_certified():
+    widest = Plan(Smoothing(0.25, 3000, 10_000, 1, 1), 0.05, 0.01).widest
+    assert quantile(widest * 0.999, 0.25, 0.05, 10_000, 0.005) < 1 < quantile(widest * 1.001, 0.25, 0.05, 10_000, 0.005)
+
+
+def test_the_chance_of_abstaining_is_the_simulated_one():
+    plan = Plan(Smoothing(0.25, 3000, 10_000, 1, 1), 0.05, 0.01)
+    held = np.random.default_rng(0).binomial(3000, 0.5, 100_000) / 3000
+    share = float((0.5 - (held - deviation(0.0025, 3000)) > 0.05).mean())
+    assert plan.abstaining == pytest.approx(share, abs=0.002)
+    assert 0.01 < share < 0.1
+
+
+def test_a_plan_says_what_it_costs_and_what_it_brings():
+    said = str(Plan(Smoothing(0.25, 10_000, 100_000, 50, 1000), 0.05, 0.01))
+    assert "120,000 noisy copies of each image, 6,000,000 in all" in said
+    assert "radii up to" in said
