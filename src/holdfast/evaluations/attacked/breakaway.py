@@ -233,10 +233,10 @@ def lost_together(
 def of_clusters(accuracy: Estimate, sizes: Float[np.ndarray, "c"]) -> Estimate:
     """Return ``accuracy`` with an interval that allows for images which are lost together.
 
-        Of two images that are each other's nearest, the attack mostly carries both past one another or neither. So images count
-        for fewer, by the design effect of clusters of such ``sizes`` (Kish 1965; Korn and Graubard 1998), and of a pair besides:
-            where few or none are lost, their sizes were not seen. Image by image, alike encoders would be told apart too often.
-        """
+    Of two images that are each other's nearest, the attack mostly carries both past one another or neither. So images count
+    for fewer, by the design effect of clusters of such ``sizes`` (Kish 1965; Korn and Graubard 1998), and of a pair besides:
+    where few or none are lost, their sizes were not seen. Image by image, alike encoders would be told apart too often.
+    """
     if not accuracy.n:
         return accuracy
     size = (4 + np.square(sizes).sum()) / (2 + sizes.sum())
