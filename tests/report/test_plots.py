@@ -100,6 +100,15 @@ def test_shares_and_missing_series_are_not_drawn():
     assert len(plates(group_of([0, 0.5, inf, nan]), ["a"])) == 1
 
 
+def test_one_of_many_on_a_ladder_is_not_drawn():
+    def drawn(**case):
+        own = series("risk", case, np.array([0.1, 0.2]), "", Claim.LOWER, "risk")
+        (group,) = groups([result("made-up", "a", Findings(ids=("x", "y"), series=(own,)), ())])
+        return len(plates(group, ["a"]))
+
+    assert (drawn(edit="jpeg"), drawn(edit="jpeg", rung="30"), drawn(corruption="fog-c")) == (1, 0, 0)
+
+
 def test_certified_is_drawn_against_attacked_radius_from_the_stored_series():
     values = {"certified_radius": [0.1, 0.2, nan, 0.3], "attacked_radius": [0.15, 0.2, 0.4, inf]}
     found = tuple(series(name, {}, np.array(v), "linf distance", Claim.LOWER, "radius") for name, v in values.items())

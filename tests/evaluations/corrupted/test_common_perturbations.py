@@ -18,7 +18,7 @@ from holdfast.core.records import Claim, Result
 from holdfast.core.run import Run
 from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations
 from holdfast.evaluations.corrupted.edits import Edited
-from holdfast.evaluations.corrupted.enclosing import coordinates, divergence_radius
+from holdfast.evaluations.corrupted.enclosing import coordinates, divergence_radii
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform, transforms
 from tests.samples import builtin, digits
@@ -120,18 +120,20 @@ def test_survival_counts_families_alike_and_leaves_out_what_changes_nothing() ->
 
 def test_divergence_radii_are_those_of_smallest_balls() -> None:
     codes = torch.randn(30, 6, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    radii = divergence_radius(codes)
+    radii = divergence_radii([codes])[:, 0]
     unit = codes / codes.norm(dim=2, keepdim=True)
     apart = torch.cdist(unit, unit).flatten(1).amax(1)
     around = (unit - unit.mean(1, keepdim=True)).norm(dim=2).amax(1)
     assert bool((radii >= apart / 2 - 1e-9).all() and (radii <= around + 1e-9).all() and (radii <= 1).all())
-    assert bool((divergence_radius(codes[:, :4]) <= radii * (1 + 1e-4)).all()), "a larger family is no narrower"
-    assert torch.allclose(divergence_radius(codes * 7), radii)
+    assert bool((divergence_radii([codes[:, :4], codes])[:, 0] <= radii * (1 + 1e-4)).all()), (
+        "a larger family is no narrower"
+    )
+    assert torch.allclose(divergence_radii([codes * 7])[:, 0], radii)
     assert torch.allclose(torch.cdist(coordinates(unit), coordinates(unit)), torch.cdist(unit, unit))
     equator = torch.tensor([[[1.0, 0.0], [-0.5, 3**0.5 / 2], [-0.5, -(3**0.5) / 2]]])
-    assert divergence_radius(equator).item() == pytest.approx(1, abs=1e-6)
-    assert divergence_radius(codes[:, :1].expand(-1, 3, -1)).max() == 0
-    assert divergence_radius(torch.zeros(1, 2, 3)).isnan().all()
+    assert divergence_radii([equator]).item() == pytest.approx(1, abs=1e-6)
+    assert divergence_radii([codes[:, :1].expand(-1, 3, -1)]).max() == 0
+    assert divergence_radii([torch.zeros(1, 2, 3)]).isnan().all()
 
 
 def test_numbers_where_codes_are_undefined_are_missing_for_a_reason() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, final
 
 import torch
@@ -33,10 +34,15 @@ def unfit(encoder: Encoder, corruption: Transform) -> str | None:
         HoldfastError: no corruption can change them.
     """
     require_range(encoder)
+    return _unfit(encoder.domain.shape, corruption)
+
+
+@cache
+def _unfit(shape: tuple[int, ...], corruption: Transform) -> str | None:
     try:
-        corruption(torch.zeros(1, *encoder.domain.shape), Noise.of(0, ["a black image"]))
+        corruption(torch.zeros(1, *shape), Noise.of(0, ["a black image"]))
     except HoldfastError as error:
-        if len(encoder.domain.shape) != 3:
+        if len(shape) != 3:
             raise
         return str(error)
     return None
@@ -153,7 +159,5 @@ def retrieval(population: Population, rows: Sequence[int], codes: Codes) -> dict
     """Return how far codes are from their clean ones, and whether these are nearer than all of the bank."""
     clean, bank, divergence = population.codes[list(rows)], population.bank.codes, Cosine()
     rival = bank[nearest(divergence, codes, bank, 1)]
-    return {
-        "change": change(divergence, codes[:, None], clean)[:, 0],
-        "kept": kept_nearest(divergence, codes[:, None], clean, rival)[:, 0],
-    }
+    moved = change(divergence, codes[:, None], clean)
+    return {"change": moved[:, 0], "kept": kept_nearest(divergence, codes[:, None], moved, rival)[:, 0]}

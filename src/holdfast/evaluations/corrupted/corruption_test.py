@@ -81,7 +81,7 @@ class CorruptionTest(Evaluation):
         "corrupted in the same way and the probe is taught again. Encoders that know little lose little: compare the "
         "accuracies, and those of raw pixels and a random encoder, before any drop."
     )
-    headline = ("relative_accuracy_drop", "corrupted_accuracy")
+    headline = ("mean_relative_accuracy_drop", "mean_corrupted_accuracy", "clean_accuracy")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,7 +162,9 @@ class Numbers:
             right = {str(one): values[f"{kind}.{place}"].mean(1) for one, values in seen.items()}
             lost = {name: drops(clean, values) for name, values in right.items()}
             for table, quantity in ((lost, drop), (right, accuracy)):
-                for name, values in {ALL: torch.stack([*table.values()]).mean(0), **table}.items():
+                mean = torch.stack([*table.values()]).mean(0)
+                self._add(f"mean_{quantity}", {"probe": str(probe), "corruption": ALL}, mean)
+                for name, values in table.items():
                     self._add(quantity, {"probe": str(probe), "corruption": name}, values)
         for one, values in seen.items():
             if (each := values[f"taught.{place}"]).shape[1] > 1:

@@ -17,7 +17,7 @@ from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.run import Observed
-from holdfast.evaluations.corrupted.enclosing import divergence_radius
+from holdfast.evaluations.corrupted.enclosing import divergence_radii
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform
@@ -89,36 +89,33 @@ class Edited(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         clean, search = population.codes[list(rows)], Search(self, population, rows)
-        single = search.single()
-        tried = [single, *search.longer()]
+        single, moved = search.single()
+        tried = [(single, moved), *search.longer()]
         divergence = population.fitted(self.divergences[0])
         searched, own = (population.bank, ()) if population.bank_images else (population, rows)
         require_neighbours(self.k, len(searched.images) - (searched is population))
         home = nearest(divergence, clean, searched.codes, self.k, own=own)
         kept, overlap = [], []
-        for codes in tried:
+        for codes, distance in tried:
             count = codes.shape[1]
             owners = [row for row in own for _ in range(count)]
             near = nearest(divergence, codes.flatten(0, 1), searched.codes, self.k, own=owners).unflatten(
                 0, (-1, count)
             )
-            kept.append(kept_nearest(divergence, codes, clean, searched.codes[near[:, :, 0]]))
+            kept.append(kept_nearest(divergence, codes, distance, searched.codes[near[:, :, 0]]))
             overlap.append(jaccard(near, home[:, None]))
-        missing = ~single.isfinite().all(2)
+        ladders = [torch.cat([clean[:, None], single[:, places]], dim=1) for _, places in families(self.edits)]
+        others = {
+            f"{place}.change": change(population.fitted(one), single, clean)
+            for place, one in enumerate(self.divergences)
+            if place
+        }
         return {
-            **{
-                f"{place}.change": change(population.fitted(one), single, clean)
-                for place, one in enumerate(self.divergences)
-            },
+            "0.change": moved,
+            **others,
             "kept": kept[0],
-            "overlap": overlap[0].masked_fill(missing, torch.nan),
-            "radius": torch.stack(
-                [
-                    divergence_radius(torch.cat([clean[:, None], single[:, places]], dim=1))
-                    for _, places in families(self.edits)
-                ],
-                dim=1,
-            ),
+            "overlap": overlap[0].masked_fill(~single.isfinite().all(2), torch.nan),
+            "radius": divergence_radii(ladders),
             "touched": search.touched,
             "worst": search.distances,
             "worst_edits": search.chain,
@@ -150,6 +147,9 @@ def require_neighbours(k: int, others: int) -> None:
         )
 
 
+Tried = tuple[Float[Tensor, "b m d"], Float[Tensor, "b m"]]
+
+
 class Search:
     """A greedy search for the edits that carry each code farthest."""
 
@@ -166,17 +166,17 @@ class Search:
         self.distances = torch.zeros(len(rows), settings.chained, dtype=torch.float64, device=self.clean.device)
         self.farthest = self.pixels
 
-    def single(self) -> Float[Tensor, "b m d"]:
-        """Return the codes of the images under each edit."""
+    def single(self) -> Tried:
+        """Return the codes of the images under each edit, and how far they are from the clean ones."""
         return self._step(0, range(len(self.settings.edits)))
 
-    def longer(self) -> Iterator[Float[Tensor, "b m d"]]:
-        """Yield the codes under one more edit on top of the worst so far, again and again."""
+    def longer(self) -> Iterator[Tried]:
+        """Yield the same under one more edit on top of the worst so far, again and again."""
         for depth in range(1, self.settings.chained):
             yield self._step(depth, self.severest)
 
-    def _step(self, depth: int, places: Sequence[int]) -> Float[Tensor, "b m d"]:
-        start, noise, codes = self.farthest, link(self.noise, depth), []
+    def _step(self, depth: int, places: Sequence[int]) -> Tried:
+        start, noise, codes, distances = self.farthest, link(self.noise, depth), [], []
         if depth:
             self.distances[:, depth] = self.distances[:, depth - 1]
         for place in places:
@@ -189,7 +189,8 @@ class Search:
             self.distances[farther, depth] = moved[farther]
             self.chain[farther, depth] = place
             self.farthest = torch.where(farther[:, None, None, None], pixels, self.farthest)
-        return torch.stack(codes, dim=1)
+            distances.append(moved)
+        return torch.stack(codes, dim=1), torch.stack(distances, dim=1)
 
 
 def change(divergence: Divergence, codes: Float[Tensor, "b m d"], clean: Codes) -> Float[Tensor, "b m"]:
@@ -199,10 +200,12 @@ def change(divergence: Divergence, codes: Float[Tensor, "b m d"], clean: Codes) 
 
 
 def kept_nearest(
-    divergence: Divergence, codes: Float[Tensor, "b m d"], clean: Codes, rival: Float[Tensor, "b m d"]
+    divergence: Divergence, codes: Float[Tensor, "b m d"], ours: Float[Tensor, "b m"], rival: Float[Tensor, "b m d"]
 ) -> Float[Tensor, "b m"]:
-    """Return 1 where the nearest other code, ``rival``, is not closer than the own clean one, else 0; nan if undefined."""
-    ours = change(divergence, codes, clean)
+    """Return 1 where the nearest other code, ``rival``, is not closer than the own clean one, else 0; nan if undefined.
+
+    ``ours`` is how far each code is from its clean one.
+    """
     theirs = divergence(codes.double().flatten(0, 1), rival.double().flatten(0, 1)).unflatten(0, ours.shape)
     return (theirs >= ours * (1 - TIE)).double().masked_fill(~(theirs - ours).isfinite(), torch.nan)
 

@@ -7,30 +7,51 @@ Liu et al. 2026, https://arxiv.org/abs/2604.14973. Label-free, between 0 and 1, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from holdfast.core.enclosing_balls import enclosing_balls
 
 TOLERANCE = 1e-5
+STEPS = 40
 
 
-def divergence_radius(codes: Float[Tensor, "b n d"]) -> Float[Tensor, "b"]:
-    """Return the radius of the smallest ball around each image's ``n`` unit codes; nan where one has no direction.
+def divergence_radii(families: Sequence[Float[Tensor, "b _ d"]]) -> Float[Tensor, "b f"]:
+    """Return the radius of the smallest ball around each image's unit codes of each family; nan where one has no direction.
 
     Example:
-        >>> divergence_radius(torch.tensor([[[2.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [-3.0, 0.0]]]))
-        tensor([0.7071, 1.0000], dtype=torch.float64)
+        >>> apart = torch.tensor([[[2.0, 0.0], [0.0, 1.0]], [[1.0, 0.0], [-3.0, 0.0]]])
+        >>> divergence_radii([apart, apart[:, [0, 0, 0]]])
+        tensor([[0.7071, 0.0000],
+                [1.0000, 0.0000]], dtype=torch.float64)
     """
-    unit = codes.double() / torch.linalg.vector_norm(codes.double(), dim=2, keepdim=True)
-    undefined = ~unit.isfinite().flatten(1).all(1)
-    radii = enclosing_balls(coordinates(unit.masked_fill(undefined[:, None, None], 0)), TOLERANCE).radii
-    return radii.clamp_max(1).masked_fill(undefined, torch.nan)
+    most, placed, undefined = max(codes.shape[1] for codes in families), [], []
+    for codes in families:
+        unit = codes.double() / torch.linalg.vector_norm(codes.double(), dim=2, keepdim=True)
+        undefined.append(~unit.isfinite().flatten(1).all(1))
+        found = coordinates(unit.masked_fill(undefined[-1][:, None, None], 0))
+        lacking = most - codes.shape[1]
+        placed.append(pad(found, (0, lacking, 0, lacking)))  # the first point, at the origin, a few more times
+    radii = smallest(torch.stack(placed, dim=1).flatten(0, 1))
+    return radii.clamp_max(1).unflatten(0, (-1, len(families))).masked_fill(torch.stack(undefined, dim=1), torch.nan)
+
+
+def smallest(points: Float[Tensor, "b n d"]) -> Float[Tensor, "b"]:
+    """Return the radius of the smallest ball around each set of points, up to ``TOLERANCE``."""
+    found = enclosing_balls(points, TOLERANCE, STEPS)
+    # Few sets need many steps, and all sets that are looked at together take as many as the slowest.
+    slow = found.radii > found.least * (1 + TOLERANCE)
+    if slow.any():
+        found.radii[slow] = enclosing_balls(points[slow], TOLERANCE).radii
+    return found.radii
 
 
 def coordinates(points: Float[Tensor, "b n d"]) -> Float[Tensor, "b n m"]:
-    """Return points as far apart as these, in the ``n - 1`` dimensions that ``n`` points span: a few instead of hundreds.
+    """Return points as far apart as these, the first at the origin, in the ``n - 1`` dimensions that ``n`` points span.
 
     Example:
         >>> corner = torch.tensor([[[1.0, 2.0, 2.0], [0.0, 0.0, 0.0]]], dtype=torch.float64)
