@@ -54,11 +54,8 @@ def command(
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
     # Loaded here, because these need torch.
-    from holdfast.attacks.presets import read_attack
-    from holdfast.bounds import read_method
     from holdfast.core.run import Run
     from holdfast.encoders import Options
-    from holdfast.evaluations.certified.accuracy import InstanceAccuracy
     from holdfast.execution.answers import claim, require_free
     from holdfast.execution.certificates import Certificates, export
     from holdfast.execution.progress import Shown
@@ -68,18 +65,10 @@ def command(
 
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
-    asked = InstanceAccuracy(
-        balls=(chosen,),
-        anchors=limit,
-        negatives=negatives,
-        method=read_method(method),
-        attack=read_attack(attack),
-        neurons=neurons,
-    )
+    wanted = Certificates.of(chosen, limit, negatives, method, attack, neurons)
     run, started, began = Run(seed, device, precision, batch_size), datetime.now(UTC), monotonic()
     require_free(out)
     population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run), Store(out)
-    wanted = Certificates(asked.pair_bounds(chosen))
     claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
     with Shown() as shown:
         require_fit(population, "certified")
