@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from holdfast.core.records import Claim, Curve, Findings
-from holdfast.report.plots import POINTS, plates
+from holdfast.report import charts
+from holdfast.report.plots import DOTS, POINTS, plates
 from holdfast.report.protocol import groups
 from holdfast.report.svg import Line, draw
 from tests.report.synthetic import breakaway, result, series
@@ -68,6 +69,33 @@ def test_a_band_for_what_was_not_seen_does_not_set_the_scale():
         ticks[name] = [float(said) for said in re.findall(r"text-anchor: end[^>]*>([\d.e-]+)<", svg)]
     assert max(ticks["all"]) >= 0.01
     assert max(ticks["seen"]) <= 0.002
+
+
+def test_a_cloud_has_a_drawing_for_each_encoder_and_colouring():
+    points = tuple(float(k) for k in range(3 * DOTS))
+    cloud = Curve(
+        quantity="embedding",
+        x_label="first",
+        y_label="second",
+        x=points,
+        y=points[::-1],
+        colours={"score": points, "label": tuple(k % 3 for k in points)},
+    )
+    made = [result("made-up", name, Findings(ids=("x",), curves=(cloud,)), ()) for name in ("one", "two")]
+    (group,) = groups(made)
+    (plate,) = plates(group, group.encoders)
+    assert [panel.title for panel in plate.panels] == [
+        f"encoder {name} · by {colouring}" for name in ("one", "two") for colouring in ("score", "label")
+    ]
+    by_score, by_label = (re.findall(r"<use[^>]*fill: (#\w{6})", panel.svg) for panel in plate.panels[:2])
+    assert len(by_score) == len(by_label) == DOTS
+    assert len(set(by_score)) > 100
+    assert len(set(by_label)) == 3
+    # The brightest stay, on top.
+    assert by_score[-1] == "#fde725"
+    files = charts.files([group], {group.key: (plate,)}, group.encoders)
+    assert len(files) == 4
+    assert not any("var(--e" in svg or 'stroke-width="2"' in svg for svg in files.values())
 
 
 def test_the_method_of_a_curve_s_points_is_found():

@@ -56,11 +56,8 @@ def command(
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
     # Loaded here, because these need torch.
-    from holdfast.attacks.presets import read_attack
-    from holdfast.bounds import read_method
     from holdfast.core.run import Run
     from holdfast.encoders import Options
-    from holdfast.evaluations.certified.accuracy import InstanceAccuracy
     from holdfast.execution.answers import claim, require_free
     from holdfast.execution.certificates import Certificates, export
     from holdfast.execution.progress import Shown
@@ -76,18 +73,10 @@ def command(
         run = Run(seed, device, precision, 32 * batch_size)
         population = population_of(encoder, Options(arch, size, trust_remote_code), images, run)
         return _smoothed(read_smoothing(method, chosen, limit, negatives), population, out, budget, cluster)
-    asked = InstanceAccuracy(
-        balls=(chosen,),
-        anchors=limit,
-        negatives=negatives,
-        method=read_method(method),
-        attack=read_attack(attack),
-        neurons=neurons,
-    )
+    wanted = Certificates.of(chosen, limit, negatives, method, attack, neurons)
     run, started, began = Run(seed, device, precision, batch_size), datetime.now(UTC), monotonic()
     require_free(out)
     population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run), Store(out)
-    wanted = Certificates(asked.pair_bounds(chosen))
     claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
     with Shown() as shown:
         require_fit(population, "certified")

@@ -115,6 +115,8 @@ class Curve(Record):
     """What the best encoder possible would reach at each ``x``, where that is known."""
     shaded: bool = False
     """Whether the area under the curve means something: the share of the area under the reference."""
+    colours: dict[str, tuple[Number, ...]] = Field(default_factory=dict)
+    """What colours each point, by name: the points are then a cloud that no line joins, drawn once for each."""
 
 
 class Picture(Record):

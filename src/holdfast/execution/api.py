@@ -19,7 +19,7 @@ from holdfast import data
 from holdfast import encoders as adapters
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import Preset, read_attack
-from holdfast.bounds import Method, read_method
+from holdfast.bounds import Method
 from holdfast.core.balls import BALLS, Ball
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
@@ -27,7 +27,6 @@ from holdfast.core.images import Images
 from holdfast.core.run import Run
 from holdfast.core.settings import read
 from holdfast.encoders import Options
-from holdfast.evaluations.certified.accuracy import InstanceAccuracy
 from holdfast.execution import certificates
 from holdfast.execution.adversarial import Adversarial, AdversarialImages, adversarial
 from holdfast.execution.answers import claim, require_free
@@ -148,11 +147,7 @@ def evaluate(
         HoldfastError: something that was named does not exist or does not fit.
     """
     given, images, bank = listed(encoders), at_hand(images), None if bank is None else at_hand(bank)
-    own = [one for one in map(checked, given) if isinstance(one, Encoder)]
-    by_reference = {_reference(encoder): encoder for encoder in own}
-    if len(by_reference) < len(own):
-        names = ", ".join(one.name for one in own)
-        raise HoldfastError(f"two of the encoders are called alike ({names}); give each one a name of its own")
+    own = _by_reference(given)
     with ExitStack() as stack:
         folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
         asked = request(
@@ -183,7 +178,7 @@ def evaluate(
             _, results, failures = fill_store(
                 asked,
                 show,
-                by_reference,
+                own,
                 images if isinstance(images, Images) else None,
                 bank if isinstance(bank, Images) else None,
             )
@@ -239,17 +234,8 @@ def certify(
     Raises:
         HoldfastError: the encoder cannot be bounded, or something that was named does not exist or does not fit.
     """
-    chosen = read_ball(ball)
-    asked = InstanceAccuracy(
-        balls=(chosen,),
-        anchors=limit,
-        negatives=negatives,
-        method=read_method(method) if isinstance(method, str) else method,
-        attack=read_attack(attack) if isinstance(attack, str) else attack,
-        neurons=neurons,
-    )
+    wanted = Certificates.of(read_ball(ball), limit, negatives, method, attack, neurons)
     population, started = _population(encoder, images, Run(seed, device, precision, batch_size)), datetime.now(UTC)
-    wanted = Certificates(asked.pair_bounds(chosen))
     with ExitStack() as stack:
         store = Store(Path(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-"))))
         require_free(store.folder)
@@ -386,6 +372,20 @@ def shown(progress: bool | None) -> Iterator[Shown | None]:
             yield show
     else:
         yield None
+
+
+def _by_reference(given: Sequence[NamedEncoder]) -> dict[str, Encoder]:
+    """Return the encoders that are at hand by what a request calls them.
+
+    Raises:
+        HoldfastError: two are called alike.
+    """
+    own = [one for one in map(checked, given) if isinstance(one, Encoder)]
+    named = {_reference(encoder): encoder for encoder in own}
+    if len(named) < len(own):
+        names = ", ".join(one.name for one in own)
+        raise HoldfastError(f"two of the encoders are called alike ({names}); give each one a name of its own")
+    return named
 
 
 def _reference(encoder: Encoder) -> str:

@@ -18,10 +18,16 @@ from jaxtyping import Bool, Float
 from safetensors.torch import load, save
 from torch import Tensor
 
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import read_attack
+from holdfast.bounds import read_method
+from holdfast.bounds.methods.base import Method
+from holdfast.core.balls import Ball
 from holdfast.core.noise import hashed
 from holdfast.core.pictures import row as pictured
 from holdfast.core.records import SCHEMA_VERSION, EncoderInfo, ImagesInfo, Number, Record
 from holdfast.core.run import Observed
+from holdfast.evaluations.certified.accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.pair_bounds import PairBounds
 from holdfast.evaluations.certified.witness import replay
 from holdfast.execution.provenance import provenance
@@ -86,6 +92,21 @@ class Certificates(Observation):
     name = "certificates"
     version = PairBounds.version
     """Bounds and attacks are those of ``pairs``, and change with them."""
+
+    @classmethod
+    def of(
+        cls, ball: Ball, limit: int, negatives: int, method: str | Method, attack: str | Attack, neurons: int
+    ) -> Certificates:
+        """Return those of ``limit`` images against ``negatives`` others: the pairs are those of instance accuracy."""
+        asked = InstanceAccuracy(
+            balls=(ball,),
+            anchors=limit,
+            negatives=negatives,
+            method=read_method(method) if isinstance(method, str) else method,
+            attack=read_attack(attack) if isinstance(attack, str) else attack,
+            neurons=neurons,
+        )
+        return cls(asked.pair_bounds(ball))
 
     def rows(self, population: Population) -> list[int]:
         return self.pairs.rows(population)

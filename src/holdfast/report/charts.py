@@ -39,7 +39,9 @@ def document(panel: Panel, plate: Plate, shown: Sequence[str], encoders: Sequenc
     assert box is not None, "a drawing without a size"
     assert label is not None, "a drawing without a description"
     width, height = float(box[1]), float(box[2])
-    key = [(name, _colour(encoders.index(name)), "solid") for name in shown]
+    # In a cloud of points colours belong to no encoder.
+    places = {name: encoders.index(name) for name in shown if "var(--e" in panel.svg}
+    key = [(name, _colour(place), "solid") for name, place in places.items()]
     key += [(attack or "no attack", INK, dash) for attack, dash in plate.dashes]
     top, bottom = LINE * (1 + bool(panel.title)) + 4, LINE * len(key) + 6
     titles = [_text(6, LINE, plate.title, bold=True), _text(6, 2 * LINE, panel.title)]

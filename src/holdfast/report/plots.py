@@ -24,6 +24,9 @@ AGAINST = {"certified_radius": "attacked_radius", "linear_radius": "attacked_lin
 """Series of lower bounds, each with the series of upper bounds of the same quantity."""
 TIGHTNESS = "One dot per image; on the uncoloured line the certificate reaches all the way to the attack."
 SHADED = f"{REFERENCE} An encoder's score is its shaded area, as a share of the area under that line."
+CLOUD = "One dot per image: the brighter, the larger what it is coloured by."
+DOTS = 1000
+"""Of a cloud: more hide each other, and the page stays small."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ def plates(group: Group, colours: Sequence[str]) -> tuple[Plate, ...]:
     """Return all drawings of one evaluation; an encoder's colour is its place in ``colours``."""
     drawn = [(colours.index(name), result) for name, result in group.items()]
     series = [_distribution(part, place) for place, result in drawn for part in result.series if _telling(part)]
-    curves = [_curve(part, place, result) for place, result in drawn for part in result.findings.curves if part.x]
+    curves = [part for place, result in drawn for part in _curves(result, place)]
     bounds = [part for place, result in drawn for part in _tightness(result, place)]
     return (*_plates(bounds, group.encoders), *_plates(curves, group.encoders), *_plates(series, group.encoders))
 
@@ -150,6 +153,32 @@ def _thin(
 ) -> tuple[Float[np.ndarray, "p"], Float[np.ndarray, "p"]]:
     keep = np.unique(np.linspace(0, len(x) - 1, POINTS).round().astype(int))
     return x[keep], y[keep]
+
+
+def _curves(result: Result, colour: int) -> Iterator[_Part]:
+    """Yield each curve or, of a cloud of points, a drawing for each of its colourings."""
+    for curve in result.findings.curves:
+        if curve.colours:
+            yield from _clouds(curve, colour, result.encoder.name)
+        elif curve.x:
+            yield _curve(curve, colour, result)
+
+
+def _clouds(curve: Curve, colour: int, encoder: str) -> Iterator[_Part]:
+    for name, values in curve.colours.items():
+        order = np.argsort(values, kind="stable")  # the brightest on top
+        shown = order[np.unique(np.linspace(0, len(order) - 1, DOTS).round().astype(int))]
+        x, y, shades = (np.asarray(part, dtype=np.float64)[shown] for part in (curve.x, curve.y, values))
+        yield _Part(
+            title=text.words(curve.quantity).capitalize(),
+            quantity=curve.quantity,
+            # Two encoders have no axes in common.
+            conditions={**curve.conditions, "encoder": encoder, "by": name},
+            labels=(text.words(curve.x_label), text.words(curve.y_label)),
+            line=Line(x, y, colour, shades=shades),
+            share=False,
+            caption=CLOUD,
+        )
 
 
 def _curve(curve: Curve, colour: int, result: Result) -> _Part:

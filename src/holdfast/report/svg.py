@@ -42,6 +42,8 @@ class Line:
     """Where the band is a bound for what was not seen: it does not set the scale."""
     scattered: bool = False
     """Whether these are points that no line joins."""
+    shades: Float[np.ndarray, "p"] | None = None
+    """What colours the points, if not the encoder."""
 
 
 def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: bool = False) -> str:
@@ -72,6 +74,9 @@ def _colour(line: Line) -> str:
 
 def _add(axes: Axes, line: Line) -> None:
     colour = _colour(line)
+    if line.shades is not None:
+        axes.scatter(line.x, line.y, c=line.shades, s=4, cmap="viridis", linewidths=0)
+        return
     if line.scattered:
         axes.plot(line.x, line.y, color=colour, linestyle="none", marker="o", markersize=3, alpha=0.7)
         return

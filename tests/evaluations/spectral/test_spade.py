@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-from base64 import b64decode
-from io import BytesIO
 from math import inf, isnan
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
@@ -100,18 +97,30 @@ def test_without_labels_inputs_are_clustered():
     }, "clusters must not depend on the encoder"
 
 
-def test_pictures_show_the_embedding_images_and_worst_pairs(result):
+def test_pictures_show_images_and_worst_pairs(result):
     captions = [picture.caption for picture in result.findings.pictures]
-    assert [picture.labels for picture in result.findings.pictures[:2]] == [("by node score",), ("by label",)]
-    most, least = result.findings.pictures[2:4]
+    most, least = result.findings.pictures[:2]
     assert (most.caption, least.caption) == ("Least robust, by node score.", "Most robust, by node score.")
     scores = next(s.values for s in result.series if s.conditions.get("vectors") == "10")
     order = np.argsort(scores)
     assert [label.split(":")[0] for label in most.labels] == [result.findings.ids[k] for k in order[::-1][:4]]
     assert [label.split(":")[0] for label in least.labels] == [result.findings.ids[k] for k in order[:4]]
     assert sum("steps apart in representation" in caption for caption in captions) == 3
-    drawn = Image.open(BytesIO(b64decode(result.findings.pictures[0].pngs[0])))
-    assert drawn.size[0] > 300
+
+
+def test_the_embedding_is_stored_as_points_coloured_by_score_and_label(result):
+    (cloud,) = (curve for curve in result.findings.curves if curve.colours)
+    scores = next(s.values for s in result.series if s.conditions.get("vectors") == "10")
+    assert cloud.colours["node score (log10)"] == pytest.approx(np.log10(scores), rel=1e-4)
+    assert cloud.colours["label"] == tuple(k % 3 for k in range(120))
+    values = next(curve.y for curve in result.findings.curves if curve.quantity == "spectrum")
+    x, y = np.asarray(cloud.x), np.asarray(cloud.y)
+    assert len(x) == 120
+    # Eigenvectors are orthogonal with respect to the output graph, so that two axes never show the same thing.
+    assert abs(np.corrcoef(x, y)[0, 1]) < 0.9
+    assert values[0] >= values[1]
+    assert np.ptp(x) > 0
+    assert np.ptp(y) > 0
 
 
 def test_the_verdict_says_how_the_number_came_about(result):

@@ -1,19 +1,15 @@
-"""Pictures of a spectral score: the two-dimensional embedding of the samples, drawn as a file of its own."""
+"""The two-dimensional spectral embedding of the samples, as points that a report draws."""
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Sequence
-from io import BytesIO
-
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
-from holdfast.core.records import Picture
+from holdfast.core.records import Curve
 from holdfast.evaluations.spectral.analysis import TOP, Spade
 
-MOST = 20_000
-"""Points drawn: more hide each other."""
+DIGITS = 6
+"""Significant ones, of what is only drawn."""
 
 
 def embedding(found: Spade) -> Float[np.ndarray, "m 2"] | None:
@@ -23,31 +19,29 @@ def embedding(found: Spade) -> Float[np.ndarray, "m 2"] | None:
     return found.spectrum.vectors[:, :2] * np.sqrt(np.maximum(found.spectrum.values[:2], 0))
 
 
-def embedding_pictures(found: Spade, labels: Sequence[int] | None = None) -> tuple[Picture, ...]:
+def embedding_curves(found: Spade, labels: Int[np.ndarray, "n"] | None) -> tuple[Curve, ...]:
     """Return the embedding coloured by node score and, if ``labels`` (one per sample) are given, by label."""
     places = embedding(found)
     if places is None:
         return ()
-    scores = found.node_scores(TOP)[found.graphs.rows]
+    order = found.graphs.rows.argsort()  # as the samples are
+    places, rows = places[order], found.graphs.rows[order]
+    scores = found.node_scores(TOP)[rows]
     floor = max(float(np.nanmax(scores)), 1e-12) * 1e-6
-    caption = "Spectral embedding: along these axes the representation pulls input neighbours apart most."
-    made = [_picture(places, np.log10(np.maximum(np.nan_to_num(scores), floor)), "viridis", "by node score", caption)]
+    colours = {"node score (log10)": _rounded(np.log10(np.maximum(np.nan_to_num(scores), floor)))}
     if labels is not None:
-        own = np.asarray(labels)[found.graphs.rows]
-        made.append(_picture(places, np.unique(own, return_inverse=True)[1], "tab10", "by label", caption))
-    return tuple(made)
+        colours["label"] = tuple(labels[rows].astype(float).tolist())
+    return (
+        Curve(
+            quantity="spectral_embedding",
+            x_label="first eigenvector",
+            y_label="second eigenvector",
+            x=_rounded(places[:, 0]),
+            y=_rounded(places[:, 1]),
+            colours=colours,
+        ),
+    )
 
 
-def _picture(places: Float[np.ndarray, "m 2"], colours: np.ndarray, palette: str, label: str, caption: str) -> Picture:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4.2, 3.2), dpi=100, layout="constrained")
-    axes = figure.add_subplot()
-    shown = np.argsort(colours, kind="stable")[-MOST:]  # the highest scores on top, and never left out
-    drawn = axes.scatter(places[shown, 0], places[shown, 1], c=colours[shown], s=5, cmap=palette, linewidths=0)
-    figure.colorbar(drawn, ax=axes, label="log10 of the score" if label == "by node score" else "label")
-    axes.set_xlabel("first eigenvector")
-    axes.set_ylabel("second eigenvector")
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return Picture(caption=caption, labels=(label,), pngs=(b64encode(buffer.getvalue()).decode(),))
+def _rounded(values: Float[np.ndarray, "m"]) -> tuple[float, ...]:
+    return tuple(float(f"{value:.{DIGITS}g}") for value in values)

@@ -13,7 +13,6 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.records import EncoderInfo, ImagesInfo, Result
 from holdfast.data.arrays import member
 from holdfast.evaluations.spectral.analysis import RANKS, Spade, scored
-from holdfast.evaluations.spectral.embedding import embedding_pictures
 from holdfast.evaluations.spectral.graph_pair import checked, draw
 from holdfast.evaluations.spectral.population import SpectralScores
 from holdfast.evaluations.spectral.spade import Spectral
@@ -71,7 +70,6 @@ def measure(
             "number the classes"
         )
     findings = evaluation.described(ids, mine, known, {}, seed)
-    pictures = embedding_pictures(mine.found, None if known is None else known.tolist())
     result = Result(
         evaluation=evaluation.name,
         version=evaluation.version,
@@ -83,7 +81,7 @@ def measure(
         ),
         images=ImagesInfo(name=names[0], fingerprint=mark(x.values.numpy()), count=len(x)),
         settings={**settings(evaluation), "seed": seed, "precision": str(y.values.dtype).removeprefix("torch.")},
-        findings=findings.model_copy(update={"pictures": pictures}),
+        findings=findings,
     )
     return result, mine.found
 

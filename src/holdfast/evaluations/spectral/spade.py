@@ -22,7 +22,7 @@ from holdfast.core.points import Points, points
 from holdfast.core.records import Claim, Estimate, Findings, Picture
 from holdfast.core.run import Observed
 from holdfast.evaluations.spectral.analysis import TOP, Spade, proved, scored
-from holdfast.evaluations.spectral.embedding import embedding_pictures
+from holdfast.evaluations.spectral.embedding import embedding_curves
 from holdfast.evaluations.spectral.findings import assembled
 from holdfast.evaluations.spectral.graph_pair import checked, draw
 from holdfast.evaluations.spectral.graphs.base import GraphConstruction
@@ -93,7 +93,7 @@ class Spectral(Evaluation):
     ) -> Findings:
         """Return everything known of one map, from the scores of its outputs and of inner layers."""
         kind, groups = _groups(mine, ids, labels, seed)
-        return assembled(
+        findings = assembled(
             ids,
             mine.found,
             subsets(mine.x, mine.y, self.k, self.graph, self.subsets, seed, self.repair),
@@ -102,14 +102,13 @@ class Spectral(Evaluation):
             layers,
             kind,
         )
+        return findings.model_copy(update={"curves": (*findings.curves, *embedding_curves(mine.found, labels))})
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         if findings.collapsed:
             return ()
         found = population.learned(*self.fits()).found
-        labels = population.images.labels
-        drawn = embedding_pictures(found, None if labels is None else labels[list(rows)].tolist())
-        return (*drawn, *_images(population, rows, found), *_pairs(population, rows, found))
+        return (*_images(population, rows, found), *_pairs(population, rows, found))
 
     def _layers(self, mine: SpectralScores, observed: Observed, seed: int) -> dict[str, Spade]:
         """Return the scores of inner layers, on the same samples."""
