@@ -166,8 +166,8 @@ class Numbers:
                 self._add(f"mean_{quantity}", {"probe": str(probe), "corruption": ALL}, mean)
                 for name, values in table.items():
                     self._add(quantity, {"probe": str(probe), "corruption": name}, values)
-        for one, values in seen.items():
-            if (each := values[f"taught.{place}"]).shape[1] > 1:
+        for one, answers in seen.items():
+            if (each := answers[f"taught.{place}"]).shape[1] > 1:
                 lost_each = [float(drops(clean, column).mean()) for column in each.unbind(1)]
                 self.estimates.append(deviation(lost_each, {"probe": str(probe), "corruption": str(one)}))
         right_series = series_of(
