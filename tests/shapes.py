@@ -25,7 +25,7 @@ _jaxtyped = jaxtyping.jaxtyped
 
 def install(package: str) -> None:
     """Check the jaxtyping annotations of ``package``, which must not be imported yet."""
-    jaxtyping.jaxtyped = checked_often
+    vars(jaxtyping)["jaxtyped"] = checked_often  # what the import hook will name
     jaxtyping.install_import_hook(package, "beartype.beartype")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import isnan
 
 import pytest
-from benchmarks import coverage, coverage_values
+from benchmarks import coverage_values
 from benchmarks.coverage import LEAST, MOST, WRONG, Row, chance, simulated
 
 from holdfast.core.statistics import UNLIMITED
@@ -65,16 +65,3 @@ def test_intervals_of_given_values_cover(law: coverage_values.Law, images: int) 
         return
     assert found.covered >= LEAST - chance(LEAST, DRAWS)
     assert found.covered <= (1 if robust and kind in RARE else MOST + chance(MOST, DRAWS))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("law", ["fragile", "robust"])
-def test_certified_shares_cover_on_stretches_of_a_population(law: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the anchors of suite ``quick``, each with the negatives or the partner that it would have in a run."""
-    monkeypatch.setattr(coverage, "POOL", 500)
-    rows = simulated(DRAWS, 1, [law], [50], ("instance-accuracy", "certified-overlap"), stretches=True)
-    rows = [row for row in rows if row.quantity != "same_label_negatives"]
-    assert len(rows) >= 6
-    for row in rows:
-        assert row.covered >= LEAST - chance(LEAST, DRAWS), row
-        assert row.wrong <= WRONG + chance(WRONG, DRAWS), row

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from holdfast.evaluations.geometry.alignment import Alignment as Alignment
     from holdfast.evaluations.geometry.gradcam import GradCam as GradCam
     from holdfast.evaluations.geometry.space import SpaceGeometry as SpaceGeometry
+    from holdfast.evaluations.probed.accuracy import ProbeAccuracy as ProbeAccuracy
+    from holdfast.evaluations.probed.robustness import RobustAccuracy as RobustAccuracy
     from holdfast.evaluations.spectral.analysis import spade as spade
     from holdfast.evaluations.spectral.clever import Clever as Clever
     from holdfast.evaluations.spectral.spade import Spectral as Spectral
@@ -111,8 +113,10 @@ _HOMES = {
     "MarginDistribution": "evaluations.certified.margins",
     "Masking": "evaluations.attacked.masking",
     "Overlap": "evaluations.attacked.overlap",
+    "ProbeAccuracy": "evaluations.probed.accuracy",
     "Rank": "core.divergences",
     "Result": "core.records",
+    "RobustAccuracy": "evaluations.probed.robustness",
     "Run": "core.run",
     "SoftmaxKL": "core.divergences",
     "SpaceGeometry": "evaluations.geometry.space",

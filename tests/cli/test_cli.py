@@ -21,7 +21,8 @@ from holdfast.execution.store import load
 from holdfast.execution.suites import SUITES
 from tests.cli.processes import listening
 
-QUICK = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.pairs=8"]
+PLAIN = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.pairs=8"]
+QUICK = [*PLAIN, "--set", "overlap.attacks=pgd:steps=2"]
 PROCESS = [sys.executable, "-m", "holdfast"]
 
 
@@ -100,7 +101,7 @@ def test_checkpoints_have_an_architecture_each(capsys):
     save_file(modules.weights(modules.stepped()), "b.safetensors")
     given = ["a=checkpoint:a.safetensors", "builtin:digits-random", "b=checkpoint:b.safetensors"]
     archs = ["--arch", "tests.cli.modules:linear", "--arch", "tests.cli.modules:stepped"]
-    rest = [*QUICK[2:], "--images", "builtin:digits", "--set", "overlap.attacks=square:queries=3", "--out", "run"]
+    rest = [*PLAIN[2:], "--images", "builtin:digits", "--set", "overlap.attacks=square:queries=3", "--out", "run"]
     assert run(["evaluate", *given, *archs, *rest]) == 0
     assert {result.encoder.source for result in load(Path("run"))[0]} == {
         "checkpoint:a.safetensors --arch tests.cli.modules:linear",
@@ -129,7 +130,8 @@ def test_a_black_box_takes_one_flag(capsys):
         "--images",
         "builtin:digits",
     ]
-    rest = ["--only", "overlap", "--limit", "20", "--set", "overlap.pairs=3", "--out", "run"]
+    rest = ["--only", "overlap", "--limit", "20", "--eps", "0.1", "--set", "overlap.pairs=3"]
+    rest += ["--set", "overlap.divergences=l2", "--out", "run"]
     assert run([*given, *rest]) == 1
     assert "--black-box" in capsys.readouterr().err
     assert run([*given, *rest, "--black-box"]) == 0
@@ -253,7 +255,7 @@ def test_a_spent_budget_says_how_to_continue(capsys):
 
 
 def test_an_interrupt_stops_cleanly_and_the_same_command_continues():
-    slow = [*QUICK, "--set", "overlap.attacks=adaptive:steps=100,restarts=10", "--batch-size", "1", "--out", "run"]
+    slow = [*PLAIN, "--set", "overlap.attacks=adaptive:steps=100,restarts=10", "--batch-size", "1", "--out", "run"]
     process = listening([*PROCESS, *slow])
     limit = time.monotonic() + 60
     while process.poll() is None and not list(Path("run").glob("shards/targeted-*/*.safetensors")):

@@ -78,7 +78,8 @@ def test_settings_survive_the_round_trip_through_toml(kind, tmp_path):
         text = "\n".join([f"[{kind.name}]", *lines])
         assert tomllib.loads(text)
         (tmp_path / "run.toml").write_text(text)
-        assert planned(request({"only": [kind.name]}, tmp_path / "run.toml")) == [evaluation]
+        bank = {"bank": "builtin:digits-train"} if kind.needs_bank else {}
+        assert planned(request({"only": [kind.name], **bank}, tmp_path / "run.toml")) == [evaluation]
 
 
 @pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())

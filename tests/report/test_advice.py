@@ -17,7 +17,7 @@ from holdfast.report.protocol import groups
 from holdfast.report.standings import standings
 from holdfast.report.tables import summary
 from holdfast.report.text import number
-from tests.report.synthetic import breakaway, displacement, everything
+from tests.report.synthetic import breakaway, displacement, everything, result
 
 
 def told(results, failures=(), runs=()) -> str:
@@ -33,7 +33,9 @@ def warned(result, *warnings):
 def test_the_best_encoder_is_named_with_its_count():
     results, failures = everything()
     said = told(results, failures)
-    assert "digits-robust is the most robust: it is best or tied for best in 44 of the 44 conditions" in said
+    assert (
+        "digits-robust is the most robust: it is best or tied for best in 44 of the 44 conditions of robustness" in said
+    )
     assert "digits-random has no number in 4 conditions (relative quantile), so nobody is ranked there" in said
     assert said.startswith("timm:vit_tiny was asked for and has no result, so nothing here speaks of it: pixels must")
     assert "1 result could not be computed, for 1 reason listed below" in said
@@ -69,7 +71,7 @@ def test_equal_encoders_are_not_ranked_by_chance():
     first = breakaway("one")
     second = first.model_copy(update={"encoder": first.encoder.model_copy(update={"name": "two"})})
     said = told([first, second])
-    assert "tied in all 16 conditions compared" in said
+    assert "tied in all 16 conditions of robustness compared" in said
 
 
 def test_no_winner_is_made_of_what_the_others_were_not_measured_in():
@@ -79,10 +81,25 @@ def test_no_winner_is_made_of_what_the_others_were_not_measured_in():
     # One and two are equal, and three was measured in eight conditions of twenty-four alone.
     equal = [named(make("digits-robust"), name) for make in (breakaway, displacement) for name in ("one", "two")]
     said = told([*equal, named(displacement("digits-robust"), "three")])
-    assert "tied in all 8 conditions compared" in said
+    assert "tied in all 8 conditions of robustness compared" in said
     assert "best or tied" not in said
     missing = "three has no number in 16 conditions (breakaway risk, nearest neighbour accuracy)"
     assert f"{missing}, so nobody is ranked there" in said
+
+
+def test_what_is_not_robustness_makes_nobody_the_most_robust():
+    def of_space(encoder):
+        return result("geometry", encoder, breakaway(encoder).findings, ("breakaway_risk",), robustness=False)
+
+    names = ("digits-random", "digits-robust")
+    alone = told([of_space(name) for name in names])
+    assert "most robust" not in alone
+    assert "conditions of robustness" not in alone
+    counted = told([displacement(name) for name in names])
+    assert "is the most robust" in counted, "vacuous fixture"
+    both = told([make(name) for make in (displacement, of_space) for name in names])
+    (choice,) = (line for line in counted.splitlines() if "is the most robust" in line)
+    assert choice in both.splitlines(), "the count is the same with rows of the space beside it"
 
 
 def test_nobody_is_told_to_guard_a_useless_encoder():

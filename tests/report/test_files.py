@@ -124,7 +124,7 @@ def test_the_same_counts_stand_in_every_output(tmp_path):
     written = write(results, [], tmp_path)
     counts = Report.model_validate_json(written["report.json"].read_text(encoding="utf-8")).tallies
     said = sentences(counts[0])
-    assert said[0] == "one and two: tied in 8 of 8 conditions"
+    assert said[0] == "one and two: tied in 8 of 8 conditions of robustness"
     assert said[-1].startswith("three has no number in 16 conditions")
     page = html.unescape(written["report.html"].read_text(encoding="utf-8"))
     for text in (

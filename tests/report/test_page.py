@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from holdfast.core.records import Failure, Findings
+from holdfast.core.records import Failure, Findings, ImagesInfo
 from holdfast.report.compare import compare
 from holdfast.report.page import render
 from holdfast.report.text import number
@@ -285,3 +285,13 @@ def test_sections_are_closed_until_a_link_leads_into_them(whole):
     for mark in re.findall(r'<div id="([\w-]+)" class="inside">', whole):
         before = whole[: whole.index(f'<div id="{mark}"')]
         assert before.rstrip().endswith("</summary>"), mark
+
+
+def test_the_bank_is_named_beside_the_images():
+    bank = ImagesInfo(name="train", fingerprint="ab12", count=1200)
+    searched, without = (
+        " ".join(Page(render([one], [], compare([one]))).words.split())
+        for one in (breakaway("a", bank=bank), breakaway("a"))
+    )
+    assert "train, 1,200 images, fingerprint ab12" in searched
+    assert "1,200 images" not in without

@@ -180,6 +180,8 @@ class Result(Record):
     """What the numbers mean, in two sentences."""
     headline: tuple[str, ...]
     """The quantities that stand for this evaluation in a summary table."""
+    robustness: bool = True
+    """Whether its numbers say how robust the encoder is, rather than how healthy or useful its space."""
     encoder: EncoderInfo
     images: ImagesInfo
     bank: ImagesInfo | None = None

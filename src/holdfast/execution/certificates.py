@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Literal, final
 
 import torch
@@ -24,6 +23,7 @@ from holdfast.core.pictures import row as pictured
 from holdfast.core.records import SCHEMA_VERSION, EncoderInfo, ImagesInfo, Number, Record
 from holdfast.core.run import Observed
 from holdfast.evaluations.certified.pair_bounds import PairBounds
+from holdfast.evaluations.certified.witness import replay
 from holdfast.execution.provenance import provenance
 from holdfast.execution.store import Store
 from holdfast.protocol.evaluation import settings
@@ -150,7 +150,9 @@ def _certificate(population: Population, row: int, others: Sequence[int], seen: 
     if attacked[weakest] < 0:
         clean, other = population.pixels([row, others[weakest]]).double().cpu()
         witness = _keep(names[row], dict(zip(SHOWN, (clean, seen["point"], other), strict=True)), population, store)
-        replayed = _replay(population, seen["specification"], store.folder / witness)
+        # Read as bytes, for safetensors opens no path that is not UTF-8.
+        kept = load((store.folder / witness).read_bytes())["witness"]
+        replayed = replay(population, kept, seen["specification"])
     status, reason = _judged(bound, attacked, seen["defined"], replayed)
     return Certificate(
         id=names[row],
@@ -191,10 +193,3 @@ def _keep(name: str, pixels: dict[str, Tensor], population: Population, store: S
     if picture is not None:
         store.export(f"{stem}.png", draw([picture]))
     return f"{stem}.safetensors"
-
-
-def _replay(population: Population, specification: Float[Tensor, "d"], path: Path) -> float:
-    """Return ``W f`` of the witness saved at ``path``, by the encoder as users run it."""
-    # Read as bytes, for safetensors opens no path that is not UTF-8.
-    point = load(path.read_bytes())["witness"][None].to(population.run.device, population.run.dtype)
-    return float((population.encode(point)[0].to(specification) * specification).sum())

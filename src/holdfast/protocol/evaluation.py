@@ -37,6 +37,8 @@ class Evaluation(ABC):
     """Whether there is nothing to measure without labels, of the images and of the bank if that is needed, too."""
     needs_gradients: ClassVar[bool] = False
     """Whether the encoder must pass gradients or be traced, whatever the attacks are."""
+    robustness: ClassVar[bool] = True
+    """Whether its numbers say how robust an encoder is, and so count when a report names the most robust one."""
     title: ClassVar[str]
     meaning: ClassVar[str]
     """What the numbers mean, in two sentences: reports print it."""
@@ -90,6 +92,7 @@ class Evaluation(ABC):
             title=self.title,
             meaning=self.meaning,
             headline=self.headline,
+            robustness=self.robustness,
             encoder=population.encoder_info,
             images=population.images_info,
             bank=population.bank.images_info if with_bank(self) and population.bank_images else None,

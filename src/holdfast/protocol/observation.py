@@ -74,3 +74,9 @@ class Joint(Observation):
 def joined(parts: Sequence[Observed]) -> Observed:
     """Return what several observations saw of the same rows as one."""
     return {f"{k}.{name}": value for k, part in enumerate(parts) for name, value in part.items()}
+
+
+def part(observed: Observed, k: int) -> Observed:
+    """Return what part ``k`` of a joint observation saw."""
+    prefix = f"{k}."
+    return {name.removeprefix(prefix): value for name, value in observed.items() if name.startswith(prefix)}

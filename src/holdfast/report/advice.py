@@ -60,11 +60,11 @@ def _choice(table: Table, found: Tally, alerts: Sequence[Alert]) -> Iterator[str
         return
     most = max(found.firsts.values())
     leaders = [name for name in table.ranked if found.telling and found.firsts[name] == most]
-    lead = f"best or tied for best in {most} of the {text.counted(found.telling, 'condition')}"
+    lead = f"best or tied for best in {most} of the {text.counted(found.telling, 'condition')} of robustness"
     if not found.telling:
         yield (
             f"The encoders are tied in {'all ' * (found.conditions > 1)}{text.counted(found.conditions, 'condition')} "
-            "compared: these images cannot tell them apart; use more of them."
+            "of robustness compared: these images cannot tell them apart; use more of them."
         )
     elif len(leaders) == 1:
         yield f"Of these encoders {leaders[0]} is the most robust: it is {lead} that tell encoders apart."

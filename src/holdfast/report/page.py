@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.core.records import EncoderInfo, Failure, Picture, Result, Verdict
+from holdfast.core.records import EncoderInfo, Failure, ImagesInfo, Picture, Result, Verdict
 from holdfast.report import differences, text
 from holdfast.report.advice import advice
 from holdfast.report.alerts import STOPPED, Alert, alerts, causes, lost, split
@@ -198,9 +198,9 @@ def _encoders(found: Sequence[Group]) -> dict[str, EncoderInfo]:
 
 def _facts(results: Sequence[Result]) -> dict[str, str]:
     """Return who, where and when in plain words, as far as it was recorded."""
-    images = dict.fromkeys((r.images.name, r.images.count, r.images.fingerprint) for r in results)
     facts = {
-        "Images": "; ".join(f"{name}, {text.counted(n, 'image')}, fingerprint {mark}" for name, n, mark in images),
+        "Images": _sets(result.images for result in results),
+        "Bank": _sets(result.bank for result in results if result.bank),
         "Skipped images": "; ".join(filter(None, dict.fromkeys(map(_skipped, results)))),
         "Evaluations": ", ".join(dict.fromkeys(result.title for result in results)),
         "Seed": _distinct(str(result.settings.get("seed", "")) for result in results),
@@ -210,6 +210,11 @@ def _facts(results: Sequence[Result]) -> dict[str, str]:
     for title, key in recorded.items():
         facts[title] = _distinct(result.provenance.get(key, "") for result in results)
     return {title: value for title, value in facts.items() if value}
+
+
+def _sets(images: Iterable[ImagesInfo]) -> str:
+    distinct = dict.fromkeys((one.name, one.count, one.fingerprint) for one in images)
+    return "; ".join(f"{name}, {text.counted(n, 'image')}, fingerprint {mark}" for name, n, mark in distinct)
 
 
 def _skipped(result: Result) -> str:

@@ -82,6 +82,7 @@ class Section:
     """The rows of one quantity: numbers of one claim, unit and direction."""
 
     evaluation: str
+    robustness: bool
     like: Estimate
     rows: tuple[Row, ...]
 
@@ -161,7 +162,8 @@ def _sections(group: Group, encoders: Sequence[str], comparison: Comparison, hea
     for like in found:
         parts.setdefault((like.quantity, like.claim), []).append(like)
     return [
-        Section(group.first.evaluation, likes[0], _rows(group, likes, encoders, comparison)) for likes in parts.values()
+        Section(group.first.evaluation, group.first.robustness, likes[0], _rows(group, likes, encoders, comparison))
+        for likes in parts.values()
     ]
 
 

@@ -1,6 +1,7 @@
 """Who won how often: one count over one table, which every form of the report prints.
 
-A condition counts only if every encoder to choose among has a number there: whoever was not measured might have won it.
+A condition counts only if it is one of robustness, not of the health or use of the space, and if every encoder to choose
+among has a number there: whoever was not measured might have won it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Tally(Record):
 
     table: str
     conditions: int
-    """Those that count: a better direction, and a comparison of every two encoders."""
+    """Those that count: of robustness, with a better direction, and a comparison of every two encoders."""
     telling: int
     """Those of them in which not all encoders are tied."""
     firsts: dict[str, int]
@@ -49,7 +50,8 @@ class Tally(Record):
 
 def tally(table: Table) -> Tally:
     """Return the outcome of all comparisons in ``table``."""
-    contests = [row.contest for part in table.sections for row in part.rows if row.contest and row.contest.ranks]
+    rows = [row for part in table.sections if part.robustness for row in part.rows]
+    contests = [row.contest for row in rows if row.contest and row.contest.ranks]
     several = [contest for contest in contests if len(contest.ranks) > 1]
     telling = [contest for contest in several if len(contest.best) < len(contest.ranks)]
     return Tally(
@@ -101,4 +103,4 @@ def _met(meeting: Meeting) -> str:
     counts = {f"{a} is better": meeting.a_better, f"{b} is better": meeting.b_better, "tied": meeting.tied}
     total = sum(counts.values())
     said = ", ".join(f"{outcome} in {count}" for outcome, count in counts.items() if count)
-    return f"{a} and {b}: {said} of {text.counted(total, 'condition')}"
+    return f"{a} and {b}: {said} of {text.counted(total, 'condition')} of robustness"

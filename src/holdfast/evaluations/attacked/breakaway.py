@@ -235,7 +235,7 @@ def of_clusters(accuracy: Estimate, sizes: Float[np.ndarray, "c"]) -> Estimate:
 
     Of two images that are each other's nearest, the attack mostly carries both past one another or neither. So images count
     for fewer, by the design effect of clusters of such ``sizes`` (Kish 1965; Korn and Graubard 1998), and of a pair besides:
-    where few or none are lost, their sizes were not seen. Compared image by image, encoders would be told apart too often.
+    where few or none are lost, their sizes were not seen. Image by image, alike encoders would be told apart too often.
     """
     if not accuracy.n:
         return accuracy

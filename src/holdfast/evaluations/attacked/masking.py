@@ -78,6 +78,7 @@ class Masking(Evaluation):
     name = "masking"
     version = 3
     needs_gradients = True
+    robustness = False  # it is about the attacks
     title = "Gradient masking"
     meaning = (
         "Gradient attacks only mean something where gradients lead somewhere. Where one of these checks fails, read the "

@@ -13,33 +13,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
 from typing import final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
-from holdfast.bounds.methods.base import Crown, Method
-from holdfast.core.balls import Ball, Linf
-from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Pixels
-from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
+from holdfast.core.records import Claim
 from holdfast.core.run import Observed
-from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.bisector_hyperplanes import bisector_hyperplanes
+from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.findings import CrossCheck, ball_curves, findings, series
 from holdfast.evaluations.certified.linear_bounds import lower_bounds
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, bounded
 from holdfast.evaluations.certified.radius_bounds import cross_check
 from holdfast.evaluations.certified.witness import point_witness
-from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
 RISK = "share of other images that some allowed change carries the image past"
@@ -133,17 +127,11 @@ def worst_points(pairs: Pairs, ball: Ball, attack: Attack) -> Pixels:
 
 @final
 @dataclass(frozen=True)
-class CertifiedBreakaway(Evaluation):
+class CertifiedBreakaway(BracketEvaluation):
     """How many other images an image can be carried past: no more than proved, no fewer than attacked."""
 
-    balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
-    divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
-    anchors: int = 100
     others: int = 1000
     rivals: int = 10
-    method: Method = Crown()
-    attack: Attack = AdaptiveAttack()
-    neurons: int = 50_000
     name = "certified-breakaway"
     version = 3
     needs_gradients = True
@@ -155,55 +143,35 @@ class CertifiedBreakaway(Evaluation):
     )
     headline = ("certified_breakaway_risk", "attacked_breakaway_risk")
 
-    def observation(self) -> Joint:
-        return Joint(tuple(self._bounds(ball, divergence) for ball, divergence in self._cases()))
+    def bounds(self, ball: Ball, divergence: Divergence) -> BreakawayBounds:
+        return BreakawayBounds(self.certification, ball, divergence, self.others, self.rivals)
 
-    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        found: list[Series] = []
-        estimates: list[Estimate] = []
-        checks: list[CrossCheck] = []
+    def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
+        nothing = values["defined"] == 0
+        defined = values["defined"].masked_fill(nothing, torch.nan)
+        shares = (defined - values["certified"]) / defined, values["passed"] / defined
+        certified, attacked = (
+            flags.double().masked_fill(nothing, torch.nan)
+            for flags in (values["certified"] == defined, values["passed"] == 0)
+        )
+        flags = certified, attacked
         others = min(self.others, len(population.images) - 1)
-        for k, (ball, divergence) in enumerate(self._cases()):
-            counts = {name: observed[f"{k}.{name}"].double() for name in ("defined", "certified", "passed", "wrong")}
-            one = self._series(counts, {"ball": str(ball), "divergence": str(divergence)}, others)
-            found += one
-            names = ("certified_breakaway_risk", "attacked_breakaway_risk")
-            estimates += [summarise(s, "mean", "lower", name) for s, name in zip(one[:2], names, strict=True)]
-            names = ("certified_nearest_neighbour_accuracy", "attacked_nearest_neighbour_accuracy")
-            estimates += [summarise(s, "share", "higher", name) for s, name in zip(one[2:], names, strict=True)]
-            witness = partial(self._witness, population, rows, ball, divergence)
-            checks.append(CrossCheck(counts["wrong"], counts["certified"], one[0].conditions, witness))
-        return findings(population, rows, found, estimates, checks, ball_curves(estimates, self.balls))
+        staying = f"staying the nearest of {others} others to oneself, whatever the allowed change"
+        risk, nearest, accuracy = "breakaway_risk", "nearest_neighbour", "nearest_neighbour_accuracy"
+        unit = "share of other images"
+        return (
+            Bracket("breakaway", shares, unit, Claim.UPPER, RISK, UNDEFINED, "mean", "lower", risk),
+            Bracket(nearest, flags, "yes or no", Claim.LOWER, staying, UNDEFINED, "share", "higher", accuracy),
+        )
 
-    def _series(self, counts: dict[str, Tensor], case: Conditions, others: int) -> list[Series]:
-        defined = counts["defined"]
-        by_bounds, by_attack = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}
-        nearest = f"staying the nearest of {others} others to oneself, whatever the allowed change"
-        share, unpassed = (defined - counts["certified"]) / defined, counts["certified"] == defined
-        unit, yes_or_no = "share of other images", "yes or no"
-        values = [
-            ("certified_breakaway", by_bounds, share, unit, Claim.UPPER, RISK),
-            ("attacked_breakaway", by_attack, counts["passed"] / defined, unit, Claim.LOWER, RISK),
-            ("certified_nearest_neighbour", by_bounds, unpassed.double(), yes_or_no, Claim.LOWER, nearest),
-            (
-                "attacked_nearest_neighbour",
-                by_attack,
-                (counts["passed"] == 0).double(),
-                yes_or_no,
-                Claim.UPPER,
-                nearest,
-            ),
-        ]
-        return [
-            series(quantity, conditions, numbers.masked_fill(defined == 0, torch.nan), unit, claim, of, UNDEFINED)
-            for quantity, conditions, numbers, unit, claim, of in values
-        ]
+    def refuted(self, values: Observed) -> tuple[Tensor, Tensor]:
+        return values["wrong"], values["certified"]
 
-    def _witness(
+    def witness(
         self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
     ) -> dict[str, str]:
         row = rows[image]
-        pairs = self._bounds(ball, divergence).breakaway_pairs(population, [row])
+        pairs = self.bounds(ball, divergence).breakaway_pairs(population, [row])
         other = int(pairs.refuted[0].nonzero()[0, 0])
         point = int(pairs.attacked[0, other].argmin())
         facts = {
@@ -215,10 +183,3 @@ class CertifiedBreakaway(Evaluation):
             "ball": str(ball),
         }
         return point_witness(population, row, pairs.points[0, point], ball, facts)
-
-    def _bounds(self, ball: Ball, divergence: Divergence) -> BreakawayBounds:
-        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
-        return BreakawayBounds(certification, ball, divergence, self.others, self.rivals)
-
-    def _cases(self) -> list[tuple[Ball, Divergence]]:
-        return list(product(self.balls, self.divergences))

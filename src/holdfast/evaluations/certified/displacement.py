@@ -9,32 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
 from typing import final
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
-from holdfast.bounds.methods.base import Crown, Method
-from holdfast.core.balls import Ball, Linf
-from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Encoder, Pixels
-from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
+from holdfast.core.records import Claim
 from holdfast.core.run import Observed
-from holdfast.core.statistics import summarise
+from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.findings import CrossCheck, ball_curves, findings, series
 from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.pairs import bounded
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
-from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
 WORST = "displacement of the representation by the worst allowed change"
@@ -83,15 +77,9 @@ def farthest_attacked(
 
 @final
 @dataclass(frozen=True)
-class CertifiedDisplacement(Evaluation):
+class CertifiedDisplacement(BracketEvaluation):
     """How far codes can be moved: no farther than proved, at least as far as attacked."""
 
-    balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
-    divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
-    anchors: int = 100
-    method: Method = Crown()
-    attack: Attack = AdaptiveAttack()
-    neurons: int = 50_000
     name = "certified-displacement"
     version = 3
     needs_gradients = True
@@ -103,37 +91,22 @@ class CertifiedDisplacement(Evaluation):
     )
     headline = ("certified_displacement", "attacked_displacement")
 
-    def observation(self) -> Joint:
-        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
-        return Joint(tuple(DisplacementBounds(certification, ball, divergence) for ball, divergence in self._cases()))
+    def bounds(self, ball: Ball, divergence: Divergence) -> DisplacementBounds:
+        return DisplacementBounds(self.certification, ball, divergence)
 
-    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        found: list[Series] = []
-        estimates: list[Estimate] = []
-        checks: list[CrossCheck] = []
-        for k, (ball, divergence) in enumerate(self._cases()):
-            certified, attacked = observed[f"{k}.certified"].double(), observed[f"{k}.attacked"].double()
-            case: Conditions = {"ball": str(ball), "divergence": str(divergence)}
-            one = self._series(certified, attacked, median_distance(population, divergence), case)
-            found += one
-            estimates += [summarise(s, "mean", "lower" if s.unit == SHARE else "neither") for s in one]
-            refuted, by_bounds = exceeds(attacked, certified), {**case, "method": str(self.method)}
-            witness = partial(self._witness, population, rows, ball, divergence)
-            checks.append(CrossCheck(refuted, certified.isfinite(), by_bounds, witness))
-        return findings(population, rows, found, estimates, checks, ball_curves(estimates, self.balls))
+    def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
+        certified, attacked = values["certified"], values["attacked"]
+        scale, unit = median_distance(population, divergence), f"{divergence} distance"
+        shares, distances = (certified / scale, attacked / scale), (certified, attacked)
+        return (
+            Bracket("displacement", shares, SHARE, Claim.UPPER, WORST, UNDEFINED, "mean", "lower"),
+            Bracket("tau", distances, unit, Claim.UPPER, WORST, UNDEFINED, "mean", "neither"),
+        )
 
-    def _series(self, certified: Tensor, attacked: Tensor, scale: float, case: Conditions) -> list[Series]:
-        by_bounds, by_attack = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}
-        unit = f"{case['divergence']} distance"
-        values = [
-            ("certified_displacement", by_bounds, certified / scale, SHARE, Claim.UPPER),
-            ("attacked_displacement", by_attack, attacked / scale, SHARE, Claim.LOWER),
-            ("certified_tau", by_bounds, certified, unit, Claim.UPPER),
-            ("attacked_tau", by_attack, attacked, unit, Claim.LOWER),
-        ]
-        return [series(name, where, v, unit, claim, WORST, UNDEFINED) for name, where, v, unit, claim in values]
+    def refuted(self, values: Observed) -> tuple[Tensor, Tensor]:
+        return exceeds(values["attacked"], values["certified"]), values["certified"].isfinite()
 
-    def _witness(
+    def witness(
         self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
     ) -> dict[str, str]:
         row = rows[image]
@@ -147,9 +120,6 @@ class CertifiedDisplacement(Evaluation):
             "ball": str(ball),
         }
         return point_witness(population, row, point, ball, facts)
-
-    def _cases(self) -> list[tuple[Ball, Divergence]]:
-        return list(product(self.balls, self.divergences))
 
 
 SHARE = "share of the median clean distance"

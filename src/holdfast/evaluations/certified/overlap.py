@@ -14,34 +14,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import product
 from typing import final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.base import Attack
-from holdfast.bounds.methods.base import Crown, Method
-from holdfast.core.balls import Ball, Linf
-from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.encoder import Codes, Pixels
-from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
+from holdfast.core.records import Claim
 from holdfast.core.run import Observed
-from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.bisector_hyperplanes import ALIKE
+from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.displacement import exceeds, farthest_attacked, in_float64
-from holdfast.evaluations.certified.findings import CrossCheck, ball_curves, findings, series
 from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.pairs import bounded
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
-from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
 OVERLAP = "overlap under the worst allowed changes"
@@ -98,15 +91,9 @@ class OverlapBounds(Observation):
 
 @final
 @dataclass(frozen=True)
-class CertifiedOverlap(Evaluation):
+class CertifiedOverlap(BracketEvaluation):
     """Which pairs of images can be brought past each other: no more than proved, no fewer than attacked."""
 
-    balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
-    divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
-    anchors: int = 100
-    method: Method = Crown()
-    attack: Attack = AdaptiveAttack()
-    neurons: int = 50_000
     name = "certified-overlap"
     version = 3
     needs_gradients = True
@@ -118,47 +105,32 @@ class CertifiedOverlap(Evaluation):
     )
     headline = ("certified_overlap_risk", "attacked_overlap_risk")
 
-    def observation(self) -> Joint:
-        return Joint(tuple(self._bounds(ball, divergence) for ball, divergence in self._cases()))
+    def bounds(self, ball: Ball, divergence: Divergence) -> OverlapBounds:
+        return OverlapBounds(self.certification, ball, divergence)
 
-    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        found: list[Series] = []
-        estimates: list[Estimate] = []
-        checks: list[CrossCheck] = []
-        for k, (ball, divergence) in enumerate(self._cases()):
-            values = {name: observed[f"{k}.{name}"].double() for name in ("apart", "moved", "came", "tau", "near")}
-            case: Conditions = {"ball": str(ball), "divergence": str(divergence)}
-            certified, attacked = margins(values)
-            one = self._series(certified, attacked, case)
-            found += one
-            names = ("certified_overlap_risk", "attacked_overlap_risk")
-            estimates += [summarise(s, "share", "lower", name) for s, name in zip(one[:2], names, strict=True)]
-            estimates += [summarise(s, "median", "higher") for s in one[2:]]
-            # Each half is a claim of its own, and is held against its own attack.
-            refuted = exceeds(values["moved"], values["tau"]) | exceeds(values["near"], values["came"])
-            witness = partial(self._witness, population, rows, ball, divergence)
-            checks.append(CrossCheck(refuted, certified.isfinite(), {**case, "method": str(self.method)}, witness))
-        return findings(population, rows, found, estimates, checks, ball_curves(estimates, self.balls))
+    def brackets(self, population: Population, divergence: Divergence, values: Observed) -> tuple[Bracket, ...]:
+        certified, attacked = margins(values)
+        undefined = certified.isnan() | attacked.isnan()
+        flags, both = (
+            (one.double().masked_fill(undefined, torch.nan), other.double().masked_fill(undefined, torch.nan))
+            for one, other in ((certified <= 0, attacked < 0), (certified, attacked))
+        )
+        unit, risk = "share of clean distance", "overlap_risk"
+        return (
+            Bracket("overlaps", flags, "yes or no", Claim.UPPER, OVERLAP, UNDEFINED, "share", "lower", risk),
+            Bracket("margin", both, unit, Claim.LOWER, MARGIN, UNDEFINED, "median", "higher"),
+        )
 
-    def _series(self, certified: Float[Tensor, "n"], attacked: Float[Tensor, "n"], case: Conditions) -> list[Series]:
-        by_bounds, by_attack = {**case, "method": str(self.method)}, {**case, "attack": str(self.attack)}
-        unit, undefined = "share of clean distance", certified.isnan() | attacked.isnan()
-        values = [
-            ("certified_overlaps", by_bounds, (certified <= 0).double(), "yes or no", Claim.UPPER, OVERLAP),
-            ("attacked_overlaps", by_attack, (attacked < 0).double(), "yes or no", Claim.LOWER, OVERLAP),
-            ("certified_margin", by_bounds, certified, unit, Claim.LOWER, MARGIN),
-            ("attacked_margin", by_attack, attacked, unit, Claim.UPPER, MARGIN),
-        ]
-        return [
-            series(quantity, conditions, numbers.masked_fill(undefined, torch.nan), kind, claim, of, UNDEFINED)
-            for quantity, conditions, numbers, kind, claim, of in values
-        ]
+    def refuted(self, values: Observed) -> tuple[Tensor, Tensor]:
+        # Each half is a claim of its own, and is held against its own attack.
+        refuted = exceeds(values["moved"], values["tau"]) | exceeds(values["near"], values["came"])
+        return refuted, margins(values)[0].isfinite()
 
-    def _witness(
+    def witness(
         self, population: Population, rows: Sequence[int], ball: Ball, divergence: Divergence, image: int
     ) -> dict[str, str]:
         """Return the attacked impostor, or the image moved too far."""
-        observation, row = self._bounds(ball, divergence), rows[image]
+        observation, row = self.bounds(ball, divergence), rows[image]
         partner, values = int(population.partners[row]), observation.observe(population, [row])
         own, impostor = observation.attacked(population, [row])
         facts = {
@@ -171,12 +143,6 @@ class CertifiedOverlap(Evaluation):
         if bool(exceeds(values["moved"], values["tau"])):
             return point_witness(population, row, own[0], ball, {**facts, "refuted": "tau"})
         return point_witness(population, partner, impostor[0], ball, {**facts, "refuted": "near"})
-
-    def _bounds(self, ball: Ball, divergence: Divergence) -> OverlapBounds:
-        return OverlapBounds(Certification(self.anchors, self.method, self.attack, self.neurons), ball, divergence)
-
-    def _cases(self) -> list[tuple[Ball, Divergence]]:
-        return list(product(self.balls, self.divergences))
 
 
 def same_codes(divergence: Divergence, one: Codes, other: Codes) -> Bool[Tensor, "n"]:

@@ -45,16 +45,21 @@ def pair_witness(
     """
     worst = int(result.values.masked_fill(~certified, torch.inf).argmin())
     point = result.points[worst]
-    code = population.encode(point[None].to(population.run.dtype))[0]
-    replayed = (pair_attack.pairs.specifications[0, worst] * code).sum()
+    replayed = replay(population, point, pair_attack.pairs.specifications[0, worst])
     facts = {
         "image": population.images.ids[row],
         "negative": pair_attack.pairs.ids[0][1 + worst],
         "certified_radius": f"{float(radii[worst]):.6g}",
         "value_in_float64": f"{float(result.values[worst]):.3g}",
-        f"value_in_{population.run.precision}": f"{float(replayed):.3g}",
+        f"value_in_{population.run.precision}": f"{replayed:.3g}",
     }
     return point_witness(population, row, point, pair_attack.ball, facts)
+
+
+def replay(population: Population, point: Float[Tensor, "*pixels"], specification: Float[Tensor, "d"]) -> float:
+    """Return ``W f`` of a witness by the encoder as users run it, in the run's own precision."""
+    (code,) = population.encode(point[None].to(population.run.device, population.run.dtype))
+    return float((code.to(specification) * specification).sum())
 
 
 def radius_witness(

@@ -55,6 +55,7 @@ class Alignment(Evaluation):
     samples: int = 1000
     name = "alignment"
     version = 1
+    robustness = False
     title = "Alignment of views"
     meaning = (
         "Alignment is the squared distance between the unit codes of an image and of its edited views, relative alignment "

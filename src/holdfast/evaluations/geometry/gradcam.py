@@ -104,6 +104,7 @@ class GradCam(Evaluation):
     name = "grad-cam"
     version = 1
     needs_gradients = True
+    robustness = False
     title = "Where the code comes from (Grad-CAM)"
     meaning = (
         "Grad-CAM marks the places of an image that its code comes from; the pictures show them before and after an edit. "

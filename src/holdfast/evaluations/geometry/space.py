@@ -61,6 +61,7 @@ class SpaceGeometry(Evaluation):
     name = "geometry"
     version = 1
     uses_labels = True
+    robustness = False
     title = "Geometry of the space"
     meaning = (
         "RankMe says how many dimensions the codes fill, uniformity how evenly they are spread on the sphere; both are "
