@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from holdfast.evaluations.certified.margins import MarginDistribution as MarginDistribution
     from holdfast.evaluations.certified.overlap import CertifiedOverlap as CertifiedOverlap
     from holdfast.evaluations.certified.radius import CertifiedRadius as CertifiedRadius
+    from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations as CommonPerturbations
+    from holdfast.evaluations.corrupted.corruption_error import CorruptionError as CorruptionError
+    from holdfast.evaluations.corrupted.corruption_test import CorruptionTest as CorruptionTest
     from holdfast.evaluations.geometry.alignment import Alignment as Alignment
     from holdfast.evaluations.geometry.gradcam import GradCam as GradCam
     from holdfast.evaluations.geometry.space import SpaceGeometry as SpaceGeometry
@@ -82,6 +85,9 @@ _HOMES = {
     "CertifiedOverlap": "evaluations.certified.overlap",
     "CertifiedRadius": "evaluations.certified.radius",
     "Clever": "evaluations.spectral.clever",
+    "CommonPerturbations": "evaluations.corrupted.common_perturbations",
+    "CorruptionError": "evaluations.corrupted.corruption_error",
+    "CorruptionTest": "evaluations.corrupted.corruption_test",
     "Cosine": "core.divergences",
     "Displacement": "evaluations.attacked.displacement",
     "Divergence": "core.divergences",

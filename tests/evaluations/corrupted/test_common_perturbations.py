@@ -149,6 +149,14 @@ def test_numbers_where_codes_are_undefined_are_missing_for_a_reason() -> None:
     assert result.estimate("divergence_radius").n == 5
 
 
+def test_few_images_have_no_neighbourhoods_but_still_a_nearest() -> None:
+    result = replace(FEW, k=10)(builtin(), digits(8))
+    overlap = result.estimate("neighbour_overlap", edit="noise", rung="0.2")
+    assert overlap.n == 0
+    assert "fewer other images than neighbours" in str(overlap.reason)
+    assert result.estimate("nearest_neighbour_accuracy", edit="noise", rung="0.2").n == 8
+
+
 def test_a_collapsed_encoder_is_called_collapsed() -> None:
     class Constant(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -181,6 +189,7 @@ def test_pictures_show_the_ladder_and_the_worst() -> None:
         ({"edits": ("gamma",)}, "no family of edits on a ladder is called 'gamma'"),
         ({"edits": ("blur", "blur")}, "names a family twice"),
         ({"chained": 0}, "must be at least 1, got 0"),
+        ({"k": 0}, "must be at least 1, got 0"),
     ],
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], said: str) -> None:
@@ -189,8 +198,8 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], said: 
 
 
 def test_what_cannot_be_measured_says_why() -> None:
-    with pytest.raises(HoldfastError, match=r"must lie in 1..4 where 4 other images are searched, got 10"):
-        replace(FEW, k=10)(builtin(), digits(5))
+    with pytest.raises(HoldfastError, match="there is only one; add images"):
+        FEW(builtin(), digits(1))
     with pytest.raises(
         HoldfastError, match=r"edits and corruptions change images in \[0, 1\], but shifted takes \[-1, 1\]"
     ):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+import holdfast as hf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
@@ -189,3 +192,20 @@ def test_permutations_are_seeds_from_the_one_asked_for() -> None:
     assert isinstance(part, CorruptedAnswers)
     variants = part.corruptions
     assert [str(one) for one in variants] == ["global-shuffle:grid=2,seed=7", "global-shuffle:grid=2,seed=8"]
+
+
+def test_what_was_taught_is_kept_and_continued(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {
+        "only": "corruption-test",
+        "limit": 40,
+        "settings": {"corruption-test": {"probes": "knn:k=5", "permutations": 1}},
+        "bank": "builtin:digits-train",
+    }
+    kept = hf.evaluate("builtin:digits-random", "builtin:digits", **asked, out=tmp_path)
+    fits = sorted(path.name for path in (tmp_path / "fits").iterdir())
+    for result in (tmp_path / "results").iterdir():
+        result.unlink()
+    again = hf.evaluate("builtin:digits-random", "builtin:digits", **asked, out=tmp_path)
+    assert again["corruption-test"].findings == kept["corruption-test"].findings
+    assert sorted(path.name for path in (tmp_path / "fits").iterdir()) == fits
+    assert len(fits) == 7  # the probe of the clean bank, and one for each corruption

@@ -122,7 +122,7 @@ class CorruptedAnswers(Observation):
         if not self.corruptions:
             pixels = population.pixels(rows)
             known = [right(probe, population, rows, pixels, population.codes[list(rows)]) for probe in probes]
-            return {f"clean.{place}": one[:, None] for place, one in enumerate(known)}
+            return {f"clean.{place}": one[:, None].cpu() for place, one in enumerate(known)}
         original, noise = ready(population, rows)
         found: dict[str, list[Tensor]] = {}
         for corruption in self.corruptions:

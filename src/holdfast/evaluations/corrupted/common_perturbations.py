@@ -42,6 +42,7 @@ MOVED = "share of pairs of other images that lie no farther apart than the edit 
 WORST_MOVED = "share of pairs of other images that lie no farther apart than the worst edit moves the code"
 KEPT = "edited images closer to their own original than to any other image"
 WORST_KEPT = "nearest-neighbour accuracy under the worst edit"
+FEW = "or fewer other images than neighbours"
 Shares = Float[np.ndarray, "_"]
 UNDEFINED = "a zero code, which has no direction under cosine, or one that is not finite"
 
@@ -78,6 +79,8 @@ class CommonPerturbations(Evaluation):
                 )
         if len(set(self.edits)) < len(self.edits):
             raise HoldfastError(f"{self.name}.edits names a family twice: {', '.join(self.edits)}; keep one")
+        if self.k < 1:
+            raise HoldfastError(f"{self.name}.k, how many neighbours, must be at least 1, got {self.k}")
         if self.chained < 1:
             raise HoldfastError(f"{self.name}.chained, how many edits in a row, must be at least 1, got {self.chained}")
 
@@ -185,7 +188,7 @@ class Seen:
         of = f"Jaccard index of the {self.k} nearest other images, before and after the edit"
         for case, values in self.of_edits("overlap"):
             given = {**case, "k": str(self.k), **self.retrieval}
-            yield series_of("neighbour_overlap", given, values, "share of neighbours", of, UNDEFINED)
+            yield series_of("neighbour_overlap", given, values, "share of neighbours", of, f"{UNDEFINED}; {FEW}")
 
     def changes(self) -> Iterator[Series]:
         for place, divergence in enumerate(self.divergences):

@@ -9,8 +9,8 @@ harsher question, the probe as the clean bank taught it, is answered beside it u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
 from typing import final
 
 import torch
@@ -118,7 +118,8 @@ class CorruptionTest(Evaluation):
         if "seed" not in {one.name for one in fields(corruption)}:
             return (corruption,)
         first = vars(corruption)["seed"]
-        return tuple(replace(corruption, seed=first + step) for step in range(self.permutations))
+        kind: Callable[..., Transform] = type(corruption)
+        return tuple(kind(**{**vars(corruption), "seed": first + step}) for step in range(self.permutations))
 
     def _fitting(self, population: Population) -> tuple[list[Transform], list[str]]:
         """Return the corruptions that can change these images, and what to say of default ones that cannot.
@@ -166,8 +167,8 @@ class Numbers:
                 self._add(f"mean_{quantity}", {"probe": str(probe), "corruption": ALL}, mean)
                 for name, values in table.items():
                     self._add(quantity, {"probe": str(probe), "corruption": name}, values)
-        for one, values in seen.items():
-            if (each := values[f"taught.{place}"]).shape[1] > 1:
+        for one, answers in seen.items():
+            if (each := answers[f"taught.{place}"]).shape[1] > 1:
                 lost_each = [float(drops(clean, column).mean()) for column in each.unbind(1)]
                 self.estimates.append(deviation(lost_each, {"probe": str(probe), "corruption": str(one)}))
         right_series = series_of(

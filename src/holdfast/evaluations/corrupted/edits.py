@@ -93,28 +93,29 @@ class Edited(Observation):
         tried = [(single, moved), *search.longer()]
         divergence = population.fitted(self.divergences[0])
         searched, own = (population.bank, ()) if population.bank_images else (population, rows)
-        require_neighbours(self.k, len(searched.images) - (searched is population))
-        home = nearest(divergence, clean, searched.codes, self.k, own=own)
+        others = len(searched.images) - (searched is population)
+        if not others:
+            raise HoldfastError("retrieval needs other images to tell an image from, but there is only one; add images")
+        k = min(self.k, others)
+        home = nearest(divergence, clean, searched.codes, k, own=own)
         kept, overlap = [], []
         for codes, distance in tried:
             count = codes.shape[1]
             owners = [row for row in own for _ in range(count)]
-            near = nearest(divergence, codes.flatten(0, 1), searched.codes, self.k, own=owners).unflatten(
-                0, (-1, count)
-            )
+            near = nearest(divergence, codes.flatten(0, 1), searched.codes, k, own=owners).unflatten(0, (-1, count))
             kept.append(kept_nearest(divergence, codes, distance, searched.codes[near[:, :, 0]]))
             overlap.append(jaccard(near, home[:, None]))
         ladders = [torch.cat([clean[:, None], single[:, places]], dim=1) for _, places in families(self.edits)]
-        others = {
+        changes = {
             f"{place}.change": change(population.fitted(one), single, clean)
             for place, one in enumerate(self.divergences)
             if place
         }
         return {
             "0.change": moved,
-            **others,
+            **changes,
             "kept": kept[0],
-            "overlap": overlap[0].masked_fill(~single.isfinite().all(2), torch.nan),
+            "overlap": overlap[0].masked_fill(~single.isfinite().all(2) | (k < self.k), torch.nan),
             "radius": divergence_radii(ladders),
             "touched": search.touched,
             "worst": search.distances,
@@ -136,15 +137,6 @@ class Edited(Observation):
 def link(noise: Noise, depth: int) -> Noise:
     """Return the streams of the edit at ``depth`` of a row of edits; the first one draws what it draws alone."""
     return noise.fork("then", depth) if depth else noise
-
-
-def require_neighbours(k: int, others: int) -> None:
-    """Raise unless there are ``k`` others to be neighbours."""
-    if not 0 < k <= others:
-        raise HoldfastError(
-            f"k, the number of neighbours, must lie in 1..{others} where {others} other images are searched, got {k}; "
-            "add images, or name a larger bank"
-        )
 
 
 Tried = tuple[Float[Tensor, "b m d"], Float[Tensor, "b m"]]
