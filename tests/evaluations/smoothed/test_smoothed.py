@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.core.divergences import Cosine, L1Distance, L2Distance
 from holdfast.core.enclosing_balls import enclosing_balls
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
@@ -177,6 +178,30 @@ def test_copies_of_an_image_are_not_told_from_it():
     alike = Images(torch.full((3, 1, 1, 2), 0.5))
     nothing = asked(linear(torch.eye(2), (1, 1, 2)), alike, FAST)
     assert all(value != value for value in numbers(nothing, "certified_smoothed_breakaway", method="votes"))
+
+
+def test_copies_alone_have_no_retrieval():
+    """Nothing is certified of an image whose others are all copies of it, neither one by one nor in a curve."""
+    asked = SmoothedRetrieval(sigma=0.02, radii=(0.005,), divergences=(L2Distance(),), **FEW)
+    alike = Images(torch.full((3, 1, 1, 2), 0.5))
+    result = asked(linear(torch.eye(2), (1, 1, 2)), alike, FAST)
+    for quantity in ("certified_retrieval_radius", "smoothed_retrieval_agrees", "attacked_smoothed_nearest_neighbour"):
+        assert all(value != value for value in numbers(result, quantity)), quantity
+    assert not any(share > 0 for curve in result.findings.curves for share in curve.y)
+
+
+@pytest.mark.parametrize(("divergence", "bias"), [(Cosine(), -1.0), (L2Distance(), -9.0)])
+def test_nearest_to_nobody_or_to_all_alike_is_no_retrieval(divergence: Cosine | L2Distance, bias: float):
+    """Codes of most copies are zero: under cosine nobody is nearest, under l2 all others are as near."""
+    layer = nn.Linear(2, 2)
+    layer.weight.data, layer.bias.data = torch.eye(2), torch.full((2,), bias)
+    silent = nn.Sequential(nn.Flatten(), layer, nn.ReLU())
+    asked = SmoothedRetrieval(sigma=0.25, radii=(0.1,), divergences=(divergence,), **FEW)
+    images = plane([[0.2, 0.3], [0.3, 0.2], [0.4, 0.1], [0.1, 0.4]])
+    result = asked(Encoder(silent, "silent", Domain((1, 1, 2))), images, FAST)
+    assert numbers(result, "certified_retrieval_radius") == [0.0] * 4
+    assert numbers(result, "certified_retrieval", method="votes") == [0.0] * 4
+    assert numbers(result, "smoothed_retrieval_agrees") == [0.0] * 4
 
 
 def test_images_are_told_from_those_of_the_bank_if_there_is_one():
