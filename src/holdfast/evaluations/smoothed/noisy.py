@@ -124,12 +124,13 @@ class Copies:
         """
         population = self.population
         pixels = population.pixels([self.row]) if centre is None else centre
-        streams = self.noise.fork(purpose)
+        streams, precise = self.noise.fork(purpose), torch.promote_types(pixels.dtype, torch.float32)
 
         def block(draws: Sequence[int]) -> Observed:
             numbered = streams.numbered(torch.tensor(draws, device=pixels.device))
-            noisy = numbered.gaussian(pixels.shape[1:], pixels.dtype).mul_(self.sigma).add_(pixels)
-            return work(population.encode(noisy))
+            # Normal noise, rounded once with the image: theorems hold for encoders that round what they are given.
+            noisy = numbered.gaussian(pixels.shape[1:], precise).mul_(self.sigma).add_(pixels)
+            return work(population.encode(noisy.to(pixels.dtype)))
 
         return population.run.batches(range(count), block)
 

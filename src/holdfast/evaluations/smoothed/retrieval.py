@@ -123,14 +123,15 @@ class SmoothedRetrieval(SmoothedEvaluation):
         case = {"noise": f"{self.sigma:g}", "divergence": str(divergence), "method": "votes"}
         defined, images = torch.stack([told_apart(population, row, self.others) for row in rows]), len(rows)
         reach, none = self._radii(seen["retrieved"]), ~defined.any(1)
-        shown = reach.masked_fill(none, torch.nan)
+        flags = (reach == 0).double(), seen["agrees"].double()
+        shown, abstained, agrees = (one.masked_fill(none, torch.nan) for one in (reach, *flags))
         made = [
             series_of("certified_retrieval_radius", case, shown, "l2 radius", Claim.LOWER, RADIUS, UNDEFINED).model_copy(
                 update={"limits": (0.0, farthest(self.copies, self.sigma, self.alpha))}
             ),
-            series_of("retrieval_abstentions", case, (reach == 0).double().masked_fill(none, torch.nan), "yes or no", Claim.ESTIMATE,
+            series_of("retrieval_abstentions", case, abstained, "yes or no", Claim.ESTIMATE,
                       "images of which no majority is certain", UNDEFINED),
-            series_of("smoothed_retrieval_agrees", case, seen["agrees"].double().masked_fill(none, torch.nan), "yes or no", Claim.ESTIMATE,
+            series_of("smoothed_retrieval_agrees", case, agrees, "yes or no", Claim.ESTIMATE,
                       "having the same nearest other image with noise and without", UNDEFINED),
         ]  # fmt: skip
         numbers = [
