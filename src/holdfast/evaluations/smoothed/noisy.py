@@ -332,8 +332,10 @@ class Index:
 
 
 def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
-    """Return of how many codes ``probe`` says each class."""
-    return probe.scores(codes).argmax(1).bincount(minlength=len(probe.classes))
+    """Return of how many codes ``probe`` says each class; of a tie, or of a code that is not finite, it says none."""
+    best, place = probe.scores(codes).topk(2, dim=1)
+    sure = (best[:, 0] > best[:, 1]) & codes.isfinite().all(1)
+    return place[sure, 0].bincount(minlength=len(probe.classes))
 
 
 def embedding(population: Population, divergence: Divergence) -> Callable[[Codes], Codes]:
