@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -146,3 +147,10 @@ def test_smoothing_certifies_noisy_copies_and_says_before_what_it_can(capsys):
 def test_smoothing_refuses_what_it_cannot_certify(change, said, capsys):
     assert run([*CERTIFY, *change]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_smoothing_certifies_nothing_of_copies_of_one_image(capsys):
+    np.save("same.npy", np.full((3, 8, 8), 0.5, dtype=np.float32))
+    assert run(["certify", "builtin:digits-contrastive", "--images", "same.npy", "--out", "out", *SMOOTHED]) == 0
+    assert {one.status for one in recorded().certificates} == {"UNKNOWN"}
+    assert {one.reason for one in recorded().certificates} == {"all others that it is told from are exact copies of it"}

@@ -14,7 +14,7 @@ import torch
 from holdfast.core.balls import L2, Ball
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Observed
-from holdfast.evaluations.smoothed.noisy import NoisyCodes
+from holdfast.evaluations.smoothed.noisy import NoisyCodes, told_apart
 from holdfast.evaluations.smoothed.plan import Plan
 from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval
 from holdfast.evaluations.smoothed.votes import least_share, radius
@@ -84,7 +84,7 @@ def export_smoothed(
     others = population.others(rows, asked.others)
     weakest = observed["0.nearer"].argmin(1).cpu()
     negatives = others[torch.arange(len(rows)), weakest].tolist()
-    made = [_certificate(population, *one, ball) for one in zip(rows, negatives, reach, strict=True)]
+    made = [_certificate(population, asked, *one) for one in zip(rows, negatives, reach, strict=True)]
     record = CertificateRecord(
         encoder=population.encoder_info,
         images=population.images_info,
@@ -99,9 +99,14 @@ def export_smoothed(
     return record
 
 
-def _certificate(population: Population, row: int, negative: int, reach: float, ball: float) -> Certificate:
+def _certificate(
+    population: Population, asked: SmoothedRetrieval, row: int, negative: int, reach: float
+) -> Certificate:
     """Return the certificate of the image at ``row``, whose noisy copies keep it up to ``reach``; nan: unsure."""
-    if reach > ball:
+    (ball,) = asked.radii
+    if not told_apart(population, row, asked.others).any():
+        reach, reason = nan, "all others that it is told from are exact copies of it"
+    elif reach > ball:
         reason = f"most of its noisy copies stay nearest to it after every change up to {reach:.3g}"
     elif reach > 0:
         reason = f"that most of its noisy copies stay nearest to it is certified up to {reach:.3g} alone"

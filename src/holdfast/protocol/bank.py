@@ -16,7 +16,7 @@ def apart(bank: Images, images: Images) -> Images:
     A probe that has seen what it is asked, and a search that finds the question itself, measure nothing.
 
     Raises:
-        HoldfastError: nothing is left.
+        HoldfastError: nothing is left, or a label is the number of no class.
 
     Example:
         >>> with warnings.catch_warnings():
@@ -45,6 +45,12 @@ def _aligned(bank: Images, images: Images) -> Images:
     """Return ``bank`` with the numbers that ``images`` give to classes of the same name."""
     if bank.labels is None or not bank.classes or not images.classes or bank.classes == images.classes:
         return bank
+    labels = torch.as_tensor(bank.labels).long()
+    if not 0 <= int(labels.min()) <= int(labels.max()) < len(bank.classes):
+        raise HoldfastError(
+            f"the labels of {bank.name} must lie in 0..{len(bank.classes) - 1}, one number for each class it names, got "
+            f"values from {int(labels.min())} to {int(labels.max())}; leave images without a class out"
+        )
     classes = (*images.classes, *(name for name in bank.classes if name not in images.classes))
     numbers = torch.tensor([classes.index(name) for name in bank.classes])
-    return Images(bank.source, bank.ids, numbers[torch.as_tensor(bank.labels).long()], bank.name, classes)
+    return Images(bank.source, bank.ids, numbers[labels], bank.name, classes)

@@ -70,6 +70,18 @@ def slow(images: Images, bank: Images) -> float:
     return right / len(images)
 
 
+def test_noise_of_the_bank_is_not_that_of_the_measured_images() -> None:
+    """Of images that show nothing, whose ids are the same numbers, noise must not tell the class."""
+    labels = torch.arange(60) % 2
+    images, bank = (
+        Images(0.5 + 0.01 * torch.rand(60, 1, 8, 8, generator=torch.Generator().manual_seed(seed)), labels=labels)
+        for seed in (0, 1)
+    )
+    asked = CorruptionTest(probes=(Knn(k=1),), corruptions=under("gaussian-noise-c:5"))
+    result = asked(raw_pixels(Domain((1, 8, 8))), images, Run(), bank)
+    assert result.estimate("corrupted_accuracy", corruption="all").value < 0.8
+
+
 def test_drops_are_those_of_the_definition() -> None:
     result = replace(KNN, corruptions=under("gamma:5", "local-shuffle:seed=3", "noise:0.2"))(
         builtin(), IMAGES, Run(), BANK

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.divergences import L2Distance
-from holdfast.core.encoder import Encoder
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim
@@ -127,6 +127,22 @@ def test_probes_that_cannot_be_asked_say_why():
         asked(plane(), images, FAST, unlabelled)
     with pytest.raises(HoldfastError, match="needs labels"):
         asked(plane(), Images(images.pixels(range(20))), FAST, halves(30, 2))
+
+
+class Roots(nn.Module):
+    """Square roots, which noisy pixels below zero have none of."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1).sqrt()
+
+
+def test_codes_that_are_not_finite_vote_for_no_class():
+    dark = Images(0.01 * halves(20, 1).pixels(range(20)), labels=torch.arange(20) % 2)
+    bank = Images(0.01 * halves(60, 2).pixels(range(60)), labels=torch.arange(60) % 2)
+    found = RandomizedSmoothing(**FEW)(Encoder(Roots(), "roots", Domain((1, 1, 2))), dark, FAST, bank)
+    for probe in ("linear", "knn:k=5"):
+        assert set(numbers(found, "certified_probe_radius", probe=probe)) == {0.0}
+        assert set(numbers(found, "probe_abstentions", probe=probe)) == {1.0}
 
 
 def test_a_class_that_the_bank_does_not_show_is_never_right():

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.core.divergences import Cosine, L1Distance, L2Distance
 from holdfast.core.enclosing_balls import enclosing_balls
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
 from holdfast.core.run import Run
 from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
-from holdfast.evaluations.smoothed.noisy import Index, NoisyCodes, Smoothing
+from holdfast.evaluations.smoothed.noisy import Copies, Index, NoisyCodes, Smoothing
 from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval, bisector_margins
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -179,6 +180,41 @@ def test_copies_of_an_image_are_not_told_from_it():
     assert all(value != value for value in numbers(nothing, "certified_smoothed_breakaway", method="votes"))
 
 
+def test_copies_alone_have_no_retrieval():
+    """Nothing is certified of an image whose others are all copies of it, neither one by one nor in a curve."""
+    asked = SmoothedRetrieval(sigma=0.02, radii=(0.005,), divergences=(L2Distance(),), **FEW)
+    alike = Images(torch.full((3, 1, 1, 2), 0.5))
+    result = asked(linear(torch.eye(2), (1, 1, 2)), alike, FAST)
+    for quantity in ("certified_retrieval_radius", "smoothed_retrieval_agrees", "attacked_smoothed_nearest_neighbour"):
+        assert all(value != value for value in numbers(result, quantity)), quantity
+    assert not any(share > 0 for curve in result.findings.curves for share in curve.y)
+
+
+@pytest.mark.parametrize(("divergence", "bias"), [(Cosine(), -1.0), (L2Distance(), -9.0)])
+def test_nearest_to_nobody_or_to_all_alike_is_no_retrieval(divergence: Cosine | L2Distance, bias: float):
+    """Codes of most copies are zero: under cosine nobody is nearest, under l2 all others are as near."""
+    layer = nn.Linear(2, 2)
+    layer.weight.data, layer.bias.data = torch.eye(2), torch.full((2,), bias)
+    silent = nn.Sequential(nn.Flatten(), layer, nn.ReLU())
+    asked = SmoothedRetrieval(sigma=0.25, radii=(0.1,), divergences=(divergence,), **FEW)
+    images = plane([[0.2, 0.3], [0.3, 0.2], [0.4, 0.1], [0.1, 0.4]])
+    result = asked(Encoder(silent, "silent", Domain((1, 1, 2))), images, FAST)
+    assert numbers(result, "certified_retrieval_radius") == [0.0] * 4
+    assert numbers(result, "certified_retrieval", method="votes") == [0.0] * 4
+    assert numbers(result, "smoothed_retrieval_agrees") == [0.0] * 4
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_noise_is_normal_in_half_precision_too(precision: str):
+    """What is rounded is the noisy image, once: of noise and image rounded apart, sums prefer even digits."""
+    population = Population(linear(torch.eye(64), (1, 8, 8)), digits(1), Run(precision=precision))
+    copies = Copies.of(population, 0, SIGMA)
+    seen = copies.reduced("centre", 50, lambda codes: {"codes": codes})["codes"]
+    noise = copies.noise.fork("centre").numbered(torch.arange(50)).gaussian((1, 8, 8))
+    noisy = population.pixels([0]).float() + SIGMA * noise
+    assert torch.equal(seen.float(), noisy.to(population.run.dtype).float().flatten(1))
+
+
 def test_images_are_told_from_those_of_the_bank_if_there_is_one():
     measured, bank = plane([[0.5, 0.5]]), plane([[0.45, 0.5], [0.9, 0.9]])
     asked = SmoothedRetrieval(sigma=0.02, radii=(0.005,), divergences=(L2Distance(), Cosine()), **FEW)
@@ -209,8 +245,6 @@ def test_the_ball_around_the_centre_is_at_most_twice_the_smallest():
     population = Population(builtin(), digits(1), Run())
     asked = NoisyCodes(Smoothing(SIGMA, 400, 100, 1, 1), (L2Distance(),), ())
     seen = asked.observe(population, [0])
-    from holdfast.evaluations.smoothed.noisy import Copies
-
     samples = Copies.of(population, 0, SIGMA).reduced("centre", 400, lambda codes: {"codes": codes})["codes"]
     inside = (samples - seen["0.centre"][0]).norm(dim=1) <= seen["0.radius"][0]
     assert int(inside.sum()) == 200

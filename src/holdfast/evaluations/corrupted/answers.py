@@ -15,7 +15,7 @@ from holdfast.core.counting import nearest
 from holdfast.core.divergences import Cosine
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
-from holdfast.core.noise import Noise
+from holdfast.core.noise import Noise, hashed
 from holdfast.core.run import Observed
 from holdfast.evaluations.corrupted.edits import change, kept_nearest, ready, require_range
 from holdfast.probes.base import FittedProbe, Probe
@@ -56,7 +56,7 @@ class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
     probes: tuple[Probe, ...]
     corruption: Transform
     name = "taught-under"
-    version = 1
+    version = 2
     uses_labels = True
     uses_bank = True
 
@@ -84,7 +84,9 @@ class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
     def _changed(self, population: Population, codes: Codes | None = None) -> Population:
         """Return the population whose bank is corrupted."""
         encoder, run, bank = population.encoder, population.run, population.bank.images
-        held = Population(encoder, transformed(bank, self.corruption, run.seed), run, codes)
+        # Under another seed: ids are often mere numbers, and noise shared with a measured image would be recognised.
+        corrupted = transformed(bank, self.corruption, hashed(run.seed, "bank"))
+        held = Population(encoder, corrupted, run, codes)
         return Population(encoder, population.images, run, bank=held)
 
 

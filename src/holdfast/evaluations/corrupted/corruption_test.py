@@ -70,7 +70,7 @@ class CorruptionTest(Evaluation):
     samples: int = 10_000
     reference: int = 2000
     name = "corruption-test"
-    version = 1
+    version = 2
     uses_labels = True
     uses_bank = True
     needs_labels = True

@@ -124,12 +124,13 @@ class Copies:
         """
         population = self.population
         pixels = population.pixels([self.row]) if centre is None else centre
-        streams = self.noise.fork(purpose)
+        streams, precise = self.noise.fork(purpose), torch.promote_types(pixels.dtype, torch.float32)
 
         def block(draws: Sequence[int]) -> Observed:
             numbered = streams.numbered(torch.tensor(draws, device=pixels.device))
-            noisy = numbered.gaussian(pixels.shape[1:], pixels.dtype).mul_(self.sigma).add_(pixels)
-            return work(population.encode(noisy))
+            # Normal noise, rounded once with the image: theorems hold for encoders that round what they are given.
+            noisy = numbered.gaussian(pixels.shape[1:], precise).mul_(self.sigma).add_(pixels)
+            return work(population.encode(noisy.to(pixels.dtype)))
 
         return population.run.batches(range(count), block)
 
@@ -153,7 +154,7 @@ class NoisyCodes(Observation):
     divergences: tuple[Divergence, ...]
     probes: tuple[Probe, ...]
     name = "noisy-codes"
-    version = 1
+    version = 2
     uses_bank = True
     uses_labels = True
 
@@ -228,7 +229,7 @@ class View:
     radius: float
     index: Index
     neighbour: int
-    """Which entry of the index most copies are nearest to, their own left out."""
+    """Which entry of the index most copies are nearest to, their own left out; 0 if most are nearest to none."""
 
     @classmethod
     def of(
@@ -251,6 +252,10 @@ class View:
         """Return how far each point lies from the centre; a code that cannot be embedded lies infinitely far."""
         return torch.nan_to_num(torch.linalg.vector_norm(points - self.centre, dim=1), nan=torch.inf, posinf=torch.inf)
 
+    def finds(self, points: Float[Tensor, "b d"]) -> Bool[Tensor, "b"]:
+        """Return whether the neighbour is nearest to each point; where there is none, nothing is found."""
+        return (self.index.neighbours(points) == self.neighbour) & (self.neighbour > 0)
+
     def held(self, codes: Codes) -> Observed:
         """Return of each copy whether it lies in the ball around the centre."""
         return {"held": self.distances(self.embed(codes)) <= self.radius}
@@ -263,7 +268,7 @@ class View:
             "distances": self.distances(points),
             "nearer": nearer.sum(0, dtype=torch.int32)[None],
             "kept": nearer.all(1),
-            "retrieved": self.index.neighbours(points) == self.neighbour,
+            "retrieved": self.finds(points),
         }
 
     def summary(self, second: Observed, third: Observed) -> Observed:
@@ -279,7 +284,7 @@ class View:
             "nearer": nearer.sum(0, dtype=torch.int32),
             "kept": third[f"{self.place}.kept"].sum(),
             "retrieved": third[f"{self.place}.retrieved"].sum(),
-            "agrees": self.index.neighbours(self.clean)[0] == self.neighbour,
+            "agrees": self.finds(self.clean)[0],
         }
 
 
@@ -318,16 +323,19 @@ class Index:
         return levels[:, 1:] > levels[:, :1]
 
     def neighbours(self, points: Float[Tensor, "b d"]) -> Int[Tensor, "b"]:
-        """Return which other entry each point is nearest to; 0 if it is nearest to none."""
+        """Return which other entry each point is nearest to; 0 if it is nearest to none, or to several alike."""
         levels = self.levels(points)
         levels[:, 0] = torch.inf
         least, entry = levels.nan_to_num(nan=torch.inf).min(1)
-        return entry.where(least < torch.inf, 0)
+        alone = (levels == least[:, None]).sum(1) == 1
+        return entry.where(alone & (least < torch.inf), 0)
 
 
 def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
-    """Return of how many codes ``probe`` says each class."""
-    return probe.scores(codes).argmax(1).bincount(minlength=len(probe.classes))
+    """Return of how many codes ``probe`` says each class; of a tie, or of a code that is not finite, it says none."""
+    best, place = probe.scores(codes).topk(2, dim=1)
+    sure = (best[:, 0] > best[:, 1]) & codes.isfinite().all(1)
+    return place[sure, 0].bincount(minlength=len(probe.classes))
 
 
 def embedding(population: Population, divergence: Divergence) -> Callable[[Codes], Codes]:

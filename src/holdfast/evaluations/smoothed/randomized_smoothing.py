@@ -41,7 +41,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
 
     radii: tuple[float, ...] = (0.25, 0.5, 0.75)
     name = "randomized-smoothing"
-    version = 1
+    version = 2
     uses_labels = True
     uses_bank = True
     needs_bank = True

@@ -63,7 +63,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
     slack: float = 0.05
     attack: Attack = AdaptiveAttack(restarts=1)
     name = "smoothed-retrieval"
-    version = 1
+    version = 2
     uses_bank = True
     title = "Smoothed retrieval"
     meaning = (
@@ -102,7 +102,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
             ):
                 found += some
                 estimates += numbers
-            curves += self._curves(divergence, seen)
+            curves += self._curves(population, rows, divergence, seen)
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(found),
@@ -122,14 +122,16 @@ class SmoothedRetrieval(SmoothedEvaluation):
         """Return what votes certify under one divergence, beside what attacks achieved."""
         case = {"noise": f"{self.sigma:g}", "divergence": str(divergence), "method": "votes"}
         defined, images = torch.stack([told_apart(population, row, self.others) for row in rows]), len(rows)
-        reach = self._radii(seen["retrieved"])
+        reach, none = self._radii(seen["retrieved"]), ~defined.any(1)
+        flags = (reach == 0).double(), seen["agrees"].double()
+        shown, abstained, agrees = (one.masked_fill(none, torch.nan) for one in (reach, *flags))
         made = [
-            series_of("certified_retrieval_radius", case, reach, "l2 radius", Claim.LOWER, RADIUS, UNDEFINED).model_copy(
+            series_of("certified_retrieval_radius", case, shown, "l2 radius", Claim.LOWER, RADIUS, UNDEFINED).model_copy(
                 update={"limits": (0.0, farthest(self.copies, self.sigma, self.alpha))}
             ),
-            series_of("retrieval_abstentions", case, (reach == 0).double(), "yes or no", Claim.ESTIMATE,
+            series_of("retrieval_abstentions", case, abstained, "yes or no", Claim.ESTIMATE,
                       "images of which no majority is certain", UNDEFINED),
-            series_of("smoothed_retrieval_agrees", case, seen["agrees"].double(), "yes or no", Claim.ESTIMATE,
+            series_of("smoothed_retrieval_agrees", case, agrees, "yes or no", Claim.ESTIMATE,
                       "having the same nearest other image with noise and without", UNDEFINED),
         ]  # fmt: skip
         numbers = [
@@ -144,7 +146,8 @@ class SmoothedRetrieval(SmoothedEvaluation):
             tried = self.conditions(radius, divergence, attack=label(self.attack))
             own = self._radii(seen["kept"])
             some, more = self._certified(proved, reach > radius, own > radius, by_pair > radius, defined)
-            held = series_of("attacked_smoothed_nearest_neighbour", tried, (attacked[k] > 0.5).double(), "yes or no",
+            survived = (attacked[k] > 0.5).double().masked_fill(none, torch.nan)
+            held = series_of("attacked_smoothed_nearest_neighbour", tried, survived, "yes or no",
                              Claim.UPPER, KEPT, UNDEFINED)  # fmt: skip
             made += [*some, held]
             numbers += [*more, summarise(held, "share", "higher", "attacked_smoothed_nearest_neighbour_accuracy")]
@@ -208,8 +211,11 @@ class SmoothedRetrieval(SmoothedEvaluation):
         """Return the radii that votes certify; 0 where no majority is certain."""
         return certified_radius(least_share(count, self.copies, self.alpha), self.sigma).nan_to_num(nan=0.0)
 
-    def _curves(self, divergence: Divergence, seen: Observed) -> list[Curve]:
+    def _curves(
+        self, population: Population, rows: Sequence[int], divergence: Divergence, seen: Observed
+    ) -> list[Curve]:
         """Return the share of images certified by votes as a function of the radius."""
+        some = [k for k, row in enumerate(rows) if told_apart(population, row, self.others).any()]
         grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha), GRID, dtype=torch.float64)
         return [
             Curve(
@@ -218,7 +224,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
                 x_label="l2 radius",
                 y_label="share of images certified",
                 x=tuple(grid.tolist()),
-                y=tuple((self._radii(seen[name]).cpu()[:, None] > grid).double().mean(0).tolist()),
+                y=tuple((self._radii(seen[name][some]).cpu()[:, None] > grid).double().mean(0).tolist()),
             )
             for quantity, name in (("retrieval_by_radius", "retrieved"), ("nearest_neighbour_by_radius", "kept"))
         ]
