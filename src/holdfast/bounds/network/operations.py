@@ -194,6 +194,20 @@ def _batch_norm(
     return builder.combine([factor.reshape(column)], x, offset=offset.reshape(column))
 
 
+def _batch_norm_in_eval(
+    builder: Builder,
+    x: Var,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    momentum: Number,
+    eps: Number,
+) -> list[Var]:
+    """The first of the results that torch's own form has, the others of which nobody asks for."""
+    return [_batch_norm(builder, x, weight, bias, mean, variance, False, momentum, eps, False)]
+
+
 def _instance_norm(
     builder: Builder,
     x: Var,
@@ -255,9 +269,7 @@ OPERATIONS: dict[str, Operation] = {
     "conv_transpose2d": _conv(functional.conv_transpose2d),
     "conv_transpose3d": _conv(functional.conv_transpose3d),
     "batch_norm": _batch_norm,
-    "_native_batch_norm_legit_no_training": lambda builder, x, *args: [
-        _batch_norm(builder, x, *args[:4], False, *args[4:], False)
-    ],
+    "_native_batch_norm_legit_no_training": _batch_norm_in_eval,
     "instance_norm": _instance_norm,
     **COMPOSED,
 }

@@ -36,6 +36,7 @@ class ProbeAccuracy(Evaluation):
     samples: int = 50_000
     name = "probe-accuracy"
     version = 1
+    robustness = False
     uses_labels = True
     uses_bank = True
     needs_labels = True
