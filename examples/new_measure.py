@@ -37,7 +37,7 @@ class NeighboursKept(Evaluation):
     ball: Ball = Linf(0.05)
     attack: Attack = AdaptiveAttack()
     k: int = 10
-    attacked: int = 1000
+    samples: int = 1000
     name = "neighbours_kept"
     version = 1
     title = "Neighbours kept"
@@ -48,7 +48,7 @@ class NeighboursKept(Evaluation):
     headline = ("neighbours_kept",)
 
     def observation(self) -> Untargeted:
-        return Untargeted(self.ball, self.attack, L2Distance(), self.attacked)
+        return Untargeted(self.ball, self.attack, L2Distance(), self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         if len(population.images) <= self.k:

@@ -8,7 +8,7 @@ plain = hf.load_encoder("builtin:digits-random")
 images = hf.load_images("builtin:digits", robust, limit=24)
 
 # %% Can two images be moved past each other?
-fast = {"overlap": {"attacks": ["adaptive:restarts=1,steps=10"], "pairs": 12}}
+fast = {"overlap": {"attacks": ["adaptive:restarts=1,steps=10"], "samples": 12}}
 run = hf.evaluate([robust, plain], images, only="overlap", eps=["8/255", 0.1], settings=fast)
 print(run)
 

@@ -92,7 +92,7 @@ def accuracies(row: Row, encoder: Encoder, images: Images, method: str) -> list[
     """Return the accuracy left by the published attack, by the direct one, and the certified one, in percent."""
     evaluation = InstanceAccuracy(
         balls=(Linf(row.pixels(row.test)),),
-        anchors=len(images),
+        samples=len(images),
         negatives=1,
         generate=Linf(row.pixels(row.negative)),
         method=read_method(method),

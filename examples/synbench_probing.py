@@ -80,7 +80,7 @@ def main() -> None:
     robust = [RobustProbe(L2(budget), epochs=asked.epochs) for budget in asked.budgets]
     suggestion = robust[asked.budgets.index(best)]
     probes: tuple[Probe, ...] = (Linear(), *robust)
-    evaluation = RobustAccuracy(balls=(L2(best),), probes=probes, attacked=asked.limit)
+    evaluation = RobustAccuracy(balls=(L2(best),), probes=probes, samples=asked.limit)
     run = hf.Run()
     result = evaluation(encoder, images, run, bank)
     population = Population(encoder, images, run, bank=Population(encoder, bank, run))

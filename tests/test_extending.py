@@ -66,7 +66,7 @@ def test_one_file_is_enough(dropped: None, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_new_measure_runs(dropped: None) -> None:
-    asked = {"neighbours_kept": {"k": 3, "attacked": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
+    asked = {"neighbours_kept": {"k": 3, "samples": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
     (measure,) = planned(request({"only": ["neighbours_kept"], "settings": asked}))
     result = measure(builtin(), digits(20))
     (kept,) = result.estimates

@@ -54,7 +54,7 @@ SMALL: dict[str, Any] = {
     "attack": AdaptiveAttack(restarts=1, steps=3),
     "pairwise": AdaptiveAttack(restarts=1, steps=3),
     "published": GradientAttack(steps=3),
-    "anchors": 5,
+    "samples": 5,
     "negatives": 2,
     "tolerance": 0.01,
     "blind": SquareAttack(queries=5),

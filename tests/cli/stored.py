@@ -36,7 +36,7 @@ def run_of(
 
 def breakaway(encoder: str, seed: int = 0, fingerprint: str = "") -> Result:
     """Return breakaway of ``encoder`` under a protocol with this ``seed``, for other weights if told so."""
-    settings = {"balls": list(synthetic.BALLS), "attacked": 60, "seed": seed, "precision": "float32"}
+    settings = {"balls": list(synthetic.BALLS), "samples": 60, "seed": seed, "precision": "float32"}
     result = synthetic.breakaway(encoder, 60, settings=settings)
     return renamed(result, encoder, fingerprint) if fingerprint else result
 

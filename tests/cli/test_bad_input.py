@@ -23,7 +23,7 @@ from holdfast.cli import run
 from holdfast.execution.store import load
 from tests.cli import modules
 
-SHORT = ["--only", "overlap", "--set", "overlap.pairs=4", "--ball", "linf:0.1", "--set", "overlap.divergences=l2"]
+SHORT = ["--only", "overlap", "--set", "overlap.samples=4", "--ball", "linf:0.1", "--set", "overlap.divergences=l2"]
 
 
 class Runs:

@@ -21,7 +21,7 @@ from holdfast.execution.store import load
 from holdfast.execution.suites import SUITES
 from tests.cli.processes import listening
 
-PLAIN = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.pairs=8"]
+PLAIN = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.samples=8"]
 QUICK = [*PLAIN, "--set", "overlap.attacks=pgd:steps=2"]
 PROCESS = [sys.executable, "-m", "holdfast"]
 
@@ -41,7 +41,7 @@ def test_a_run_ends_by_naming_its_report(capsys):
     assert Path("run/report.html").stat().st_size > 1000
     (result,), failures = load(Path("run"))
     assert failures == []
-    assert result.settings["pairs"] == 8
+    assert result.settings["samples"] == 8
     assert json.loads(Path("run/run.json").read_text())["limit"] == 40
 
 
@@ -130,7 +130,7 @@ def test_a_black_box_takes_one_flag(capsys):
         "--images",
         "builtin:digits",
     ]
-    rest = ["--only", "overlap", "--limit", "20", "--eps", "0.1", "--set", "overlap.pairs=3"]
+    rest = ["--only", "overlap", "--limit", "20", "--eps", "0.1", "--set", "overlap.samples=3"]
     rest += ["--set", "overlap.divergences=l2", "--out", "run"]
     assert run([*given, *rest]) == 1
     assert "--black-box" in capsys.readouterr().err
@@ -186,8 +186,8 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
         (["evaluate", "--suite", "quik"], "unknown suite 'quik'; did you mean 'quick'"),
         (["evaluate", "--only", "breakway"], "unknown evaluation 'breakway'; did you mean 'breakaway'"),
         (["evaluate", "--set", "breakaway=3"], "--set takes evaluation.setting=value"),
-        (["evaluate", "--set", "breakaway.atacked=3"], "did you mean 'attacked'"),
-        (["evaluate", "--only", "overlap", "--set", "breakaway.attacked=3"], "--only leaves breakaway out"),
+        (["evaluate", "--set", "breakaway.sampels=3"], "did you mean 'samples'"),
+        (["evaluate", "--only", "overlap", "--set", "breakaway.samples=3"], "--only leaves breakaway out"),
         (["evaluate", "=builtin:digits-robust"], "a short name stands before ="),
         (["evaluate", "builtin:digits-robst"], "did you mean 'digits-robust'"),
         (["evaluate", "tim:resnet50", "--images", "."], "did you mean 'timm'"),

@@ -28,7 +28,7 @@ from tests.tiny import encoder, images
 FEW: dict[str, Any] = {
     "only": "overlap",
     "limit": 24,
-    "settings": {"overlap": {"attacks": [hf.GradientAttack(steps=3)], "pairs": 12, "divergences": "l2"}},
+    "settings": {"overlap": {"attacks": [hf.GradientAttack(steps=3)], "samples": 12, "divergences": "l2"}},
 }
 
 
@@ -120,7 +120,7 @@ def test_the_report_is_written_where_it_is_wanted(run: EvaluatedRun, tmp_path: P
 
 
 def test_a_run_without_a_folder_leaves_nothing_behind() -> None:
-    run = hf.evaluate(encoder(), images(), **{**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "pairs": 4}}})
+    run = hf.evaluate(encoder(), images(), **{**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}})
     folder = run.folder
     assert folder.is_dir()
     del run
@@ -129,7 +129,7 @@ def test_a_run_without_a_folder_leaves_nothing_behind() -> None:
 
 
 def test_a_run_with_a_folder_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "pairs": 4}}, "out": tmp_path / "run"}
+    asked: dict[str, Any] = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}, "out": tmp_path / "run"}
     first = hf.evaluate(encoder("mine"), images().pixels(range(20)), **asked)
     monkeypatch.setattr("holdfast.execution.table.compute", None)  # nothing is computed again
     again = hf.evaluate(encoder("mine"), images().pixels(range(20)), **asked)
@@ -140,7 +140,7 @@ def test_a_run_with_a_folder_continues(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_encoder_that_was_never_reached_is_unfinished(tmp_path: Path) -> None:
-    asked: dict[str, Any] = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "pairs": 4}}, "out": tmp_path}
+    asked: dict[str, Any] = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}, "out": tmp_path}
     hf.evaluate(encoder("mine"), images(), **asked)
     file = tmp_path / "run.json"
     file.write_text(file.read_text().replace('"python:mine"', '"python:mine", "python:other"'))
@@ -156,7 +156,7 @@ def test_limits_choose_the_same_images_at_hand_and_by_reference() -> None:
 
 def test_two_encoders_from_two_sources_keep_their_own_names() -> None:
     mine, theirs = raw_pixels(encoder().domain), encoder("pixels")
-    run = hf.evaluate([mine, theirs], images(), **{**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "pairs": 4}}})
+    run = hf.evaluate([mine, theirs], images(), **{**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}})
     assert [result.encoder.name for result in run] == [mine.source, "pixels"]
     assert mine.name == "pixels"
 
@@ -217,7 +217,7 @@ def test_what_is_no_encoder_and_no_images_is_named() -> None:
 
 
 def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
-    asked: dict[str, Any] = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "pairs": 4}}}
+    asked: dict[str, Any] = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}}
     hf.evaluate(encoder(), images(), **asked, progress=True)
     assert "tiny: codes" in capsys.readouterr().err
     hf.evaluate(encoder(), images(), **asked)

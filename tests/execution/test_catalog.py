@@ -105,11 +105,11 @@ def test_suites_name_only_what_exists(suite):
 def test_quick_asks_less_of_large_encoders():
     full, less = ({one.name: settings(one) for one in planned(Request(), n)} for n in (10**6, 60 * 10**6))
     assert full == {one.name: settings(one) for one in planned(Request())}
-    assert (less["overlap"]["pairs"], less["masking"]["attacked"], less["overlap"]["balls"]) == (30, 8, ["linf:0.05"])
-    assert less["certified-radius"]["anchors"] == 8
-    asked = Request(eps=("8/255",), settings={"overlap": {"pairs": 200}})
+    assert (less["overlap"]["samples"], less["masking"]["samples"], less["overlap"]["balls"]) == (30, 8, ["linf:0.05"])
+    assert less["certified-radius"]["samples"] == 8
+    asked = Request(eps=("8/255",), settings={"overlap": {"samples": 200}})
     given = {one.name: settings(one) for one in planned(asked, 10**12)}
-    assert (given["overlap"]["pairs"], given["overlap"]["balls"]) == (200, ["linf:8/255"])
+    assert (given["overlap"]["samples"], given["overlap"]["balls"]) == (200, ["linf:8/255"])
     assert planned(Request(suite="standard"), 10**12) == planned(Request(suite="standard"))
 
 
@@ -120,7 +120,7 @@ def test_the_largest_encoder_decides_for_all_and_it_is_said():
         HoldfastWarning, match=r"large takes 24 million operations an image, so quick looks at 75 images"
     ):
         (overlap,) = sized(Request(only=("overlap",)), [small, large])
-    assert settings(overlap)["pairs"] == 75
+    assert settings(overlap)["samples"] == 75
     assert sized(Request(only=("overlap",)), [small]) == []
     assert sized(Request(only=("overlap",), device="cuda"), [large]) == []
 
@@ -225,16 +225,16 @@ def test_a_broken_entry_point_is_named(monkeypatch, loaded, said):
 
 def test_later_settings_win(tmp_path: Path):
     file = tmp_path / "run.toml"
-    file.write_text('suite = "standard"\nseed = 7\neps = ["8/255"]\n[breakaway]\nattacked = 11\nrivals = 3\n')
-    asked = request({"suite": "quick", "settings": {"breakaway": {"attacked": "12"}}}, file)
+    file.write_text('suite = "standard"\nseed = 7\neps = ["8/255"]\n[breakaway]\nsamples = 11\nrivals = 3\n')
+    asked = request({"suite": "quick", "settings": {"breakaway": {"samples": "12"}}}, file)
     (breakaway, overlap) = planned(asked.model_copy(update={"only": ("breakaway", "overlap")}))
     assert (asked.suite, asked.seed) == ("quick", 7)
-    assert settings(breakaway).items() >= {"attacked": 12, "rivals": 3, "balls": ["linf:8/255"]}.items()
-    assert settings(overlap)["pairs"] == SUITES["quick"].settings["overlap"]["pairs"]
+    assert settings(breakaway).items() >= {"samples": 12, "rivals": 3, "balls": ["linf:8/255"]}.items()
+    assert settings(overlap)["samples"] == SUITES["quick"].settings["overlap"]["samples"]
 
 
 def test_balls_of_the_flags_replace_those_of_the_file(tmp_path):
-    (tmp_path / "run.toml").write_text('ball = ["l2:1.0"]\n[overlap]\npairs = 5')
+    (tmp_path / "run.toml").write_text('ball = ["l2:1.0"]\n[overlap]\nsamples = 5')
     (overlap,) = planned(request({"eps": ["0.5"], "only": ["overlap"]}, tmp_path / "run.toml"))
     assert settings(overlap)["balls"] == ["linf:0.5"]
 
@@ -244,9 +244,9 @@ def test_balls_of_the_flags_replace_those_of_the_file(tmp_path):
     [
         ("sed = 1", r"unknown key 'sed'; did you mean 'seed'"),
         ("[breakway]", r"unknown key 'breakway'; did you mean 'breakaway'"),
-        ("[breakaway]\natacked = 1", r"breakaway has no setting 'atacked'; did you mean 'attacked'"),
-        ('[breakaway]\nattacked = "many"', r"breakaway.attacked: expected int, got 'many'"),
-        ("[breakaway]\nattacked = [1, 2]", r"breakaway.attacked: expected one int, got \[1, 2\]"),
+        ("[breakaway]\nsampels = 1", r"breakaway has no setting 'sampels'; did you mean 'samples'"),
+        ('[breakaway]\nsamples = "many"', r"breakaway.samples: expected int, got 'many'"),
+        ("[breakaway]\nsamples = [1, 2]", r"breakaway.samples: expected one int, got \[1, 2\]"),
         ('[breakaway]\nballs = ["l3:1"]', r"unknown ball 'l3'"),
         ('seed = "x"', r"seed: input should be a valid integer.*got 'x'"),
         ("seed = ", r"is not valid TOML"),
@@ -277,6 +277,6 @@ def test_radii_belong_to_attacks(tmp_path):
 
 
 def test_settings_of_what_does_not_run_are_named(tmp_path):
-    (tmp_path / "run.toml").write_text("[overlap]\npairs = 5\n[breakaway]\nattacked = 3")
+    (tmp_path / "run.toml").write_text("[overlap]\nsamples = 5\n[breakaway]\nsamples = 3")
     with pytest.warns(HoldfastWarning, match=r"\[overlap\] changes nothing, because overlap is not run"):
         planned(request({"only": ["breakaway"]}, tmp_path / "run.toml"))

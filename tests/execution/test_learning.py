@@ -188,12 +188,12 @@ def test_the_linear_head_is_trained_once_however_many_shards(tmp_path: Path, mon
     plain = tiny.images()
     images = Images(plain.pixels(range(20)), plain.ids, torch.arange(20) % 2)
     attack = AdaptiveAttack(restarts=1, steps=2)
-    evaluation = LinearRadius(anchors=3, rivals=1, tolerance=0.2, attack=attack)
+    evaluation = LinearRadius(samples=3, rivals=1, tolerance=0.2, attack=attack)
     results, failures = evaluate([tiny.encoder()], lambda _: images, [evaluation], Run(batch_size=1), Store(tmp_path))
     assert (len(results), failures) == (1, [])
     assert trained == [17]
     assert len(list(tmp_path.rglob("shards/linear-*/*"))) == 3
-    assert learning(evaluation) == learning(MarginDistribution(anchors=3)), "one head serves both"
+    assert learning(evaluation) == learning(MarginDistribution(samples=3)), "one head serves both"
 
 
 def test_labels_are_in_the_key_of_what_is_learned_from_them(log: Path) -> None:

@@ -296,7 +296,7 @@ def test_labels_given_later_are_used(tmp_path):
         data.load("builtin:digits", load("builtin:digits-random").domain, limit=40),
     )
     odd = torch.arange(len(images)) % 2
-    evaluation = build(catalog.evaluations()["linear-radius"], {"anchors": 4, "attack": "adaptive:restarts=1,steps=3"})
+    evaluation = build(catalog.evaluations()["linear-radius"], {"samples": 4, "attack": "adaptive:restarts=1,steps=3"})
 
     def cell(labels: Tensor | None) -> Result:
         given = Images(images.source, images.ids, labels, images.name)
@@ -326,10 +326,8 @@ def numbers(result: Result) -> list[float]:
 
 
 CHEAP = {
-    "attacked": 6,
-    "pairs": 6,
+    "samples": 6,
     "balls": ["linf:0.1"],
-    "anchors": 6,
     "negatives": 2,
     "others": 8,
     "tail": 5,

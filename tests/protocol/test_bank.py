@@ -23,7 +23,7 @@ from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from tests import tiny
 
-FEW = {"attacked": 8, "divergences": "l2", "attacks": "pgd:steps=3", "pairwise": "adaptive:restarts=1,steps=3"}
+FEW = {"samples": 8, "divergences": "l2", "attacks": "pgd:steps=3", "pairwise": "adaptive:restarts=1,steps=3"}
 
 
 def pixels(count: int, seed: int) -> Tensor:
@@ -109,7 +109,7 @@ def test_runs_with_a_bank_keep_it_apart_and_resume(tmp_path: Path) -> None:
         "only": "breakaway",
         "limit": 20,
         "eps": "0.1",
-        "settings": {"breakaway": {**FEW, "attacked": 6}},
+        "settings": {"breakaway": {**FEW, "samples": 6}},
     }
     images, train, out = "builtin:digits", "builtin:digits-train", tmp_path / "run"
     without = hf.evaluate("builtin:digits-random", images, **asked, out=out)

@@ -19,7 +19,7 @@ from holdfast.protocol.fits import Whitening
 from holdfast.protocol.population import Population
 from tests.samples import builtin, digits
 
-WHITE = Displacement(balls=(Linf(0.05),), attacks=(GradientAttack(steps=2),), divergences=(Whitened(),), attacked=8)
+WHITE = Displacement(balls=(Linf(0.05),), attacks=(GradientAttack(steps=2),), divergences=(Whitened(),), samples=8)
 
 
 def labelled() -> Images:

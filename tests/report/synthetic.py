@@ -67,7 +67,7 @@ def result(evaluation: str, encoder: str, findings: Findings, headline: tuple[st
         "settings": {
             "balls": list(BALLS),
             "attacks": list(ATTACKS),
-            "attacked": 300,
+            "samples": 300,
             "seed": 0,
             "precision": "float32",
         },

@@ -165,7 +165,7 @@ def test_the_page_stays_small(whole):
 
 
 def test_other_protocols_get_their_own_table():
-    results = [breakaway("a"), breakaway("b"), breakaway("a", settings={"attacked": 50, "seed": 0})]
+    results = [breakaway("a"), breakaway("b"), breakaway("a", settings={"samples": 50, "seed": 0})]
     page = render(results, [], compare(results))
     words = " ".join(Page(page).words.split())
     assert "attacked 50 instead of 300" in words

@@ -48,7 +48,7 @@ def command(
         list[str] | None,
         typer.Option(
             "--set",
-            help="A setting, as in breakaway.attacked=500; repeat it to give a list.",
+            help="A setting, as in breakaway.samples=500; repeat it to give a list.",
             rich_help_panel=MEASURES,
         ),
     ] = None,
@@ -146,7 +146,7 @@ def _settings(texts: list[str]) -> dict[str, dict[str, Any]]:
         where, equals, value = text.partition("=")
         evaluation, dot, name = where.partition(".")
         if not (equals and dot and name):
-            raise HoldfastError(f"--set takes evaluation.setting=value, as in breakaway.attacked=500; got {text!r}")
+            raise HoldfastError(f"--set takes evaluation.setting=value, as in breakaway.samples=500; got {text!r}")
         values = given.setdefault(evaluation, {})
         before = values.get(name)
         values[name] = value if before is None else [*(before if isinstance(before, list) else [before]), value]

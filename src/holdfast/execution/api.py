@@ -131,7 +131,7 @@ def evaluate(
         suite: how much of each: quick, standard or full.
         eps: radius of a linf ball, or several, instead of the evaluations' own.
         ball: any ball, or several, as ``Linf(8 / 255)`` or ``"l2:0.5"``.
-        settings: of evaluations by name, as in ``{"breakaway": {"attacked": 500}}``.
+        settings: of evaluations by name, as in ``{"breakaway": {"samples": 500}}``.
         seed: decides which images are looked at, and what is random unless ``attack_seed`` does.
         attack_seed: decides what is random inside attacks and sampling.
         device: where torch computes.

@@ -100,7 +100,7 @@ class Certificates(Observation):
         """Return those of ``limit`` images against ``negatives`` others: the pairs are those of instance accuracy."""
         asked = InstanceAccuracy(
             balls=(ball,),
-            anchors=limit,
+            samples=limit,
             negatives=negatives,
             method=read_method(method) if isinstance(method, str) else method,
             attack=read_attack(attack) if isinstance(attack, str) else attack,

@@ -157,9 +157,9 @@ def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:
 
     Example:
         >>> from holdfast.evaluations.attacked.displacement import Displacement
-        >>> build(Displacement, {"atacked": 5})
+        >>> build(Displacement, {"sampels": 5})
         Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: displacement has no setting 'atacked'; did you mean 'attacked'? known: ...
+        holdfast.core.errors.HoldfastError: displacement has no setting 'sampels'; did you mean 'samples'? known: ...
     """
     known = fields_of(kind)
     for name in values:

@@ -46,7 +46,7 @@ def read_smoothing(method: str, ball: Ball, anchors: int, others: int) -> Smooth
         if name not in ("sigma", "selection", "copies", "alpha", "divergences"):
             raise HoldfastError(f"smoothing takes sigma, selection, copies, alpha and divergences, got {part!r}")
         given[name] = value
-    fixed = {"radii": ball.radius, "anchors": anchors, "others": others}
+    fixed = {"radii": ball.radius, "samples": anchors, "others": others}
     asked = build(SmoothedRetrieval, {"divergences": "l2", **given, **fixed})
     assert isinstance(asked, SmoothedRetrieval)
     return asked

@@ -17,16 +17,18 @@ class Suite:
     settings: Settings = field(default_factory=dict)
 
 
-_SMOOTHED = {"anchors": 50, "selection": 4000, "copies": 6000, "others": 300, "divergences": ["l2"]}
+_SMOOTHED = {"samples": 50, "selection": 4000, "copies": 6000, "others": 300, "divergences": ["l2"]}
 """The same for all evaluations of the smoothed encoder, which then share one pass."""
-_FEW_COPIES = {"anchors": 4, "selection": 200, "copies": 1000, "others": 300, "divergences": ["l2"]}
+_FEW_COPIES = {"samples": 4, "selection": 200, "copies": 1000, "others": 300, "divergences": ["l2"]}
 _FEW_CENTRES = {**_FEW_COPIES, "slack": 0.2, "attack": "adaptive:restarts=1,steps=5"}
 _ONCE = {"balls": ["linf:0.05"], "divergences": ["l2"], "attacks": ["u-pgd", "adaptive:restarts=1"]}
 LARGE = 1_000_000
 """From so many operations an image on, quick asks less of an encoder on a CPU: in full, it would take hours."""
 REACH = 6_000_000
 """An encoder of so many operations gets the counts of quick in full, one of twice as many half of them."""
-COUNTS = ("attacked", "pairs", "anchors", "random")
+COUNTS = ("samples", "random")
+CHEAP = ("spade", "clever", "geometry", "probe-accuracy")
+"""These encode each of their samples once, and keep all of them."""
 LEAST = 8
 _LARGE: Settings = {
     "displacement": _ONCE,
@@ -59,12 +61,12 @@ SUITES = {
     "quick": Suite(
         "published and adaptive attacks on few images: minutes, wide intervals",
         {
-            "displacement": {"attacked": 300},
-            "breakaway": {"attacked": 300},
-            "impersonation": {"pairs": 300},
-            "overlap": {"pairs": 300},
-            "robust-accuracy": {"attacked": 200, "attacks": ["adaptive:restarts=1"]},
-            "masking": {"attacked": 50},
+            "displacement": {"samples": 300},
+            "breakaway": {"samples": 300},
+            "impersonation": {"samples": 300},
+            "overlap": {"samples": 300},
+            "robust-accuracy": {"samples": 200, "attacks": ["adaptive:restarts=1"]},
+            "masking": {"samples": 50},
             "synbench": {"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
             "spade": {"samples": 2000},
             "clever": {"batches": 133, "draws": 3, "rivals": 1, "random": 50, "samples": 2000},
@@ -74,10 +76,10 @@ SUITES = {
             "geometry": {"samples": 2000},
             "alignment": {"samples": 300},
             "grad-cam": {"samples": 50},
-            "certified-radius": {"anchors": 50, "negatives": 3, "attack": "adaptive:restarts=1,steps=25"},
-            "instance-accuracy": {"anchors": 50, "negatives": 3},
+            "certified-radius": {"samples": 50, "negatives": 3, "attack": "adaptive:restarts=1,steps=25"},
+            "instance-accuracy": {"samples": 50, "negatives": 3},
             "certified-breakaway": {
-                "anchors": 50,
+                "samples": 50,
                 "others": 300,
                 "rivals": 3,
                 "attack": "adaptive:restarts=1,steps=25",
@@ -85,11 +87,11 @@ SUITES = {
             "center-smoothing": _SMOOTHED,
             "smoothed-retrieval": _SMOOTHED,
             "randomized-smoothing": _SMOOTHED,
-            "certified-overlap": {"anchors": 50, "attack": "adaptive:restarts=1,steps=25"},
-            "certified-displacement": {"anchors": 50, "attack": "adaptive:restarts=1,steps=25"},
-            "linear-radius": {"anchors": 50, "rivals": 1, "attack": "adaptive:restarts=1,steps=25"},
+            "certified-overlap": {"samples": 50, "attack": "adaptive:restarts=1,steps=25"},
+            "certified-displacement": {"samples": 50, "attack": "adaptive:restarts=1,steps=25"},
+            "linear-radius": {"samples": 50, "rivals": 1, "attack": "adaptive:restarts=1,steps=25"},
             "margin-distribution": {
-                "anchors": 50,
+                "samples": 50,
                 "negatives": 2,
                 "rivals": 1,
                 "attack": "adaptive:restarts=1,steps=25",
@@ -102,17 +104,17 @@ SUITES = {
     "full": Suite(
         "more images, restarts, a score-only attack and scale-free divergences: the numbers to publish",
         {
-            "displacement": {"attacked": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
-            "breakaway": {"attacked": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
-            "impersonation": {"pairs": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
-            "overlap": {"pairs": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
+            "displacement": {"samples": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
+            "breakaway": {"samples": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
+            "impersonation": {"samples": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
+            "overlap": {"samples": 10_000, "attacks": _STRONG, "divergences": _DIVERGENCES},
             "probe-accuracy": {"probes": ["knn", "knn:k=20", "linear", "noise", "fine-tune"]},
             "robust-accuracy": {
-                "attacked": 10_000,
+                "samples": 10_000,
                 "attacks": ["adaptive:steps=100,restarts=5", "square"],
                 "probes": ["knn", "linear", "noise"],
             },
-            "masking": {"attacked": 1000},
+            "masking": {"samples": 1000},
             "synbench": {"samples": "auto"},
             "spade": {"samples": 50_000, "subsets": 16},
             "clever": {"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
@@ -122,16 +124,16 @@ SUITES = {
             "geometry": {"samples": 100_000},
             "alignment": {"samples": 10_000},
             "grad-cam": {"samples": 1000},
-            "certified-radius": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
-            "instance-accuracy": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
-            "certified-breakaway": {"anchors": 500, "rivals": 30, "method": "alpha", "attack": "adaptive:restarts=10"},
-            "center-smoothing": {"anchors": 500},
-            "smoothed-retrieval": {"anchors": 500},
-            "randomized-smoothing": {"anchors": 500},
-            "certified-overlap": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
-            "certified-displacement": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
-            "linear-radius": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
-            "margin-distribution": {"anchors": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "certified-radius": {"samples": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "instance-accuracy": {"samples": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "certified-breakaway": {"samples": 500, "rivals": 30, "method": "alpha", "attack": "adaptive:restarts=10"},
+            "center-smoothing": {"samples": 500},
+            "smoothed-retrieval": {"samples": 500},
+            "randomized-smoothing": {"samples": 500},
+            "certified-overlap": {"samples": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "certified-displacement": {"samples": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "linear-radius": {"samples": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
+            "margin-distribution": {"samples": 500, "method": "alpha", "attack": "adaptive:steps=100,restarts=5"},
         },
     ),
 }
@@ -141,16 +143,16 @@ def suite_settings(suite: str, operations: int = 0) -> Settings:
     """Return the settings of ``suite``; those of quick have sizes for encoders of so many operations an image.
 
     Example:
-        >>> [suite_settings("quick", n)["overlap"]["pairs"] for n in (0, 12_000_000, 60_000_000, 10**10)]
+        >>> [suite_settings("quick", n)["overlap"]["samples"] for n in (0, 12_000_000, 60_000_000, 10**10)]
         [300, 150, 30, 8]
     """
     given = SUITES[suite].settings
     if suite != "quick" or operations <= LARGE:
         return given
-    return {name: {**_counted(fields, operations), **_LARGE.get(name, {})} for name, fields in given.items()}
+    return {name: {**_counted(name, fields, operations), **_LARGE.get(name, {})} for name, fields in given.items()}
 
 
-def _counted(fields: Mapping[str, Any], operations: int) -> dict[str, Any]:
+def _counted(evaluation: str, fields: Mapping[str, Any], operations: int) -> dict[str, Any]:
     """Return ``fields`` with counts in proportion to what the encoder allows."""
-    share = min(1.0, REACH / operations)
-    return {name: max(LEAST, round(value * share)) if name in COUNTS else value for name, value in fields.items()}
+    share, counts = min(1.0, REACH / operations), COUNTS[1:] if evaluation in CHEAP else COUNTS
+    return {name: max(LEAST, round(value * share)) if name in counts else value for name, value in fields.items()}

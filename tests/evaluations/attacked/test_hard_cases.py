@@ -128,7 +128,7 @@ def test_bytes_are_not_taken_for_another_range() -> None:
         Displacement()(encoder, Images(torch.randint(0, 255, (6, 1, 4, 4), dtype=torch.uint8)))
 
 
-@pytest.mark.parametrize("settings", [{"attacked": 0}, {"attacked": -1}, {"rivals": 0}])
+@pytest.mark.parametrize("settings", [{"samples": 0}, {"samples": -1}, {"rivals": 0}])
 def test_counts_below_one_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(HoldfastError, match="at least 1"):
         Breakaway(**ONE, **settings)(random_encoder(), Images(torch.rand(5, 1, 4, 4)))

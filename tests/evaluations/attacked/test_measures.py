@@ -179,7 +179,7 @@ def test_effective_rank_of_known_spectra() -> None:
 
 
 def test_stronger_attacks_find_more_than_the_published_one() -> None:
-    result = Displacement(balls=(Linf(0.1),), attacked=60)(builtin(), digits(60))
+    result = Displacement(balls=(Linf(0.1),), samples=60)(builtin(), digits(60))
     published = result.estimate("universal_quantile", attack="u-pgd", divergence="l2")
     adaptive = result.estimate("universal_quantile", attack="adaptive", divergence="l2")
     assert adaptive.value > published.value
@@ -201,7 +201,7 @@ def masked(strength: float) -> Encoder:
 
 
 def test_masked_gradients_are_caught() -> None:
-    evaluation = Masking(attack=AdaptiveAttack(steps=15, restarts=2), blind=SquareAttack(queries=150), attacked=20)
+    evaluation = Masking(attack=AdaptiveAttack(steps=15, restarts=2), blind=SquareAttack(queries=150), samples=20)
     hidden = evaluation(masked(1e-9), digits(20))
     assert any("GRADIENT MASKING" in warning for warning in hidden.findings.warnings)
     assert any(verdict.status == "refuted" for verdict in hidden.findings.verdicts)
@@ -226,7 +226,7 @@ def test_vanished_gradients_are_counted() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return torch.cat([x.flatten(1).round(), 0 * x.flatten(1)[:, :1]], dim=1)
 
-    result = Masking(attacked=10, blind=SquareAttack(queries=20))(
+    result = Masking(samples=10, blind=SquareAttack(queries=20))(
         Encoder(Dead().eval(), "dead", Domain((1, 8, 8))), digits(10)
     )
     assert result.estimate("zero_gradient_share", ball="linf:0.1").value == 1

@@ -23,7 +23,7 @@ from tests.evaluations.certified.known import Boast, linear_case
 from tests.samples import builtin, digits
 
 SMALL = InstanceAccuracy(
-    balls=(Linf(0.05), Linf(0.12)), anchors=8, negatives=3, attack=AdaptiveAttack(restarts=1, steps=10)
+    balls=(Linf(0.05), Linf(0.12)), samples=8, negatives=3, attack=AdaptiveAttack(restarts=1, steps=10)
 )
 
 
@@ -34,7 +34,7 @@ def test_the_accuracy_of_a_linear_encoder_is_known() -> None:
     slope = unit_ball("linf").dual_norm((pairs.specifications @ weight.double()).flatten(0, 1))
     radii = (pairs.values(pairs.images) / slope).reshape(pairs.shape)
     eps = float(radii.median()) * 1.0001
-    measured = replace(SMALL, balls=(Linf(eps),), anchors=12, negatives=4)(encoder, images)
+    measured = replace(SMALL, balls=(Linf(eps),), samples=12, negatives=4)(encoder, images)
     certified, _, direct = measured.series
     expected = (radii > eps).double().mean(1).tolist()
     assert 0 < sum(expected) < 12, "vacuous"
@@ -120,6 +120,6 @@ def test_undefined_pairs_are_left_out_of_an_images_mean() -> None:
 
 def test_keys_list_shared_settings_like_an_observations_own() -> None:
     listed = settings(SMALL.pair_bounds(Linf(0.1)))
-    assert set(listed) == {"ball", "anchors", "negatives", "generate", "method", "published", "attack", "neurons"}
-    assert listed["anchors"] == SMALL.anchors
+    assert set(listed) == {"ball", "samples", "negatives", "generate", "method", "published", "attack", "neurons"}
+    assert listed["samples"] == SMALL.samples
     assert listed["attack"] == str(SMALL.attack)

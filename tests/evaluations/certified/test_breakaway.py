@@ -30,7 +30,7 @@ from tests.evaluations.certified.known import Boast, linear_case
 from tests.samples import builtin, digits, published
 
 SMALL = CertifiedBreakaway(
-    balls=(Linf(0.05), Linf(0.1)), anchors=6, rivals=5, attack=AdaptiveAttack(restarts=1, steps=10)
+    balls=(Linf(0.05), Linf(0.1)), samples=6, rivals=5, attack=AdaptiveAttack(restarts=1, steps=10)
 )
 both = pytest.mark.parametrize("divergence", [L2Distance(), Cosine()])
 

@@ -34,7 +34,7 @@ from tests.evaluations.certified.known import Boast, linear_case, sorting
 from tests.samples import builtin, digits, published
 
 QUICK = AdaptiveAttack(restarts=1, steps=20)
-SMALL = LinearRadius(anchors=8, rivals=2, tolerance=1e-3, attack=QUICK)
+SMALL = LinearRadius(samples=8, rivals=2, tolerance=1e-3, attack=QUICK)
 
 
 def labelled(count: int = 60, classes: int = 3) -> Images:

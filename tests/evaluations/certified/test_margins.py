@@ -22,7 +22,7 @@ from tests.evaluations.certified.test_linear import labelled
 from tests.samples import builtin, digits
 
 SMALL = MarginDistribution(
-    tail=8, anchors=6, negatives=3, rivals=1, tolerance=1e-2, attack=AdaptiveAttack(restarts=1, steps=10)
+    tail=8, samples=6, negatives=3, rivals=1, tolerance=1e-2, attack=AdaptiveAttack(restarts=1, steps=10)
 )
 
 

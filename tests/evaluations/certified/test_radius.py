@@ -34,7 +34,7 @@ from tests.evaluations.certified.known import Boast, linear_case, reference_pair
 from tests.samples import builtin, digits
 
 QUICK = AdaptiveAttack(restarts=1, steps=20)
-SMALL = CertifiedRadius(anchors=6, negatives=3, tolerance=1e-3, attack=QUICK)
+SMALL = CertifiedRadius(samples=6, negatives=3, tolerance=1e-3, attack=QUICK)
 
 
 @pytest.mark.parametrize("name", BALLS)
@@ -197,7 +197,7 @@ def test_labels_tell_how_many_negatives_are_none() -> None:
     (found,) = label_share(Population(builtin(), labelled, Run()), [0, 7], 19)
     assert found.value == pytest.approx(9 / 19)
     assert label_share(Population(builtin(), images, Run()), [0, 7], 19) == ()
-    measured = replace(SMALL, anchors=2, attack=GradientAttack(steps=1))(builtin(), labelled)
+    measured = replace(SMALL, samples=2, attack=GradientAttack(steps=1))(builtin(), labelled)
     assert 0 <= measured.estimate("same_label_negatives").value <= 1
 
 
@@ -254,5 +254,5 @@ def test_what_overflows_proves_nothing(claim: float) -> None:
     result = replace(SMALL, method=Boast(claim))(builtin(), digits())
     assert set(result.series[0].values) == {0.0}
     assert result.estimate("contradictions").n == 0
-    accuracy = InstanceAccuracy(anchors=3, negatives=2, method=Boast(claim), attack=QUICK)(builtin(), digits())
+    accuracy = InstanceAccuracy(samples=3, negatives=2, method=Boast(claim), attack=QUICK)(builtin(), digits())
     assert accuracy.estimate("certified_instance_accuracy", ball="linf:0.05").value == 0

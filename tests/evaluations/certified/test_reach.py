@@ -31,8 +31,8 @@ from tests.evaluations.certified.known import Boast, linear_case, sorting
 from tests.samples import builtin, digits, linear
 
 QUICK = AdaptiveAttack(restarts=1, steps=20)
-DISPLACEMENT = CertifiedDisplacement(balls=(Linf(0.03), Linf(0.1)), anchors=8, attack=QUICK)
-OVERLAP = CertifiedOverlap(balls=(Linf(0.02), Linf(0.15)), anchors=8, attack=QUICK)
+DISPLACEMENT = CertifiedDisplacement(balls=(Linf(0.03), Linf(0.1)), samples=8, attack=QUICK)
+OVERLAP = CertifiedOverlap(balls=(Linf(0.02), Linf(0.15)), samples=8, attack=QUICK)
 DIVERGENCES = (L2Distance(), LinfDistance(), Cosine())
 each = pytest.mark.parametrize("divergence", DIVERGENCES, ids=str)
 

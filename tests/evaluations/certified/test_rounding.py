@@ -33,8 +33,8 @@ def test_an_encoder_that_has_all_but_collapsed_is_certified_nothing() -> None:
     with torch.no_grad():
         next(iter(module[1].parameters())).mul_(1e-9)
     encoder = Encoder(module, "collapsed", Domain(SHAPE))
-    radius = CertifiedRadius(anchors=6, negatives=3, attack=WEAK)(encoder, images(6))
-    accuracy = InstanceAccuracy(balls=(Linf(0.05),), anchors=6, negatives=3, attack=WEAK)(encoder, images(6))
+    radius = CertifiedRadius(samples=6, negatives=3, attack=WEAK)(encoder, images(6))
+    accuracy = InstanceAccuracy(balls=(Linf(0.05),), samples=6, negatives=3, attack=WEAK)(encoder, images(6))
     for result in (radius, accuracy):
         for series in result.series:
             assert all(value != value for value in series.values), series
@@ -61,7 +61,7 @@ def brightness(levels: list[float]) -> Tensor:
 def test_copies_of_other_brightness_have_no_margin_under_cosine(seed: int) -> None:
     torch.manual_seed(seed)
     module = nn.Sequential(nn.Flatten(), nn.Linear(16, 8, bias=False), nn.ReLU(), nn.Linear(8, 4, bias=False))
-    overlap = CertifiedOverlap(balls=(Linf(0.0005),), divergences=(Cosine(),), attack=WEAK, anchors=6)
+    overlap = CertifiedOverlap(balls=(Linf(0.0005),), divergences=(Cosine(),), attack=WEAK, samples=6)
     result = overlap(Encoder(module, "homogeneous", Domain(SHAPE)), Images(brightness([1, 1.5, 0.5, 0.75, 1.25, 1.75])))
     assert result.estimate("contradictions").value == 0
     for series in result.series:

@@ -168,7 +168,7 @@ def test_a_run_learns_each_probe_once_and_resumes(tmp_path: Path) -> None:
         "only": ["probe-accuracy", "robust-accuracy"],
         "bank": "builtin:digits-train",
         "limit": 30,
-        "settings": {"robust-accuracy": {"attacked": 10, "attacks": "pgd:steps=3", "balls": "linf:0.1"}},
+        "settings": {"robust-accuracy": {"samples": 10, "attacks": "pgd:steps=3", "balls": "linf:0.1"}},
     }
     first = hf.evaluate("builtin:digits-random", "builtin:digits", out=tmp_path / "run", **asked)
     assert len([*(tmp_path / "run" / "fits").iterdir()]) == 2, "two evaluations share two probes"

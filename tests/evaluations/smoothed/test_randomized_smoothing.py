@@ -30,7 +30,7 @@ from tests.samples import linear, published
 FEW: dict[str, Any] = {
     "selection": 300,
     "copies": 2000,
-    "anchors": 12,
+    "samples": 12,
     "others": 5,
     "radii": (0.1,),
     "probes": (Linear(), Knn(k=5)),
@@ -99,7 +99,7 @@ def test_one_pass_serves_center_smoothing_and_every_probe():
 
 
 def test_center_smoothing_needs_neither_labels_nor_bank_nor_a_probe_that_learned():
-    asked = CenterSmoothing(**{**FEW, "anchors": 3}, slack=0.25)
+    asked = CenterSmoothing(**{**FEW, "samples": 3}, slack=0.25)
     images = halves(20, 1)
     plain = Images(images.pixels(range(20)), images.ids)
     one_class = Images(halves(20, 2).pixels(range(20)), labels=torch.zeros(20, dtype=torch.int64))
@@ -115,7 +115,7 @@ def test_center_smoothing_needs_neither_labels_nor_bank_nor_a_probe_that_learned
 
 
 def test_probes_that_cannot_be_asked_say_why():
-    asked = RandomizedSmoothing(**{**FEW, "anchors": 2})
+    asked = RandomizedSmoothing(**{**FEW, "samples": 2})
     images = halves(20, 1)
     one_class = Images(halves(20, 2).pixels(range(20)), labels=torch.zeros(20, dtype=torch.int64))
     unlabelled = Images(halves(20, 2).pixels(range(20)))

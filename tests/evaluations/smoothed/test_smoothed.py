@@ -23,7 +23,7 @@ from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from tests.samples import builtin, digits, linear
 
-FEW: dict[str, Any] = {"selection": 800, "copies": 1500, "anchors": 5, "others": 20, "slack": 0.1}
+FEW: dict[str, Any] = {"selection": 800, "copies": 1500, "samples": 5, "others": 20, "slack": 0.1}
 FAST = Run(batch_size=2048)
 SIGMA = 0.25
 
@@ -63,7 +63,7 @@ def test_no_attack_moves_the_smoothed_code_farther_than_certified(centred: Resul
 
 
 def test_abstentions_are_apart_and_never_a_radius():
-    asked = CenterSmoothing(**{**FEW, "selection": 1300, "anchors": 12, "slack": 0.063}, divergences=(L2Distance(),))
+    asked = CenterSmoothing(**{**FEW, "selection": 1300, "samples": 12, "slack": 0.063}, divergences=(L2Distance(),))
     centred = asked(builtin("digits-robust"), digits(40), FAST)
     case = {"divergence": "l2", "ball": "l2:0.25", "method": "center smoothing"}
     abstained = numbers(centred, "abstentions", **case)
@@ -120,7 +120,7 @@ def test_votes_certify_no_more_than_the_distance_to_the_bisector_and_nearly_that
     encoder, asked = (
         linear(torch.eye(2), (1, 1, 2)),
         SmoothedRetrieval(
-            divergences=(L2Distance(),), selection=800, copies=20_000, anchors=3, others=2, radii=(0.02,)
+            divergences=(L2Distance(),), selection=800, copies=20_000, samples=3, others=2, radii=(0.02,)
         ),
     )
     result = asked(encoder, images, Run(batch_size=4096))

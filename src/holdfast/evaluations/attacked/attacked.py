@@ -73,12 +73,12 @@ class Untargeted(Observation):
     ball: Ball
     attack: Attack
     divergence: Divergence
-    attacked: int
+    samples: int
     name = "untargeted"
     version = 3
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.attacked)
+        return population.choose(self.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return {"codes": population.encode(self.pixels(population, rows))}
@@ -101,12 +101,12 @@ class Targeted(Observation):
     ball: Ball
     attack: Attack
     divergence: Divergence
-    pairs: int
+    samples: int
     name = "targeted"
     version = 3
 
     def rows(self, population: Population) -> list[int]:
-        return population.couples(self.pairs)
+        return population.couples(self.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         partners = population.partners[list(rows)].tolist()
@@ -134,17 +134,17 @@ class Pairwise(Observation):
     attack: Attack
     divergence: Divergence
     rivals: int
-    attacked: int
+    samples: int
     name = "pairwise"
     version = 3
     uses_bank = True
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.attacked)
+        return population.choose(self.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(climbable(self.divergence))
-        partners, couples = population.partners, set(population.couples(self.attacked))
+        partners, couples = population.partners, set(population.couples(self.samples))
         here = [place for place, row in enumerate(rows) if row in couples]
         own = [rows[place] for place in here]
         searched, own_rows = (population.bank, ()) if population.bank_images else (population, rows)

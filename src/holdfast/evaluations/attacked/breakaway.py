@@ -64,7 +64,7 @@ class Breakaway(Evaluation):
     balls: tuple[Ball, ...] = BALLS
     attacks: tuple[Attack, ...] = ATTACKS
     divergences: tuple[Divergence, ...] = DIVERGENCES
-    attacked: int = 1000
+    samples: int = 1000
     pairwise: Attack = NAMED["adaptive"]
     rivals: int = 10
     name = "breakaway"
@@ -79,9 +79,9 @@ class Breakaway(Evaluation):
     headline = ("breakaway_risk", "nearest_neighbour_accuracy")
 
     def observation(self) -> Joint:
-        away = [Untargeted(case.ball, case.attack, case.divergence, self.attacked) for case in self._cases()]
+        away = [Untargeted(case.ball, case.attack, case.divergence, self.samples) for case in self._cases()]
         pairwise = [
-            Pairwise(case.ball, case.attack, case.divergence, self.rivals, self.attacked) for case in self._strongest()
+            Pairwise(case.ball, case.attack, case.divergence, self.rivals, self.samples) for case in self._strongest()
         ]
         return Joint((*away, *pairwise))
 
@@ -129,7 +129,7 @@ class Breakaway(Evaluation):
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         case = shown_case(self._cases())
-        observation = Untargeted(case.ball, case.attack, case.divergence, self.attacked)
+        observation = Untargeted(case.ball, case.attack, case.divergence, self.samples)
 
         def attack(shown: list[int]) -> dict[str, Tensor]:
             pixels = observation.pixels(population, shown)

@@ -38,7 +38,7 @@ class Displacement(Evaluation):
     balls: tuple[Ball, ...] = BALLS
     attacks: tuple[Attack, ...] = ATTACKS
     divergences: tuple[Divergence, ...] = DIVERGENCES
-    attacked: int = 1000
+    samples: int = 1000
     reference: int = 10_000
     name = "displacement"
     version = 3
@@ -103,7 +103,7 @@ class Displacement(Evaluation):
         )
 
     def _attack(self, case: Case) -> Untargeted:
-        return Untargeted(case.ball, case.attack, case.divergence, self.attacked)
+        return Untargeted(case.ball, case.attack, case.divergence, self.samples)
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)

@@ -49,7 +49,7 @@ class Impersonation(Evaluation):
     balls: tuple[Ball, ...] = BALLS
     attacks: tuple[Attack, ...] = ATTACKS
     divergences: tuple[Divergence, ...] = DIVERGENCES
-    pairs: int = 1024
+    samples: int = 1024
     probe: Probe = Linear()
     name = "impersonation"
     version = 3
@@ -178,7 +178,7 @@ class Impersonation(Evaluation):
         return tuple(picture for picture in found if picture is not None)
 
     def _attack(self, case: Case) -> Targeted:
-        return Targeted(case.ball, case.attack, case.divergence, self.pairs)
+        return Targeted(case.ball, case.attack, case.divergence, self.samples)
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)

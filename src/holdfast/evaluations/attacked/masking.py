@@ -44,12 +44,12 @@ class Probes(Observation):
     attack: Attack
     blind: Attack
     divergence: Divergence
-    attacked: int
+    samples: int
     name = "probes"
     version = 3
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.attacked)
+        return population.choose(self.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(self.divergence)
@@ -74,7 +74,7 @@ class Masking(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=10, steps=25)
     blind: Attack = SquareAttack(queries=500)
     divergence: Divergence = L2Distance()
-    attacked: int = 100
+    samples: int = 100
     name = "masking"
     version = 3
     needs_gradients = True
@@ -88,7 +88,7 @@ class Masking(Evaluation):
 
     def observation(self) -> Joint:
         return Joint(
-            tuple(Probes(ball, self.attack, self.blind, self.divergence, self.attacked) for ball in self.balls)
+            tuple(Probes(ball, self.attack, self.blind, self.divergence, self.samples) for ball in self.balls)
         )
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:

@@ -37,7 +37,7 @@ class Overlap(Evaluation):
     balls: tuple[Ball, ...] = BALLS
     attacks: tuple[Attack, ...] = ATTACKS
     divergences: tuple[Divergence, ...] = DIVERGENCES
-    pairs: int = 1024
+    samples: int = 1024
     name = "overlap"
     version = 3
     title = "Overlap risk"
@@ -98,7 +98,7 @@ class Overlap(Evaluation):
         return extremes(population, rows, findings, "adversarial_margin", case, attack)
 
     def _attack(self, case: Case) -> Targeted:
-        return Targeted(case.ball, case.attack, case.divergence, self.pairs)
+        return Targeted(case.ball, case.attack, case.divergence, self.samples)
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)

@@ -49,7 +49,7 @@ class InstanceAccuracy(Evaluation):
     """How many pairs of images stay told apart at a given radius: proved, and attacked."""
 
     balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
-    anchors: int = 100
+    samples: int = 100
     negatives: int = 9
     generate: Ball | None = None
     method: Method = Crown()
@@ -88,7 +88,7 @@ class InstanceAccuracy(Evaluation):
 
     def pair_bounds(self, ball: Ball) -> PairBounds:
         """Return the observation of pairs in ``ball``."""
-        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
+        certification = Certification(self.samples, self.method, self.attack, self.neurons)
         return PairBounds(certification, ball, self.negatives, self.generate, self.published)
 
     def _series(self, ball: Ball, values: Observed) -> list[Series]:

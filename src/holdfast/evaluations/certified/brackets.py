@@ -65,7 +65,7 @@ class BracketEvaluation(Evaluation):
 
     balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
     divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
-    anchors: int = 100
+    samples: int = 100
     method: Method = Crown()
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
@@ -73,7 +73,7 @@ class BracketEvaluation(Evaluation):
     @property
     def certification(self) -> Certification:
         """The settings that its observations share."""
-        return Certification(self.anchors, self.method, self.attack, self.neurons)
+        return Certification(self.samples, self.method, self.attack, self.neurons)
 
     @abstractmethod
     def bounds(self, ball: Ball, divergence: Divergence) -> Observation:

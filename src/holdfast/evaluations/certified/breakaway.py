@@ -81,7 +81,7 @@ class BreakawayBounds(Observation):
     version = 3
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.anchors)
+        return population.choose(self.certification.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pairs = self.breakaway_pairs(population, rows)

@@ -15,7 +15,7 @@ from holdfast.protocol.observation import SharedSettings
 class Certification(SharedSettings):
     """How many images are certified, by which bounds, and which attack is set against the certificates."""
 
-    anchors: int
+    samples: int
     method: Method
     attack: Attack
     neurons: int

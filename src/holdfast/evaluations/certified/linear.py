@@ -67,10 +67,10 @@ class Linear(Observation):
     uses_bank = True
 
     def fits(self) -> tuple[LinearHead]:
-        return (LinearHead(self.certification.anchors),)
+        return (LinearHead(self.certification.samples),)
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.anchors)
+        return population.choose(self.certification.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         bounded(population, self.certification.neurons)  # says why not, labels or none
@@ -161,7 +161,7 @@ class LinearRadius(Evaluation):
     """How far images may change before a linear head takes them for another class: proved, and attacked."""
 
     norm: str = "linf"
-    anchors: int = 100
+    samples: int = 100
     rivals: int = 3
     method: Method = Crown()
     tolerance: float = 1e-4
@@ -181,7 +181,7 @@ class LinearRadius(Evaluation):
     headline = ("average_linear_radius", "average_attacked_linear_radius")
 
     def observation(self) -> Linear:
-        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
+        certification = Certification(self.samples, self.method, self.attack, self.neurons)
         return Linear(certification, self.norm, self.rivals, self.tolerance)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
@@ -222,7 +222,7 @@ class LinearRadius(Evaluation):
 
     def _witness(self, population: Population, rows: Sequence[int], image: int) -> dict[str, str]:
         row, labels = rows[image], torch.as_tensor(population.images.labels)
-        head = population.learned(LinearHead(self.anchors))
+        head = population.learned(LinearHead(self.samples))
         assert head is not None, "nothing is certified without labels"
         places = head.places(labels.to(head.classes.device)[[row]])
         name, pool = population.images.ids[row], population.pixels(population.shuffled[:POOL].tolist()).double()

@@ -64,7 +64,7 @@ class SharedNegatives(Observation):
     version = 5
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.anchors)
+        return population.choose(self.certification.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         radii = radius_bounds(self.pair_attack(population, rows), self.certification.method, self.tolerance)
@@ -95,7 +95,7 @@ class MarginDistribution(Evaluation):
 
     tail: int = 20
     norm: str = "linf"
-    anchors: int = 100
+    samples: int = 100
     negatives: int = 5
     rivals: int = 3
     method: Method = Crown()
@@ -115,7 +115,7 @@ class MarginDistribution(Evaluation):
     headline = ("margin_scale", "order_obeyed")
 
     def observation(self) -> Joint:
-        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
+        certification = Certification(self.samples, self.method, self.attack, self.neurons)
         return Joint((self._shared(), Linear(certification, self.norm, self.rivals, self.tolerance)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
@@ -146,7 +146,7 @@ class MarginDistribution(Evaluation):
         return findings(population, rows, [*laws, *shares], estimates, checks, verdicts=verdicts)
 
     def _shared(self) -> SharedNegatives:
-        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
+        certification = Certification(self.samples, self.method, self.attack, self.neurons)
         return SharedNegatives(certification, self.norm, self.negatives, self.tolerance)
 
     def _witness(self, population: Population, rows: Sequence[int], shared: Observed, image: int) -> dict[str, str]:

@@ -57,7 +57,7 @@ class OverlapBounds(Observation):
     version = 3
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.anchors)
+        return population.choose(self.certification.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         encoder, pixels = in_float64(population, rows)

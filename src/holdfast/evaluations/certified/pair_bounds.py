@@ -41,7 +41,7 @@ class PairBounds(Observation):
     version = 3
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.anchors)
+        return population.choose(self.certification.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pair_attack = self.pair_attack(population, rows)

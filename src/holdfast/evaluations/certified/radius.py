@@ -49,7 +49,7 @@ class CertifiedRadius(Evaluation):
     """How far images may change before they can be taken for others: proved, and attacked."""
 
     norm: str = "linf"
-    anchors: int = 100
+    samples: int = 100
     negatives: int = 9
     method: Method = Crown()
     tolerance: float = 1e-4
@@ -68,7 +68,7 @@ class CertifiedRadius(Evaluation):
     headline = ("average_certified_radius", "average_attacked_radius")
 
     def observation(self) -> RadiusBounds:
-        certification = Certification(self.anchors, self.method, self.attack, self.neurons)
+        certification = Certification(self.samples, self.method, self.attack, self.neurons)
         return RadiusBounds(certification, self.norm, self.negatives, self.tolerance)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:

@@ -48,7 +48,7 @@ class RadiusBounds(Observation):
     version = 5
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.anchors)
+        return population.choose(self.certification.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return radius_bounds(self.pair_attack(population, rows), self.certification.method, self.tolerance)

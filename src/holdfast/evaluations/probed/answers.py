@@ -56,7 +56,7 @@ class AttackedAnswers(Observation):
     probe: Probe
     ball: Ball
     attack: Attack
-    attacked: int
+    samples: int
     name = "attacked-answers"
     version = 1
     uses_labels = True
@@ -66,7 +66,7 @@ class AttackedAnswers(Observation):
         return (self.probe,)
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.attacked)
+        return population.choose(self.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         probe = population.learned(self.probe)
@@ -91,7 +91,7 @@ class TransferredAnswers(Observation):
     ball: Ball
     attack: Attack
     divergence: Divergence
-    attacked: int
+    samples: int
     name = "transferred-answers"
     version = 1
     uses_labels = True
@@ -101,7 +101,7 @@ class TransferredAnswers(Observation):
         return (*whitenings(self), *self.probes)
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.attacked)
+        return population.choose(self.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pixels, found = self.pixels(population, rows), dict[str, Tensor]()

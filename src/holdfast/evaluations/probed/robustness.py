@@ -65,7 +65,7 @@ class RobustAccuracy(Evaluation):
     attacks: tuple[Attack, ...] = (NAMED["adaptive"],)
     probes: tuple[Probe, ...] = (Knn(), Linear())
     divergence: Divergence = L2Distance()
-    attacked: int = 1000
+    samples: int = 1000
     name = "robust-accuracy"
     version = 1
     uses_labels = True
@@ -81,11 +81,11 @@ class RobustAccuracy(Evaluation):
     headline = ("robust_accuracy", "attack_success_rate")
 
     def observation(self) -> Joint:
-        parts: list[Observation] = [Answers(probe, self.attacked) for probe in self.probes]
+        parts: list[Observation] = [Answers(probe, self.samples) for probe in self.probes]
         for ball in self.balls:
             for attack in self.attacks:
-                parts += [AttackedAnswers(probe, ball, attack, self.attacked) for probe in self.probes]
-                parts.append(TransferredAnswers(self.probes, ball, attack, self.divergence, self.attacked))
+                parts += [AttackedAnswers(probe, ball, attack, self.samples) for probe in self.probes]
+                parts.append(TransferredAnswers(self.probes, ball, attack, self.divergence, self.samples))
         return Joint(tuple(parts))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
@@ -115,7 +115,7 @@ class RobustAccuracy(Evaluation):
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         """Return images that the attack on the last probe, in the widest ball, made it take for another class."""
         ball, probe = max(self.balls, key=lambda ball: ball.radius), self.probes[-1]
-        shown = AttackedAnswers(probe, ball, self.attacks[-1], self.attacked)
+        shown = AttackedAnswers(probe, ball, self.attacks[-1], self.samples)
         where = Threat(probe, ball, self.attacks[-1], "the probe", "").conditions
         fell = next(s.values for s in findings.series if (s.quantity, s.conditions) == ("attack_succeeds", where))
         chosen = [rows[place] for place, value in enumerate(fell) if value == 1][:SHOWN]

@@ -64,7 +64,7 @@ class AttackedCentres(Observation):
         return (*whitenings(self), self.smoothing.index)
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.smoothing.anchors)
+        return population.choose(self.smoothing.samples)
 
     def inputs(self, population: Population) -> int:
         return 2 * self.smoothing.selection

@@ -44,7 +44,7 @@ class Smoothing(SharedSettings):
     sigma: float
     selection: int
     copies: int
-    anchors: int
+    samples: int
     others: int
 
     @property
@@ -162,7 +162,7 @@ class NoisyCodes(Observation):
         return (*whitenings(self), self.smoothing.index, *self.probes)
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.smoothing.anchors)
+        return population.choose(self.smoothing.samples)
 
     def inputs(self, population: Population) -> int:
         return self.smoothing.forwards

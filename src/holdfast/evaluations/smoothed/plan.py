@@ -43,7 +43,7 @@ class Plan:
     def __str__(self) -> str:
         forwards = self.smoothing.forwards
         return (
-            f"{forwards:,} noisy copies of each image, {forwards * self.smoothing.anchors:,} in all; center smoothing "
+            f"{forwards:,} noisy copies of each image, {forwards * self.smoothing.samples:,} in all; center smoothing "
             f"can certify l2 radii up to {self.widest:.3g} and will abstain on about {self.abstaining:.1%} of the images; "
             f"votes can certify radii up to {self.farthest:.3g}"
         )

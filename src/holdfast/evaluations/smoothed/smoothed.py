@@ -30,7 +30,7 @@ class SmoothedEvaluation(Evaluation):
     sigma: float = 0.25
     selection: int = 10_000
     copies: int = 100_000
-    anchors: int = 50
+    samples: int = 50
     others: int = 1000
     divergences: tuple[Divergence, ...] = (L2Distance(), Cosine())
     probes: tuple[Probe, ...] = (NoiseProbe(), Knn())
@@ -46,7 +46,7 @@ class SmoothedEvaluation(Evaluation):
     @property
     def smoothing(self) -> Smoothing:
         """The settings that decide what the noisy copies are and what is seen of them."""
-        return Smoothing(self.sigma, self.selection, self.copies, self.anchors, self.others)
+        return Smoothing(self.sigma, self.selection, self.copies, self.samples, self.others)
 
     @property
     def noisy_codes(self) -> NoisyCodes:
