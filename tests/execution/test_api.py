@@ -129,7 +129,11 @@ def test_a_run_without_a_folder_leaves_nothing_behind() -> None:
 
 
 def test_a_run_with_a_folder_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: dict[str, Any] = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}, "out": tmp_path / "run"}
+    asked: dict[str, Any] = {
+        **FEW,
+        "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}},
+        "out": tmp_path / "run",
+    }
     first = hf.evaluate(encoder("mine"), images().pixels(range(20)), **asked)
     monkeypatch.setattr("holdfast.execution.table.compute", None)  # nothing is computed again
     again = hf.evaluate(encoder("mine"), images().pixels(range(20)), **asked)

@@ -137,6 +137,8 @@ def circumstances(
     values = [value for field in fields(what) for value in _flat(getattr(what, field.name))]
     if changes := [versions(value) for value in values if isinstance(value, Transform)]:
         given["transform_versions"] = changes
+    if newer := {str(value): value.version for value in values if isinstance(value, Fit) and value.version > 1}:
+        given["fit_versions"] = newer
     return given
 
 

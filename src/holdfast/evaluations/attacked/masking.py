@@ -87,9 +87,7 @@ class Masking(Evaluation):
     headline = ("zero_gradient_share", "score_only_wins")
 
     def observation(self) -> Joint:
-        return Joint(
-            tuple(Probes(ball, self.attack, self.blind, self.divergence, self.samples) for ball in self.balls)
-        )
+        return Joint(tuple(Probes(ball, self.attack, self.blind, self.divergence, self.samples) for ball in self.balls))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         flags: list[Series] = []
