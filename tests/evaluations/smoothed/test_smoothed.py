@@ -204,6 +204,14 @@ def test_nearest_to_nobody_or_to_all_alike_is_no_retrieval(divergence: Cosine | 
     assert numbers(result, "smoothed_retrieval_agrees") == [0.0] * 4
 
 
+def test_points_that_are_not_finite_have_no_neighbour():
+    entries = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    index = Index(entries, torch.zeros(2), entries.square().sum(1) / 2)
+    points = torch.tensor([[0.9, 0.0], [torch.inf, 0.0], [torch.nan, 0.0], [0.5, 0.5]])
+    assert index.neighbours(points).tolist() == [1, 0, 0, 0]
+    assert not index.nearer(points[1:3]).any()
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_noise_is_normal_in_half_precision_too(precision: str):
     """What is rounded is the noisy image, once: of noise and image rounded apart, sums prefer even digits."""

@@ -326,9 +326,9 @@ class Index:
         """Return which other entry each point is nearest to; 0 if it is nearest to none, or to several alike."""
         levels = self.levels(points)
         levels[:, 0] = torch.inf
-        least, entry = levels.nan_to_num(nan=torch.inf).min(1)
-        alone = (levels == least[:, None]).sum(1) == 1
-        return entry.where(alone & (least < torch.inf), 0)
+        least, entry = levels.min(1)
+        alone = (levels == least[:, None]).sum(1, dtype=torch.int32) == 1
+        return entry.where(alone & least.isfinite(), 0)
 
 
 def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
