@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from holdfast.evaluations.geometry.space import SpaceGeometry as SpaceGeometry
     from holdfast.evaluations.probed.accuracy import ProbeAccuracy as ProbeAccuracy
     from holdfast.evaluations.probed.robustness import RobustAccuracy as RobustAccuracy
+    from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing as CenterSmoothing
+    from holdfast.evaluations.smoothed.randomized_smoothing import RandomizedSmoothing as RandomizedSmoothing
+    from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval as SmoothedRetrieval
     from holdfast.evaluations.spectral.analysis import spade as spade
     from holdfast.evaluations.spectral.clever import Clever as Clever
     from holdfast.evaluations.spectral.spade import Spectral as Spectral
@@ -80,6 +83,7 @@ _HOMES = {
     "Attack": "attacks.base",
     "Ball": "core.balls",
     "Breakaway": "evaluations.attacked.breakaway",
+    "CenterSmoothing": "evaluations.smoothed.center_smoothing",
     "CertifiedBreakaway": "evaluations.certified.breakaway",
     "CertifiedDisplacement": "evaluations.certified.displacement",
     "CertifiedOverlap": "evaluations.certified.overlap",
@@ -114,10 +118,12 @@ _HOMES = {
     "Masking": "evaluations.attacked.masking",
     "Overlap": "evaluations.attacked.overlap",
     "ProbeAccuracy": "evaluations.probed.accuracy",
+    "RandomizedSmoothing": "evaluations.smoothed.randomized_smoothing",
     "Rank": "core.divergences",
     "Result": "core.records",
     "RobustAccuracy": "evaluations.probed.robustness",
     "Run": "core.run",
+    "SmoothedRetrieval": "evaluations.smoothed.retrieval",
     "SoftmaxKL": "core.divergences",
     "SpaceGeometry": "evaluations.geometry.space",
     "Spectral": "evaluations.spectral.spade",
