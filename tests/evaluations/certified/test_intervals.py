@@ -41,7 +41,6 @@ def drawn_radii(rng: np.random.Generator, negatives: np.ndarray) -> Tensor:
     return torch.tensor(1 + rng.normal(size=(ANCHORS, 1)) + 2 * negatives[FOLLOWING.numpy()])
 
 
-@pytest.mark.slow
 def test_radii_against_shared_negatives_cover() -> None:
     rng, replications, size = np.random.default_rng(0), 300, ANCHORS + NEGATIVES
     covered, plain, told = [], [], []

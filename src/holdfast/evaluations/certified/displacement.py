@@ -87,8 +87,8 @@ class CertifiedDisplacement(BracketEvaluation):
     title = "Certified displacement"
     meaning = (
         "The certified displacement is a distance that the representation provably never moves beyond, whatever the allowed "
-        "change; the attacked one is a distance that it was moved. Both are shares of the median distance between two clean "
-        "images: at 1 an image can become as unlike itself as it is unlike another one."
+        "change; the attacked one is a distance that it was moved. Both are medians over images, as shares of the median "
+        "distance between two clean ones: at 1 an image can become as unlike itself as it is unlike another one."
     )
     headline = ("certified_displacement", "attacked_displacement")
 
