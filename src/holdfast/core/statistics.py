@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from math import hypot, isfinite, isnan, nan, sqrt
-from typing import Literal
+from math import hypot, inf, isfinite, isnan, nan, sqrt
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -239,6 +239,55 @@ def over_references(median: Estimate, near: Values) -> Estimate:
             "low": max(0.0, median.value - hypot(median.value - median.low, share - low)),
             "high": min(1.0, median.value + hypot(median.high - median.value, high - share)),
             "method": f"{median.method} and, for the {len(near)} reference images, Gaffke's bounds; added in squares",
+            "series": None,  # image by image, another encoder's scale would be taken as given
+            "statistic": "whole",
+        }
+    )
+
+
+class Scale(NamedTuple):
+    """The median of what numbers are shares of, with its interval."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+
+def chained_median(distances: Values, confidence: float = 0.95) -> Scale:
+    """Return the median of the distances between images that form a ring, each of its neighbours; nan if it is not positive.
+
+    Every image is in two distances, so these count for fewer than there are, by the correlation of neighbours on one side of
+    the median (at most 1/2: Hoeffding 1948). The ends are the quantiles at the ends of the interval of a share of one half
+    (Woodruff 1952).
+    """
+    known = ~np.isnan(distances)
+    n = int(known.sum())
+    value = float(np.median(distances[known])) if n else nan
+    if not value > 0:
+        return Scale(nan, nan, nan, n)
+    sides = np.where(known, np.sign(distances - value), 0.0)
+    shared = float(np.clip((sides * np.roll(sides, 1)).sum() / max(1.0, (sides**2).sum()), 0.0, 0.5))
+    count = n / (1 + 2 * shared)
+    low, high = np.quantile(distances[known], share_interval(count / 2, count, confidence))
+    return Scale(value, float(low), float(high), n)
+
+
+def over_scale(share: Estimate, scale: Scale) -> Estimate:
+    """Return ``share``, whose interval takes the ``scale`` that it is a share of as given, with one that does not.
+
+    Both ways in which chance enters add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095).
+    """
+    value, low, high = share.value, share.low, share.high
+    if isfinite(value):
+        # The smallest scale gives the largest share, and one that may be zero any.
+        least, most = value * scale.value / scale.high, value * scale.value / scale.low if scale.low > 0 else inf
+        low, high = max(0.0, value - hypot(value - low, value - least)), value + hypot(high - value, most - value)
+    return share.model_copy(
+        update={
+            "low": low,
+            "high": high,
+            "method": f"{share.method} and those of the median of {scale.n} clean distances; added in squares",
             "series": None,  # image by image, another encoder's scale would be taken as given
             "statistic": "whole",
         }

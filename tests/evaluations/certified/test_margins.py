@@ -124,7 +124,11 @@ def test_the_report_is_in_order() -> None:
     for least, most in (order, head):
         assert [least.claim, most.claim] == [Claim.LOWER, Claim.UPPER]
         assert all(low <= high for low, high in zip(least.values, most.values, strict=True) if low == low)
-    assert 0 < result.estimate("order_obeyed").value < 1
+    obeyed = result.estimate("order_obeyed")
+    assert 0 < obeyed.value < 1
+    assert isnan(obeyed.low)
+    assert obeyed.method.endswith("the same few others: no interval")
+    assert not isnan(result.estimate("head_obeyed").low)
     assert 0 < result.estimate("view_inclusion").value < 1
     assert result.estimate("margin_misfit").value < 0.5
     assert all(e.value == 0 for e in result.estimates if e.quantity == "contradictions")

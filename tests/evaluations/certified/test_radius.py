@@ -82,7 +82,7 @@ def test_more_effort_narrows_the_bracket() -> None:
         assert ours >= theirs
     assert tight.estimate("average_certified_radius").value > 1.2 * loose.estimate("average_certified_radius").value
     assert tight.estimate("average_attacked_radius").value < loose.estimate("average_attacked_radius").value
-    assert [series.claim for series in tight.series] == [Claim.LOWER, Claim.UPPER, Claim.LOWER]
+    assert [series.claim for series in tight.series] == 2 * [Claim.LOWER, Claim.UPPER, Claim.LOWER]
     tightness = tight.estimate("tightness").value
     assert 0.4 < tightness < 1
     assert not tight.estimate("contradictions").value

@@ -19,7 +19,7 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run import Observed
-from holdfast.core.statistics import Better, summarise
+from holdfast.core.statistics import Better, Scale, over_scale, summarise
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CrossCheck, ball_curves, findings, series
 from holdfast.protocol.evaluation import Evaluation
@@ -47,6 +47,8 @@ class Bracket:
     better: Better
     estimate: str = ""
     """What the estimates are called, if not like the series."""
+    scale: Scale | None = None
+    """What the values are shares of, if that is known from the images as well."""
 
     def ends(self, case: Conditions, method: Method, attack: Attack) -> Iterator[tuple[Series, Estimate]]:
         """Yield both bounds as series, with their estimates."""
@@ -56,7 +58,8 @@ class Bracket:
             ("attacked", {**case, "attack": str(attack)}, attacked, OPPOSITE[self.claim]),
         ):
             one = series(f"{kind}_{self.quantity}", conditions, values, self.unit, claim, self.of, self.undefined)
-            yield one, summarise(one, self.statistic, self.better, f"{kind}_{self.estimate or self.quantity}")
+            found = summarise(one, self.statistic, self.better, f"{kind}_{self.estimate or self.quantity}")
+            yield one, over_scale(found, self.scale) if self.scale else found
 
 
 @dataclass(frozen=True)

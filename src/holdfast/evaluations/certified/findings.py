@@ -8,12 +8,12 @@ from math import nan
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series, Verdict
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics import Better, summarise
 from holdfast.evaluations.certified.pairs import UNDEFINED
 from holdfast.protocol.population import Population
 
@@ -37,6 +37,27 @@ def series(
         of=of,
         reasons={position: reason for position, value in enumerate(numbers) if value != value},
     )
+
+
+def influence(one: Series, values: Float[Tensor, "b k"], rows: Sequence[int], negatives: Int[Tensor, "b k"]) -> Series:
+    """Return the mean of ``one`` over pairs as each image moves it: as an anchor, and as a negative of other anchors.
+
+    Anchors share negatives, so their values are not independent; these are, to first order (Hoeffding 1948).
+    """
+    values, places = values.double().cpu(), torch.as_tensor(rows)
+    own = torch.tensor(one.values, dtype=torch.float64)
+    share = ((values - own.nanmean()) / (~values.isnan()).sum(1, keepdim=True)).nan_to_num(0)
+    passive = torch.zeros(int(max(places.max(), negatives.max())) + 1, dtype=torch.float64)
+    passive.index_add_(0, negatives.flatten().cpu(), share.flatten())
+    passive -= passive[places].mean()
+    moves = tuple((own + passive[places]).tolist())
+    return one.model_copy(update={"quantity": f"{one.quantity}_influence", "values": moves})
+
+
+def over_pairs(one: Series, influences: Series, better: Better, quantity: str | None = None) -> Estimate:
+    """Return the mean of ``one`` with the interval that ``influences`` give it."""
+    found = summarise(influences, "mean", better, quantity or one.quantity)
+    return found.model_copy(update={"value": summarise(one, "mean", better).value})
 
 
 @dataclass(frozen=True)

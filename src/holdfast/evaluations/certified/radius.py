@@ -30,9 +30,16 @@ from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Series
 from holdfast.core.run import Observed
-from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.findings import CrossCheck, findings, label_share, series, survival_curves
+from holdfast.evaluations.certified.findings import (
+    CrossCheck,
+    findings,
+    influence,
+    label_share,
+    over_pairs,
+    series,
+    survival_curves,
+)
 from holdfast.evaluations.certified.pairs import UNDEFINED
 from holdfast.evaluations.certified.radius_bounds import INSIDE, RadiusBounds, certify_cheaply_and_attack
 from holdfast.evaluations.certified.witness import radius_witness
@@ -56,7 +63,7 @@ class CertifiedRadius(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
     name = "certified-radius"
-    version = 4
+    version = 5
     needs_gradients = True
     uses_labels = True
     title = "Certified radius"
@@ -74,15 +81,19 @@ class CertifiedRadius(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         certified, attacked = observed["certified"], observed["attacked"]
         found = self._series(certified, attacked)
+        negatives = population.others(rows, self.negatives)
+        values = (certified, attacked, certified / attacked)
+        moves = [influence(one, each, rows, negatives) for one, each in zip(found, values, strict=True)]
         estimates = [
-            summarise(found[0], "mean", "higher", "average_certified_radius"),
-            summarise(found[1], "mean", "higher", "average_attacked_radius"),
-            summarise(found[2], "mean", "neither"),
+            over_pairs(found[0], moves[0], "higher", "average_certified_radius"),
+            over_pairs(found[1], moves[1], "higher", "average_attacked_radius"),
+            over_pairs(found[2], moves[2], "neither"),
         ]
         witness = partial(self._witness, population, rows, observed)
         check = CrossCheck(refuted(observed), certified > 0, found[2].conditions, witness)
         labelled = label_share(population, rows, self.negatives)
-        return findings(population, rows, found, (*estimates, *labelled), [check], self._curves(certified, attacked))
+        curves = self._curves(certified, attacked)
+        return findings(population, rows, (*found, *moves), (*estimates, *labelled), [check], curves)
 
     def _series(self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]) -> list[Series]:
         by_bounds: Conditions = {"ball": self.norm, "method": str(self.method)}
