@@ -61,7 +61,7 @@ def displaced(rng: np.random.Generator, images: int, moves: np.ndarray) -> Estim
     pixels = torch.zeros(images, 1, 2, 2)
     ids = [str(k) for k in rng.permutation(images)]
     population = Population(linear(torch.eye(4), (1, 2, 2)), Images(pixels, ids), Run(), codes=codes)
-    evaluation = CertifiedDisplacement(balls=(Linf(0.1),), divergences=(L2Distance(),), anchors=len(moves))
+    evaluation = CertifiedDisplacement(balls=(Linf(0.1),), divergences=(L2Distance(),), samples=len(moves))
     values = torch.tensor(moves)
     rows = population.choose(len(moves))
     findings = evaluation.conclude(population, rows, {"0.certified": values, "0.attacked": values})
