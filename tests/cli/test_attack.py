@@ -36,7 +36,7 @@ def test_an_attack_says_what_it_did_and_where_it_is(capsys):
     assert "% of the distance of two clean codes) and" in first
     assert second == f"Attacked images: {Path('out/sheet.png')}"
     files = {"attack.json", "attack.safetensors", "images", "sheet.png"}
-    assert {path.name for path in Path("out").iterdir()} == {*files, "request.json", "shards"}
+    assert {path.name for path in Path("out").iterdir()} == {*files, "request.json", "shards", "arrays"}
     assert len(list(Path("out/images").iterdir())) == len(recorded().moved) == 6
 
 

@@ -70,3 +70,12 @@ def test_what_has_no_ball_is_refused():
     for points in (torch.zeros(1, 0, 2), torch.full((1, 2, 2), torch.nan)):
         with pytest.raises(HoldfastError, match="at least one point"):
             enclosing_balls(points)
+
+
+def test_no_ball_depends_on_what_shares_its_batch() -> None:
+    sets = torch.randn(6, 40, 3, generator=torch.Generator().manual_seed(5)).double()
+    together = enclosing_balls(sets, 1e-2)
+    for k, points in enumerate(sets):
+        alone = enclosing_balls(points[None], 1e-2)
+        assert torch.allclose(alone.radii[0], together.radii[k], rtol=1e-12)
+        assert torch.allclose(alone.centres[0], together.centres[k], rtol=1e-9, atol=1e-12)

@@ -340,6 +340,10 @@ CHEAP = {
     "draws": 2,
     "random": 5,
     "guided": 2,
+    "selection": 50,
+    "copies": 80,
+    "slack": 0.25,
+    "radii": [0.05],
 }
 
 

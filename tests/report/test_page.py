@@ -168,7 +168,7 @@ def test_other_protocols_get_their_own_table():
     results = [breakaway("a"), breakaway("b"), breakaway("a", settings={"samples": 50, "seed": 0})]
     page = render(results, [], compare(results))
     words = " ".join(Page(page).words.split())
-    assert "attacked 50 instead of 300" in words
+    assert "samples 50 instead of 300" in words
     assert page.count('<table class="numbers">') == 4  # two in the summary, two in the section
 
 

@@ -58,7 +58,8 @@ def enclosing_balls(
         most, farthest = distances.max(1)
         fewest, nearest = distances.masked_fill(weights <= 0, torch.inf).min(1)
         level = (weights * squares).sum(1) - centres.square().sum(1)
-        if bool((most <= level * (1 + tolerance) ** 2).all()):
+        close = most <= level * (1 + tolerance) ** 2
+        if bool(close.all()):
             break
         gain, loss = most - level, level - fewest
         away = loss > gain
@@ -66,7 +67,8 @@ def enclosing_balls(
         share = weights[each, chosen]
         # Exact line search along the line through the point; away from it, until its weight is spent.
         step = torch.where(away, -(loss / (2 * fewest)).minimum(share / (1 - share)), gain / (2 * most))
-        step = torch.where(level < most, step.nan_to_num(), 0.0)
+        # Those that are close enough stay where they are, so that no set depends on which others share its batch.
+        step = torch.where((level < most) & ~close, step.nan_to_num(), 0.0)
         weights = weights * (1 - step)[:, None]
         weights[each, chosen] = (weights[each, chosen] + step).clamp_min(0)
         centres = centres + step[:, None] * (points[each, chosen] - centres)

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 
 from holdfast.core.enclosing_balls import enclosing_balls
 
-TOLERANCE = 1e-5
+TOLERANCE = 1e-7
 STEPS = 40
 
 
