@@ -25,7 +25,6 @@ from holdfast.evaluations.geometry.alignment import Alignment
 from holdfast.evaluations.geometry.gradcam import GradCam
 from holdfast.evaluations.geometry.space import SpaceGeometry
 from holdfast.evaluations.probed.accuracy import ProbeAccuracy
-from holdfast.evaluations.probed.robustness import RobustAccuracy
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.request import attack_fields
@@ -95,8 +94,8 @@ def digits(count: int) -> Images:
 def small(kind: type[Evaluation]) -> Evaluation:
     """The evaluation with every expensive setting it has made cheap."""
     given = {name: value for name, value in SMALL.items() if name in kind.__dataclass_fields__}
-    if kind.__module__.split(".")[2] not in ("attacked", "certified", "smoothed") and kind is not RobustAccuracy:
-        given.pop("samples", None)  # they say nothing of so few
+    if kind.__module__.split(".")[2] not in ("certified", "smoothed"):
+        given.pop("samples", None)  # others are cheap, and say little of so few
     return replace(kind(), **given)
 
 

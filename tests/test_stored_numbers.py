@@ -14,7 +14,7 @@ import pytest
 from holdfast.core.run import Run
 from holdfast.protocol.evaluation import Evaluation
 from tests.samples import builtin
-from tests.test_laws import COUNT, EVALUATIONS, digits
+from tests.test_laws import COUNT, EVALUATIONS, bank, digits
 
 FILE = Path(__file__).parent / "stored_numbers.json"
 ENCODER = "digits-contrastive"
@@ -24,7 +24,9 @@ MADE = {evaluation.name: evaluation for evaluation in EVALUATIONS}
 
 def headline(evaluation: Evaluation) -> dict[str, float | None]:
     """What stands for the evaluation in a summary, under all conditions; None where it is undefined."""
-    result = evaluation(builtin(ENCODER), digits(COUNT), Run(precision="float64"))
+    result = evaluation(
+        builtin(ENCODER), digits(COUNT), Run(precision="float64"), bank() if evaluation.needs_bank else None
+    )
     chosen = [estimate for estimate in result.estimates if estimate.quantity in evaluation.headline]
     named = {" ".join([e.quantity, *(f"{k}={v}" for k, v in sorted(e.conditions.items()))]): e.value for e in chosen}
     return {name: None if isnan(value) else float(f"{value:.8g}") for name, value in named.items()}
