@@ -14,11 +14,13 @@ import torch
 from holdfast.bounds import certified_radius
 from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import Linf
-from holdfast.core.encoder import Geometry
+from holdfast.core.encoder import Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError
+from holdfast.core.run import Run
 from holdfast.encoders import Options, load
 from holdfast.encoders.huggingface_images import recipe
 from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.execution.doctor import examine
 
 declare_missing_operators()
 transformers = pytest.importorskip("transformers")
@@ -42,8 +44,8 @@ def save(model, folder: Path) -> Any:
     return model
 
 
-def vit(folder: Path, **extra: Any) -> Any:
-    config = transformers.ViTConfig(**TINY, intermediate_size=32, image_size=16, patch_size=4)
+def vit(folder: Path, patch_size: int = 4, **extra: Any) -> Any:
+    config = transformers.ViTConfig(**TINY, intermediate_size=32, image_size=16, patch_size=patch_size)
     return save(transformers.ViTModel(config, **extra), folder)
 
 
@@ -53,9 +55,10 @@ def hidden(model, pixels):
         return model(pixel_values=(pixels - mean) / std)
 
 
+@pytest.mark.slow  # half a minute: every product of attention is relaxed
 def test_a_vision_transformer_can_be_certified(tmp_path):
-    vit(tmp_path)
-    encoder, pixels = load(f"hf:{tmp_path}"), torch.rand(2, 3, 16, 16, dtype=torch.float64)
+    vit(tmp_path, patch_size=16)
+    encoder, pixels = load(f"hf:{tmp_path}"), torch.rand(1, 3, 16, 16, dtype=torch.float64)
     graph, double = trace(encoder), encoder.to("cpu", torch.float64)
     assert torch.allclose(graph(pixels), double.forward(pixels), rtol=1e-9, atol=1e-9)
     row = double.forward(pixels)[:, None]
@@ -249,3 +252,36 @@ def test_convnext_crops_a_share_below_384_pixels():
     assert recipe(said, "example", 3, None).geometry == Geometry(256, (224, 224), "bicubic")
     said["size"] = {"shortest_edge": 384}
     assert recipe(said, "example", 3, None).geometry == Geometry(384, (384, 384), "bicubic")
+
+
+class Masked(torch.nn.Module):
+    """A masked autoencoder as published: even in evaluation it sees one patch in four, drawn anew each time."""
+
+    def __init__(self, model) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels):
+        return self.model(pixel_values=pixels).last_hidden_state[:, 0]
+
+
+def test_a_masked_autoencoder_is_loaded_unmasked_and_caught_where_it_masks(tmp_path):
+    config = transformers.ViTMAEConfig(**TINY, intermediate_size=32, image_size=16, patch_size=4)
+    model, pixels = save(transformers.ViTMAEModel(config), tmp_path), torch.rand(3, 3, 16, 16)
+    masked = Encoder(Masked(model).eval(), "masked", Domain((3, 16, 16)))
+    failed = [check for check in examine(masked, pixels, Run()) if check.status == "failed"]
+    assert any("twice" in check.sentence or "same" in check.sentence for check in failed), failed
+    mean, std = (torch.tensor(IMAGES[key])[:, None, None] for key in ("image_mean", "image_std"))
+    with torch.no_grad():
+        model.config.mask_ratio = 0.0
+        noise = torch.arange(16).expand(3, -1)
+        whole = model(pixel_values=(pixels - mean) / std, noise=noise).last_hidden_state
+        # In whatever order the patches come, the class token sees all of them.
+        turned = model(pixel_values=(pixels - mean) / std, noise=noise.flip(1)).last_hidden_state
+    assert torch.allclose(whole[:, 0], turned[:, 0], atol=1e-5)
+    assert whole.shape[1] == 17
+    for how, codes in {"cls": whole[:, 0], "mean": whole[:, 1:].mean(1)}.items():
+        encoder = load(f"hf:{tmp_path}?pool={how}")
+        assert torch.allclose(encoder(pixels), codes, atol=1e-5), how
+        assert torch.equal(encoder(pixels), encoder(pixels))
+        assert not [check for check in examine(encoder, pixels, Run()) if check.status == "failed"]

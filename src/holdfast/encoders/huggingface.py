@@ -6,12 +6,15 @@ Normalisation, size and crop come from ``preprocessor_config.json``. Codes are
 - ``cls``: the class token of the last hidden state (the default where the model has one),
 - ``mean``: the mean of its patch tokens, or of its feature map (the default elsewhere),
 - ``pooler``: what the model itself calls its pooled output.
+
+Masked autoencoders see all patches: as published, they drop most of them at random even outside training.
 """
 
 from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +132,22 @@ class Vision(nn.Module):
         self.extra: dict[str, Any] = {}
         if resized and "interpolate_pos_encoding" in accepts:
             self.extra["interpolate_pos_encoding"] = True
+        # Masked autoencoders leave most patches out, other ones each time and outside training, too.
+        self.unmasked = "noise" in accepts and hasattr(model.config, "mask_ratio")
+        if self.unmasked:
+            model.config.mask_ratio = 0.0
         self.model = model.eval()
         self.eval()
 
     def extra_repr(self) -> str:
-        return f"pool={self.how}, prefix={self.prefix}, {self.extra}"
+        return f"pool={self.how}, prefix={self.prefix}, {self.extra}" + (", unmasked" if self.unmasked else "")
 
     def forward(self, pixels: Tensor) -> Tensor:
-        out = self.model(pixel_values=pixels, **self.extra)
+        order = {}
+        if self.unmasked:  # the patches in their own order, which is otherwise drawn
+            patches = prod(size // self.model.config.patch_size for size in pixels.shape[2:])
+            order["noise"] = torch.arange(patches, device=pixels.device).expand(len(pixels), -1)
+        out = self.model(pixel_values=pixels, **self.extra, **order)
         if self.how != "pooler":
             return pool(out.last_hidden_state, self.how, self.prefix)
         pooled = getattr(out, "pooler_output", None)
