@@ -133,9 +133,11 @@ class Vision(nn.Module):
         if resized and "interpolate_pos_encoding" in accepts:
             self.extra["interpolate_pos_encoding"] = True
         # Masked autoencoders leave most patches out, other ones each time and outside training, too.
-        self.unmasked = "noise" in accepts and hasattr(model.config, "mask_ratio")
+        config: Any = model.config
+        self.unmasked = "noise" in accepts and hasattr(config, "mask_ratio")
         if self.unmasked:
-            model.config.mask_ratio = 0.0
+            config.mask_ratio = 0.0
+            self.patch = int(config.patch_size)
         self.model = model.eval()
         self.eval()
 
@@ -143,9 +145,9 @@ class Vision(nn.Module):
         return f"pool={self.how}, prefix={self.prefix}, {self.extra}" + (", unmasked" if self.unmasked else "")
 
     def forward(self, pixels: Tensor) -> Tensor:
-        order = {}
+        order: dict[str, Tensor] = {}
         if self.unmasked:  # the patches in their own order, which is otherwise drawn
-            patches = prod(size // self.model.config.patch_size for size in pixels.shape[2:])
+            patches = prod(size // self.patch for size in pixels.shape[2:])
             order["noise"] = torch.arange(patches, device=pixels.device).expand(len(pixels), -1)
         out = self.model(pixel_values=pixels, **self.extra, **order)
         if self.how != "pooler":

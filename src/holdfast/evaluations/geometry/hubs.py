@@ -70,7 +70,7 @@ def robustness_index(near: Near, labels: Int[np.ndarray, "n"], tags: Int[np.ndar
 
     Example:
         >>> near = np.array([[1, 2], [0, 3], [0, 3], [2, 1]])
-        >>> robustness_index(near, np.array([0, 0, 1, 1]), np.array([5, 6, 5, 6])).mean()
+        >>> float(robustness_index(near, np.array([0, 0, 1, 1]), np.array([5, 6, 5, 6])).mean())
         0.5
     """
     label, tag = labels[near] == labels[:, None], tags[near] == tags[:, None]

@@ -22,7 +22,7 @@ def potentials(codes: Points) -> Float[Tensor, "n"]:
 
     Example:
         >>> from holdfast.core.points import points
-        >>> potentials(points(torch.eye(2))).log().tolist()
+        >>> [round(value, 6) for value in potentials(points(torch.eye(2))).log().tolist()]
         [-4.0, -4.0]
     """
     n, device = len(codes), codes.values.device
