@@ -5,13 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from inspect import isabstract, isclass
-from pkgutil import iter_modules
 from typing import Any, ClassVar
 
 from torch import nn
 
+from holdfast.core.discovery import named_classes
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import Spelled, fields_of, read
@@ -80,10 +78,4 @@ def architectures() -> dict[str, type[Architecture]]:
     """Return every architecture by name: each module of this folder is looked through."""
     import holdfast.encoders.architectures as home
 
-    found: dict[str, type[Architecture]] = {}
-    for module in iter_modules(home.__path__, f"{home.__name__}."):
-        for kind in vars(import_module(module.name)).values():
-            one = isclass(kind) and issubclass(kind, Architecture) and not isabstract(kind)
-            if one and found.setdefault(kind.name, kind) is not kind:
-                raise HoldfastError(f"two architectures are called {kind.name!r}; rename one of them")
-    return dict(sorted(found.items()))
+    return named_classes(home, Architecture)
