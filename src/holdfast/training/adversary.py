@@ -7,21 +7,22 @@ the attacked images, no queue or momentum copy moves.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.discovery import named_classes
-from holdfast.core.encoder import Domain, Encoder, Pixels
+from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.settings import Spelled, read
 from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.feed import Feed
 from holdfast.training.learner import Batch, Learner
 
 
@@ -41,7 +42,20 @@ class Adversary(Spelled):
     def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         """Return the network that the attack passes through and the gain of each sample as a function of its output."""
 
-    def __call__(self, learner: Learner, batch: Batch, domain: Domain) -> Pixels:
+    def prepare(
+        self, epoch: int, feed: Feed, codes: Callable[[], Codes], prepared: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Return what this epoch's attacks need to know of the whole training set, kept in checkpoints; here nothing.
+
+        Args:
+            epoch: from 0.
+            feed: the training images.
+            codes: computes the codes of all of them, in order and in eval mode.
+            prepared: what was returned before the last epoch, empty before the first.
+        """
+        return prepared
+
+    def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: dict[str, Tensor]) -> Pixels:
         """Return the attacked first view, shape (b, *pixels)."""
         with untouched(learner):
             network, gain = self.climbed(learner, batch)
