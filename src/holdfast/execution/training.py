@@ -184,10 +184,10 @@ def _images(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None) -> 
         taught = transformed(taught, place["transform"], recipe.seed)
     if place["bank"] is None:
         return taught, None, domain
-    watched = apart(_loaded(at_hand(place["bank"]), domain, geometry, None, recipe.seed), taught)
-    if watched.labels is None:
-        raise HoldfastError(f"the bank {watched.name} has no labels, so its neighbours say nothing; leave --bank out")
-    return taught, watched, domain
+    bank = _loaded(at_hand(place["bank"]), domain, geometry, None, recipe.seed)
+    if bank.labels is None:
+        raise HoldfastError(f"the bank {bank.name} has no labels, so its neighbours say nothing; leave --bank out")
+    return taught, apart(bank, taught), domain
 
 
 def _domain(recipe: Recipe, named: str | Images, place: Mapping[str, Any], start: Encoder | None) -> Domain:

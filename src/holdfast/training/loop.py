@@ -109,7 +109,7 @@ class Training:
         """
         self._restore()
         if not self.curve:
-            self._remember(self._health() | {"epoch": 0})
+            self._remember(self._health() | {"epoch": 0.0})
         with self._interruptible():
             while self.epoch < self.recipe.epochs:
                 self._run_epoch()
@@ -148,7 +148,7 @@ class Training:
         seconds = self.seconds + monotonic() - began
         self.epoch, self.step, self.total, self.seconds = self.epoch + 1, 0, 0.0, 0.0
         found = {
-            "epoch": self.epoch,
+            "epoch": float(self.epoch),
             "loss": mean,
             "rate": float(self.optimiser.param_groups[0]["lr"]),
             "seconds": seconds,
@@ -212,7 +212,7 @@ class Training:
     def _require_finite(self, total: Tensor) -> None:
         if not isfinite(float(total)):
             raise HoldfastError(
-                f"the loss became {float(total):g} by step {self.step} of epoch {self.epoch + 1}; lower the learning rate, "
+                f"the loss is no longer finite ({float(total):g}) by step {self.step} of epoch {self.epoch + 1}; lower the learning rate, "
                 f"set clip, or use a wider precision{self._last()}"
             )
 
