@@ -92,3 +92,20 @@ def step(made: Learner, optimiser: torch.optim.Optimizer, data: Batch, progress:
 
 def optimiser(made: Learner) -> torch.optim.Optimizer:
     return torch.optim.SGD([weight for weight in made.parameters() if weight.requires_grad], lr=0.1, momentum=0.9)
+
+
+def gradients(loss: Tensor, made: Learner) -> dict[str, Tensor]:
+    """The gradient of every trained weight; those that the loss does not depend on have zero."""
+    names = [name for name, weight in made.named_parameters() if weight.requires_grad]
+    weights = [made.get_parameter(name) for name in names]
+    found = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
+    return dict(zip(names, found, strict=True))
+
+
+def assert_same(made: Learner, loss: Tensor, expected: Tensor) -> None:
+    """Assert that two losses and their gradients are equal up to the rounding of float64."""
+    assert loss.dtype == expected.dtype == torch.float64
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=1e-12)
+    ours, theirs = gradients(loss, made), gradients(expected, made)
+    assert all(bool((ours[name] != 0).any()) for name in ours if name.startswith("encoder") and "weight" in name)
+    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-11)
