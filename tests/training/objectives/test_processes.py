@@ -12,10 +12,15 @@ from torch import multiprocessing
 
 from holdfast.training.learner import TrainingObjective
 from holdfast.training.objectives.barlow_twins import BarlowTwins
+from holdfast.training.objectives.dino import DINO
 from holdfast.training.objectives.vicreg import VICReg
 from tests.training.objectives import batches
 
-SMALL: list[TrainingObjective] = [BarlowTwins(hidden=8, projection=7), VICReg(hidden=8, projection=7)]
+SMALL: list[TrainingObjective] = [
+    BarlowTwins(hidden=8, projection=7),
+    VICReg(hidden=8, projection=7),
+    DINO(prototypes=9, hidden=8, projection=5),
+]
 PROCESSES = 2
 
 
