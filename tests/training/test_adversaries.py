@@ -58,7 +58,7 @@ def attackable(adversary: Adversary, objective: TrainingObjective) -> tuple[Lear
         learner, batch = learner_of(objective), batch_of(objective)
         before = state(learner)
         learner.train()
-        moved = adversary(learner, batch, DOMAIN)
+        moved = adversary(learner, batch, DOMAIN, {})
     except HoldfastError as error:
         pytest.skip(str(error))
     assert same(before, state(learner)), "an attack changed the learner"
@@ -102,11 +102,11 @@ def test_an_attack_climbs_inside_its_ball_and_leaves_the_learner_alone(adversary
 def test_attacks_do_not_depend_on_the_order_of_the_batch(adversary: Adversary) -> None:
     objective = Supervised()
     learner, order = learner_of(objective), [3, 1, 0, 5, 4, 2]
-    straight = adversary(learner, batch_of(objective), DOMAIN)
-    mixed = adversary(learner, batch_of(objective, order), DOMAIN)
+    straight = adversary(learner, batch_of(objective), DOMAIN, {})
+    mixed = adversary(learner, batch_of(objective, order), DOMAIN, {})
     assert torch.allclose(straight[order], mixed, atol=1e-6)
     other = replace_noise(batch_of(objective))
-    assert not torch.allclose(straight, adversary(learner, other, DOMAIN), atol=1e-6), "vacuous fixture"
+    assert not torch.allclose(straight, adversary(learner, other, DOMAIN, {}), atol=1e-6), "vacuous fixture"
 
 
 def replace_noise(batch: Batch) -> Batch:
@@ -116,7 +116,7 @@ def replace_noise(batch: Batch) -> Batch:
 def test_the_untargeted_adversary_moves_codes_away_from_their_own() -> None:
     objective = SimCLR()
     learner, batch = learner_of(objective), batch_of(objective)
-    moved = Untargeted(step=0.02)(learner, batch, DOMAIN)
+    moved = Untargeted(step=0.02)(learner, batch, DOMAIN, {})
     noisy = DOMAIN.clip(batch.views[0] + 0.05 * batch.noise.signs(DOMAIN.shape))
     learner.eval()
     clean, attacked, random = (learner.encoder(pixels) for pixels in (batch.views[0], moved, noisy))
@@ -126,7 +126,7 @@ def test_the_untargeted_adversary_moves_codes_away_from_their_own() -> None:
 def test_the_targeted_adversary_moves_codes_to_the_second_view_of_the_image_before() -> None:
     objective = SimCLR()
     learner, batch = learner_of(objective), batch_of(objective)
-    moved = Targeted(ball=Linf(0.3), steps=10, step=None)(learner, batch, DOMAIN)
+    moved = Targeted(ball=Linf(0.3), steps=10, step=None)(learner, batch, DOMAIN, {})
     learner.eval()
     before, after, other = (learner.encoder(pixels) for pixels in (batch.views[0], moved, batch.views[1]))
     came_closer = torch.cdist(after, other) < 0.9 * torch.cdist(before, other)
@@ -136,7 +136,7 @@ def test_the_targeted_adversary_moves_codes_to_the_second_view_of_the_image_befo
 def test_with_one_view_the_targeted_adversary_aims_at_the_image_before() -> None:
     objective = Supervised()
     learner, batch = learner_of(objective), batch_of(objective)
-    moved = Targeted(ball=L2(3.0), steps=10, step=None)(learner, batch, DOMAIN)
+    moved = Targeted(ball=L2(3.0), steps=10, step=None)(learner, batch, DOMAIN, {})
     learner.eval()
     before, after = learner.encoder(batch.views[0]), learner.encoder(moved)
     targets = before.roll(1, dims=0)

@@ -23,13 +23,13 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.discovery import named_classes
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
-from holdfast.core.noise import Noise
 from holdfast.core.settings import Spelled, read
 from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.feed import Feed
 from holdfast.training.learner import Batch, Learner
 
 Prepared = dict[str, Tensor]
-"""What an adversary has found out about all training images, by name; a checkpoint keeps it."""
+"""What an adversary knows of the whole training set, by name."""
 
 
 @dataclass(frozen=True)
@@ -59,30 +59,23 @@ class Adversary(Spelled):
     def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         """Return the network that the attack passes through and the gain of each sample as a function of its output."""
 
-    def prepared(
-        self,
-        epoch: int,
-        before: Prepared,
-        pixels: Callable[[], Float[Tensor, "n *pixels"]],
-        codes: Callable[[], Float[Tensor, "n d"]],
-        noise: Noise,
-    ) -> Prepared:
-        """Return what must be known of all training images from this epoch on; called as each epoch begins.
+    def prepare(self, epoch: int, feed: Feed, codes: Callable[[], Codes], prepared: Prepared) -> Prepared:
+        """Return what this epoch's attacks need to know of the whole training set, kept in checkpoints; here nothing.
 
         Args:
-            epoch: which begins, from 0.
-            before: what the epoch before was given; empty at first.
-            pixels, codes: compute all training images, not augmented, and their codes by the encoder as it is, in order.
-            noise: one stream per training image, the same in every epoch.
+            epoch: from 0.
+            feed: the training images.
+            codes: computes the codes of all of them, in order and in eval mode.
+            prepared: what was returned before the last epoch, empty before the first.
         """
-        return before
+        return prepared
 
     def groups(self, batch: Batch, prepared: Prepared) -> list[tuple[Ball, Bool[Tensor, "b"]]]:
         """Return the balls in use, each with the samples that it is for."""
         return [(self.ball, torch.ones_like(batch.rows, dtype=torch.bool))]
 
-    def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared | None = None) -> Pixels:
-        """Return the attacked first view, shape (b, *pixels); ``prepared`` is this epoch's."""
+    def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared) -> Pixels:
+        """Return the attacked first view, shape (b, *pixels)."""
         stride = {"stride": 2.5 / self.steps} if self.step is None else {"step": self.step}
         attack = GradientAttack(steps=self.steps, keep="last", **stride)
         clean, noise = batch.views[0], batch.noise.fork("adversary")
@@ -90,7 +83,7 @@ class Adversary(Spelled):
         with untouched(learner):
             network, gain = self.climbed(learner, batch)
             encoder = in_training(network, domain)
-            for ball, members in self.groups(batch, prepared or {}):
+            for ball, members in self.groups(batch, prepared):
                 rows = members.nonzero()[:, 0]
                 if len(rows):
                     own = gain if len(rows) == len(clean) else gain_of(rows, gain, encoder, clean)
