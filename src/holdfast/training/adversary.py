@@ -76,8 +76,9 @@ class Adversary(Spelled):
 
     def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared) -> Pixels:
         """Return the attacked first view, shape (b, *pixels)."""
-        stride = {"stride": 2.5 / self.steps} if self.step is None else {"step": self.step}
-        attack = GradientAttack(steps=self.steps, keep="last", **stride)
+        attack = GradientAttack(steps=self.steps, stride=2.5 / self.steps, keep="last")
+        if self.step is not None:
+            attack = GradientAttack(steps=self.steps, step=self.step, keep="last")
         clean, noise = batch.views[0], batch.noise.fork("adversary")
         moved = clean.clone()
         with untouched(learner):
