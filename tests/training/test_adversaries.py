@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -11,17 +12,27 @@ from torch import Tensor, nn
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.adversaries.targeted import Targeted
 from holdfast.training.adversaries.untargeted import Untargeted
 from holdfast.training.adversary import Adversary, adversaries
+from holdfast.training.feed import Feed
+from holdfast.training.health import eval_codes
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, training_objectives
 from holdfast.training.objectives.simclr import SimCLR
 from holdfast.training.objectives.supervised import Supervised
 
 DOMAIN = Domain((1, 6, 6))
 COUNT, WIDTH = 6, 5
+
+
+@cache
+def training_set() -> Feed:
+    """All training images, of which batches hold the first six."""
+    pixels = Noise.of(0, [str(row) for row in range(40)]).uniform(DOMAIN.shape)
+    return Feed(Images(pixels), DOMAIN, COUNT, 0, torch.device("cpu"))
 
 
 def encoder() -> nn.Module:
@@ -58,7 +69,10 @@ def attackable(adversary: Adversary, objective: TrainingObjective) -> tuple[Lear
         learner, batch = learner_of(objective), batch_of(objective)
         before = state(learner)
         learner.train()
-        moved = adversary(learner, batch, DOMAIN, {})
+        prepared = adversary.prepare(
+            0, training_set(), lambda: eval_codes(learner.encoder, training_set().pixels(range(40))), {}
+        )
+        moved = adversary(learner, batch, DOMAIN, prepared)
     except HoldfastError as error:
         pytest.skip(str(error))
     assert same(before, state(learner)), "an attack changed the learner"
