@@ -5,17 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from holdfast.core.encoder import Domain
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.architectures.base import Architecture, architectures
+from holdfast.encoders.baseline import random_init
 
+NARROW = {"resnet18": "resnet18:width=8", "resnet50": "resnet50:width=4"}
+"""The same networks with fewer weights to draw."""
 OWN = [name for name in architectures() if name != "encoder"]
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_it_builds_networks_for_images(name: str) -> None:
-    architecture = Architecture.read(name)
-    assert str(architecture) == name
+    assert str(Architecture.read(name)) == name
+    architecture = Architecture.read(NARROW.get(name, name))
     for shape in ((1, 28, 28), (3, 32, 40)):
         module = architecture.build(Domain(shape))
         assert module.training
@@ -29,6 +32,14 @@ def test_it_builds_networks_for_images(name: str) -> None:
 def test_other_inputs_are_refused(name: str) -> None:
     with pytest.raises(HoldfastError, match=f"architecture '{name}' takes images .*, got \\(16,\\)"):
         Architecture.read(name).build(Domain((16,)))
+
+
+@pytest.mark.parametrize("text", ["base", "small-resnet", "resnet50:width=4", "small-vit:pooling=cls"])
+def test_a_random_baseline_can_be_drawn(text: str) -> None:
+    domain = Domain((1, 8, 8))
+    encoder = Encoder(Architecture.read(text).build(domain).eval(), "mine", domain)
+    drawn = random_init(encoder, seed=1)
+    assert drawn.fingerprint == random_init(encoder, seed=1).fingerprint != encoder.fingerprint
 
 
 def test_odd_sizes() -> None:
