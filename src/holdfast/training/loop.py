@@ -47,6 +47,8 @@ LOOKED = {"cpu": 1, "cuda": 25}
 Told = Callable[[str, float], None]
 Epoch = dict[str, float]
 """What was measured in an epoch, by name."""
+Watch = Callable[[nn.Module], Mapping[str, float]]
+"""What else is to be measured of the encoder in training."""
 
 
 class Training:
@@ -62,6 +64,7 @@ class Training:
         folder: of checkpoints; None keeps none.
         asked: what identifies this training; a checkpoint of another is refused.
         after_epoch: called with the encoder and the curve after each epoch, by the first process alone.
+        watch: measures the encoder before the first and after each epoch, beside its health.
     """
 
     def __init__(
@@ -76,9 +79,10 @@ class Training:
         asked: Mapping[str, Any],
         told: Told,
         after_epoch: Callable[[nn.Module, list[Epoch]], None],
+        watch: Watch | None = None,
     ) -> None:
         self.recipe, self.domain, self.fabric, self.folder, self.asked = recipe, domain, fabric, folder, asked
-        self.told, self.after_epoch = told, after_epoch
+        self.told, self.after_epoch, self.watch = told, after_epoch, watch
         self.dtype = torch.float64 if recipe.precision == "float64" else torch.float32
         self.feed = Feed(images, domain, recipe.batch, recipe.seed, fabric.device)
         self.labels, classes = _classes(images, recipe)
@@ -203,6 +207,8 @@ class Training:
                 f"{found.spread:.2g}); lower the learning rate or change the objective{self._last()}"
             )
         seen = asdict(found)
+        if self.watch is not None:
+            seen |= self.watch(self.learner.encoder)
         if self.bank is not None:
             pixels, labels = self.bank
             codes = eval_codes(self.learner.encoder, pixels.to(self.fabric.device, self.dtype))
