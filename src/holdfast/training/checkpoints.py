@@ -31,7 +31,7 @@ def save(folder: Path, asked: Mapping[str, Any], state: Mapping[str, Any]) -> No
     content = BytesIO()
     torch.save({ASKED: json.dumps(asked), **state}, content)
     try:
-        write_whole(folder / FILE, content.getbuffer())
+        write_whole(folder / FILE, content.getvalue())
     except OSError as error:
         raise HoldfastError(
             f"cannot write {folder / FILE}: {error.strerror or error}; free some space and run the same command again, "

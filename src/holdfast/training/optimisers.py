@@ -99,7 +99,7 @@ class Lars(Optimiser):
 
         declare_missing_operators()
         try:
-            from timm.optim import Lars as TimmLars
+            from timm.optim.lars import Lars as TimmLars
         except ImportError:
             raise HoldfastError("the optimiser lars is timm's; pip install 'holdfast[vision]', or use sgd") from None
         built: torch.optim.Optimizer = TimmLars(
@@ -186,4 +186,8 @@ class OneCycle(Schedule):
 def _kinds(base: type) -> dict[str, type]:
     """Return the classes of this file that are a ``base``, by name."""
     own = vars(sys.modules[__name__]).values()
-    return {kind.name: kind for kind in own if isinstance(kind, type) and issubclass(kind, base) and kind is not base}
+    return {
+        vars(kind)["name"]: kind
+        for kind in own
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base
+    }

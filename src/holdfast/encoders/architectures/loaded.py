@@ -7,7 +7,7 @@ from typing import final
 
 from torch import nn
 
-from holdfast.core.encoder import Domain
+from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders import load
 from holdfast.encoders.architectures.base import LOADED, Architecture
@@ -30,6 +30,10 @@ class LoadedEncoder(Architecture):
 
     def build(self, domain: Domain) -> nn.Module:
         return self.load(domain, Options()).requires_grad_(True).train()
+
+    def load_encoder(self) -> Encoder:
+        """Return the encoder as its source has it."""
+        return load(self.reference, Options())
 
     def load(self, domain: Domain, options: Options) -> nn.Module:
         """Return the module with its normalisation inside, frozen and in eval mode, whatever ``options`` it needs."""
