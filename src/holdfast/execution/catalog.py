@@ -69,11 +69,13 @@ def everything() -> dict[str, dict[str, str]]:
     from holdfast.attacks.presets import PRESETS
     from holdfast.bounds import METHODS
     from holdfast.encoders import builtin
+    from holdfast.encoders.architectures.base import architectures
     from holdfast.execution.suites import SUITES
 
     return {
         "encoders": {name: summary(source) for name, source in sorted(encoders.sources().items())}
         | {f"builtin:{name}": str(builtin.card(name)["recipe"]) for name in builtin.names()},
+        "architectures": {name: summary(kind) for name, kind in architectures().items()},
         "images": {name: summary(inspect.getmodule(load)) for name, load in sorted(data.loaders().items())},
         "evaluations": {name: summary(kind) for name, kind in evaluations().items()},
         "attacks": {name: summary(kind) for name, kind in attacks().items()},
