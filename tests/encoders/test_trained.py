@@ -151,6 +151,22 @@ def test_the_architecture_of_an_encoder(tmp_path: Path) -> None:
         assert architecture_of(named) == text
 
 
+def test_training_on_from_a_trained_encoder(tmp_path: Path) -> None:
+    first = written(tmp_path / "first", encoder(mean=(0.13,), std=(0.3,)))
+    start = Architecture.read(f"encoder:first=trained:{tmp_path}/first").build(DOMAIN)
+    assert start.training
+    assert all(weight.requires_grad for weight in start.parameters())
+    with torch.no_grad():
+        for weight in start.parameters():
+            weight.add_(0.01)
+    second = written(tmp_path / "second", Encoder(start.eval(), "second", DOMAIN), f"encoder:trained:{tmp_path}/first")
+    assert read_card(tmp_path / "second").architecture == "digits"
+    (tmp_path / "first").rename(tmp_path / "elsewhere")
+    again = load(f"trained:{tmp_path}/second")
+    assert again.fingerprint == second.fingerprint != first.fingerprint
+    assert torch.equal(again(PIXELS), second(PIXELS))
+
+
 def test_damage_is_explained(tmp_path: Path) -> None:
     refused(tmp_path / "nowhere", "name a whole folder that holdfast train wrote")
     written(tmp_path)

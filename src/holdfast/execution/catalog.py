@@ -69,7 +69,6 @@ def everything() -> dict[str, dict[str, str]]:
     from holdfast.attacks.presets import PRESETS
     from holdfast.bounds import METHODS
     from holdfast.encoders import builtin
-    from holdfast.encoders.architectures.base import architectures
     from holdfast.execution.suites import SUITES
 
     return {
