@@ -36,6 +36,10 @@ def batch(size: int = 8, views: int = 2, attacked: bool = False, first: int = 0)
     return Batch(rows, whole, tuple(seen), None, noise, moved if attacked else None)
 
 
+def no_codes() -> Tensor:
+    raise AssertionError("codes of all images are computed though nobody needs them")
+
+
 def gradients(loss: Tensor, module: nn.Module) -> list[Tensor]:
     """Return the gradients of the weights that are trained."""
     return list(torch.autograd.grad(loss, [weight for weight in module.parameters() if weight.requires_grad]))

@@ -96,7 +96,7 @@ def test_hardening_brings_attacked_codes_back() -> None:
     adversary = OnLoss(Linf(0.1))
 
     def attacked() -> Batch:
-        moved = adversary(learner, plain, batches.DOMAIN)
+        moved = adversary(learner, plain, batches.DOMAIN, {})
         return Batch(plain.rows, plain.pixels, plain.views, None, plain.noise, moved)
 
     before = float(learner(attacked()).detach())

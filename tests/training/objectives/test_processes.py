@@ -12,10 +12,19 @@ from torch import multiprocessing
 
 from holdfast.training.learner import TrainingObjective
 from holdfast.training.objectives.barlow_twins import BarlowTwins
+from holdfast.training.objectives.deepcluster_v2 import DeepClusterV2
+from holdfast.training.objectives.dino import DINO
+from holdfast.training.objectives.swav import SwAV
 from holdfast.training.objectives.vicreg import VICReg
 from tests.training.objectives import batches
 
-SMALL: list[TrainingObjective] = [BarlowTwins(hidden=8, projection=7), VICReg(hidden=8, projection=7)]
+SMALL: list[TrainingObjective] = [
+    BarlowTwins(hidden=8, projection=7),
+    VICReg(hidden=8, projection=7),
+    DeepClusterV2(prototypes=4, hidden=8, projection=5),
+    DINO(prototypes=9, hidden=8, projection=5),
+    SwAV(prototypes=5, hidden=8, projection=4, queue=6, queue_epoch=0),
+]
 PROCESSES = 2
 
 
