@@ -265,7 +265,7 @@ def _weights(folder: Path, card: Card, epoch: int | None) -> tuple[Path, str]:
     if epoch in (None, card.epochs):
         return folder / WEIGHTS, card.weights_sha256
     if epoch not in card.epochs_sha256:
-        kept = ", ".join(map(str, [*card.epochs_sha256, card.epochs]))
+        kept = ", ".join(map(str, sorted({*card.epochs_sha256, card.epochs})))
         raise HoldfastError(f"'{folder}' keeps no weights after {epoch} epochs; there are those after {kept}")
     return epoch_file(folder, epoch), card.epochs_sha256[epoch]
 
