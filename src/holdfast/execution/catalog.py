@@ -68,6 +68,7 @@ def everything() -> dict[str, dict[str, str]]:
     from holdfast.attacks.presets import PRESETS
     from holdfast.bounds import METHODS
     from holdfast.encoders import builtin
+    from holdfast.encoders.architectures.base import architectures
     from holdfast.execution.suites import SUITES
 
     return {
@@ -88,6 +89,7 @@ def everything() -> dict[str, dict[str, str]]:
         "divergences": {name: summary(kind) for name, kind in DIVERGENCES.items()},
         "training": {name: summary(kind) for name, kind in training_objectives().items()},
         "adversaries": {name: summary(kind) for name, kind in adversaries().items()},
+        "architectures": {name: summary(kind) for name, kind in architectures().items()},
         "recipes": {name: str(read_settings(name).get("objective")) for name in recipes()},
         "suites": {name: suite.meaning for name, suite in SUITES.items()},
     }
