@@ -50,5 +50,7 @@ def checked_once(function: Any = None, *, typechecker: Callable[[Any], Any]) -> 
 
 
 def _kind(value: Any) -> Hashable:
-    # Not of whatever has such a property, which may be a checked function itself.
-    return (type(value), value.shape, value.dtype) if isinstance(value, (Tensor, np.ndarray)) else type(value)
+    # Not whatever has such properties: they may be checked functions themselves.
+    if isinstance(value, (Tensor, np.ndarray)):
+        return type(value), value.shape, value.dtype
+    return (type(value),)
