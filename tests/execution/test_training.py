@@ -270,3 +270,10 @@ def test_two_processes_train_like_one(tmp_path: Path, objective: str) -> None:
     alone, together = (hf.load_encoder(f"trained:{tmp_path / name}") for name in ("one", "two"))
     for name, value in alone.module.state_dict().items():
         torch.testing.assert_close(together.module.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_recipe_may_start_from_a_reference(digits: Images, tmp_path: Path) -> None:
+    train({**SMALL, "architecture": "encoder:builtin:digits-random", "epochs": 1}, digits, out=tmp_path)
+    card = json.loads((tmp_path / "card.json").read_text())
+    assert card["architecture"] == card["recipe"]["architecture"] == "encoder:builtin:digits-random"
+    assert card["pooling"] == hf.load_encoder("builtin:digits-random").pooling
