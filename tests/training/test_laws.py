@@ -14,7 +14,7 @@ from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.learner import Learner, TrainingObjective, training_objectives
 from tests.training import tiny
 
-OBJECTIVES = {name: tiny.small(kind) for name, kind in training_objectives().items()}
+OBJECTIVES = {name: tiny.small(kind()) for name, kind in training_objectives().items()}
 
 
 def attackable(made: Learner) -> bool:
@@ -99,6 +99,19 @@ def test_training_goes_on_from_its_state_bit_by_bit(objective: TrainingObjective
         losses = [tiny.step(made, opt, data, number / 6) for made, opt in ((first, optimiser), (second, resumed))]
         assert torch.equal(*losses)
         assert equal(dict(first.state_dict()), dict(second.state_dict()))
+
+
+def test_mixed_precision_changes_the_loss_little(objective: TrainingObjective) -> None:
+    made, data = tiny.learner(objective), tiny.batch(objective)
+    torch.manual_seed(0)
+    exact = deepcopy(made)(data).detach()
+    torch.manual_seed(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = made(data)
+    mixed.backward()
+    made.after_step(0.5)
+    assert all(bool(weight.grad.isfinite().all()) for weight in made.parameters() if weight.grad is not None)
+    torch.testing.assert_close(mixed.detach().float(), exact, rtol=0.1, atol=0.05)
 
 
 def test_the_order_of_a_batch_changes_no_loss(objective: TrainingObjective) -> None:
