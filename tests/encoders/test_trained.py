@@ -17,6 +17,7 @@ from holdfast.core.records import ImagesInfo
 from holdfast.encoders import Options, load
 from holdfast.encoders.architectures.base import Architecture
 from holdfast.encoders.trained import Card, architecture_of, read_card, write, write_epoch
+from holdfast.execution.request import Request, references
 from tests.encoders import factories
 
 DOMAIN = Domain((1, 8, 8))
@@ -99,6 +100,15 @@ def test_a_module_of_python_needs_its_factory(tmp_path: Path) -> None:
         again = load(f"trained:{tmp_path}", arch(factory))
         assert again.fingerprint == made.fingerprint
     refused(tmp_path, "does not fit --arch .*: .*1.weight", options=arch("hidden_randomness"))
+
+
+def test_arch_goes_to_those_that_need_it(tmp_path: Path) -> None:
+    written(tmp_path / "own", Encoder(factories.plain().eval(), "mine", DOMAIN), None)
+    written(tmp_path / "known")
+    encoders = (f"short=trained:{tmp_path}/own?epoch=2", f"trained:{tmp_path}/known", f"trained:{tmp_path}/none")
+    asked = Request(encoders=encoders, arch=("tests.encoders.factories:plain",))
+    assert [options.arch is not None for _, options in references(asked)] == [True, False, False]
+    assert load(*references(asked)[0]).name == "short"
 
 
 @pytest.mark.parametrize(

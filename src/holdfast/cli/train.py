@@ -53,7 +53,7 @@ def command(
         device=device,
         keep_epochs=keep_epochs,
         resume=resume,
-        settings=_settings(set_ or []),
+        settings=settings_of(set_ or []),
         out=folder,
         progress=True,
     )
@@ -61,7 +61,8 @@ def command(
         print(f"Encoder: {encoder.source}")
 
 
-def _settings(texts: list[str]) -> dict[str, str]:
+def settings_of(texts: list[str]) -> dict[str, str]:
+    """Return ``setting=value`` texts as settings by name."""
     given = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -161,12 +161,20 @@ def architecture_of(encoder: Encoder) -> str | None:
     reference = encoder.source.partition(" --")[0]  # size and trust are said again by who loads it
     source, colon, name = reference.partition(":")
     if source == SOURCE:
-        return read_card(Path(split(name, Settings)[0])).architecture
+        return read_card(Path(split(name, Settings)[0]).expanduser()).architecture
     if not colon or source in ("checkpoint", "baseline"):
         return None
     if source in DOWNLOADING and "pretrained=false" not in name:
         reference += ("&" if "?" in name else "?") + "pretrained=false"
     return f"{LOADED}:{reference}"
+
+
+def written_in_python(name: str) -> bool:
+    """Return whether the trained encoder ``name`` needs ``--arch``; not where it has no card, which loading it says."""
+    try:
+        return read_card(Path(split(name, Settings)[0]).expanduser()).architecture is None
+    except HoldfastError:
+        return False
 
 
 def load(name: str, options: Options) -> Encoder:

@@ -17,7 +17,6 @@ from holdfast.attacks.base import Attack
 from holdfast.core.balls import BALLS
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.architectures.base import architectures
 from holdfast.objectives.base import Objective
 from holdfast.probes.base import probes
 from holdfast.protocol.evaluation import Evaluation
@@ -69,6 +68,7 @@ def everything() -> dict[str, dict[str, str]]:
     from holdfast.attacks.presets import PRESETS
     from holdfast.bounds import METHODS
     from holdfast.encoders import builtin
+    from holdfast.encoders.architectures.base import architectures
     from holdfast.execution.suites import SUITES
 
     return {

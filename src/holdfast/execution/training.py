@@ -39,7 +39,7 @@ from holdfast.execution.provenance import checkout, versions
 from holdfast.protocol.bank import apart
 from holdfast.training import checkpoints
 from holdfast.training.gathering import rank
-from holdfast.training.loop import Epoch, Training
+from holdfast.training.loop import Epoch, Training, Watch
 from holdfast.training.page import page
 from holdfast.training.recipe import Recipe, read_settings
 from holdfast.transforms.base import Transform, transformed
@@ -76,6 +76,7 @@ def train(
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
     progress: bool | None = None,
+    watch: Watch | None = None,
 ) -> Encoder:
     """Return an encoder trained by ``recipe`` on ``images``, as ``holdfast train`` does.
 
@@ -94,6 +95,7 @@ def train(
         settings: settings of the recipe by name, instead of its own.
         out: folder for the encoder and the checkpoints; by default nothing is kept.
         progress: show it on stderr; by default in terminals and notebooks.
+        watch: measures the module in training before the first and after each epoch: numbers by name, kept with the others.
 
     Raises:
         HoldfastError: something does not exist or does not fit, the loss is not finite, or codes collapse; everything up to
@@ -118,7 +120,17 @@ def train(
         record = _Record(recipe, taught, watched, domain, folder, int(place["keep_epochs"] or 0), began, start)
         stack.callback(record.close)
         training = Training(
-            recipe, module, domain, taught, watched, fabric, folder, record.asked, show or _silent, record.after_epoch
+            recipe,
+            module,
+            domain,
+            taught,
+            watched,
+            fabric,
+            folder,
+            record.asked,
+            show or _silent,
+            record.after_epoch,
+            watch,
         )
         training.run()
         encoder = record.encoder(training.learner.encoder)
@@ -184,10 +196,10 @@ def _images(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None) -> 
         taught = transformed(taught, place["transform"], recipe.seed)
     if place["bank"] is None:
         return taught, None, domain
-    watched = apart(_loaded(at_hand(place["bank"]), domain, geometry, None, recipe.seed), taught)
-    if watched.labels is None:
-        raise HoldfastError(f"the bank {watched.name} has no labels, so its neighbours say nothing; leave --bank out")
-    return taught, watched, domain
+    bank = _loaded(at_hand(place["bank"]), domain, geometry, None, recipe.seed)
+    if bank.labels is None:
+        raise HoldfastError(f"the bank {bank.name} has no labels, so its neighbours say nothing; leave --bank out")
+    return taught, apart(bank, taught), domain
 
 
 def _domain(recipe: Recipe, named: str | Images, place: Mapping[str, Any], start: Encoder | None) -> Domain:

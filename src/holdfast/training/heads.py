@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import cos, pi
 
 import torch
 from torch import nn
@@ -47,3 +48,13 @@ def follow(copies: Iterable[nn.Parameter], originals: Iterable[nn.Parameter], mo
     """
     for copy, original in zip(copies, originals, strict=True):
         copy.lerp_(original, 1 - momentum)
+
+
+def rising(start: float, progress: float) -> float:
+    """Return a momentum that rises from ``start`` to 1 along half a cosine (BYOL, MoCo v3, DINO).
+
+    Example:
+        >>> [round(rising(0.99, progress), 4) for progress in (0.0, 0.5, 1.0)]
+        [0.99, 0.995, 1.0]
+    """
+    return 1 - (1 - start) * (cos(pi * progress) + 1) / 2

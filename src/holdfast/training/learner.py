@@ -21,6 +21,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.settings import Spelled, read
 from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.gathering import processes
 
 
 @final
@@ -125,6 +126,36 @@ def training_objectives() -> dict[str, type[TrainingObjective]]:
     from holdfast.training import objectives as home
 
     return named_classes(home, TrainingObjective)
+
+
+def require_two_images(objective: TrainingObjective, setting: Setting) -> None:
+    """Raise unless each process has images to compare with each other, and batch norm a variance."""
+    if setting.batch < 2 * processes():
+        raise HoldfastError(
+            f"{objective.name} compares the images of a batch and needs at least 2 on each process, got a batch of "
+            f"{setting.batch} for {processes()}; raise batch"
+        )
+
+
+def require_positive(objective: TrainingObjective, *settings: str) -> None:
+    """Raise unless these settings are positive.
+
+    Example:
+        >>> from holdfast.training.objectives.simclr import SimCLR
+        >>> SimCLR(temperature=0.0)
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: simclr: temperature must be positive, got 0.0
+    """
+    for name in settings:
+        if not getattr(objective, name) > 0:
+            raise HoldfastError(f"{objective.name}: {name} must be positive, got {getattr(objective, name)}")
+
+
+def require_share(objective: TrainingObjective, *settings: str) -> None:
+    """Raise unless these settings lie in [0, 1]."""
+    for name in settings:
+        if not 0 <= getattr(objective, name) <= 1:
+            raise HoldfastError(f"{objective.name}: {name} must lie in [0, 1], got {getattr(objective, name)}")
 
 
 def codes_of(module: nn.Module, pixels: Pixels) -> Codes:

@@ -47,6 +47,8 @@ LOOKED = {"cpu": 1, "cuda": 25}
 Told = Callable[[str, float], None]
 Epoch = dict[str, float]
 """What was measured in an epoch, by name."""
+Watch = Callable[[nn.Module], Mapping[str, float]]
+"""What else is to be measured of the encoder in training."""
 
 
 class Training:
@@ -62,6 +64,7 @@ class Training:
         folder: of checkpoints; None keeps none.
         asked: what identifies this training; a checkpoint of another is refused.
         after_epoch: called with the encoder and the curve after each epoch, by the first process alone.
+        watch: measures the encoder before the first and after each epoch, beside its health.
     """
 
     def __init__(
@@ -76,9 +79,10 @@ class Training:
         asked: Mapping[str, Any],
         told: Told,
         after_epoch: Callable[[nn.Module, list[Epoch]], None],
+        watch: Watch | None = None,
     ) -> None:
         self.recipe, self.domain, self.fabric, self.folder, self.asked = recipe, domain, fabric, folder, asked
-        self.told, self.after_epoch = told, after_epoch
+        self.told, self.after_epoch, self.watch = told, after_epoch, watch
         self.dtype = torch.float64 if recipe.precision == "float64" else torch.float32
         self.feed = Feed(images, domain, recipe.batch, recipe.seed, fabric.device)
         self.labels, classes = _classes(images, recipe)
@@ -109,7 +113,7 @@ class Training:
         """
         self._restore()
         if not self.curve:
-            self._remember(self._health() | {"epoch": 0})
+            self._remember(self._health() | {"epoch": 0.0})
         with self._interruptible():
             while self.epoch < self.recipe.epochs:
                 self._run_epoch()
@@ -148,7 +152,7 @@ class Training:
         seconds = self.seconds + monotonic() - began
         self.epoch, self.step, self.total, self.seconds = self.epoch + 1, 0, 0.0, 0.0
         found = {
-            "epoch": self.epoch,
+            "epoch": float(self.epoch),
             "loss": mean,
             "rate": float(self.optimiser.param_groups[0]["lr"]),
             "seconds": seconds,
@@ -203,6 +207,8 @@ class Training:
                 f"{found.spread:.2g}); lower the learning rate or change the objective{self._last()}"
             )
         seen = asdict(found)
+        if self.watch is not None:
+            seen |= self.watch(self.learner.encoder)
         if self.bank is not None:
             pixels, labels = self.bank
             codes = eval_codes(self.learner.encoder, pixels.to(self.fabric.device, self.dtype))
@@ -212,7 +218,7 @@ class Training:
     def _require_finite(self, total: Tensor) -> None:
         if not isfinite(float(total)):
             raise HoldfastError(
-                f"the loss became {float(total):g} by step {self.step} of epoch {self.epoch + 1}; lower the learning rate, "
+                f"the loss is no longer finite ({float(total):g}) by step {self.step} of epoch {self.epoch + 1}; lower the learning rate, "
                 f"set clip, or use a wider precision{self._last()}"
             )
 

@@ -17,6 +17,8 @@ SAID = {
     "knn_accuracy": "Share of bank images whose nearest others show their class",
     "images_per_second": "Images per second",
     "agreement": "Mean cosine similarity to the codes of the original encoder",
+    "relative_distance": "Distance to the codes of the original encoder, beside the spread of these",
+    "neighbours_kept": "Share of images whose nearest other is the same as for the original encoder",
 }
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
+from math import isfinite
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
@@ -79,16 +80,29 @@ class Transform(Spelled):
                 f"{self} changes images of shape (batch, channels, height, width), got {tuple(pixels.shape)}; "
                 "leave transforms out for other inputs"
             )
-        low, high = (float(end) for end in torch.aminmax(pixels)) if pixels.numel() else (0.0, 1.0)
+        low, high = extent(pixels)
         if not 0 <= low <= high <= 1:  # NaN fails, too
             raise HoldfastError(
                 f"{self} changes pixels in [0, 1], got values from {low:g} to {high:g}; pass raw pixels divided by 255"
             )
+        return self.applied(pixels, noise)
+
+    def applied(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
+        """Return the changed images in [0, 1], for callers that know that ``pixels`` are images in [0, 1]."""
         changed = self.change(pixels, noise.fork("transform", self.name))
         assert changed.shape == pixels.shape, f"{self} returned {tuple(changed.shape)} for {tuple(pixels.shape)}"
-        if not changed.isfinite().all():
+        low, high = extent(changed)
+        if not (isfinite(low) and isfinite(high)):
             raise HoldfastError(f"{self} made pixels that are not finite; choose other settings")
-        return changed.clamp(0, 1).to(pixels.dtype)
+        return (changed if 0 <= low <= high <= 1 else changed.clamp(0, 1)).to(pixels.dtype)
+
+
+def extent(pixels: Tensor) -> tuple[float, float]:
+    """Return the least and the greatest value, both NaN if any value is; of nothing, 0 and 1."""
+    if not pixels.numel():
+        return 0.0, 1.0
+    low, high = torch.stack(torch.aminmax(pixels)).tolist()  # at once: each copy from a GPU waits for its queue
+    return low, high
 
 
 @final
@@ -108,8 +122,23 @@ class Chain(Transform):
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         for position, part in enumerate(self.parts):
-            pixels = part(pixels, noise.fork(position))
+            pixels = part.applied(pixels, noise.fork(position))
         return pixels
+
+
+@dataclass(frozen=True)
+class View(Transform):
+    """A chain with a name and settings of its own: what a paper makes of an image before it is encoded for training."""
+
+    draws = True
+
+    @property
+    @abstractmethod
+    def chain(self) -> Chain:
+        """The transforms, one after the other."""
+
+    def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
+        return self.chain.change(pixels, noise)
 
 
 def versions(transform: Transform) -> str:
@@ -121,6 +150,8 @@ def versions(transform: Transform) -> str:
     """
     if isinstance(transform, Chain):
         return " + ".join(map(versions, transform.parts))
+    if isinstance(transform, View):
+        return f"{transform} v{transform.version} ({versions(transform.chain)})"
     return f"{transform} v{transform.version}"
 
 

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from holdfast.transforms.base import ImagePixels
 
-Places = Float[Tensor, "#b height width"]
+Places = Float[Tensor, "#b #height #width"]
 
 
 def sampled(pixels: ImagePixels, rows: Places, columns: Places, beyond: str = "edge") -> ImagePixels:
@@ -18,11 +18,12 @@ def sampled(pixels: ImagePixels, rows: Places, columns: Places, beyond: str = "e
     Args:
         pixels: the images.
         rows: where to read, 0 at the centre of the first row.
-        columns: the same for columns.
+        columns: the same for columns. Each may be one value wide along the other's axis.
         beyond: what is there outside of the image: "edge" (its nearest pixel) or "zeros" (black).
     """
     height, width = pixels.shape[-2:]
-    share = torch.stack([(2 * columns + 1) / width - 1, (2 * rows + 1) / height - 1], -1).to(pixels)
+    across, down = ((2 * columns + 1) / width - 1).to(pixels), ((2 * rows + 1) / height - 1).to(pixels)
+    share = torch.stack(torch.broadcast_tensors(across, down), -1)
     padding = {"edge": "border", "zeros": "zeros"}[beyond]
     grid = share.expand(len(pixels), -1, -1, -1)
     return functional.grid_sample(pixels, grid, mode="bilinear", padding_mode=padding, align_corners=False)

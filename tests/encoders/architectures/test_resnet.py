@@ -45,6 +45,7 @@ def test_weights_of_torchvision_give_its_codes(name: str) -> None:
     assert torch.allclose(module(pixels), theirs(pixels), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_small_resnets_can_be_certified() -> None:
     torch.manual_seed(0)
     domain, ball = Domain((1, 8, 8)), Linf(0.002)

@@ -24,7 +24,15 @@ from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered, own_rows
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
+from holdfast.training.info_nce import info_nce
+from holdfast.training.learner import (
+    Batch,
+    Learner,
+    Setting,
+    TrainingObjective,
+    require_positive,
+    require_two_images,
+)
 
 EXTRA = 1 / 256
 """RoCL's weight of the additional term between the attacked view and the second one."""
@@ -55,7 +63,11 @@ class SimCLR(TrainingObjective):
     """Width of the projection; 0 is that of the codes."""
     name = "simclr"
 
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature")
+
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
+        require_two_images(self, setting)
         hidden, out = self.hidden or setting.width + 200, self.projection or setting.width
         return SimCLRLearner(encoder, mlp((setting.width, hidden, out)), self.temperature)
 
@@ -80,10 +92,4 @@ class SimCLRLearner(Learner):
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         network = nn.Sequential(self.encoder, self.head)
         with torch.no_grad():
-            targets = gathered(normalize(network(batch.views[1]), dim=1))
-        rows = own_rows(len(batch.rows), targets.device)
-
-        def loss(codes: Codes) -> Float[Tensor, "b"]:
-            return cross_entropy(normalize(codes, dim=1) @ targets.T / self.temperature, rows, reduction="none")
-
-        return network, loss
+            return network, info_nce(network(batch.views[1]), self.temperature)

@@ -1,0 +1,171 @@
+"""The views of the papers: what each makes of an image before it is encoded for training.
+
+Where a paper's own program differs from the chain here, the class says how. Crops keep the size of the image, and are
+bilinear where DINO's and BYOL's are bicubic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from holdfast.transforms.augmentations.color_jitter import ColorJitter
+from holdfast.transforms.augmentations.gaussian_blur import GaussianBlur
+from holdfast.transforms.augmentations.grayscale import Grayscale
+from holdfast.transforms.augmentations.horizontal_flip import HorizontalFlip
+from holdfast.transforms.augmentations.random_affine import RandomAffine
+from holdfast.transforms.augmentations.random_resized_crop import RandomResizedCrop
+from holdfast.transforms.augmentations.solarize import Solarize
+from holdfast.transforms.base import Chain, Transform, View
+from holdfast.transforms.noise import GaussianNoise
+
+
+@final
+@dataclass(frozen=True)
+class SimclrView(View):
+    """SimCLR (Chen et al. 2020, appendix A); its CIFAR-10 form (B.9) is ``strength=0.5,blur=0``."""
+
+    strength: float = 1.0
+    blur: float = 0.5
+    name = "simclr-view"
+
+    @property
+    def chain(self) -> Chain:
+        strong = 0.8 * self.strength
+        jitter = ColorJitter(strong, strong, strong, 0.2 * self.strength)
+        blur = (GaussianBlur(self.blur),) if self.blur else ()
+        return Chain((RandomResizedCrop(), HorizontalFlip(), jitter, Grayscale(), *blur))
+
+
+@final
+@dataclass(frozen=True)
+class MocoV2View(View):
+    """MoCo v2 (Chen et al. 2020, https://arxiv.org/abs/2003.04297), as in its program."""
+
+    name = "moco-v2-view"
+
+    @property
+    def chain(self) -> Chain:
+        blur = GaussianBlur(kernel=1.0)
+        return Chain((RandomResizedCrop(0.2), ColorJitter(), Grayscale(), blur, HorizontalFlip()))
+
+
+@final
+@dataclass(frozen=True)
+class MocoCifarView(View):
+    """MoCo on CIFAR-10, without blur: its authors' demonstration and Zhong et al. 2022, appendix C.3."""
+
+    name = "moco-cifar-view"
+
+    @property
+    def chain(self) -> Chain:
+        return Chain((RandomResizedCrop(), HorizontalFlip(), ColorJitter(), Grayscale()))
+
+
+@final
+@dataclass(frozen=True)
+class ByolView1(View):
+    """First view of BYOL (Grill et al. 2020, appendix B) and Barlow Twins, always blurred; jitter is torchvision's."""
+
+    scale_min: float = 0.08
+    name = "byol-view-1"
+
+    @property
+    def chain(self) -> Chain:
+        return Chain((RandomResizedCrop(self.scale_min), *flip_and_colors(), GaussianBlur(1.0)))
+
+
+@final
+@dataclass(frozen=True)
+class ByolView2(View):
+    """Second view of BYOL (Grill et al. 2020, appendix B) and Barlow Twins, seldom blurred and sometimes solarized."""
+
+    scale_min: float = 0.08
+    name = "byol-view-2"
+
+    @property
+    def chain(self) -> Chain:
+        return Chain((RandomResizedCrop(self.scale_min), *flip_and_colors(), GaussianBlur(0.1), Solarize()))
+
+
+@final
+@dataclass(frozen=True)
+class DinoGlobalView1(View):
+    """First global crop of DINO (Caron et al. 2021), always blurred."""
+
+    scale_min: float = 0.4
+    name = "dino-global-view-1"
+
+    @property
+    def chain(self) -> Chain:
+        return Chain((RandomResizedCrop(self.scale_min), *flip_and_colors(), GaussianBlur(1.0, kernel=1.0)))
+
+
+@final
+@dataclass(frozen=True)
+class DinoGlobalView2(View):
+    """Second global crop of DINO (Caron et al. 2021), seldom blurred and sometimes solarized."""
+
+    scale_min: float = 0.4
+    name = "dino-global-view-2"
+
+    @property
+    def chain(self) -> Chain:
+        blur = GaussianBlur(0.1, kernel=1.0)
+        return Chain((RandomResizedCrop(self.scale_min), *flip_and_colors(), blur, Solarize()))
+
+
+@final
+@dataclass(frozen=True)
+class DinoLocalView(View):
+    """Local crop of DINO (Caron et al. 2021), at the size of the image where theirs are 96 pixels of 224."""
+
+    scale_min: float = 0.05
+    scale_max: float = 0.4
+    name = "dino-local-view"
+
+    @property
+    def chain(self) -> Chain:
+        crop = RandomResizedCrop(self.scale_min, self.scale_max)
+        return Chain((crop, *flip_and_colors(), GaussianBlur(0.5, kernel=1.0)))
+
+
+@final
+@dataclass(frozen=True)
+class RvclMnistView(View):
+    """RVCL on MNIST (Wang and Liu 2022), as in its program: no flip, at least 0.4 of the area."""
+
+    name = "rvcl-mnist-view"
+
+    @property
+    def chain(self) -> Chain:
+        return Chain((ColorJitter(), Grayscale(), RandomResizedCrop(0.4)))
+
+
+@final
+@dataclass(frozen=True)
+class RvclCifarView(View):
+    """RVCL on CIFAR-10 (Wang and Liu 2022) and RoCL (Kim et al. 2020), as in their programs: colours before the crop."""
+
+    name = "rvcl-cifar-view"
+
+    @property
+    def chain(self) -> Chain:
+        return Chain((ColorJitter(), Grayscale(), HorizontalFlip(), RandomResizedCrop()))
+
+
+@final
+@dataclass(frozen=True)
+class DigitsView(View):
+    """The built-in digit encoders: turned, scaled, shifted by half a pixel of 8, brighter or darker, noisy."""
+
+    name = "digits-view"
+
+    @property
+    def chain(self) -> Chain:
+        return Chain((RandomAffine(), ColorJitter(0.2, 0, 0, 0, p=1), GaussianNoise(0.05)))
+
+
+def flip_and_colors() -> tuple[Transform, ...]:
+    """Return what the views of BYOL and DINO have in common."""
+    return HorizontalFlip(), ColorJitter(0.4, 0.4, 0.2, 0.1), Grayscale()
