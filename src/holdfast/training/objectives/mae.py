@@ -28,7 +28,7 @@ from holdfast.core.noise import Noise
 from holdfast.encoders.architectures.vit import DEVIATION, Block
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_positive
 
 Patches = Float[Tensor, "b n p"]
 Order = Int[Tensor, "b n"]
@@ -63,6 +63,7 @@ class MAE(TrainingObjective):
             raise HoldfastError(f"mae: masked must be auto, tokens or pixels, got {self.masked!r}")
         if not 0 < self.ratio < 1:
             raise HoldfastError(f"mae: ratio must lie between 0 and 1, got {self.ratio}")
+        require_positive(self, "patch", "decoder_width", "decoder_depth", "decoder_heads")
         if self.decoder_width % self.decoder_heads:
             raise HoldfastError(f"mae: {self.decoder_heads} heads cannot share a width of {self.decoder_width}")
 
