@@ -73,6 +73,8 @@ if TYPE_CHECKING:
     from holdfast.execution.api import load_images as load_images
     from holdfast.execution.corruption import corrupt as corrupt
     from holdfast.execution.evaluated import EvaluatedRun as EvaluatedRun
+    from holdfast.execution.harden import Hardened as Hardened
+    from holdfast.execution.harden import harden as harden
     from holdfast.protocol.evaluation import Evaluation as Evaluation
     from holdfast.transforms.base import Transform as Transform
     from holdfast.transforms.base import transformed as transformed
@@ -102,6 +104,7 @@ _HOMES = {
     "GaussianKL": "core.divergences",
     "GradCam": "evaluations.geometry.gradcam",
     "GradientAttack": "attacks.gradient",
+    "Hardened": "execution.harden",
     "HoldfastError": "core.errors",
     "HoldfastWarning": "core.errors",
     "Images": "core.images",
@@ -139,6 +142,7 @@ _HOMES = {
     "compare": "execution.api",
     "corrupt": "execution.corruption",
     "evaluate": "execution.api",
+    "harden": "execution.harden",
     "load_encoder": "execution.api",
     "load_images": "execution.api",
     "spade": "evaluations.spectral.analysis",

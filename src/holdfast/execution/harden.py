@@ -2,7 +2,7 @@
 
     min over f of the mean of max { |f0(x) - f(x')|^2 : x' in the ball around x },   f0 the encoder as it was
 
-FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), with the attack and the optimiser of its authors: ten steps of
+FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), with its authors' attack and optimiser: ten steps of
 a quarter of the radius, AdamW, a cosine after a short warm-up. A part of the images is kept from training. On them the
 new codes are held against the old ones after each epoch, and both encoders are attacked in the end.
 
