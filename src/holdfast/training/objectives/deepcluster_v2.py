@@ -25,11 +25,10 @@ from torch.nn.functional import cross_entropy, normalize, one_hot
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_positive
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_not_negative, require_positive
 
 BLOCK = 8192
 """Images whose cosines with all centroids are held at once."""
@@ -79,8 +78,7 @@ class DeepClusterV2(TrainingObjective):
 
     def __post_init__(self) -> None:
         require_positive(self, "temperature", "prototypes", "heads", "iterations", "hidden", "projection")
-        if self.crops < 0:
-            raise HoldfastError(f"deepcluster-v2: crops must be 0 or more, got {self.crops}")
+        require_not_negative(self, "crops")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         head = mlp((setting.width, self.hidden, self.projection), norm=True)

@@ -23,11 +23,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from holdfast.core.errors import HoldfastError
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.heads import follow, frozen_copy, rising
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_positive, require_share
+from holdfast.training.learner import (
+    Batch,
+    Learner,
+    Setting,
+    TrainingObjective,
+    require_not_negative,
+    require_positive,
+    require_share,
+)
 from holdfast.training.prototypes import Prototypes
 
 Scores = Float[Tensor, "b k"]
@@ -62,8 +69,7 @@ class DINO(TrainingObjective):
         require_positive(self, "temperature", "teacher_temperature", "first_temperature", "prototypes", "hidden")
         require_positive(self, "projection")
         require_share(self, "momentum", "center_momentum")
-        if self.crops < 0:
-            raise HoldfastError(f"dino: crops must be 0 or more, got {self.crops}")
+        require_not_negative(self, "warmup_epochs", "frozen_epochs", "crops")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         head = nn.Sequential(

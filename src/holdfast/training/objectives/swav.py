@@ -23,11 +23,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered, own_rows
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_positive
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_not_negative, require_positive
 from holdfast.training.prototypes import Prototypes
 
 Scores = Float[Tensor, "b k"]
@@ -77,8 +76,7 @@ class SwAV(TrainingObjective):
 
     def __post_init__(self) -> None:
         require_positive(self, "temperature", "epsilon", "iterations", "prototypes", "hidden", "projection")
-        if self.queue < 0 or self.crops < 0:
-            raise HoldfastError(f"swav: queue and crops must be 0 or more, got {self.queue} and {self.crops}")
+        require_not_negative(self, "queue", "queue_epoch", "frozen_epochs", "crops")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         head = mlp((setting.width, self.hidden, self.projection), norm=True)
