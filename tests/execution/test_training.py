@@ -164,7 +164,7 @@ def test_labels_are_needed_where_they_are(digits: Images) -> None:
 
 def test_collapse_stops_with_a_sentence(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: Learner, batch: Any) -> torch.Tensor:
-        return sum(weight.square().sum() for weight in self.parameters()) * 100  # all weights go to zero
+        return 100 * torch.stack([weight.square().sum() for weight in self.parameters()]).sum()  # all weights go to zero
 
     simclr = type(Recipe.of(SMALL).objective.learner(torch.nn.Identity(), _setting()))
     monkeypatch.setattr(simclr, "forward", forward)

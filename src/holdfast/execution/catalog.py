@@ -17,7 +17,6 @@ from holdfast.attacks.base import Attack
 from holdfast.core.balls import BALLS
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.architectures.base import architectures
 from holdfast.objectives.base import Objective
 from holdfast.probes.base import probes
 from holdfast.protocol.evaluation import Evaluation
@@ -75,7 +74,6 @@ def everything() -> dict[str, dict[str, str]]:
     return {
         "encoders": {name: summary(source) for name, source in sorted(encoders.sources().items())}
         | {f"builtin:{name}": str(builtin.card(name)["recipe"]) for name in builtin.names()},
-        "architectures": {name: summary(kind) for name, kind in architectures().items()},
         "images": {name: summary(inspect.getmodule(load)) for name, load in sorted(data.loaders().items())},
         "evaluations": {name: summary(kind) for name, kind in evaluations().items()},
         "attacks": {name: summary(kind) for name, kind in attacks().items()},

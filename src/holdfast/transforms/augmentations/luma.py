@@ -26,5 +26,5 @@ def weights(pixels: ImagePixels) -> Float[Tensor, "channels"]:
 
 def luma(pixels: ImagePixels) -> Float[Tensor, "b 1 height width"]:
     """Return the gray images."""
-    b, channels, height, width = pixels.shape
+    b, _, height, width = pixels.shape
     return (weights(pixels) @ pixels.flatten(2)).reshape(b, 1, height, width)
