@@ -23,14 +23,16 @@ from holdfast.cli import application
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.encoder import Domain
 from holdfast.core.run import Run
-from holdfast.core.settings import number
+from holdfast.core.settings import convert, number, types_of
 from holdfast.encoders.architectures.base import LOADED, Architecture, architectures
 from holdfast.execution import catalog
 from holdfast.execution.request import request
 from holdfast.execution.suites import SUITES
 from holdfast.protocol.evaluation import settings
 from holdfast.report.gate import parse
+from holdfast.training.adversary import adversaries
 from holdfast.training.learner import training_objectives
+from holdfast.training.recipe import Recipe
 from tests.pages import DOCS, PAGES, ROOT, blocks, every_page, prose, rows, section, sections, slug
 
 
@@ -97,6 +99,7 @@ def test_every_evaluation_has_a_page_with_its_quantities(name: str) -> None:
         ("attacks.md", "Divergences", DIVERGENCES),
         ("attacks.md", "Presets", PRESETS),
         ("bounds.md", "Methods", METHODS),
+        ("training/adversarial.md", "The adversaries", adversaries()),
         ("images.md", "Images", data.loaders()),
         ("probes.md", "The probes", catalog.everything()["probes"]),
         ("command-line.md", "Suites", SUITES),
@@ -185,7 +188,10 @@ def test_every_command_in_the_documentation_is_understood() -> None:
         for option, value in zip(arguments, [*arguments[1:], ""], strict=False):
             if option.startswith("--"):
                 assert option in known, line
-            if option == "--set":
+            if option == "--set" and name in ("train", "harden"):
+                setting, _, text = value.partition("=")
+                convert(text, types_of(Recipe)[setting], line)
+            elif option == "--set":
                 evaluation, _, setting = value.partition("=")[0].partition(".")
                 assert evaluation == "neighbours_kept" or setting in configurable()[evaluation], line
             if option == "--require":
