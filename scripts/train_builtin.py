@@ -28,7 +28,8 @@ from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.noise import Noise
-from holdfast.encoders.builtin import DOMAIN, NAMES, network
+from holdfast.encoders.architectures.digits import Digits
+from holdfast.encoders.builtin import DOMAIN, NAMES
 
 WEIGHTS = Path(__file__).parents[1] / "src/holdfast/encoders/weights"
 SEED, EPOCHS, BATCH, RATE = 0, 300, 240, 5e-3
@@ -121,7 +122,7 @@ def train(name: str, epochs: int = EPOCHS) -> Encoder:
     """Return the encoder that ``RECIPES[name]`` makes in ``epochs`` passes over the training digits."""
     recipe = RECIPES[name]
     torch.manual_seed(SEED)
-    encoder = network()
+    encoder = Digits().build(DOMAIN)
     if recipe.loss is None:
         return Encoder(encoder, name, DOMAIN)
     model = nn.Sequential(encoder, recipe.head())

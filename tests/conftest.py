@@ -37,7 +37,6 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
-    shapes.calls.clear()
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import typer.main
 
 import holdfast
@@ -20,13 +21,16 @@ from holdfast.attacks.presets import PRESETS
 from holdfast.bounds import METHODS
 from holdfast.cli import application
 from holdfast.core.divergences import DIVERGENCES
+from holdfast.core.encoder import Domain
 from holdfast.core.run import Run
 from holdfast.core.settings import number
+from holdfast.encoders.architectures.base import LOADED, Architecture, architectures
 from holdfast.execution import catalog
 from holdfast.execution.request import request
 from holdfast.execution.suites import SUITES
 from holdfast.protocol.evaluation import settings
 from holdfast.report.gate import parse
+from holdfast.training.learner import training_objectives
 from tests.pages import DOCS, PAGES, ROOT, blocks, every_page, prose, rows, section, sections, slug
 
 
@@ -48,6 +52,8 @@ def configurable() -> dict[str, dict[str, str]]:
     """Everything that has settings, and so must have a table of them."""
     found = {name: {k: said(v) for k, v in settings(kind()).items()} for name, kind in catalog.evaluations().items()}
     found |= {name: defaults(kind) for name, kind in {**catalog.attacks(), **METHODS}.items()}
+    # Objectives of training are documented family by family: those that have a table must have the right one.
+    found |= {name: defaults(kind) for name, kind in training_objectives().items() if name in TABLES}
     for name, source in encoders.sources().items():
         found[name] = defaults(vars(source)["Settings"]) if "Settings" in vars(source) else {}
     return {name: own for name, own in found.items() if own}
@@ -94,6 +100,7 @@ def test_every_evaluation_has_a_page_with_its_quantities(name: str) -> None:
         ("images.md", "Images", data.loaders()),
         ("probes.md", "The probes", catalog.everything()["probes"]),
         ("command-line.md", "Suites", SUITES),
+        ("encoders.md", "Architectures", {name: kind for name, kind in architectures().items() if name != LOADED}),
     ],
 )
 def test_tables_hold_everything_there_is(page: str, title: str, names: dict[str, Any]) -> None:
@@ -103,6 +110,15 @@ def test_tables_hold_everything_there_is(page: str, title: str, names: dict[str,
 def test_encoder_sources_are_documented() -> None:
     table = rows(section(DOCS / "encoders.md", "References"))
     assert {re.sub(r"\[(\w+)\].*", r"\1", name) for name in table} == set(encoders.sources())
+
+
+@pytest.mark.parametrize("name", [name for name in architectures() if name != LOADED])
+def test_architectures_are_documented_as_they_are(name: str) -> None:
+    settings, features, weights, _ = rows(section(DOCS / "encoders.md", "Architectures"))[name]
+    assert settings == ", ".join(f"{key}={value}" for key, value in defaults(architectures()[name]).items())
+    module = Architecture.read(name).build(Domain((3, 32, 32))).eval()
+    assert features == str(module(torch.rand(1, 3, 32, 32)).shape[1])
+    assert weights == f"{sum(weight.numel() for weight in module.parameters()):,}"
 
 
 def test_the_kinds_that_can_be_listed_are_documented() -> None:

@@ -130,8 +130,8 @@ def test_a_black_box_takes_one_flag(capsys):
         "--images",
         "builtin:digits",
     ]
-    rest = ["--only", "overlap", "--limit", "20", "--eps", "0.1", "--set", "overlap.samples=3"]
-    rest += ["--set", "overlap.divergences=l2", "--out", "run"]
+    rest = ["--only", "displacement", "--limit", "20", "--eps", "0.1", "--set", "displacement.samples=3"]
+    rest += ["--set", "displacement.divergences=l2", "--out", "run"]
     assert run([*given, *rest]) == 1
     assert "--black-box" in capsys.readouterr().err
     assert run([*given, *rest, "--black-box"]) == 0

@@ -32,7 +32,7 @@ PUBLISHED = {
 )
 def test_architectures_are_those_of_the_paper(name: str, flat: int, parameters: int) -> None:
     encoder = getattr(rvcl, name)()
-    assert encoder(torch.rand(2, *encoder.domain.shape)).shape == (2, rvcl.CODE)
+    assert encoder(torch.rand(2, *encoder.domain.shape)).shape == (2, 100)
     linear = [layer for layer in encoder.module.modules() if isinstance(layer, nn.Linear)]
     assert [layer.in_features for layer in linear] == [flat]
     assert encoder.parameters == parameters

@@ -134,6 +134,16 @@ def test_robust_probe_withstands_more_than_the_plain_one() -> None:
     assert robust > plain + 0.1
 
 
+@pytest.mark.parametrize("text", ["robust:linf:0.05,epochs=2", "fine-tune:epochs=2"])
+def test_the_batch_that_a_probe_learns_from_is_a_setting(text: str) -> None:
+    asked = population(clouds(100, 1), clouds(20, 2))
+    usual, same, whole = (
+        asked.learned(Probe.read(f"{text}{given}")).scores(asked.codes) for given in ("", ",batch=64", ",batch=120")
+    )
+    assert torch.equal(usual, same)
+    assert not torch.allclose(usual, whole)
+
+
 def test_fine_tuning_changes_a_copy_alone() -> None:
     encoder, bank, images = builtin("digits-random"), labelled(200, 0), labelled(100, 1200)
     before = encoder.fingerprint
@@ -168,6 +178,8 @@ def test_what_cannot_be_tuned_or_attacked_says_so() -> None:
         "fine-tune:optimiser=adam",
         "low-pass:0",
         "fine-tune:epochs=0",
+        "robust:linf:0.1,batch=0",
+        "fine-tune:batch=0",
     ):
         with pytest.raises(HoldfastError):
             Probe.read(text)

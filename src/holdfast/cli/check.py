@@ -23,10 +23,12 @@ def command(
     # Loaded here, because these need torch.
     from holdfast.execution.runs import read, unfinished
     from holdfast.report.gate import check, parse, warning
+    from holdfast.report.relative import with_relative_errors
 
     gates = [parse(said) for said in require]
     results, failures = read(runs)
     failures += unfinished(runs, results, failures)
+    results = with_relative_errors(results)
     answers = [answer for gate in gates for answer in check(gate, results, failures)]
     for said in filter(None, (warning(gate, results) for gate in gates)):
         print(said, file=sys.stderr)

@@ -35,6 +35,12 @@ def command(
         list[str] | None,
         typer.Option(help="Compare these conditions alone, as in attack=adaptive or linf:8/255; repeatable."),
     ] = None,
+    relative_to: Annotated[
+        str | None,
+        typer.Option(
+            help="The encoder whose errors under common corruptions are 1; default: a baseline, or the first."
+        ),
+    ] = None,
 ) -> int:
     """Compare encoders, image by image, on what earlier runs have measured."""
     if format_ not in FORMATS:
@@ -43,6 +49,7 @@ def command(
     from holdfast.execution.runs import read, unfinished
     from holdfast.report.alerts import without
     from holdfast.report.compare import compare, unmet
+    from holdfast.report.relative import with_relative_errors
     from holdfast.report.select import chosen
 
     results, failures = read(runs)
@@ -51,7 +58,7 @@ def command(
     wanted = _words(only)
     failures = [failure for failure in failures if not wanted or failure.evaluation in wanted]
     failures += unfinished(runs, results, failures)
-    results = chosen(results, wanted, where or ())
+    results = chosen(with_relative_errors(results, relative_to), wanted, where or ())
     comparison = compare(results)
     apart = unmet(comparison.refusals)
     if apart and not comparison.contests:

@@ -1,6 +1,6 @@
 """``builtin:digits-robust``: four small encoders of 8 x 8 digits that come with the library.
 
-They share one network (two strided convolutions, ReLU, one linear layer; 192 ReLUs in all), so that they differ by
+They share one network, the architecture ``digits``, so that they differ by
 training alone and remain small enough to be certified completely. Each has a card with its recipe and its accuracy.
 """
 
@@ -12,10 +12,9 @@ from hashlib import sha256
 from importlib.resources import files
 from typing import Any
 
-from torch import nn
-
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, nearest
+from holdfast.encoders.architectures.digits import Digits
 from holdfast.encoders.reference import Options, split
 
 SOURCE = "builtin"
@@ -31,18 +30,6 @@ class Settings:
 def names() -> list[str]:
     """Return the names of the built-in encoders, from untrained to robust."""
     return list(NAMES)
-
-
-def network() -> nn.Sequential:
-    """Return the untrained network of all built-in encoders: (b, 1, 8, 8) pixels to (b, 32) codes."""
-    return nn.Sequential(
-        nn.Conv2d(1, 8, kernel_size=3, stride=2, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(8, 16, kernel_size=3, stride=2, padding=1),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64, 32),
-    )
 
 
 def load(name: str, options: Options | None = None) -> Encoder:
@@ -61,7 +48,7 @@ def load(name: str, options: Options | None = None) -> Encoder:
     weights = files(__package__).joinpath("weights", f"{name}.safetensors").read_bytes()
     if sha256(weights).hexdigest() != expected:
         raise HoldfastError(f"the weights of builtin:{name} do not match their card; install holdfast again")
-    module = network()
+    module = Digits().build(DOMAIN)
     module.load_state_dict(tensors(weights))
     return Encoder(module, name, DOMAIN, source=f"{SOURCE}:{name}", pooling="none, the last layer reads all positions")
 

@@ -38,8 +38,8 @@ def load(name: str, options: Options) -> Encoder:
     path = existing(name)
     if options.arch is None:
         raise HoldfastError(f"{name!r} holds weights alone; say what they belong to: --arch package.module:factory")
-    built = _build(options.arch)
-    module = _inside(built.module) if isinstance(built, Encoder) else built
+    built = build(options.arch)
+    module = inside(built.module) if isinstance(built, Encoder) else built
     weights = fit(read_weights(path, settings), module, name)
     module.load_state_dict(weights)
     domain: Any = getattr(built, "domain", None)
@@ -51,11 +51,13 @@ def load(name: str, options: Options) -> Encoder:
     return Encoder(whole.eval(), name, domain, geometry=getattr(built, "geometry", None))
 
 
-def _inside(module: nn.Module) -> nn.Module:
+def inside(module: nn.Module) -> nn.Module:
+    """Return ``module`` without the normalisation around it."""
     return module.module if isinstance(module, Normalised) else module
 
 
-def _build(arch: str) -> nn.Module | Encoder:
+def build(arch: str) -> nn.Module | Encoder:
+    """Return what the function ``arch``, spelled ``package.module:factory``, builds."""
     declare_missing_operators()  # many a factory imports timm or torchvision
     factory = _factory(arch)
     try:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,3 +136,18 @@ def _check_shapes(weights: Weights, expected: dict[str, Any], name: str) -> None
 def _some(names: set[str]) -> str:
     shown = ", ".join(sorted(names)[:4])
     return f"{len(names)} ({shown}{', ...' if len(names) > 4 else ''})" if names else "none"
+
+
+@contextmanager
+def weights_only() -> Iterator[None]:
+    """Make every ``torch.load`` refuse objects: some libraries read their downloads without asking for that."""
+    switch = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(switch)
+    os.environ[switch] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[switch]
+        else:
+            os.environ[switch] = before

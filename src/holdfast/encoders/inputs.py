@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from typing import get_args
 
 from torch import nn
 
-from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.encoder import Domain, Encoder, Interpolation
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders.wrappers import Pooled
 
@@ -89,3 +90,11 @@ def numbers(text: str, count: int) -> tuple[float, ...]:
     if len(found) not in (1, count):
         raise HoldfastError(f"expected 1 or {count} numbers (one per channel), got {text!r}")
     return found * count if len(found) == 1 else found
+
+
+def known_interpolation(said: str, name: str) -> Interpolation:
+    """Return the interpolation that the configuration of ``name`` asks for."""
+    for known in get_args(Interpolation):
+        if said == known:
+            return known
+    raise HoldfastError(f"{name} asks for {said!r} interpolation; known: {', '.join(get_args(Interpolation))}")

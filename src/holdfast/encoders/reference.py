@@ -89,12 +89,20 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
     return base, kind(**given)
 
 
-def require(package: str, extra: str) -> Any:
-    """Return the module ``package``, which the optional dependencies ``extra`` bring."""
+def require(package: str, extra: str, distribution: str | None = None) -> Any:
+    """Return the module ``package``, which the optional dependencies ``extra`` bring.
+
+    Args:
+        package: the module's name.
+        extra: the optional dependencies of holdfast that bring it.
+        distribution: what to install, where it is not called like the module.
+    """
     try:
         return import_module(package)
     except ImportError as error:
-        advice = f"install it with: pip install {package} (in a clone of holdfast: pip install '.[{extra}]')"
+        advice = (
+            f"install it with: pip install {distribution or package} (in a clone of holdfast: pip install '.[{extra}]')"
+        )
         raise HoldfastError(f"{package} cannot be imported ({first_line(error)}); {advice}") from error
     except RuntimeError as error:  # torchvision compiled for another build of torch
         advice = (

@@ -9,18 +9,18 @@ import warnings
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import floor
-from typing import Any, get_args
+from typing import Any
 
 from torch import nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry, Interpolation
+from holdfast.core.encoder import Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.encoders.inputs import known_interpolation
 from holdfast.encoders.reference import Options, first_line, require, split
 from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "timm"
-INTERPOLATIONS = get_args(Interpolation)
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,10 @@ def _create(timm: Any, name: str, pretrained: bool, size: int | None) -> nn.Modu
 
 
 def _geometry(name: str, config: dict[str, Any], crop: tuple[int, int]) -> Geometry:
-    interpolation = config["interpolation"]
-    if interpolation not in INTERPOLATIONS:
-        raise HoldfastError(f"{name} asks for {interpolation!r} interpolation; known: {', '.join(INTERPOLATIONS)}")
     if config["crop_mode"] != "center":
         warnings.warn(
             f"{name} was trained on images fitted by {config['crop_mode']!r}; here the centre is cropped instead",
             HoldfastWarning,
             stacklevel=3,
         )
-    return Geometry(floor(min(crop) / config["crop_pct"]), crop, interpolation)
+    return Geometry(floor(min(crop) / config["crop_pct"]), crop, known_interpolation(config["interpolation"], name))

@@ -6,9 +6,6 @@ so codes are what the classifier would have read. Normalisation, resizing and cr
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +13,7 @@ from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError, nearest
+from holdfast.encoders.checkpoint_weights import weights_only
 from holdfast.encoders.reference import Options, first_line, require, split
 from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
@@ -71,27 +69,12 @@ def _weights(models: Any, architecture: str, tag: str) -> Any:
 
 def _create(models: Any, architecture: str, weights: Any) -> nn.Module:
     try:
-        with _weights_only():
+        with weights_only():
             return models.get_model(architecture, weights=weights)
     except Exception as error:  # the download raises errors of many libraries
         raise HoldfastError(
             f"torchvision cannot load {architecture}: {first_line(error)}; check the network, or add ?pretrained=false"
         ) from error
-
-
-@contextmanager
-def _weights_only() -> Iterator[None]:
-    """Make every ``torch.load`` refuse objects: torchvision reads its downloads without asking for that."""
-    switch = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(switch)
-    os.environ[switch] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[switch]
-        else:
-            os.environ[switch] = before
 
 
 def without_head(model: nn.Module, name: str, classes: int) -> nn.Module:

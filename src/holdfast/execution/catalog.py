@@ -20,6 +20,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.objectives.base import Objective
 from holdfast.probes.base import probes
 from holdfast.protocol.evaluation import Evaluation
+from holdfast.training.adversary import adversaries
+from holdfast.training.learner import training_objectives
+from holdfast.training.recipe import read_settings, recipes
 from holdfast.transforms.base import transforms
 
 GROUP = "holdfast.evaluations"
@@ -65,6 +68,7 @@ def everything() -> dict[str, dict[str, str]]:
     from holdfast.attacks.presets import PRESETS
     from holdfast.bounds import METHODS
     from holdfast.encoders import builtin
+    from holdfast.encoders.architectures.base import architectures
     from holdfast.execution.suites import SUITES
 
     return {
@@ -83,6 +87,10 @@ def everything() -> dict[str, dict[str, str]]:
         "objectives": {name: summary(kind) for name, kind in objectives().items()},
         "balls": {name: summary(kind) for name, kind in BALLS.items()},
         "divergences": {name: summary(kind) for name, kind in DIVERGENCES.items()},
+        "training": {name: summary(kind) for name, kind in training_objectives().items()},
+        "adversaries": {name: summary(kind) for name, kind in adversaries().items()},
+        "architectures": {name: summary(kind) for name, kind in architectures().items()},
+        "recipes": {name: str(read_settings(name).get("objective")) for name in recipes()},
         "suites": {name: suite.meaning for name, suite in SUITES.items()},
     }
 

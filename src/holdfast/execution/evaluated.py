@@ -16,6 +16,7 @@ from holdfast.core.records import Estimate, Failure, Result
 from holdfast.execution.session import write_report
 from holdfast.execution.store import Store
 from holdfast.report import text
+from holdfast.report.relative import with_relative_errors
 
 HEADS = ("encoder", "evaluation", "at worst", "number", "under")
 
@@ -65,7 +66,9 @@ class EvaluatedRun:
 
         The conditions of a number (ball, attack, divergence) are columns.
         """
-        rows = [_row(result, estimate) for result in self.results for estimate in result.estimates]
+        rows = [
+            _row(result, estimate) for result in with_relative_errors(self.results) for estimate in result.estimates
+        ]
         with suppress(ImportError):
             return import_module("pandas").DataFrame(rows)
         return rows

@@ -20,6 +20,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
 from holdfast.core.records import Record
 from holdfast.core.settings import convert, fields_of, spelled, types_of
 from holdfast.encoders.reference import Options, named
+from holdfast.encoders.trained import written_in_python
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.suites import SUITES, suite_settings
 from holdfast.protocol.evaluation import Evaluation, with_bank
@@ -86,10 +87,12 @@ def request(flags: Mapping[str, Any], file: Path | None = None) -> Request:
 def references(asked: Request) -> list[tuple[str, Options]]:
     """Return each encoder that ``asked`` names with its options; several ``arch`` belong to checkpoints in their order.
 
+    Trained encoders whose module was written in Python count as checkpoints.
+
     Raises:
         HoldfastError: there are several ``arch``, and not one for each checkpoint.
     """
-    own = [named(reference)[1].startswith("checkpoint:") for reference in asked.encoders]
+    own = [_takes_arch(*named(reference)[1].partition(":")[::2]) for reference in asked.encoders]
     if asked.arch and not any(own):
         warnings.warn(
             f"--arch {asked.arch[0]} changes nothing: no encoder is a checkpoint", HoldfastWarning, stacklevel=2
@@ -103,6 +106,10 @@ def references(asked: Request) -> list[tuple[str, Options]]:
         (reference, Options(next(architectures, None) if mine else None, asked.size, asked.trust_remote_code))
         for reference, mine in zip(asked.encoders, own, strict=True)
     ]
+
+
+def _takes_arch(source: str, name: str) -> bool:
+    return source == "checkpoint" or (source == "trained" and written_in_python(name))
 
 
 def planned(asked: Request, operations: int = 0) -> list[Evaluation]:

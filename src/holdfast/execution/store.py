@@ -36,6 +36,7 @@ from torch import Tensor
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
+from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Record, Result
 from holdfast.core.run import Observed, Run
@@ -230,19 +231,10 @@ class Store:
         self._write(folder / f"{checksum(content)}.safetensors", content)
 
     def _write(self, path: Path, content: bytes) -> None:
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
+            write_whole(path, content)
         except OSError as error:
             raise _unwritable(path, error) from error
-        finally:
-            with suppress(OSError):
-                partial.unlink()
 
 
 def _intact(folder: Path) -> Iterator[Observed]:

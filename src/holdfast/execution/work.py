@@ -46,6 +46,10 @@ class _Counting(TorchDispatchMode):
 
     operations = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler, more than a second for every command
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if known := flop_registry.get(func.overloadpacket):

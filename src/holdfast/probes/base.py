@@ -9,15 +9,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from inspect import isabstract, isclass
-from pkgutil import iter_modules
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.core.discovery import named_classes
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import Spelled, read
@@ -112,9 +110,4 @@ def probes() -> dict[str, type[Probe]]:
     """Return every probe by name: each module of this folder is looked through."""
     import holdfast.probes as home
 
-    found: dict[str, type[Probe]] = {}
-    for module in iter_modules(home.__path__):
-        for kind in vars(import_module(f"{home.__name__}.{module.name}")).values():
-            if isclass(kind) and issubclass(kind, Probe) and "name" in vars(kind) and not isabstract(kind):
-                found[kind.name] = kind
-    return dict(sorted(found.items()))
+    return named_classes(home, Probe)

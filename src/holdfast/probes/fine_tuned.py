@@ -28,7 +28,6 @@ OPTIMISERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=2e-3, momentum=0.9),
     "adamw": lambda weights: torch.optim.AdamW(weights, lr=1e-3),
 }
-BATCH = 64
 ENCODER = "encoder."
 """How the names of the copy's weights begin among what is learned."""
 
@@ -40,6 +39,7 @@ class FineTuned(Probe):
 
     optimiser: str = "sgd"
     epochs: int = 10
+    batch: int = 64
     name = "fine-tune"
     version = 1
 
@@ -48,8 +48,10 @@ class FineTuned(Probe):
             raise HoldfastError(
                 f"fine-tune: unknown optimiser {self.optimiser!r}; {nearest(self.optimiser, list(OPTIMISERS))}"
             )
-        if self.epochs < 1:
-            raise HoldfastError(f"fine-tune: epochs must be at least 1, got {self.epochs}")
+        if min(self.epochs, self.batch) < 1:
+            raise HoldfastError(
+                f"fine-tune: epochs and batch must be at least 1, got epochs={self.epochs} and batch={self.batch}"
+            )
 
     def learn(self, population: Population) -> Observed:
         bank, labels = population.bank, taught(population.bank)
@@ -62,7 +64,7 @@ class FineTuned(Probe):
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.epochs)
         order = bank.run.noise(bank.images.ids).fork(self.name)
         for epoch in range(self.epochs):
-            for batch in batches(order, epoch, BATCH):
+            for batch in batches(order, epoch, self.batch):
                 optimiser.zero_grad()
                 codes = module(bank.pixels(batch.tolist()))
                 if not codes.requires_grad:

@@ -29,8 +29,6 @@ from holdfast.probes.base import Probe, taught
 from holdfast.probes.linear import LinearScores, batches, linear_scores, logistic_regression
 from holdfast.protocol.population import Population
 
-BATCH = 64
-
 
 @final
 @dataclass(frozen=True)
@@ -40,13 +38,15 @@ class RobustProbe(Probe):
     ball: Ball
     epochs: int = 10
     steps: int = 10
+    batch: int = 64
     name = "robust"
     version = 1
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.steps < 1:
+        if min(self.epochs, self.steps, self.batch) < 1:
             raise HoldfastError(
-                f"robust: epochs and steps must be at least 1, got epochs={self.epochs} and steps={self.steps}"
+                f"robust: epochs, steps and batch must be at least 1, got epochs={self.epochs}, steps={self.steps} and "
+                f"batch={self.batch}"
             )
 
     def learn(self, population: Population) -> Observed:
@@ -70,7 +70,7 @@ class RobustProbe(Probe):
             return functional.linear(standardised(codes), head.weight.detach(), head.bias.detach())
 
         for epoch in range(self.epochs):
-            for batch in batches(order, epoch, BATCH):
+            for batch in batches(order, epoch, self.batch):
                 objective, noise = cross_entropy(logits, places[batch]), order[batch].fork(epoch)
                 moved = attack(bank.encoder, bank.pixels(batch.tolist()), objective, self.ball, noise)
                 optimiser.zero_grad()

@@ -14,6 +14,7 @@ from holdfast.report.page import render
 from holdfast.report.plots import plates
 from holdfast.report.printed import csv, latex, markdown
 from holdfast.report.protocol import groups
+from holdfast.report.relative import with_relative_errors
 from holdfast.report.scorecard import Scorecard, scorecards
 from holdfast.report.tables import summary
 from holdfast.report.tally import Tally, tally
@@ -52,6 +53,7 @@ def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) 
     Raises:
         HoldfastError: the folder cannot be written; what was there before stays whole.
     """
+    results = with_relative_errors(results)
     comparison = compare(results)
     found = groups(results)
     tables = summary(found, comparison)

@@ -7,16 +7,14 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
-from importlib import import_module
-from inspect import isabstract, isclass
 from math import isfinite
-from pkgutil import walk_packages
 from typing import TYPE_CHECKING, ClassVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.core.discovery import named_classes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
@@ -196,10 +194,4 @@ def transforms() -> dict[str, type[Transform]]:
     """Return every transform by name: each module of this folder and of those below it is looked through."""
     import holdfast.transforms as home
 
-    found: dict[str, type[Transform]] = {}
-    for module in walk_packages(home.__path__, f"{home.__name__}."):
-        for kind in vars(import_module(module.name)).values():
-            one = isclass(kind) and issubclass(kind, Transform) and not isabstract(kind) and kind is not Chain
-            if one and found.setdefault(kind.name, kind) is not kind:
-                raise HoldfastError(f"two transforms are called {kind.name!r}; rename one of them")
-    return dict(sorted(found.items()))
+    return {name: kind for name, kind in named_classes(home, Transform).items() if kind is not Chain}

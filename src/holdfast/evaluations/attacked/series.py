@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.core import series
 from holdfast.core.records import Claim, Curve, Estimate, Series
 from holdfast.evaluations.attacked.attacked import Case
 
@@ -23,16 +24,7 @@ def series_of(
     reason: str = UNDEFINED,
 ) -> Series:
     """Return ``values`` as a series; those that are nan are missing for ``reason``."""
-    numbers = values.double().cpu().tolist()
-    return Series(
-        quantity=quantity,
-        conditions=case.conditions,
-        values=tuple(numbers),
-        unit=unit,
-        claim=claim,
-        of=of,
-        reasons={position: reason for position, value in enumerate(numbers) if value != value},
-    )
+    return series.series_of(quantity, case.conditions, values, unit, claim, of, reason)
 
 
 def radius_curves(estimates: Sequence[Estimate], cases: Sequence[Case]) -> tuple[Curve, ...]:

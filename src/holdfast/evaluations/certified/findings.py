@@ -13,6 +13,7 @@ from torch import Tensor
 
 from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series, Verdict
+from holdfast.core.series import series_of
 from holdfast.core.statistics import Better, summarise
 from holdfast.evaluations.certified.pairs import UNDEFINED
 from holdfast.protocol.population import Population
@@ -27,16 +28,8 @@ def series(
 ) -> Series:
     """Return one value per image: the mean of its values that are not nan; without one it is missing for ``reason``."""
     values = values.double().cpu()
-    numbers = (values if values.ndim == 1 else values.nanmean(1)).tolist()
-    return Series(
-        quantity=quantity,
-        conditions=conditions,
-        values=tuple(numbers),
-        unit=unit,
-        claim=claim,
-        of=of,
-        reasons={position: reason for position, value in enumerate(numbers) if value != value},
-    )
+    means = values if values.ndim == 1 else values.nanmean(1)
+    return series_of(quantity, conditions, means, unit, claim, of, reason)
 
 
 def influence(one: Series, values: Float[Tensor, "b k"], rows: Sequence[int], negatives: Int[Tensor, "b k"]) -> Series:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from math import isnan, nan, sqrt
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.records import Claim, Conditions, Estimate
+from holdfast.core.series import ratio_of_means
 from holdfast.core.statistics import share_interval
 from holdfast.probes.base import FittedProbe, class_names
 from holdfast.protocol.population import Population
@@ -25,20 +25,14 @@ NEAR_CHANCE = 3.0
 
 
 def drops(original: Float[Tensor, "n"], corrupted: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-    """Return one value per image whose mean is the relative drop of accuracy: itself plus the image's influence on it.
-
-    So its interval and its paired comparisons are those of a mean, and allow for the chance in both accuracies (the
-    delta method). All nan where nothing was right to begin with.
+    """Return one value per image whose mean is the relative drop of accuracy; nan where nothing was right to begin with.
 
     Example:
+        >>> import torch
         >>> drops(torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([1.0, 0.0, 1.0, 0.0])).mean()
         tensor(0.3333)
     """
-    accuracy = original.mean()
-    if not accuracy:
-        return torch.full_like(original, torch.nan)
-    kept = corrupted.mean() / accuracy
-    return 1 - kept - (corrupted - kept * original) / accuracy
+    return 1 - ratio_of_means(corrupted, original)
 
 
 def chance_estimate(population: Population, rows: Sequence[int]) -> Estimate:

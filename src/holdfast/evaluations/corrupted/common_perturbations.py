@@ -28,10 +28,10 @@ from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series
 from holdfast.core.run import Observed
+from holdfast.core.series import series_of
 from holdfast.core.settings import number
 from holdfast.core.statistics import over_references, summarise
 from holdfast.evaluations.corrupted.edits import Edited, families, ready
-from holdfast.evaluations.corrupted.series import series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import population_warnings
@@ -182,20 +182,36 @@ class Seen:
 
     def kept(self) -> Iterator[Series]:
         for case, values in self.of_edits("kept"):
-            yield series_of("nearest_neighbour_kept", {**case, **self.retrieval}, values, "yes or no", KEPT, UNDEFINED)
+            yield series_of(
+                "nearest_neighbour_kept",
+                {**case, **self.retrieval},
+                values,
+                "yes or no",
+                Claim.ESTIMATE,
+                KEPT,
+                UNDEFINED,
+            )
 
     def overlap(self) -> Iterator[Series]:
         of = f"Jaccard index of the {self.k} nearest other images, before and after the edit"
         for case, values in self.of_edits("overlap"):
             given = {**case, "k": str(self.k), **self.retrieval}
-            yield series_of("neighbour_overlap", given, values, "share of neighbours", of, f"{UNDEFINED}; {FEW}")
+            yield series_of(
+                "neighbour_overlap", given, values, "share of neighbours", Claim.ESTIMATE, of, f"{UNDEFINED}; {FEW}"
+            )
 
     def changes(self) -> Iterator[Series]:
         for place, divergence in enumerate(self.divergences):
             for case, values in self.of_edits(f"{place}.change"):
                 given = {**case, "divergence": str(divergence)}
                 yield series_of(
-                    "code_change", given, values, str(divergence), "change of the code by the edit", UNDEFINED
+                    "code_change",
+                    given,
+                    values,
+                    str(divergence),
+                    Claim.ESTIMATE,
+                    "change of the code by the edit",
+                    UNDEFINED,
                 )
 
     def quantiles(self) -> Iterator[Series]:
@@ -204,7 +220,7 @@ class Seen:
             shares = self._shares(divergence, moved)
             for edit, values in zip(self.edits, shares.unbind(1), strict=True):
                 case = {"edit": edit.name, "rung": rung(edit), "divergence": str(divergence)}
-                yield series_of("universal_quantile", case, values, "share of pairs", MOVED, UNDEFINED)
+                yield series_of("universal_quantile", case, values, "share of pairs", Claim.ESTIMATE, MOVED, UNDEFINED)
 
     def near(self) -> list[Shares]:
         """Return for each quantile the share of the others within the median change, for each reference image."""
@@ -224,7 +240,7 @@ class Seen:
         shares = self._shares(self.divergences[0], self.observed["worst"])
         for depth, values in enumerate(shares.unbind(1), start=1):
             case = {**self._strength(depth, self.steps), **self.retrieval}
-            yield series_of("worst_edit_quantile", case, values, "share of pairs", WORST_MOVED, UNDEFINED, Claim.LOWER)
+            yield series_of("worst_edit_quantile", case, values, "share of pairs", Claim.LOWER, WORST_MOVED, UNDEFINED)
 
     def worst_kept(self) -> Iterator[Series]:
         """Yield whether each image survives all that was tried: single edits of growing strength, then several in a row."""
@@ -237,7 +253,7 @@ class Seen:
         cases += [self._strength(depth, self.steps) for depth in range(2, self.chained + 1)]
         for case, values in zip(cases, [*upto, *self.observed["worst_kept"][:, 1:].unbind(1)], strict=True):
             given = {**case, **self.retrieval}
-            yield series_of("worst_edit_kept", given, values, "yes or no", WORST_KEPT, UNDEFINED, Claim.UPPER)
+            yield series_of("worst_edit_kept", given, values, "yes or no", Claim.UPPER, WORST_KEPT, UNDEFINED)
 
     @property
     def steps(self) -> int:
@@ -252,15 +268,15 @@ class Seen:
         of = "radius of the smallest ball around the unit codes of the family"
         for place, (name, _) in enumerate(self.families):
             values = self.observed["radius"][:, place]
-            yield series_of("divergence_radius", {"edit": name}, values, "radius", of, UNDEFINED).model_copy(
-                update={"limits": (0.0, 1.0)}
-            )
+            yield series_of(
+                "divergence_radius", {"edit": name}, values, "radius", Claim.ESTIMATE, of, UNDEFINED
+            ).model_copy(update={"limits": (0.0, 1.0)})
 
     def survived(self) -> Series:
         """Return the share of edits that each image survives, families counting alike."""
         counted = [places for place, (_, places) in enumerate(self.families) if self.touched[place]]
         share = torch.stack([self.observed["kept"][:, places].mean(1) for places in counted], dim=1).mean(1)
-        return series_of("edits_survived", self.retrieval, share, "share of edits", KEPT, UNDEFINED)
+        return series_of("edits_survived", self.retrieval, share, "share of edits", Claim.ESTIMATE, KEPT, UNDEFINED)
 
     @cached_property
     def touched(self) -> list[bool]:

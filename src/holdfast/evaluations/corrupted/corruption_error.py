@@ -3,8 +3,8 @@
     CE_c = sum over severities s of E_{c,s} / sum over s of E^baseline_{c,s},    mCE = mean over corruptions of CE_c
 
 Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261. An evaluation sees one encoder, so it keeps the errors
-``E`` themselves; ``relative_to`` forms the published ratios from the results of two. Departure: the classifier is a probe,
-taught by the bank as it is, where the authors corrupt the input of whole classifiers.
+``E`` themselves; reports form the published ratios from the results of several (``holdfast.report.relative``).
+Departure: the classifier is a probe, taught by the bank as it is, where the authors corrupt the input of whole classifiers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, nearest
-from holdfast.core.records import Curve, Estimate, Findings, Result, Series
+from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run import Observed
+from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.corrupted.accuracies import (
     accuracy_warnings,
     chance_estimate,
-    drops,
     rank_correlation,
 )
 from holdfast.evaluations.corrupted.answers import CorruptedAnswers
 from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
-from holdfast.evaluations.corrupted.series import series_of
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear
 from holdfast.protocol.evaluation import Evaluation
@@ -101,7 +100,7 @@ class CorruptionError(Evaluation):
         for place, probe in enumerate(self.probes):
             errors = {name: 1 - observed[f"{k}.clean.{place}"].double() for k, name in enumerate(self.kinds, start=1)}
             original = series_of("clean_wrong", {"probe": str(probe)}, 1 - observed[f"0.clean.{place}"][:, 0],
-                                 "yes or no", "error of the probe on clean images", UNDEFINED)  # fmt: skip
+                                 "yes or no", Claim.ESTIMATE, "error of the probe on clean images", UNDEFINED)  # fmt: skip
             clean.append(summarise(original, "share", "lower", "clean_error"))
             made = list(self._errors(str(probe), errors))
             series += [*made, original]
@@ -132,7 +131,9 @@ class CorruptionError(Evaluation):
         """Yield each image's share of errors over everything, under each corruption, and under each of its severities."""
 
         def made(values: Tensor, **case: str) -> Series:
-            return series_of("corrupted_wrong", {"probe": probe, **case}, values, "share of draws", ERROR, UNDEFINED)
+            return series_of(
+                "corrupted_wrong", {"probe": probe, **case}, values, "share of draws", Claim.ESTIMATE, ERROR, UNDEFINED
+            )
 
         yield made(torch.stack([one.mean(1) for one in errors.values()]).mean(0), corruption=ALL)
         for name, wrong in errors.items():
@@ -164,44 +165,3 @@ def severity_curves(estimates: Sequence[Estimate]) -> Iterator[Curve]:
             low=tuple(one.low for one in points),
             high=tuple(one.high for one in points),
         )
-
-
-def relative_to(result: Result, baseline: Result, probe: str = "linear") -> tuple[Estimate, ...]:
-    """Return mCE and the CE of each corruption: errors of ``result`` over those of ``baseline``, on the same images.
-
-    Raises:
-        HoldfastError: the two are about other images, probes or corruptions.
-    """
-    if result.findings.ids != baseline.findings.ids or result.settings != baseline.settings:
-        raise HoldfastError(
-            f"{result.encoder.name} and {baseline.encoder.name} were measured on other images or with other settings; "
-            "measure both in one run"
-        )
-    mine, theirs = _by_corruption(result, probe), _by_corruption(baseline, probe)
-    # The influence of each image on a ratio of means: 1 - drop = corrupted / original.
-    ratios = {name: 1 - drops(theirs[name], errors) for name, errors in mine.items()}
-    tables = {ALL: torch.stack([*ratios.values()]).mean(0), **ratios}
-    of = f"error relative to that of {baseline.encoder.name}"
-    why = "the baseline makes no error"
-    return tuple(
-        summarise(
-            series_of("relative_corruption_error", {"probe": probe, "corruption": name}, values, "ratio", of, why),
-            "mean",
-            "lower",
-        )
-        for name, values in tables.items()
-    )
-
-
-def _by_corruption(result: Result, probe: str) -> dict[str, Tensor]:
-    found = {
-        one.conditions["corruption"]: torch.tensor(one.values, dtype=torch.float64)
-        for one in result.series
-        if one.quantity == "corrupted_wrong"
-        and one.conditions["probe"] == probe
-        and "severity" not in one.conditions
-        and not whole(one)
-    }
-    if not found:
-        raise HoldfastError(f"{result.encoder.name} has no errors of probe {probe!r}; run corruption-error with it")
-    return found

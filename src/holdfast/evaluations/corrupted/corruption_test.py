@@ -20,6 +20,7 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run import Observed
+from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.corrupted.accuracies import (
     accuracy_warnings,
@@ -30,7 +31,6 @@ from holdfast.evaluations.corrupted.accuracies import (
 )
 from holdfast.evaluations.corrupted.answers import CorruptedAnswers, unfit
 from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
-from holdfast.evaluations.corrupted.series import series_of
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
@@ -51,6 +51,7 @@ SIX: tuple[Transform, ...] = (
 )
 """The settings of the paper: its larger grids have a quarter as many patches per side as the image has pixels."""
 ALL = "all"
+CLEAN = "accuracy of the probe on clean images"
 WRONG = "no clean image is classified right, so there is nothing to lose"
 TAUGHT = {
     "taught": ("corrupted_accuracy", "relative_accuracy_drop"),
@@ -172,7 +173,7 @@ class Numbers:
                 lost_each = [float(drops(clean, column).mean()) for column in each.unbind(1)]
                 self.estimates.append(deviation(lost_each, {"probe": str(probe), "corruption": str(one)}))
         right_series = series_of(
-            "clean_right", {"probe": str(probe)}, clean, "yes or no", "accuracy of the probe on clean images", UNDEFINED
+            "clean_right", {"probe": str(probe)}, clean, "yes or no", Claim.ESTIMATE, CLEAN, UNDEFINED
         )
         self.series.append(right_series)
         self.estimates.append(summarise(right_series, "share", "higher", "clean_accuracy"))
@@ -210,6 +211,6 @@ class Numbers:
         dropped = quantity.endswith("drop")
         unit = "fraction of clean accuracy" if dropped else "share of draws"
         of = "relative drop of accuracy" if dropped else "accuracy on corrupted images"
-        made = series_of(quantity, conditions, values, unit, of, WRONG, Claim.ESTIMATE)
+        made = series_of(quantity, conditions, values, unit, Claim.ESTIMATE, of, WRONG)
         self.series.append(made)
         self.estimates.append(summarise(made, "mean", "lower" if dropped else "higher"))

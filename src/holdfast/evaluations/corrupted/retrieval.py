@@ -9,9 +9,9 @@ from torch import Tensor
 
 from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Cosine
-from holdfast.core.records import Estimate, Series
+from holdfast.core.records import Claim, Estimate, Series
+from holdfast.core.series import series_of
 from holdfast.core.statistics import over_references, summarise
-from holdfast.evaluations.corrupted.series import series_of
 
 KEPT = "corrupted images closer to their own original than to any image of the bank"
 MOVED = "share of pairs of other images that lie no farther apart than the corruption moves the code"
@@ -27,9 +27,11 @@ def without_labels(
     the images whose pairs make the scale.
     """
     given, moved = {"corruption": corruption, "divergence": "cosine"}, seen["change"].mean(1).to(pairs.device)
-    kept = series_of("nearest_neighbour_kept", given, seen["kept"].mean(1), "share of draws", KEPT, UNDEFINED)
+    kept = series_of(
+        "nearest_neighbour_kept", given, seen["kept"].mean(1), "share of draws", Claim.ESTIMATE, KEPT, UNDEFINED
+    )
     shares = share_of_pairs_within(Cosine(), moved, pairs)
-    quantile = series_of("universal_quantile", given, shares, "share of pairs", MOVED, UNDEFINED)
+    quantile = series_of("universal_quantile", given, shares, "share of pairs", Claim.ESTIMATE, MOVED, UNDEFINED)
     near = shares_within(Cosine(), moved.nanmedian()[None], pairs)[0]
     return [kept, quantile], [
         summarise(kept, "mean", "higher", "nearest_neighbour_accuracy"),

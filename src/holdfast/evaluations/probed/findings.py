@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.core.records import Claim, Conditions, Estimate, Series
+from holdfast.core.series import series_of
 from holdfast.core.statistics import share_interval
 from holdfast.probes.base import Probe, class_names
 from holdfast.protocol.population import Population
@@ -22,24 +23,12 @@ NEAR_CHANCE = 3.0
 
 def right_series(conditions: Conditions, right: Bool[Tensor, "n"], quantity: str = "classified_right") -> Series:
     """Return which clean images are classified right as a series."""
-    values = tuple(right.double().cpu().tolist())
-    return Series(
-        quantity=quantity, conditions=conditions, values=values, unit="yes or no", claim=Claim.ESTIMATE, of=CLEAN
-    )
+    return series_of(quantity, conditions, right, "yes or no", Claim.ESTIMATE, CLEAN, ABSENT)
 
 
 def margin_series(conditions: Conditions, margin: Float[Tensor, "n"], quantity: str, claim: Claim) -> Series:
     """Return margins as a series; labels that the bank does not show have none."""
-    values = tuple(margin.double().cpu().tolist())
-    return Series(
-        quantity=quantity,
-        conditions=conditions,
-        values=values,
-        unit="log-odds",
-        claim=claim,
-        of=MARGIN,
-        reasons={place: ABSENT for place, value in enumerate(values) if value != value},
-    )
+    return series_of(quantity, conditions, margin, "log-odds", claim, MARGIN, ABSENT)
 
 
 def chance_estimate(population: Population, rows: Sequence[int]) -> Estimate:

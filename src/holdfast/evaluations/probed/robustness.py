@@ -25,6 +25,7 @@ from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series
 from holdfast.core.run import Observed
+from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.probed.answers import Answers, AttackedAnswers, TransferredAnswers
 from holdfast.evaluations.probed.findings import margin_series, probe_warnings, right_series
@@ -171,13 +172,4 @@ class RobustAccuracy(Evaluation):
 
 
 def _series(quantity: str, threat: Threat, values: Tensor, claim: Claim) -> Series:
-    numbers = tuple(values.cpu().tolist())
-    return Series(
-        quantity=quantity,
-        conditions=threat.conditions,
-        values=numbers,
-        unit="yes or no",
-        claim=claim,
-        of=ROBUST,
-        reasons={place: WRONG for place, value in enumerate(numbers) if value != value},
-    )
+    return series_of(quantity, threat.conditions, values, "yes or no", claim, ROBUST, WRONG)

@@ -26,6 +26,7 @@ from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run import Observed
+from holdfast.core.series import series_of
 from holdfast.core.statistics import over_references, summarise
 from holdfast.evaluations.smoothed.attacked import AttackedCentres
 from holdfast.evaluations.smoothed.center import abstains
@@ -36,7 +37,6 @@ from holdfast.evaluations.smoothed.smoothed import (
     certified_distance,
     of_distance,
     radius_curves,
-    series_of,
     sure,
 )
 from holdfast.protocol.observation import Joint

@@ -30,6 +30,7 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run import Observed
+from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.smoothed.attacked import AttackedCentres
 from holdfast.evaluations.smoothed.noisy import Index, embedding, told_apart
@@ -38,7 +39,6 @@ from holdfast.evaluations.smoothed.smoothed import (
     SmoothedEvaluation,
     certified_distance,
     radius_curves,
-    series_of,
     sure,
 )
 from holdfast.evaluations.smoothed.votes import farthest, least_share

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, isnan
+from math import ceil
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, UnitL2
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Series
+from holdfast.core.records import Conditions, Curve, Estimate
 from holdfast.evaluations.smoothed.center import BETA, abstains, quantile
 from holdfast.evaluations.smoothed.noisy import NoisyCodes, Smoothing, kept_ranks
 from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
@@ -84,22 +84,6 @@ def of_distance(divergence: Divergence, distance: Float[Tensor, "b"]) -> Float[T
     """Return the divergence that belongs to a distance of embedded codes; on a sphere none exceeds its diameter."""
     on_sphere = isinstance(divergence, (Cosine, UnitL2, Rank))
     return divergence.of_distance(distance.clamp_max(2.0) if on_sphere else distance)
-
-
-def series_of(
-    quantity: str, conditions: Conditions, values: Float[Tensor, "n"], unit: str, claim: Claim, of: str, reason: str
-) -> Series:
-    """Return ``values`` as a series; those that are nan are missing for ``reason``."""
-    numbers = values.double().cpu().tolist()
-    return Series(
-        quantity=quantity,
-        conditions=conditions,
-        values=tuple(numbers),
-        unit=unit,
-        claim=claim,
-        of=of,
-        reasons={position: reason for position, value in enumerate(numbers) if isnan(value)},
-    )
 
 
 def sure(estimate: Estimate, alpha: float, images: int) -> Estimate:

@@ -1,0 +1,64 @@
+"""``holdfast harden``: an encoder and images to a more robust encoder, and what that gained and cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import compare
+from holdfast.cli.flags import Arch, Images, Seed, Size, TrustRemoteCode
+from holdfast.cli.subject import ball_of
+from holdfast.cli.train import settings_of
+
+STOPPED = "a checkpoint was written; run the same command again to go on from it"
+
+
+def command(
+    encoder: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")],
+    images: Images[str],
+    out: Annotated[Path, typer.Option(help="Folder for the encoder and the report; trained:OUT then loads it.")],
+    eps: Annotated[str | None, typer.Option(help="Radius of the linf ball to resist (default: 4/255).")] = None,
+    ball: Annotated[str | None, typer.Option(help="Any other ball, as in l2:0.5.")] = None,
+    epochs: Annotated[int, typer.Option(help="How often training sees each image.", min=1)] = 10,
+    rate: Annotated[float, typer.Option(help="The largest learning rate; 1e-5 for large transformers.")] = 1e-4,
+    bank: Annotated[
+        str | None, typer.Option(help="Labelled images whose nearest neighbours are checked after each epoch.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the recipe, as in batch=64; repeat it.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = None,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+    arch: Arch = None,
+    size: Size = None,
+    trust_remote_code: TrustRemoteCode[bool] = False,
+) -> int:
+    """Make an encoder more robust with images alone, and measure it before and after."""
+    from holdfast.execution.api import load_encoder
+    from holdfast.execution.harden import BALL, FOLDER, harden
+
+    hardened = harden(
+        load_encoder(encoder, arch=arch, size=size, trust_remote_code=trust_remote_code),
+        images,
+        ball=ball_of(eps, ball) or BALL,
+        epochs=epochs,
+        rate=rate,
+        bank=bank,
+        settings=settings_of(set_ or []),
+        limit=limit,
+        seed=seed,
+        device=device,
+        out=out,
+        progress=True,
+    )
+    kept = hardened.agreement
+    print(
+        f"On clean images the codes have a cosine similarity of {kept['agreement']:.3f} to what they were, and "
+        f"{kept['neighbours_kept']:.1%} of the images have the same nearest neighbour."
+    )
+    status = compare.command([out / FOLDER])
+    print(f"Encoder: trained:{out}\nReport: {hardened.run.report()}")
+    return status

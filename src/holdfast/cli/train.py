@@ -1,0 +1,72 @@
+"""``holdfast train``: a recipe and images to an encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.core.errors import HoldfastError
+
+STOPPED = "a checkpoint was written; run the same command again to go on from it"
+
+
+def command(
+    recipe: Annotated[str, typer.Argument(help="A TOML file, or a name (holdfast list recipes).")],
+    images: Annotated[str | None, typer.Option(help="A folder, an array file or source:name.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the encoder; trained:OUT then loads it.")] = None,
+    bank: Annotated[
+        str | None, typer.Option(help="Labelled images whose nearest neighbours are checked after each epoch.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the recipe, as in epochs=10; repeat it.")
+    ] = None,
+    transform: Annotated[
+        str | None, typer.Option(help="Change the images first, the same way in every epoch, as in fog-c:3.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="Height and width of the inputs.", min=1)] = None,
+    channels: Annotated[int | None, typer.Option(help="3, or 1 for gray images.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or cuda:1; torchrun gives each process its own.")
+    ] = None,
+    keep_epochs: Annotated[int | None, typer.Option(help="Keep the weights after every so many epochs.", min=0)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Refuse to begin anew: go on from the checkpoint.")] = False,
+) -> None:
+    """Train an encoder, or train one further, with or without labels and adversaries."""
+    from holdfast.execution.training import train
+    from holdfast.training.gathering import rank
+    from holdfast.training.recipe import read_settings
+
+    folder = out or read_settings(recipe).get("out")
+    if folder is None:
+        raise HoldfastError('where is the encoder to go? name a folder with --out, or as out = "..." in the file')
+    encoder = train(
+        recipe,
+        images,
+        bank=bank,
+        transform=transform,
+        limit=limit,
+        size=size,
+        channels=channels,
+        device=device,
+        keep_epochs=keep_epochs,
+        resume=resume,
+        settings=settings_of(set_ or []),
+        out=folder,
+        progress=True,
+    )
+    if rank() == 0:
+        print(f"Encoder: {encoder.source}")
+
+
+def settings_of(texts: list[str]) -> dict[str, str]:
+    """Return ``setting=value`` texts as settings by name."""
+    given = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise HoldfastError(f"--set takes setting=value, as in epochs=10; got {text!r}")
+        given[name.strip()] = value.strip()
+    return given

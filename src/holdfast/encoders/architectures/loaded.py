@@ -1,0 +1,46 @@
+"""The network of any encoder that a reference loads, as the start of training or as the place of trained weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from torch import nn
+
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.encoders import load
+from holdfast.encoders.architectures.base import LOADED, Architecture
+from holdfast.encoders.reference import Options
+
+
+@final
+@dataclass(frozen=True)
+class LoadedEncoder(Architecture):
+    """What a reference loads, with the weights it has there: encoder:timm:resnet18?pretrained=false."""
+
+    reference: str
+    name = LOADED
+
+    def __post_init__(self) -> None:
+        if not self.reference:
+            raise HoldfastError(
+                "architecture 'encoder' needs a reference, as in encoder:timm:resnet18?pretrained=false"
+            )
+
+    def build(self, domain: Domain) -> nn.Module:
+        return self.load(domain, Options()).requires_grad_(True).train()
+
+    def load_encoder(self, size: int | None = None) -> Encoder:
+        """Return the encoder as its source has it, for inputs of another ``size`` if one is given."""
+        return load(self.reference, Options(size=size))
+
+    def load(self, domain: Domain, options: Options) -> nn.Module:
+        """Return the module with its normalisation inside, frozen and in eval mode, whatever ``options`` it needs."""
+        encoder = load(self.reference, options)
+        if encoder.domain != domain and len(domain.shape) == 3:
+            encoder = load(self.reference, Options(options.arch, domain.shape[-1], options.trust_remote_code))
+        if encoder.domain != domain:
+            found, asked = (f"{one.shape} in [{one.low:g}, {one.high:g}]" for one in (encoder.domain, domain))
+            raise HoldfastError(f"{self.reference} takes inputs of shape {found}, got inputs of shape {asked}")
+        return encoder.module

@@ -1,0 +1,143 @@
+"""``open_clip:ViT-B-32?pretrained=laion2b_s34b_b79k``: the image half of OpenCLIP's models.
+
+Codes are what the model compares with texts, before they are brought to unit length. Normalisation, input size and
+interpolation come from the configuration of the weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
+from holdfast.encoders.checkpoint_weights import weights_only
+from holdfast.encoders.inputs import known_interpolation
+from holdfast.encoders.reference import Options, first_line, require, split
+from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.encoders.wrappers import seeded
+
+SOURCE = "open_clip"
+ELSEWHERE = ("hf-hub:", "local-dir:")
+"""What names begin with that bring weights of their own."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of an OpenCLIP reference."""
+
+    pretrained: str | None = None
+    """A tag of the model, a file of weights, or ``false``."""
+    projection: bool = True
+    """Whether codes are projected to where images and texts meet; without, they are what the last layer pools."""
+    seed: int = 0
+    """Of the random weights, when ``pretrained`` is ``false``."""
+
+
+def load(name: str, options: Options) -> Encoder:
+    """Return the image tower of ``ViT-B-32?pretrained=TAG``, ``hf-hub:owner/name`` or ``local-dir:FOLDER``."""
+    name, settings = split(name, Settings)
+    declare_missing_operators()
+    open_clip = require("open_clip", "clip", "open_clip_torch")
+    weights = _weights(open_clip, name, settings.pretrained)
+    model = seeded(lambda: _create(open_clip, name, weights, options.size), settings.seed)
+    config = open_clip.get_model_preprocess_cfg(model)
+    size = config["size"]
+    height, width = (size, size) if isinstance(size, int) else size
+    tower = model.visual
+    tower.output_tokens = False  # captioning models return tokens beside the code
+    if not settings.projection:
+        _remove_projection(tower, name)
+    return Encoder(
+        tower.eval(),
+        name,
+        Domain((3, height, width)),
+        mean=config["mean"],
+        std=config["std"],
+        geometry=_geometry(name, config, (height, width)),
+        pooling=f"by open_clip, {'projected' if settings.projection else 'before the projection'}",
+    )
+
+
+def _weights(open_clip: Any, name: str, said: str | None) -> str | None:
+    """Return the tag or file to load; None stands for weights that the name brings itself, ``false`` for none."""
+    if said == "false":
+        return said
+    if name.startswith(ELSEWHERE):
+        if said not in (None, "true"):
+            raise HoldfastError(f"{name!r} brings its own weights; leave out pretrained={said}")
+        return None
+    if open_clip.get_model_config(name.replace("/", "-")) is None:
+        raise HoldfastError(f"open_clip has no model {name!r}; {nearest(name, open_clip.list_models())}")
+    tags = open_clip.list_pretrained_tags_by_model(name.replace("/", "-"))
+    if said is not None and Path(said).expanduser().is_file():
+        return str(Path(said).expanduser())
+    if said is None or said.lower().replace("-", "_") not in tags:  # as open_clip compares them
+        wrong = "" if said is None else f"{said!r} is neither a file nor weights of it; "
+        raise HoldfastError(
+            f"say which weights of {name!r} are meant: {wrong}add ?pretrained= and one of {', '.join(tags) or 'no tags'}, "
+            "a file, or false for random ones"
+        )
+    return said
+
+
+def _create(open_clip: Any, name: str, weights: str | None, size: int | None) -> nn.Module:
+    untrained = weights == "false"
+    tag = open_clip.get_pretrained_cfg(name.replace("/", "-"), weights) if weights and not untrained else {}
+    try:
+        with weights_only(), _quiet():
+            return open_clip.create_model(
+                name,
+                pretrained=None if untrained else weights,
+                load_weights=not untrained,
+                require_pretrained=not untrained,  # else what cannot be downloaded is drawn at random
+                pretrained_text=False,
+                force_quick_gelu=bool(tag.get("quick_gelu")),  # the activation that the weights were trained with
+                force_image_size=size,
+            )
+    except Exception as error:  # the download raises errors of many libraries
+        raise HoldfastError(
+            f"open_clip cannot load {name!r}: {first_line(error)}; check the weights and the network, or give a file: "
+            "?pretrained=PATH"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Give the root logger a handler: open_clip logs to it, which would set up one that prints, for good."""
+    handler = logging.NullHandler()
+    logging.root.addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.root.removeHandler(handler)
+
+
+def _remove_projection(tower: Any, name: str) -> None:
+    """Remove the last linear map of ``tower``, of OpenCLIP's transformers or of a timm network that it wraps."""
+    if getattr(tower, "proj", None) is not None:
+        tower.proj = None
+    elif isinstance(getattr(tower, "head", None), nn.Sequential) and hasattr(tower.head, "proj"):
+        tower.head.proj = nn.Identity()
+    else:
+        raise HoldfastError(
+            f"{name!r} has no projection that can be left out: its pooling ends in it; use projection=true"
+        )
+
+
+def _geometry(name: str, config: dict[str, Any], crop: tuple[int, int]) -> Geometry:
+    if config["resize_mode"] != "shortest":
+        warnings.warn(
+            f"{name} was trained on images fitted by {config['resize_mode']!r}; here the shorter side is resized and the "
+            "centre cropped instead",
+            HoldfastWarning,
+            stacklevel=3,
+        )
+    return Geometry(min(crop), crop, known_interpolation(config["interpolation"], name))

@@ -1,0 +1,288 @@
+"""``trained:FOLDER``: an encoder that ``holdfast train`` made: its weights, and a card that says how they came about.
+
+    encoder.safetensors     the weights
+    card.json               the ``Card``: architecture, inputs, recipe, data, curve and the checksums of all weights
+    epochs/0005.safetensors the weights after 5 epochs, where training kept them
+
+The card names the architecture, so that nothing but data is read; only an encoder whose module was written in Python
+needs ``--arch package.module:factory`` again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+from torch import nn
+
+from holdfast.core.encoder import Domain, Encoder, Geometry, Normalised
+from holdfast.core.errors import HoldfastError
+from holdfast.core.files import write_whole
+from holdfast.core.records import ImagesInfo, Number, Record
+from holdfast.encoders.architectures.base import LOADED, Architecture
+from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.encoders.checkpoint import build, inside
+from holdfast.encoders.reference import Options, first_line, named, split
+from holdfast.encoders.wrappers import seeded
+
+SOURCE = "trained"
+CARD_VERSION = 1
+CARD, WEIGHTS, EPOCHS = "card.json", "encoder.safetensors", "epochs"
+DOWNLOADING = ("timm", "torchvision")
+"""Sources that fetch weights unless ``?pretrained=false``."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a trained reference."""
+
+    epoch: int | None = None
+    """Take the weights after so many epochs, where training kept them, instead of the last ones."""
+
+
+class Card(Record):
+    """How an encoder was trained, and everything but its weights that is needed to load it."""
+
+    schema_version: int = CARD_VERSION
+    name: str
+    architecture: str | None
+    """In its text form; None if the module was written in Python, and ``--arch`` builds it."""
+    domain: Domain
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    """Normalisation around the architecture's module; None where there is none, or it is inside."""
+    geometry: Geometry | None
+    pooling: str
+    parameters: int
+    recipe: dict[str, Any]
+    """All settings of the training, as one writes them in TOML."""
+    objective: str
+    """What was optimised, in a few words."""
+    seed: int
+    epochs: int
+    """How many were trained."""
+    images: ImagesInfo
+    bank: ImagesInfo | None = None
+    """Other images that training used, if any."""
+    curve: tuple[dict[str, Number], ...] = ()
+    """What was measured in each epoch, by name."""
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Versions of the libraries that trained."""
+    started: str
+    finished: str
+    weights_sha256: str = ""
+    """Of ``encoder.safetensors``; ``write`` fills it in."""
+    epochs_sha256: dict[int, str] = Field(default_factory=dict)
+    """Of the weights kept after single epochs; ``write`` fills it in."""
+
+    @classmethod
+    def of(cls, encoder: Encoder, architecture: str | None, **facts: Any) -> Card:
+        """Return the card of ``encoder``; ``facts`` are the fields that the encoder does not know."""
+        module = encoder.module
+        architecture = without_weights(architecture) if architecture is not None else None
+        stated = isinstance(module, Normalised) and not (architecture or "").startswith(f"{LOADED}:")
+        return cls(
+            name=encoder.name,
+            architecture=architecture,
+            domain=encoder.domain,
+            mean=_numbers(module.mean) if stated else None,
+            std=_numbers(module.std) if stated else None,
+            geometry=encoder.geometry,
+            pooling=encoder.pooling,
+            parameters=encoder.parameters,
+            **facts,
+        )
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    """Return single-precision ``values`` as one would write them; the file of weights has them exactly."""
+    return tuple(float(f"{value:.7g}") for value in values.flatten().tolist())
+
+
+def write(folder: Path, encoder: Encoder, card: Card) -> Card:
+    """Write weights and card into ``folder``, the card last, and return it with the checksums of all weights.
+
+    Raises:
+        HoldfastError: the folder cannot be written.
+    """
+    weights = _write_weights(folder / WEIGHTS, encoder.module)
+    files = {epoch: epoch_file(folder, epoch) for epoch in range(card.epochs + 1)}
+    kept = {epoch: _checksum(file.read_bytes()) for epoch, file in files.items() if file.is_file()}
+    card = card.model_copy(update={"weights_sha256": weights, "epochs_sha256": kept})
+    _write(folder / CARD, card.model_dump_json(indent=1).encode())
+    return card
+
+
+def write_epoch(folder: Path, epoch: int, module: nn.Module) -> None:
+    """Keep the weights of an encoder's ``module`` after ``epoch`` epochs, for ``trained:FOLDER?epoch=N``."""
+    _write_weights(epoch_file(folder, epoch), module)
+
+
+def epoch_file(folder: Path, epoch: int) -> Path:
+    """Return where the weights after ``epoch`` epochs are kept."""
+    return folder / EPOCHS / f"{epoch:04d}.safetensors"
+
+
+def _write_weights(path: Path, module: nn.Module) -> str:
+    from safetensors.torch import save
+
+    # Cloned because tensors that share memory are refused.
+    weights = {name: value.detach().cpu().contiguous().clone() for name, value in module.state_dict().items()}
+    content = save(weights)
+    _write(path, content)
+    return _checksum(content)
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise HoldfastError(
+            f"cannot write {path}: {error.strerror or error}; free some space or name another folder"
+        ) from error
+
+
+def _checksum(content: bytes) -> str:
+    return sha256(content).hexdigest()
+
+
+def architecture_of(encoder: Encoder) -> str | None:
+    """Return the text of the architecture that builds the module of ``encoder``; None if only Python code does.
+
+    Example:
+        >>> from holdfast.encoders import load
+        >>> architecture_of(load("builtin:digits-robust"))
+        'encoder:builtin:digits-robust'
+    """
+    reference = encoder.source.partition(" --")[0]  # size and trust are said again by who loads it
+    source, colon, _ = reference.partition(":")
+    return without_weights(f"{LOADED}:{reference}") if colon and source not in ("checkpoint", "baseline") else None
+
+
+def without_weights(architecture: str) -> str | None:
+    """Return what builds the same module as ``architecture``, if possible without reading weights that are replaced.
+
+    Example:
+        >>> without_weights("encoder:timm:resnet18"), without_weights("digits")
+        ('encoder:timm:resnet18?pretrained=false', 'digits')
+    """
+    if not architecture.startswith(f"{LOADED}:"):
+        return architecture
+    reference = named(architecture.partition(":")[2])[1]
+    source, _, name = reference.partition(":")
+    if source == SOURCE:
+        return read_card(Path(split(name, Settings)[0]).expanduser()).architecture
+    if source in DOWNLOADING and "pretrained=false" not in name:
+        reference += ("&" if "?" in name else "?") + "pretrained=false"
+    return f"{LOADED}:{reference}"
+
+
+def written_in_python(name: str) -> bool:
+    """Return whether the trained encoder ``name`` needs ``--arch``; not where it has no card, which loading it says."""
+    try:
+        return read_card(Path(split(name, Settings)[0]).expanduser()).architecture is None
+    except HoldfastError:
+        return False
+
+
+def load(name: str, options: Options) -> Encoder:
+    """Return the trained encoder in the folder ``name``, as in ``runs/robust`` or ``runs/robust?epoch=5``."""
+    from safetensors.torch import load as tensors
+
+    name, settings = split(name, Settings)
+    folder = Path(name).expanduser()
+    card = read_card(folder)
+    if options.size and card.domain.shape[1:] != (options.size, options.size):
+        raise HoldfastError(
+            f"{name!r} takes inputs of shape {card.domain.shape}, got size={options.size}; leave it out"
+        )
+    path, expected = _weights(folder, card, settings.epoch)
+    content = _content(path)
+    if _checksum(content) != expected:
+        raise HoldfastError(
+            f"'{path}' does not match its card (another sha256); it may be truncated: copy the folder again"
+        )
+    encoder = Encoder(
+        seeded(partial(_module, folder, card, options), 0).eval(),
+        card.name,
+        card.domain,
+        mean=card.mean,
+        std=card.std,
+        source=f"{SOURCE}:{name}",
+        geometry=card.geometry,
+        pooling=card.pooling,
+    )
+    try:
+        encoder.module.load_state_dict(tensors(content))
+    except RuntimeError as error:
+        what = f"--arch {options.arch}" if options.arch else f"its architecture {card.architecture}"
+        said = " ".join(str(error).split())
+        raise HoldfastError(f"'{path}' does not fit {what}: {said}; name the module that was trained") from error
+    return encoder
+
+
+def read_card(folder: Path) -> Card:
+    """Return the card in ``folder``.
+
+    Raises:
+        HoldfastError: there is none, it is damaged, or of another version of holdfast.
+    """
+    path = folder / CARD
+    content = _content(path)
+    try:
+        version = json.loads(content)["schema_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise HoldfastError(f"'{path}' is no whole card ({first_line(error)}); copy the folder again") from error
+    if version != CARD_VERSION:
+        raise HoldfastError(
+            f"'{path}' has version {version!r}, and this holdfast reads version {CARD_VERSION}; "
+            "load it with the holdfast that trained it"
+        )
+    try:
+        return Card.model_validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise HoldfastError(f"'{path}' is no card: {where}: {first['msg'].lower()}; copy the folder again") from error
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise HoldfastError(
+            f"cannot read {path} ({error.strerror or error}); name a whole folder that holdfast train wrote"
+        ) from error
+
+
+def _weights(folder: Path, card: Card, epoch: int | None) -> tuple[Path, str]:
+    """Return the file of the weights after ``epoch`` epochs (None: the last) and its checksum."""
+    if epoch in (None, card.epochs):
+        return folder / WEIGHTS, card.weights_sha256
+    if epoch not in card.epochs_sha256:
+        kept = ", ".join(map(str, sorted({*card.epochs_sha256, card.epochs})))
+        raise HoldfastError(f"'{folder}' keeps no weights after {epoch} epochs; there are those after {kept}")
+    return epoch_file(folder, epoch), card.epochs_sha256[epoch]
+
+
+def _module(folder: Path, card: Card, options: Options) -> nn.Module:
+    """Return what the weights belong to, without the normalisation that the card states."""
+    if options.arch is not None:
+        built = build(options.arch)
+        return inside(built.module) if isinstance(built, Encoder) else built
+    if card.architecture is None:
+        raise HoldfastError(
+            f"'{folder}' was trained from a module made in Python; say which: --arch package.module:factory"
+        )
+    try:
+        architecture = Architecture.read(card.architecture)
+        if isinstance(architecture, LoadedEncoder):
+            return architecture.load(card.domain, options)
+        return architecture.build(card.domain)
+    except HoldfastError as error:
+        raise HoldfastError(f"'{folder}' cannot be built: {error}") from error

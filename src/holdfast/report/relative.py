@@ -1,0 +1,112 @@
+"""The published mean corruption error: the errors of an encoder over those of another, from the stored results of both.
+
+    CE_c = sum over severities s of E_{c,s} / sum over s of E^baseline_{c,s},    mCE = mean over corruptions of CE_c
+
+Hendrycks and Dietterich 2019, https://arxiv.org/abs/1903.12261. An evaluation sees one encoder, so ``corruption-error``
+keeps the errors themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.records import Claim, Estimate, Result, Series
+from holdfast.core.series import ratio_of_means, series_of
+from holdfast.core.statistics import summarise
+from holdfast.report.protocol import Group, baselines, groups
+
+EVALUATION = "corruption-error"
+ERRORS = "corrupted_wrong"
+MEAN, EACH = "relative_mean_corruption_error", "relative_corruption_error"
+ALL = "all"
+
+
+def with_relative_errors(results: Sequence[Result], to: str | None = None) -> list[Result]:
+    """Return ``results``, those of corruption-error with their errors relative to the encoder called ``to``.
+
+    By default that is the first baseline of their table, or its first encoder. A table of one encoder has none.
+
+    Raises:
+        HoldfastError: no encoder with such a result is called ``to``.
+    """
+    found = [group for group in groups(results) if group.first.evaluation == EVALUATION and len(group.encoders) > 1]
+    offered = list(dict.fromkeys(name for group in found for name in group.encoders))
+    if to is not None and to not in offered:
+        raise HoldfastError(
+            f"no errors can be taken relative to {to!r}: {EVALUATION} of two encoders is needed, one of them called so; "
+            f"{nearest(to, offered)}"
+        )
+    beside = baselines(results)
+    made: dict[int, Result] = {}
+    for group in found:
+        first = next((name for name in group.encoders if name in beside), group.encoders[0])
+        made |= _added(group, first if to is None else to)
+    return [made.get(id(result), result) for result in results]
+
+
+def _added(group: Group, name: str) -> dict[int, Result]:
+    """Return the results of ``group`` with their errors relative to the encoder called ``name``, by identity."""
+    held = dict(group.items())
+    if name not in held:
+        return {}
+    return {id(result): _with(result, held[name], name) for result in group.results}
+
+
+def _with(result: Result, baseline: Result, name: str) -> Result:
+    if result.findings.ids != baseline.findings.ids:
+        return result
+    probes = dict.fromkeys(one.conditions["probe"] for one in result.series if one.quantity == ERRORS)
+    made = [one for probe in probes for one in _relative(result, baseline, probe, name)]
+    findings = result.findings.model_copy(
+        update={
+            "series": (*result.series, *made),
+            "estimates": (*result.estimates, *map(_estimate, made)),
+        }
+    )
+    return result.model_copy(update={"findings": findings, "headline": (*result.headline, MEAN)})
+
+
+def relative_to(result: Result, baseline: Result, probe: str = "linear") -> tuple[Estimate, ...]:
+    """Return mCE and the CE of each corruption: errors of ``result`` over those of ``baseline``, on the same images.
+
+    Raises:
+        HoldfastError: the two are about other images, probes or corruptions.
+    """
+    if result.findings.ids != baseline.findings.ids or result.settings != baseline.settings:
+        raise HoldfastError(
+            f"{result.encoder.name} and {baseline.encoder.name} were measured on other images or with other settings; "
+            "measure both in one run"
+        )
+    return tuple(map(_estimate, _relative(result, baseline, probe, baseline.encoder.name)))
+
+
+def _relative(result: Result, baseline: Result, probe: str, name: str) -> Iterator[Series]:
+    """Yield the ratios over all corruptions and under each as series, whose means they are."""
+    mine, theirs = _by_corruption(result, probe), _by_corruption(baseline, probe)
+    ratios = {corruption: ratio_of_means(errors, theirs[corruption]) for corruption, errors in mine.items()}
+    for corruption, values in {ALL: torch.stack([*ratios.values()]).mean(0), **ratios}.items():
+        case = {"probe": probe, "corruption": corruption, "baseline": name}
+        of, why = "error over that of another encoder", f"{name} makes no error"
+        yield series_of(EACH, case, values, "ratio", Claim.ESTIMATE, of, why)
+
+
+def _estimate(one: Series) -> Estimate:
+    return summarise(one, "mean", "lower", MEAN if one.conditions["corruption"] == ALL else EACH)
+
+
+def _by_corruption(result: Result, probe: str) -> dict[str, Tensor]:
+    found = {
+        one.conditions["corruption"]: torch.tensor(one.values, dtype=torch.float64)
+        for one in result.series
+        if one.quantity == ERRORS
+        and one.conditions["probe"] == probe
+        and "severity" not in one.conditions
+        and one.conditions["corruption"] != ALL
+    }
+    if not found:
+        raise HoldfastError(f"{result.encoder.name} has no errors of probe {probe!r}; run {EVALUATION} with it")
+    return found

@@ -1,0 +1,1 @@
+"""Who moves the images that an encoder is trained on: one adversary a file."""

@@ -1,0 +1,123 @@
+"""SPADE-guided: climb the training loss, farther from the images whose neighbourhoods the encoder stretches most.
+
+    radius_i = ball.radius if image i is among the share of highest node scores, else low
+
+Node scores come from the ``r`` largest eigenvalues of ``L_X v = lambda L_Y v``, where G_X joins neighbouring training images
+and G_Y neighbouring codes. Cheng et al. 2021, https://proceedings.mlr.press/v139/cheng21a.html, sections 4.1 and 5.3 (their
+radii on CIFAR-10, their 45,000 of 50,000 images). ``scores=random`` is the control: it gives the same numbers of images the
+same radii, but chooses the images by lot; nothing else differs. The authors also skip the attack on images that are
+misclassified without it, in their own arm alone; here every image is attacked in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.encoder import Codes, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.encoders import load
+from holdfast.evaluations.spectral.eigen import SCORES, spectrum
+from holdfast.evaluations.spectral.graph_pair import checked, draw
+from holdfast.evaluations.spectral.graphs.knn import KNN
+from holdfast.evaluations.spectral.scores import edge_scores
+from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.adversary import Adversary, Prepared
+from holdfast.training.feed import Feed
+from holdfast.training.health import eval_codes
+from holdfast.training.learner import Batch, Learner
+
+KINDS = ("spade", "random")
+
+
+@final
+@dataclass(frozen=True)
+class SpadeGuided(Adversary):
+    """Climb the training loss, in a wider ball around the images of high SPADE score than around the others.
+
+    Scores are those of the ``encoder`` of that reference (``builtin:digits-contrastive``), or without one of the encoder in
+    training: as it is before the first epoch and, unless ``every`` is 0, again after each ``every`` epochs.
+    ``repair`` is what happens where the graph of the codes falls apart (``holdfast spade --help``).
+    """
+
+    ball: Ball = Linf(14 / 255)
+    low: float = 12 / 255
+    share: float = 0.9
+    scores: str = "spade"
+    encoder: str | None = None
+    every: int = 0
+    k: int = 10
+    r: int = 10
+    repair: str = "mst"
+    name = "spade-guided"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.scores not in KINDS:
+            raise HoldfastError(f"spade-guided: scores must be one of {', '.join(KINDS)}, got {self.scores!r}")
+        if self.encoder is not None and (self.every or self.scores == "random"):
+            raise HoldfastError("spade-guided: scores of a given encoder stay as they are; leave out every and random")
+        if not (0 < self.low <= self.ball.radius and 0 < self.share < 1 and self.every >= 0 and self.r >= 1):
+            raise HoldfastError(
+                "spade-guided needs low in (0, radius of the ball], share in (0, 1), every of at least 0 and r of at least "
+                f"1, got low={self.low}, share={self.share}, every={self.every} and r={self.r}"
+            )
+
+    def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
+        return learner.loss_under_attack(batch)
+
+    def prepare(self, epoch: int, feed: Feed, codes: Callable[[], Codes], prepared: Prepared) -> Prepared:
+        if prepared and not (self.every and epoch % self.every == 0):
+            return prepared
+        if self.scores == "random":
+            values = feed.noise.fork("random radii", epoch).uniform((1,), torch.float64)[:, 0]
+        else:
+            pixels = feed.pixels(range(len(feed.images)))
+            seen = codes() if self.encoder is None else codes_by(self.encoder, pixels)
+            values = node_scores(pixels, seen, self.k, self.r, self.repair)
+        return {"scores": values, "wide": highest(values, self.share)}
+
+    def groups(self, batch: Batch, prepared: Prepared) -> list[tuple[Ball, Bool[Tensor, "b"]]]:
+        wide = prepared["wide"].to(batch.rows.device)[batch.rows]
+        return [(self.ball, wide), (replace(self.ball, radius=self.low), ~wide)]
+
+
+def codes_by(reference: str, pixels: Pixels) -> Codes:
+    """Return the codes of ``pixels`` by the encoder that ``reference`` names."""
+    encoder = load(reference).to(pixels.device, pixels.dtype)
+    encoder.domain.check(pixels, f"images for {encoder.name}")
+    return eval_codes(encoder.module, pixels)
+
+
+def node_scores(pixels: Pixels, codes: Codes, k: int, r: int, repair: str) -> Float[Tensor, "n"]:
+    """Return the SPADE score of each image; nan for those that a repair leaves out.
+
+    Raises:
+        HoldfastError: there are too few images for ``k``, or the graph of their codes falls apart and stays so.
+    """
+    graphs = draw(*checked(pixels.cpu(), codes.cpu()), k, KNN(), repair)
+    if graphs.split is not None:
+        raise HoldfastError(f"the images cannot be scored, since {graphs.split}")
+    found = spectrum(graphs.inputs, graphs.outputs, r, SCORES)
+    nodes = graphs.inputs.node_means(edge_scores(graphs.inputs, found, r))
+    return torch.from_numpy(np.where(graphs.node_of >= 0, nodes[graphs.node_of], np.nan))
+
+
+def highest(scores: Float[Tensor, "n"], share: float) -> Bool[Tensor, "n"]:
+    """Return which images have the highest scores, a ``share`` of all rounded to whole images; unknown scores are lowest.
+
+    Example:
+        >>> highest(torch.tensor([1.0, 3.0, torch.nan, 2.0]), 0.5)
+        tensor([False,  True, False,  True])
+    """
+    order = scores.nan_to_num(nan=-torch.inf).argsort(descending=True, stable=True)
+    wide = torch.zeros(len(scores), dtype=torch.bool)
+    wide[order[: round(share * len(scores))]] = True
+    return wide

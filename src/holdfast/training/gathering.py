@@ -1,0 +1,40 @@
+"""What the processes of one training run see of each other's batches.
+
+Each of ``P`` processes holds one ``P``-th of every batch, in order, so that what all hold, put together, is the batch of a
+run alone. Losses are means over a process's own samples against everybody's; since gradients are averaged over
+processes, and a gathered tensor passes gradients back to whoever made it, the step is that of a run alone.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Shaped
+from torch import Tensor
+from torch.distributed.nn.functional import all_gather
+
+
+def processes() -> int:
+    """Return how many processes train together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Return the number of this process among them, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def gathered(values: Shaped[Tensor, "b ..."]) -> Shaped[Tensor, "n ..."]:
+    """Return what all processes hold, in the order of the batch; gradients pass."""
+    if processes() == 1:
+        return values
+    if values.requires_grad and torch.is_grad_enabled():
+        return torch.cat(all_gather(values))
+    parts = [torch.empty_like(values) for _ in range(processes())]
+    dist.all_gather(parts, values.contiguous())
+    return torch.cat(parts)
+
+
+def own_rows(count: int, device: torch.device | str = "cpu") -> Tensor:
+    """Return where this process's ``count`` samples stand among those of all."""
+    return torch.arange(count, device=device) + rank() * count

@@ -1,0 +1,171 @@
+"""What is trained: an encoder with what its objective adds to it, and the loss of a batch.
+
+A ``TrainingObjective`` is settings. Its ``Learner`` holds everything that training changes (encoder, heads, momentum
+copies, queues, prototypes) as parameters and persistent buffers, so that its state is all that a checkpoint must hold.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar, final
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from holdfast.core.discovery import named_classes
+from holdfast.core.encoder import Codes, Domain, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.core.settings import Spelled, read
+from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.gathering import processes
+
+
+@final
+class Batch:
+    """What one process sees in one step.
+
+    Args:
+        rows: which images of the training set, by their position in it.
+        pixels: the images themselves, not augmented.
+        views: augmented views of each, as many as the objective asks for; the first two may be drawn by different
+            augmentations, and those from the third on are the small crops of multi-crop objectives.
+        labels: classes 0, 1, ... if the images have labels.
+        noise: one stream per image, this epoch's.
+        attacked: what an adversary made of the first view, if there is one.
+    """
+
+    def __init__(
+        self,
+        rows: Int[Tensor, "b"],
+        pixels: Pixels,
+        views: tuple[Pixels, ...],
+        labels: Int[Tensor, "b"] | None,
+        noise: Noise,
+        attacked: Pixels | None = None,
+    ) -> None:
+        self.rows, self.pixels, self.views, self.labels, self.noise = rows, pixels, views, labels, noise
+        self.attacked = attacked
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a learner is built for."""
+
+    domain: Domain
+    width: int
+    """Features of the encoder's codes."""
+    samples: int
+    """Images in the training set."""
+    classes: int
+    """Classes of its labels, 0 without."""
+    batch: int
+    """Images in a batch, over all processes."""
+
+
+class Learner(nn.Module, ABC):
+    """An encoder in training. ``forward`` gives the loss of a batch; only parameters that require gradients are trained."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    @abstractmethod
+    def forward(self, batch: Batch) -> Float[Tensor, ""]:
+        """Return the mean loss over the samples of this process; uses ``batch.attacked`` if there is any."""
+
+    def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
+        """Return the network that an attack on the loss of the first view passes through, and what it climbs.
+
+        The function gives each sample's loss from that network's output for the attacked view. What does not depend on
+        it is computed here, once. Called in eval mode; must change nothing.
+        """
+        raise HoldfastError(
+            f"{type(self).__name__} has no loss of single samples to attack; use the adversary untargeted or targeted"
+        )
+
+    def before_epoch(self, epoch: int, codes: Callable[[], Float[Tensor, "n d"]]) -> None:
+        """Prepare an epoch; ``codes`` computes the codes of all training images, in order, when called."""
+
+    def before_step(self, progress: float) -> None:
+        """Change what is to be changed between the gradients and the optimiser's step, at this share of the training."""
+
+    def after_step(self, progress: float) -> None:
+        """Move momentum copies and queues once the optimiser has stepped, at this share of the training."""
+
+
+@dataclass(frozen=True)
+class TrainingObjective(Spelled):
+    """What an encoder is trained for. Its fields are its settings; ``learner`` builds what they ask for."""
+
+    name: ClassVar[str]
+    views: ClassVar[int] = 2
+    """Whole views of each image."""
+    needs_labels: ClassVar[bool] = False
+
+    @property
+    def crops(self) -> int:
+        """Return how many small crops of each image there are beside its whole views."""
+        return 0
+
+    @classmethod
+    def read(cls, text: str) -> TrainingObjective:
+        return read(text, training_objectives(), "training objective")
+
+    @abstractmethod
+    def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
+        """Return a learner around ``encoder``, from pixels to codes; torch's generator draws new weights."""
+
+
+@cache
+def training_objectives() -> dict[str, type[TrainingObjective]]:
+    """Return every training objective by name."""
+    from holdfast.training import objectives as home
+
+    return named_classes(home, TrainingObjective)
+
+
+def require_two_images(objective: TrainingObjective, setting: Setting) -> None:
+    """Raise unless each process has images to compare with each other, and batch norm a variance."""
+    if setting.batch < 2 * processes():
+        raise HoldfastError(
+            f"{objective.name} compares the images of a batch and needs at least 2 on each process, got a batch of "
+            f"{setting.batch} for {processes()}; raise batch"
+        )
+
+
+def require_positive(objective: TrainingObjective, *settings: str) -> None:
+    """Raise unless these settings are positive.
+
+    Example:
+        >>> from holdfast.training.objectives.simclr import SimCLR
+        >>> SimCLR(temperature=0.0)
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: simclr: temperature must be positive, got 0.0
+    """
+    for name in settings:
+        if not getattr(objective, name) > 0:
+            raise HoldfastError(f"{objective.name}: {name} must be positive, got {getattr(objective, name)}")
+
+
+def require_not_negative(objective: TrainingObjective, *settings: str) -> None:
+    """Raise unless these settings are 0 or more."""
+    for name in settings:
+        if not getattr(objective, name) >= 0:
+            raise HoldfastError(f"{objective.name}: {name} must be 0 or more, got {getattr(objective, name)}")
+
+
+def require_share(objective: TrainingObjective, *settings: str) -> None:
+    """Raise unless these settings lie in [0, 1]."""
+    for name in settings:
+        if not 0 <= getattr(objective, name) <= 1:
+            raise HoldfastError(f"{objective.name}: {name} must lie in [0, 1], got {getattr(objective, name)}")
+
+
+def codes_of(module: nn.Module, pixels: Pixels) -> Codes:
+    """Return one code per image."""
+    codes: Codes = module(pixels)
+    return codes

@@ -1,0 +1,329 @@
+"""The loop: views, adversary, loss, gradients, step; health after each epoch; checkpoints at least every minute.
+
+Lightning Fabric places the work: the same loop alone, as one of several processes of torchrun, on GPUs, in mixed precision.
+Torch's generator is seeded anew for each step, so nothing random has to be kept.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from holdfast.core.encoder import Codes, Domain, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.noise import Noise, hashed
+from holdfast.training import checkpoints
+from holdfast.training.feed import Feed
+from holdfast.training.gathering import processes, rank
+from holdfast.training.health import eval_codes, health, neighbour_accuracy
+from holdfast.training.learner import Batch, Learner, Setting
+from holdfast.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+SECONDS = 60.0
+"""At least this often a checkpoint is written."""
+WATCHED = 512
+"""Training images whose codes are looked at after each epoch."""
+SEARCHED = 2000
+"""Images of the bank among which neighbours are looked for after each epoch."""
+LOOKED = {"cpu": 1, "cuda": 25}
+"""After how many steps a loss is looked at: on a GPU each look waits for the device."""
+
+Told = Callable[[str, float], None]
+Epoch = dict[str, float]
+"""What was measured in an epoch, by name."""
+Watch = Callable[[nn.Module], Mapping[str, float]]
+"""What else is to be measured of the encoder in training."""
+
+
+class Training:
+    """A training between its beginning and its end.
+
+    Args:
+        recipe: the settings.
+        encoder: the module that is trained: pixels to codes, normalisation inside.
+        domain: its inputs.
+        images: to train on; their labels are used if the objective needs them.
+        bank: labelled images whose neighbours are looked at after each epoch; training never sees them.
+        fabric: launched already.
+        folder: of checkpoints; None keeps none.
+        asked: what identifies this training; a checkpoint of another is refused.
+        after_epoch: called with the encoder and the curve after each epoch, by the first process alone.
+        watch: measures the encoder before the first and after each epoch, beside its health.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        encoder: nn.Module,
+        domain: Domain,
+        images: Images,
+        bank: Images | None,
+        fabric: Fabric,
+        folder: Path | None,
+        asked: Mapping[str, Any],
+        told: Told,
+        after_epoch: Callable[[nn.Module, list[Epoch]], None],
+        watch: Watch | None = None,
+    ) -> None:
+        self.recipe, self.domain, self.fabric, self.folder, self.asked = recipe, domain, fabric, folder, asked
+        self.told, self.after_epoch, self.watch = told, after_epoch, watch
+        self.dtype = torch.float64 if recipe.precision == "float64" else torch.float32
+        self.feed = Feed(images, domain, recipe.batch, recipe.seed, fabric.device)
+        self.labels, classes = _classes(images, recipe)
+        self.bank = _watched_bank(bank, domain)
+        width = _width(encoder, self.feed.pixels([0, 0]).cpu())
+        setting = Setting(domain, width, len(images), classes, recipe.batch)
+        learner = recipe.objective.learner(encoder, setting)
+        if not any(weight.requires_grad for weight in learner.encoder.parameters()):
+            raise HoldfastError("the encoder has no weights that can be trained (none takes a gradient); unfreeze some")
+        _check_batch_norm(learner, recipe.batch // processes())
+        optimiser = recipe.optimiser.build(learner.parameters())
+        self.learner: Learner = learner
+        self.model, self.optimiser = fabric.setup(learner, optimiser)
+        self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
+        self.watched = self.feed.pixels(
+            self.feed.noise.fork("watched").uniform((1,))[:, 0].argsort()[:WATCHED].tolist()
+        )
+        self.epoch, self.step, self.curve = 0, 0, list[Epoch]()
+        self.total, self.seconds, self.prepared = 0.0, 0.0, dict[str, Tensor]()
+        self.stopped = False
+
+    def run(self) -> None:
+        """Train to the end, or until interrupted, from the checkpoint if there is one.
+
+        Raises:
+            HoldfastError: the loss is not finite, codes collapse, or a checkpoint cannot be used.
+            KeyboardInterrupt: after a checkpoint was written.
+        """
+        self._restore()
+        if not self.curve:
+            self._remember(self._health() | {"epoch": 0.0})
+        with self._interruptible():
+            while self.epoch < self.recipe.epochs:
+                self._run_epoch()
+
+    @property
+    def progress(self) -> float:
+        """Return the share of all steps that are done."""
+        return (self.epoch * self.feed.steps + self.step) / (self.recipe.epochs * self.feed.steps)
+
+    def _run_epoch(self) -> None:
+        began, kept = monotonic(), monotonic()
+        if self.step == 0:
+            self.learner.before_epoch(self.epoch, self._codes)
+            if self.recipe.adversary is not None:
+                self.prepared = self.recipe.adversary.prepare(self.epoch, self.feed, self._codes, self.prepared)
+        self.learner.train()
+        noise = self.feed.noise.fork("epoch", self.epoch)
+        total = torch.zeros((), dtype=torch.float64, device=self.fabric.device)
+        look = LOOKED.get(self.fabric.device.type, 25)
+        for rows, pixels in self.feed.epoch(self.epoch, self.step):
+            total += self._train_step(rows, pixels, noise[rows]).double()
+            self.step += 1
+            kept_long = monotonic() - kept > SECONDS
+            if self.step % look == 0 or self.step == self.feed.steps or kept_long or self.stopped:
+                self._require_finite(total)
+            self.told(f"epoch {self.epoch + 1} of {self.recipe.epochs}", self.progress)
+            if self.stopped or (kept_long and self.step < self.feed.steps):
+                self.total += float(total)
+                total.zero_()
+                self.seconds += monotonic() - began
+                self._save()
+                began = kept = monotonic()
+            if self.stopped:
+                raise KeyboardInterrupt
+        mean = (self.total + float(total)) / self.feed.steps
+        seconds = self.seconds + monotonic() - began
+        self.epoch, self.step, self.total, self.seconds = self.epoch + 1, 0, 0.0, 0.0
+        found = {
+            "epoch": float(self.epoch),
+            "loss": mean,
+            "rate": float(self.optimiser.param_groups[0]["lr"]),
+            "seconds": seconds,
+            "images_per_second": self.feed.steps * self.recipe.batch / seconds,
+        }
+        self._remember(found | self._health())
+
+    def _train_step(self, rows: Int[Tensor, "b"], pixels: Pixels, noise: Noise) -> Tensor:
+        recipe, progress = self.recipe, self.progress
+        torch.manual_seed(hashed(recipe.seed, self.epoch, self.step, rank()) % 2**63)
+        noise = Noise(noise.keys.to(pixels.device))
+        pixels = pixels.to(self.dtype)
+        labels = None if self.labels is None else self.labels[rows].to(pixels.device)
+        batch = Batch(rows.to(pixels.device), pixels, self._views(pixels, noise), labels, noise)
+        if recipe.adversary is not None:
+            with self.fabric.autocast():
+                batch.attacked = recipe.adversary(self.learner, batch, self.domain, self.prepared)
+        factor = recipe.schedule.factor(self.epoch + self.step / self.feed.steps, recipe.epochs)
+        for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
+            group["lr"] = rate * factor
+        loss = self.model(batch)
+        self.optimiser.zero_grad()
+        self.fabric.backward(loss)
+        self.learner.before_step(progress)
+        if recipe.clip is not None:
+            self.fabric.clip_gradients(self.model, self.optimiser, max_norm=recipe.clip, error_if_nonfinite=False)
+        self.optimiser.step()
+        self.learner.after_step(progress)
+        return loss.detach()
+
+    def _views(self, pixels: Pixels, noise: Noise) -> tuple[Pixels, ...]:
+        recipe, count = self.recipe, self.recipe.objective.views
+        ways = [recipe.augmentation] * count
+        if count > 1 and recipe.second_augmentation is not None:
+            ways[1] = recipe.second_augmentation
+        ways += [recipe.crop_augmentation] * recipe.objective.crops
+        return tuple(
+            pixels if way is None else way(pixels, noise.fork("view", place)) for place, way in enumerate(ways)
+        )
+
+    def _codes(self) -> Codes:
+        """Return the codes of all training images, in order and in eval mode."""
+        rows, size = range(len(self.feed.images)), 1024
+        parts = [rows[start : start + size] for start in range(0, len(rows), size)]
+        return torch.cat([eval_codes(self.learner.encoder, self.feed.pixels(part).to(self.dtype)) for part in parts])
+
+    def _health(self) -> Epoch:
+        found = health(eval_codes(self.learner.encoder, self.watched.to(self.dtype)))
+        if found.collapsed and self.epoch:
+            raise HoldfastError(
+                f"the codes have collapsed in epoch {self.epoch}: all images have almost the same one (spread "
+                f"{found.spread:.2g}); lower the learning rate or change the objective{self._last()}"
+            )
+        seen = asdict(found)
+        if self.watch is not None:
+            seen |= self.watch(self.learner.encoder)
+        if self.bank is not None:
+            pixels, labels = self.bank
+            codes = eval_codes(self.learner.encoder, pixels.to(self.fabric.device, self.dtype))
+            seen["knn_accuracy"] = neighbour_accuracy(codes, labels.to(codes.device))
+        return seen
+
+    def _require_finite(self, total: Tensor) -> None:
+        if not isfinite(float(total)):
+            raise HoldfastError(
+                f"the loss is no longer finite ({float(total):g}) by step {self.step} of epoch {self.epoch + 1}; lower the "
+                f"learning rate, set clip, or use a wider precision{self._last()}"
+            )
+
+    def _last(self) -> str:
+        kept = self.folder is not None and (self.folder / checkpoints.FILE).exists()
+        return f" (the checkpoint before it is kept in {self.folder})" if kept else ""
+
+    def _remember(self, found: Epoch) -> None:
+        """Add an epoch to the curve and keep everything."""
+        self.curve.append(found)
+        self._save()
+        if rank() == 0:
+            self.after_epoch(self.learner.encoder, self.curve)
+
+    def _save(self) -> None:
+        finite = all(bool(weight.isfinite().all()) for weight in self.learner.parameters())
+        if not finite:
+            raise HoldfastError(
+                f"weights are no longer finite by step {self.step} of epoch {self.epoch + 1}; lower the learning rate, set "
+                f"clip, or use a wider precision{self._last()}"
+            )
+        if self.folder is None or rank() != 0:
+            return
+        checkpoints.save(
+            self.folder,
+            self.asked,
+            {
+                "learner": self.learner.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "precision": self.fabric.strategy.precision.state_dict(),
+                "prepared": self.prepared,
+                "epoch": self.epoch,
+                "step": self.step,
+                "total": self.total,
+                "seconds": self.seconds,
+                "curve": self.curve,
+            },
+        )
+
+    def _restore(self) -> None:
+        state = None if self.folder is None else checkpoints.load(self.folder, self.asked)
+        if state is None:
+            return
+        self.learner.load_state_dict(state["learner"])
+        self.optimiser.load_state_dict(state["optimiser"])
+        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        self.prepared, self.curve = state["prepared"], state["curve"]
+        self.epoch, self.step = state["epoch"], state["step"]
+        self.total, self.seconds = state["total"], state["seconds"]
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        """Let Ctrl-C and a request to terminate wait for the end of the step, so that a checkpoint can be written."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self.stopped:
+                raise KeyboardInterrupt
+            self.stopped = True
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _classes(images: Images, recipe: Recipe) -> tuple[Int[Tensor, "n"] | None, int]:
+    """Return the labels as 0, 1, ... and how many classes there are, if the images have labels."""
+    if images.labels is None:
+        if recipe.objective.needs_labels:
+            raise HoldfastError(
+                f"{recipe.objective} learns from labels, and {images.name} has none; name a labelled source "
+                "(folder:photos?labels=folders), or choose an objective without labels"
+            )
+        return None, 0
+    values, columns = torch.as_tensor(images.labels).unique(return_inverse=True)
+    if recipe.objective.needs_labels and len(values) < 2:
+        raise HoldfastError(
+            f"all images of {images.name} have one label, so {recipe.objective} has nothing to tell apart"
+        )
+    return columns, len(values)
+
+
+def _watched_bank(bank: Images | None, domain: Domain) -> tuple[Tensor, Tensor] | None:
+    if bank is None or bank.labels is None:
+        return None
+    order = Noise.of(0, bank.ids).fork("watched").uniform((1,))[:, 0].argsort()[:SEARCHED]
+    return bank.pixels(order.tolist(), domain=domain), torch.as_tensor(bank.labels)[order]
+
+
+def _width(encoder: nn.Module, pixels: Pixels) -> int:
+    """Return how many features the codes have."""
+    anchor = next(encoder.parameters(), pixels)
+    codes = eval_codes(encoder, pixels.to(anchor.device, anchor.dtype))
+    if codes.ndim != 2:
+        raise HoldfastError(
+            f"the encoder must give one vector per image, got shape {tuple(codes.shape)}; pool inside it"
+        )
+    return codes.shape[1]
+
+
+def _check_batch_norm(learner: Learner, share: int) -> None:
+    if share == 1 and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in learner.modules()):
+        raise HoldfastError("batch norm needs at least 2 images in a batch of each process, got 1; raise batch")

@@ -1,0 +1,94 @@
+"""Barlow Twins: the features of two views are the same, and none of them says what another one does.
+
+With the projections of two views, each feature brought to mean 0 and variance 1 over the batch of ``n``, as rows of ``A``
+and ``B``, and their cross-correlation ``C = A^T B / n``:
+
+    loss = sum_i (1 - C_ii)^2 + redundancy * sum_{i != j} C_ij^2
+
+Zbontar et al. 2021, https://arxiv.org/abs/2103.03230, equations 1 and 2. With an adversary the loss is the mean of that
+between both views and that between the attacked view and the second one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from holdfast.core.encoder import Codes
+from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.gathering import gathered
+from holdfast.training.heads import mlp
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_positive
+
+EPS = 1e-5
+"""Added to variances, as in the authors' program, whose standardisation is a batch norm."""
+
+
+def barlow(one: Codes, two: Codes, redundancy: float) -> Float[Tensor, ""]:
+    """Return the loss between two views of the images of all processes, of which these are this process's."""
+    A, B = standardised(gathered(one)), standardised(gathered(two))
+    C = A.T @ B / len(A)
+    same = torch.diagonal(C)
+    return (1 - same).square().sum() + redundancy * (C.square().sum() - same.square().sum())
+
+
+def standardised(codes: Codes, like: Codes | None = None) -> Codes:
+    """Return each feature less its mean over the batch and divided by its deviation there, or by those of ``like``."""
+    variance, mean = torch.var_mean(codes if like is None else like, dim=0, correction=0)
+    return (codes - mean) / (variance + EPS).sqrt()
+
+
+@final
+@dataclass(frozen=True)
+class BarlowTwins(TrainingObjective):
+    """The cross-correlation of the projections of two views is brought to the identity."""
+
+    redundancy: float = 0.0051
+    """Weight of the correlations between different features."""
+    hidden: int = 512
+    """Width of the projection's two hidden layers; 8192 in the paper."""
+    projection: int = 512
+    """Width of the projection; 8192 in the paper, whose results grow with it."""
+    name = "barlow-twins"
+
+    def __post_init__(self) -> None:
+        require_positive(self, "redundancy", "hidden", "projection")
+
+    def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
+        widths = (setting.width, self.hidden, self.hidden, self.projection)
+        return BarlowTwinsLearner(encoder, mlp(widths, norm=True, bias=False), self.redundancy)
+
+
+@final
+class BarlowTwinsLearner(Learner):
+    """An encoder with a projection."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Module, redundancy: float) -> None:
+        super().__init__(encoder)
+        self.head, self.redundancy = head, redundancy
+
+    def forward(self, batch: Batch) -> Float[Tensor, ""]:
+        moved = () if batch.attacked is None else (batch.attacked,)
+        first, second, *attacked = (self.head(self.encoder(view)) for view in (*batch.views[:2], *moved))
+        losses = [barlow(view, second, self.redundancy) for view in (first, *attacked)]
+        return torch.stack(losses).mean()
+
+    def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
+        """Return each sample's share of ``sum_i (1 - C_ii)``, which is half the squared distance of its two rows.
+
+        The loss itself is no sum over samples. Features are standardised as those of the clean views are.
+        """
+        network = nn.Sequential(self.encoder, self.head)
+        with torch.no_grad():
+            clean, other = network(batch.views[0]), network(batch.views[1])
+            like = gathered(clean)
+            target = standardised(other, gathered(other))
+
+        def loss(codes: Codes) -> Float[Tensor, "b"]:
+            return (standardised(codes, like) - target).square().sum(dim=1) / 2
+
+        return network, loss

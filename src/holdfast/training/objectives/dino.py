@@ -1,0 +1,148 @@
+"""DINO: a student says of each view what a teacher, the average of past students, says of another one.
+
+With scores ``s`` of the student and ``t`` of the teacher, cosines of projected codes with K prototypes, and the centre ``c``
+of the teacher's scores:
+
+    P_t = softmax((t - c) / teacher_temperature),   P_s = softmax(s / temperature)
+    loss = mean over whole views x and views x' != x of  -sum_k P_t(x)_k log P_s(x')_k
+    teacher <- m teacher + (1 - m) student,   c <- center_momentum c + (1 - center_momentum) mean t
+
+where m rises from ``momentum`` to 1 along half a cosine. Caron et al. 2021, https://arxiv.org/abs/2104.14294, section 3.1.
+A loss that stays at ln K is a collapse: the teacher says the same of every view. With an adversary the attacked view is one
+more view of the student's, and the attack keeps it from what the teacher says of the second view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.gathering import gathered
+from holdfast.training.heads import follow, frozen_copy, rising
+from holdfast.training.learner import (
+    Batch,
+    Learner,
+    Setting,
+    TrainingObjective,
+    require_not_negative,
+    require_positive,
+    require_share,
+)
+from holdfast.training.prototypes import Prototypes
+
+Scores = Float[Tensor, "b k"]
+
+
+@final
+@dataclass(frozen=True)
+class DINO(TrainingObjective):
+    """Cross-entropy between the prototypes of a teacher, centred and sharpened, and those of the student."""
+
+    temperature: float = 0.1
+    teacher_temperature: float = 0.07
+    first_temperature: float = 0.04
+    """The teacher's in the first epoch; it rises along a line."""
+    warmup_epochs: int = 30
+    """After how many epochs the teacher's temperature is reached."""
+    momentum: float = 0.996
+    center_momentum: float = 0.9
+    prototypes: int = 1024
+    """K; 65536 in the paper."""
+    hidden: int = 512
+    """Width of the projection's two hidden layers; 2048 in the paper."""
+    projection: int = 256
+    """Width of the projection."""
+    frozen_epochs: int = 1
+    """Epochs in which the student's prototypes stay as they are."""
+    crops: int = 0
+    """Small crops of each image; 8 to 10 in the paper."""
+    name = "dino"
+
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature", "teacher_temperature", "first_temperature", "prototypes", "hidden")
+        require_positive(self, "projection")
+        require_share(self, "momentum", "center_momentum")
+        require_not_negative(self, "warmup_epochs", "frozen_epochs", "crops")
+
+    def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
+        head = nn.Sequential(
+            nn.Linear(setting.width, self.hidden),
+            nn.GELU(),
+            nn.Linear(self.hidden, self.hidden),
+            nn.GELU(),
+            nn.Linear(self.hidden, self.projection),
+            Prototypes(self.projection, self.prototypes),
+        )
+        return DINOLearner(encoder, head, self)
+
+    def teacher_temperature_in(self, epoch: int) -> float:
+        """Return the teacher's temperature in this epoch.
+
+        Example:
+            >>> [round(DINO().teacher_temperature_in(epoch), 3) for epoch in (0, 15, 30, 99)]
+            [0.04, 0.055, 0.07, 0.07]
+        """
+        share = min(epoch / self.warmup_epochs, 1.0) if self.warmup_epochs else 1.0
+        return self.first_temperature + share * (self.teacher_temperature - self.first_temperature)
+
+
+@final
+class DINOLearner(Learner):
+    """A student, the encoder with a head, and its teacher."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Sequential, settings: DINO) -> None:
+        super().__init__(encoder)
+        self.head, self.settings = head, settings
+        self.teacher = frozen_copy(nn.Sequential(encoder, head))
+        self.center: Tensor
+        self.epoch: Tensor
+        self.register_buffer("center", torch.zeros(settings.prototypes))
+        self.register_buffer("epoch", torch.zeros((), dtype=torch.long))
+        self.teacher_mean = torch.zeros(settings.prototypes)
+
+    def forward(self, batch: Batch) -> Float[Tensor, ""]:
+        moved = () if batch.attacked is None else (batch.attacked,)
+        views = (*batch.views, *moved)
+        student = self.head(self.encoder(torch.cat(views))).chunk(len(views))
+        with torch.no_grad():
+            teacher = self.teacher(torch.cat(batch.views[:2]))
+        self.teacher_mean = gathered(teacher).mean(dim=0)
+        losses = [
+            self.losses(scores, target).mean()
+            for place, target in enumerate(self.targets(teacher).chunk(2))
+            for other, scores in enumerate(student)
+            if other != place
+        ]
+        return torch.stack(losses).mean()
+
+    def targets(self, teacher: Scores) -> Scores:
+        """Return the teacher's probabilities, centred so that no prototype has them all, sharp so that not all have some."""
+        temperature = self.settings.teacher_temperature_in(int(self.epoch))
+        return ((teacher - self.center) / temperature).softmax(dim=1)
+
+    def losses(self, student: Scores, target: Scores) -> Float[Tensor, "b"]:
+        return cross_entropy(student / self.settings.temperature, target, reduction="none")
+
+    def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
+        with torch.no_grad():
+            target = self.targets(self.teacher(batch.views[1]))
+        return nn.Sequential(self.encoder, self.head), lambda scores: self.losses(scores, target)
+
+    def before_epoch(self, epoch: int, codes: Callable[[], Float[Tensor, "n d"]]) -> None:
+        self.epoch.fill_(epoch)
+
+    def before_step(self, progress: float) -> None:
+        if int(self.epoch) < self.settings.frozen_epochs:
+            self.head[-1].weight.grad = None
+
+    def after_step(self, progress: float) -> None:
+        student = nn.Sequential(self.encoder, self.head)
+        follow(self.teacher.parameters(), student.parameters(), rising(self.settings.momentum, progress))
+        self.center.lerp_(self.teacher_mean.to(self.center), 1 - self.settings.center_momentum)

@@ -1,0 +1,95 @@
+"""SimCLR: two views of an image are alike, and unlike the views of all other images of the batch.
+
+With unit projections ``z`` of the ``2n`` views, temperature ``T`` and the other view ``p(i)`` of view ``i``:
+
+    loss = mean_i -log( exp(z_i.z_p(i) / T) / sum_{k != i} exp(z_i.z_k / T) )                    (NT-Xent)
+
+Chen et al. 2020, https://arxiv.org/abs/2002.05709, equation 1. With an adversary that climbs the loss it is RoCL (Kim, Tack
+and Hwang 2020, https://arxiv.org/abs/2006.07589): the mean NT-Xent over the pairs of two views and the attacked one, and
+1/256 of that between attacked and second view, as its authors' program has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from holdfast.core.encoder import Codes
+from holdfast.objectives.base import ObjectiveFunction
+from holdfast.training.gathering import gathered, own_rows
+from holdfast.training.heads import mlp
+from holdfast.training.info_nce import info_nce
+from holdfast.training.learner import (
+    Batch,
+    Learner,
+    Setting,
+    TrainingObjective,
+    require_positive,
+    require_two_images,
+)
+
+EXTRA = 1 / 256
+"""RoCL's weight of the additional term between the attacked view and the second one."""
+
+
+def nt_xent(one: Codes, two: Codes, temperature: float) -> Float[Tensor, ""]:
+    """Return NT-Xent between two views of the same images, shape (b, d) each: this process's anchors, all negatives."""
+    one, two = normalize(one, dim=1), normalize(two, dim=1)
+    everybody = torch.cat([gathered(one), gathered(two)])
+    rows, count = own_rows(len(one), one.device), len(everybody) // 2
+    losses = []
+    for view, itself, other in ((one, rows, rows + count), (two, rows + count, rows)):
+        logits = view @ everybody.T / temperature
+        logits = logits.scatter(1, itself[:, None], -torch.inf)
+        losses.append(cross_entropy(logits, other))
+    return (losses[0] + losses[1]) / 2
+
+
+@final
+@dataclass(frozen=True)
+class SimCLR(TrainingObjective):
+    """NT-Xent between the projections of two views; with an adversary on the loss, RoCL."""
+
+    temperature: float = 0.5
+    hidden: int = 0
+    """Width of the projection's hidden layer; 0 is that of the codes and 200 more, as in RoCL."""
+    projection: int = 0
+    """Width of the projection; 0 is that of the codes."""
+    name = "simclr"
+
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature")
+
+    def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
+        require_two_images(self, setting)
+        hidden, out = self.hidden or setting.width + 200, self.projection or setting.width
+        return SimCLRLearner(encoder, mlp((setting.width, hidden, out)), self.temperature)
+
+
+@final
+class SimCLRLearner(Learner):
+    """An encoder with a projection."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Module, temperature: float) -> None:
+        super().__init__(encoder)
+        self.head, self.temperature = head, temperature
+
+    def forward(self, batch: Batch) -> Float[Tensor, ""]:
+        moved = () if batch.attacked is None else (batch.attacked,)
+        views = (*batch.views[:2], *moved)
+        # One pass, so that batch norm sees one batch.
+        parts = self.head(self.encoder(torch.cat(views))).chunk(len(views))
+        losses = [nt_xent(one, two, self.temperature) for one, two in combinations(parts, 2)]
+        loss = torch.stack(losses).mean()
+        return loss + EXTRA * nt_xent(parts[2], parts[1], self.temperature) if moved else loss
+
+    def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
+        network = nn.Sequential(self.encoder, self.head)
+        with torch.no_grad():
+            return network, info_nce(network(batch.views[1]), self.temperature)

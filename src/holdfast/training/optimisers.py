@@ -1,0 +1,193 @@
+"""Optimisers and schedules as settings: ``sgd:rate=0.06,momentum=0.9`` and ``cosine:warmup=10``."""
+
+from __future__ import annotations
+
+import sys
+from abc import abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import cos, pi
+from typing import ClassVar, final
+
+import torch
+from torch import nn
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.settings import Spelled, read
+
+
+@dataclass(frozen=True)
+class Optimiser(Spelled):
+    """How weights follow gradients. Weight decay spares biases and the weights of norms, as everybody's recipes do."""
+
+    name: ClassVar[str]
+    rate: float
+    weight_decay: float = 0.0
+
+    @classmethod
+    def read(cls, text: str) -> Optimiser:
+        return read(text, _kinds(Optimiser), "optimiser")
+
+    def build(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the optimiser of those ``weights`` that are trained."""
+        trained = [weight for weight in weights if weight.requires_grad]
+        matrices = [weight for weight in trained if weight.ndim > 1]
+        vectors = [weight for weight in trained if weight.ndim <= 1]
+        groups = [{"params": matrices, "weight_decay": self.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+        return self.of([group for group in groups if group["params"]])
+
+    @abstractmethod
+    def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+        """Return the optimiser of groups of weights."""
+
+
+@final
+@dataclass(frozen=True)
+class SGD(Optimiser):
+    """Stochastic gradient descent with momentum."""
+
+    rate: float = 0.06
+    weight_decay: float = 5e-4
+    momentum: float = 0.9
+    nesterov: bool = False
+    name = "sgd"
+
+    def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(groups, self.rate, self.momentum, nesterov=self.nesterov)
+
+
+@final
+@dataclass(frozen=True)
+class Adam(Optimiser):
+    """Adam (Kingma and Ba 2015, https://arxiv.org/abs/1412.6980)."""
+
+    rate: float = 1e-3
+    weight_decay: float = 0.0
+    name = "adam"
+
+    def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(groups, self.rate)
+
+
+@final
+@dataclass(frozen=True)
+class AdamW(Optimiser):
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019, https://arxiv.org/abs/1711.05101)."""
+
+    rate: float = 1e-3
+    weight_decay: float = 0.05
+    beta2: float = 0.999
+    name = "adamw"
+
+    def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(groups, self.rate, (0.9, self.beta2))
+
+
+@final
+@dataclass(frozen=True)
+class Lars(Optimiser):
+    """SGD whose rate adapts to each layer (You et al. 2017, https://arxiv.org/abs/1708.03888), for batches of thousands."""
+
+    rate: float = 0.3
+    weight_decay: float = 1e-6
+    momentum: float = 0.9
+    trust: float = 0.001
+    name = "lars"
+
+    def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
+        from holdfast.encoders.torchvision_operators import declare_missing_operators
+
+        declare_missing_operators()
+        try:
+            from timm.optim.lars import Lars as TimmLars
+        except ImportError:
+            raise HoldfastError("the optimiser lars is timm's; pip install 'holdfast[vision]', or use sgd") from None
+        built: torch.optim.Optimizer = TimmLars(
+            groups, self.rate, momentum=self.momentum, trust_coeff=self.trust, always_adapt=False
+        )
+        return built
+
+
+@dataclass(frozen=True)
+class Schedule(Spelled):
+    """The learning rate over time, as a share of the optimiser's."""
+
+    name: ClassVar[str]
+
+    @classmethod
+    def read(cls, text: str) -> Schedule:
+        return read(text, _kinds(Schedule), "schedule")
+
+    @abstractmethod
+    def factor(self, epoch: float, epochs: int) -> float:
+        """Return the share after so many of all epochs, the begun one counted by its steps."""
+
+
+@final
+@dataclass(frozen=True)
+class Constant(Schedule):
+    """The same rate throughout."""
+
+    name = "constant"
+
+    def factor(self, epoch: float, epochs: int) -> float:
+        return 1.0
+
+
+@final
+@dataclass(frozen=True)
+class Cosine(Schedule):
+    """Up along a line for ``warmup`` epochs, then down along half a cosine to ``final`` of the rate.
+
+    Example:
+        >>> cosine = Cosine(warmup=1)
+        >>> [round(cosine.factor(epoch, 11), 3) for epoch in (0.5, 1, 6, 11)]
+        [0.5, 1.0, 0.5, 0.0]
+    """
+
+    warmup: float = 0.0
+    final: float = 0.0
+    name = "cosine"
+
+    def factor(self, epoch: float, epochs: int) -> float:
+        if epoch < self.warmup:
+            return epoch / self.warmup
+        share = (epoch - self.warmup) / max(epochs - self.warmup, 1e-12)
+        return self.final + (1 - self.final) * (1 + cos(pi * min(share, 1))) / 2
+
+
+@final
+@dataclass(frozen=True)
+class Steps(Schedule):
+    """Times ``factor_each`` every ``every`` epochs (RVCL: 0.1 every 100)."""
+
+    every: int = 100
+    factor_each: float = 0.1
+    name = "steps"
+
+    def factor(self, epoch: float, epochs: int) -> float:
+        return self.factor_each ** int(epoch // self.every)
+
+
+@final
+@dataclass(frozen=True)
+class OneCycle(Schedule):
+    """Up from 1/25 within the first 0.3 of the training, then down to nothing (Smith and Topin 2018, https://arxiv.org/abs/1708.07120)."""
+
+    name = "one-cycle"
+
+    def factor(self, epoch: float, epochs: int) -> float:
+        share, rise, low = epoch / epochs, 0.3, 1 / 25
+        if share < rise:
+            return low + (1 - low) * (1 - cos(pi * share / rise)) / 2
+        return (1 + cos(pi * (share - rise) / (1 - rise))) / 2
+
+
+def _kinds(base: type) -> dict[str, type]:
+    """Return the classes of this file that are a ``base``, by name."""
+    own = vars(sys.modules[__name__]).values()
+    return {
+        vars(kind)["name"]: kind
+        for kind in own
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base
+    }

@@ -1,0 +1,68 @@
+"""The page of a training: how it was done and its curves, made from its card alone."""
+
+from __future__ import annotations
+
+from html import escape
+from io import StringIO
+from math import isfinite
+
+from holdfast.encoders.trained import Card
+
+SAID = {
+    "loss": "Mean training loss of each epoch",
+    "rate": "Learning rate",
+    "effective_rank": "Effective rank of the codes (RankMe): how many dimensions they fill",
+    "uniformity": "Uniformity of the codes: larger is more spread out",
+    "spread": "Spread of the codes: near 0 they have collapsed",
+    "knn_accuracy": "Share of bank images whose nearest others show their class",
+    "images_per_second": "Images per second",
+    "agreement": "Mean cosine similarity to the codes of the original encoder",
+    "relative_distance": "Distance to the codes of the original encoder, beside the spread of these",
+    "neighbours_kept": "Share of images whose nearest other is the same as for the original encoder",
+}
+STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}"
+    "main{display:grid;grid-template-columns:repeat(auto-fit,minmax(20rem,1fr));gap:1rem}"
+    "figure{margin:0}svg{width:100%;height:auto}td{padding:.1rem .8rem .1rem 0;vertical-align:top}"
+    "@media(prefers-color-scheme:dark){body{background:#111;color:#eee}svg{filter:invert(.9) hue-rotate(180deg)}}"
+)
+
+
+def page(card: Card) -> str:
+    """Return the page as HTML that needs nothing else."""
+    names = list(dict.fromkeys(name for epoch in card.curve for name in epoch if name in SAID))
+    plots = "".join(
+        f"<figure>{_plot(card, name)}<figcaption>{escape(SAID[name])}</figcaption></figure>" for name in names
+    )
+    facts = {
+        "objective": card.objective,
+        "images": f"{card.images.name}, {card.images.count:,}",
+        "parameters": f"{card.parameters:,}",
+        "epochs": str(card.epochs),
+        "finished": card.finished,
+        **{name: str(value) for name, value in card.recipe.items() if value not in ("none", [])},
+    }
+    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in facts.items())
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(card.name)}</title><style>{STYLE}</style><h1>{escape(card.name)}</h1><main>{plots}</main>"
+        f"<h2>How it was trained</h2><table>{rows}</table></html>\n"
+    )
+
+
+def _plot(card: Card, name: str) -> str:
+    """Return one curve as SVG, with its text as text."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    points = [(epoch["epoch"], epoch[name]) for epoch in card.curve if isfinite(epoch.get(name, float("nan")))]
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):
+        figure = Figure(figsize=(4.5, 2.6), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(*zip(*points, strict=True), marker="." if len(points) < 30 else "")
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(name.replace("_", " "))
+        axes.spines[["top", "right"]].set_visible(False)
+        drawn = StringIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None}, transparent=True)
+    return drawn.getvalue().partition("<svg")[1] + drawn.getvalue().partition("<svg")[2]

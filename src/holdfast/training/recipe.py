@@ -1,0 +1,124 @@
+"""A recipe: everything that decides what training makes of given images, as frozen settings and as TOML.
+
+A file of recipes has the fields as keys and texts as values: ``objective = "simclr:temperature=0.2"``. Those that come with
+the library are files beside this one.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.settings import convert, fields_of, types_of
+from holdfast.encoders.architectures.base import Architecture
+from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.training.adversary import Adversary
+from holdfast.training.learner import TrainingObjective
+from holdfast.training.optimisers import SGD, Cosine, Optimiser, Schedule
+from holdfast.transforms.base import Transform
+
+PRECISIONS = ("float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How an encoder is trained."""
+
+    objective: TrainingObjective
+    architecture: Architecture
+    augmentation: Transform | None = None
+    """What makes a view of an image; none takes images as they are."""
+    second_augmentation: Transform | None = None
+    """What makes the second view, where it differs from the first."""
+    crop_augmentation: Transform | None = None
+    """What makes the small crops of objectives that ask for them."""
+    adversary: Adversary | None = None
+    optimiser: Optimiser = SGD()
+    schedule: Schedule = Cosine()
+    batch: int = 256
+    """Images in a step, over all processes."""
+    epochs: int = 100
+    clip: float | None = None
+    """The largest norm of all gradients together."""
+    precision: str = "float32"
+    """float32, bfloat16 or float16 (mixed precision, weights stay in float32), or float64."""
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    """Normalisation per channel, put inside the encoder; none by default."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.epochs < 1:
+            raise HoldfastError(f"batch and epochs must be at least 1, got {self.batch} and {self.epochs}")
+        if self.precision not in PRECISIONS:
+            raise HoldfastError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        if self.clip is not None and not self.clip > 0:
+            raise HoldfastError(f"clip must be positive or none, got {self.clip}")
+        if len(self.mean) != len(self.std):
+            raise HoldfastError("normalisation needs both mean and std, one number per channel each, or neither")
+        if self.mean and isinstance(self.architecture, LoadedEncoder):
+            raise HoldfastError(f"{self.architecture} has its own normalisation inside; leave mean and std out")
+        if self.objective.crops and self.crop_augmentation is None:
+            raise HoldfastError(
+                f"{self.objective} looks at {self.objective.crops} small crops of each image; say how they are made, as in "
+                'crop_augmentation = "random-resized-crop:scale..." (holdfast list transforms), or set crops=0'
+            )
+
+    def plain(self) -> dict[str, Any]:
+        """Return all settings as texts and numbers, as one would write them in TOML."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], where: str = "recipe") -> Recipe:
+        """Return the recipe with these ``values``: texts, or what TOML holds.
+
+        Example:
+            >>> Recipe.of({"objective": "simclr", "architecture": "cnn-a", "epoch": 3})
+            Traceback (most recent call last):
+            holdfast.core.errors.HoldfastError: recipe has no setting 'epoch'; did you mean 'epochs'? known: ...
+        """
+        known, types = fields_of(cls), types_of(cls)
+        for name in values:
+            if name not in known:
+                raise HoldfastError(f"{where} has no setting {name!r}; {nearest(name, list(known))}")
+        if missing := [name for name in ("objective", "architecture") if name not in values]:
+            raise HoldfastError(f'{where} needs {" and ".join(missing)}, as in objective = "simclr"')
+        return cls(**{name: convert(value, types[name], f"{where}, {name}") for name, value in values.items()})
+
+
+def _plain(value: Any) -> Any:
+    if value is None:
+        return "none"
+    if isinstance(value, tuple):
+        return list(value)
+    return value if isinstance(value, (bool, int, float)) else str(value)
+
+
+def recipes() -> list[str]:
+    """Return the names of the recipes that come with the library."""
+    folder = files("holdfast.training").joinpath("recipes")
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def read_settings(name: str | Path) -> dict[str, Any]:
+    """Return what the recipe called ``name``, or in the file ``name``, says.
+
+    Raises:
+        HoldfastError: there is none, or it is no TOML.
+    """
+    path = Path(name)
+    inside = files("holdfast.training").joinpath("recipes", f"{name}.toml")
+    try:
+        text = inside.read_text("utf-8") if str(name) in recipes() else path.read_text("utf-8")
+        return tomllib.loads(text)
+    except (FileNotFoundError, IsADirectoryError):
+        raise HoldfastError(f"no recipe and no file {str(name)!r}; {nearest(str(name), recipes())}") from None
+    except OSError as error:
+        raise HoldfastError(f"cannot read {name}: {error.strerror}") from error
+    except ValueError as error:
+        raise HoldfastError(f"{name} is not valid TOML: {error}") from error

@@ -1,0 +1,123 @@
+"""Hardening: any encoder, images alone; what it gains and costs is measured on images that it was not trained on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+from holdfast.cli import run
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.execution.harden import agreement, agreement_of, parted, recipe_of
+from holdfast.execution.training import train
+from tests.samples import digits
+
+pytest.importorskip("lightning_fabric")
+
+BALL = hf.Linf(0.1)
+
+
+def small() -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh()), "small", Domain((1, 8, 8)))
+
+
+def test_training_keeps_codes_under_attack_and_says_how_well(tmp_path: Path) -> None:
+    original, images, folder = small(), digits(30), tmp_path / "made"
+    taught, held = parted(images, None, 0)
+    watch = agreement_of(original, held, "cpu")
+    hardened = train(recipe_of(BALL, 5, 0.01, 24, 0), taught, start=original, watch=watch, out=folder, progress=False)
+    curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert curve[0]["agreement"] == pytest.approx(1)
+    assert curve[0]["neighbours_kept"] == 1
+    assert 0.9 < curve[-1]["agreement"] < 1
+    assert curve[-1]["agreement"] == pytest.approx(watch(hardened.module)["agreement"])
+    attack = hf.GradientAttack(steps=10)
+    moved = [hf.attack(one, held, BALL, attack=attack, progress=False) for one in (original, hardened)]
+    before, after = ((one.codes - one.clean_codes).norm(dim=1).mean() for one in moved)
+    assert after < before
+
+
+@pytest.mark.slow
+def test_an_encoder_keeps_its_codes_and_its_report_has_both(tmp_path: Path) -> None:
+    original = small()
+    before = original.fingerprint
+    hardened = hf.harden(original, digits(30), ball=BALL, epochs=2, rate=0.01, out=tmp_path / "made", progress=False)
+    assert hardened.encoder.fingerprint != before == original.fingerprint
+    assert {result.encoder.name for result in hardened.run} == {"small", "made"}
+    assert {result.evaluation for result in hardened.run} == {"breakaway", "displacement"}
+    assert all(result.images.count == 6 for result in hardened.run)
+    assert 0.9 < hardened.agreement["agreement"] < 1
+
+
+@pytest.mark.slow
+def test_a_hardened_encoder_is_harder_to_break_and_keeps_its_neighbours(tmp_path: Path) -> None:
+    arguments = ["harden", "builtin:digits-contrastive", "--images", "builtin:digits-train", "--eps", "0.1"]
+    arguments += ["--epochs", "50", "--rate", "1e-3", "--out", str(tmp_path / "hard")]
+    assert run(arguments) == 0
+    results = [json.loads(path.read_text()) for path in (tmp_path / "hard" / "before-after" / "results").glob("break*")]
+    risk = {
+        result["encoder"]["name"]: estimate["value"]
+        for result in results
+        for estimate in result["estimates"]
+        if estimate["quantity"] == "breakaway_risk"
+        and (estimate["conditions"]["attack"], estimate["conditions"]["divergence"]) == ("adaptive", "l2")
+    }
+    assert risk["hard"] < 0.7 * risk["digits-contrastive"]
+    last = json.loads((tmp_path / "hard" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["agreement"] > 0.98
+    assert (tmp_path / "hard" / "before-after" / "report.html").exists()
+    assert hf.load_encoder(f"trained:{tmp_path / 'hard'}").domain == Domain((1, 8, 8))
+
+
+def test_held_out_images_are_not_trained_on_and_follow_from_their_ids() -> None:
+    images = digits(50)
+    taught, held = parted(images, None, 0)
+    assert len(held) == 10
+    assert sorted(taught.ids + held.ids) == sorted(images.ids)
+    assert set(held.ids) == set(parted(images[list(range(49, -1, -1))], None, 0)[1].ids)
+    assert set(held.ids) != set(parted(images, None, 1)[1].ids), "vacuous fixture"
+    assert sum(map(len, parted(images, 40, 0))) == 40
+
+
+def test_agreement_counts_what_moved() -> None:
+    before = torch.tensor([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0], [-1.0, 0.1]])
+    after = before.clone()
+    after[0] = torch.tensor([-1.0, -0.05])
+    found = agreement(before, after)
+    assert found["neighbours_kept"] == pytest.approx(0.25)
+    assert found["agreement"] == pytest.approx((3 - 1 / (1 + 0.05**2) ** 0.5) / 4)
+    assert found["relative_distance"] == pytest.approx(((4 + 0.05**2) / (4 * (1 + 0.05**2))) ** 0.5, rel=1e-5)
+
+
+class Detached(nn.Module):
+    """A network that passes no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 4)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        with torch.no_grad():
+            codes: Tensor = self.layer(pixels.flatten(1))
+        return codes
+
+
+@pytest.mark.parametrize(
+    ("module", "images", "sentence"),
+    [
+        (Detached(), digits(30), "passes no gradient to its input"),
+        (nn.Flatten(), digits(30), "has no weights that can be trained"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), digits(19), "at least 20 images"),
+    ],
+    ids=["detached", "no weights", "few images"],
+)
+def test_what_cannot_be_hardened_is_told(module: nn.Module, images: Images, sentence: str) -> None:
+    with pytest.raises(HoldfastError, match=sentence):
+        hf.harden(Encoder(module, "it", Domain((1, 8, 8))), images, progress=False)

@@ -1,0 +1,279 @@
+"""Training from a recipe to an encoder on disk: resumed bit by bit, the same in several processes, refused clearly."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import holdfast as hf
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.execution.training import PLACE, train
+from holdfast.training import loop
+from holdfast.training.learner import Learner
+from holdfast.training.recipe import Recipe, read_settings, recipes
+
+pytest.importorskip("lightning_fabric")
+
+SMALL = {
+    "objective": "simclr",
+    "architecture": "digits",
+    "augmentation": "noise:0.1",
+    "optimiser": "adam",
+    "batch": 32,
+    "epochs": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def digits() -> Images:
+    return hf.load_images("builtin:digits-train", hf.load_encoder("builtin:digits-robust"), limit=150)
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "encoder.safetensors").read_bytes()
+
+
+def test_the_trained_encoder_is_loaded_again(digits: Images, tmp_path: Path) -> None:
+    encoder = train(SMALL, digits[range(100)], bank=digits[range(100, 150)], out=tmp_path / "made", keep_epochs=1)
+    again = hf.load_encoder(f"trained:{tmp_path / 'made'}")
+    pixels = digits.pixels(range(4))
+    assert torch.equal(encoder(pixels), again(pixels))
+    assert again.fingerprint == encoder.fingerprint
+    early = hf.load_encoder(f"trained:{tmp_path / 'made'}?epoch=1")
+    assert not torch.equal(early(pixels), again(pixels))
+    card = json.loads((tmp_path / "made" / "card.json").read_text())
+    assert [epoch["epoch"] for epoch in card["curve"]] == [0, 1, 2]
+    assert {"loss", "effective_rank", "uniformity", "spread"} <= card["curve"][2].keys()
+    lines = (tmp_path / "made" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == card["curve"]
+    page = (tmp_path / "made" / "training.html").read_text()
+    assert page.count("<svg") >= 4
+    assert "simclr" in page
+
+
+def test_the_seed_decides(digits: Images) -> None:
+    one, two, other = (train({**SMALL, "seed": seed}, digits) for seed in (0, 0, 1))
+    assert one.fingerprint == two.fingerprint != other.fingerprint
+
+
+def test_training_leaves_the_global_generator_alone(digits: Images) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train(SMALL, digits)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("stop_after", [1, 5])
+def test_an_interrupted_training_ends_like_an_unbroken_one(
+    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
+) -> None:
+    adversarial = {**SMALL, "adversary": "loss"}
+    train(adversarial, digits, out=tmp_path / "whole")
+    monkeypatch.setattr(loop, "SECONDS", 0.0)
+    step, count = loop.Training._train_step, 0
+
+    def dying(*given: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > stop_after:
+            raise MemoryError
+        return step(*given)
+
+    monkeypatch.setattr(loop.Training, "_train_step", dying)
+    with pytest.raises(MemoryError):
+        train(adversarial, digits, out=tmp_path / "broken")
+    monkeypatch.setattr(loop.Training, "_train_step", step)
+    train(adversarial, digits, out=tmp_path / "broken", resume=True)
+    assert weights(tmp_path / "whole") == weights(tmp_path / "broken")
+
+
+def test_ctrl_c_writes_a_checkpoint(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, count = loop.Training._train_step, 0
+
+    def interrupted(*given: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(*given)
+
+    monkeypatch.setattr(loop.Training, "_train_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(SMALL, digits, out=tmp_path / "broken")
+    state = torch.load(tmp_path / "broken" / "checkpoint.pt", weights_only=True)
+    assert (state["epoch"], state["step"]) == (0, 3)
+    monkeypatch.setattr(loop.Training, "_train_step", step)
+    train(SMALL, digits, out=tmp_path / "broken")
+    train(SMALL, digits, out=tmp_path / "whole")
+    assert weights(tmp_path / "whole") == weights(tmp_path / "broken")
+
+
+def test_a_folder_of_another_training_is_refused(digits: Images, tmp_path: Path) -> None:
+    train({**SMALL, "epochs": 1}, digits, out=tmp_path)
+    with pytest.raises(HoldfastError, match="epochs was 1 and is 2"):
+        train(SMALL, digits, out=tmp_path)
+    with pytest.raises(HoldfastError, match="images was"):
+        train({**SMALL, "epochs": 1}, digits[range(100)], out=tmp_path)
+
+
+def test_a_damaged_checkpoint_is_refused(digits: Images, tmp_path: Path) -> None:
+    train({**SMALL, "epochs": 1}, digits, out=tmp_path)
+    path = tmp_path / "checkpoint.pt"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(HoldfastError, match="is damaged"):
+        train({**SMALL, "epochs": 1}, digits, out=tmp_path)
+    with pytest.raises(HoldfastError, match="nothing to resume"):
+        train(SMALL, digits, out=tmp_path / "empty", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"batch": 500}, "fewer than a batch of 500"),
+        ({"objective": "simcrl"}, "did you mean 'simclr'"),
+        ({"epoch": 2}, "did you mean 'epochs'"),
+        ({"optimiser": "sgd:rate=1e9"}, "finite|collapsed"),
+        ({"architecture": "cnn-z"}, "unknown architecture"),
+        ({"mean": [0.5]}, "both mean and std"),
+        ({"precision": "int8"}, "precision must be"),
+    ],
+)
+def test_bad_recipes_are_refused(digits: Images, change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(HoldfastError, match=sentence):
+        train({**SMALL, **change}, digits)
+
+
+def test_labels_are_needed_where_they_are(digits: Images) -> None:
+    unlabelled = Images(digits.pixels(range(100)))
+    with pytest.raises(HoldfastError, match="learns from labels"):
+        train({**SMALL, "objective": "supervised"}, unlabelled)
+    with pytest.raises(HoldfastError, match="has no labels"):
+        train(SMALL, digits, bank=unlabelled)
+
+
+def test_collapse_stops_with_a_sentence(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def forward(self: Learner, batch: Any) -> torch.Tensor:
+        return (
+            100 * torch.stack([weight.square().sum() for weight in self.parameters()]).sum()
+        )  # all weights go to zero
+
+    simclr = type(Recipe.of(SMALL).objective.learner(torch.nn.Identity(), _setting()))
+    monkeypatch.setattr(simclr, "forward", forward)
+    with pytest.raises(HoldfastError, match="collapsed in epoch") as found:
+        train({**SMALL, "optimiser": "sgd:rate=0.004", "epochs": 9}, digits, out=tmp_path)
+    assert "checkpoint" in str(found.value)
+
+
+def _setting() -> Any:
+    from holdfast.core.encoder import Domain
+    from holdfast.training.learner import Setting
+
+    return Setting(Domain((1, 8, 8)), 4, 8, 2, 8)
+
+
+def test_a_loss_that_is_not_finite_stops_and_keeps_the_checkpoint(digits: Images, tmp_path: Path) -> None:
+    train({**SMALL, "epochs": 1}, digits, out=tmp_path / "good")
+    with pytest.raises(HoldfastError, match="step"):
+        train({**SMALL, "optimiser": "sgd:rate=1e20"}, digits, out=tmp_path / "bad")
+    assert (tmp_path / "bad" / "checkpoint.pt").exists()
+    assert not (tmp_path / "bad" / "encoder.safetensors").exists()
+
+
+def test_training_goes_on_from_an_encoder(digits: Images, tmp_path: Path) -> None:
+    start = hf.load_encoder("builtin:digits-robust")
+    encoder = train({**SMALL, "epochs": 1}, digits, start=start, out=tmp_path / "tuned")
+    assert encoder.fingerprint != start.fingerprint
+    again = hf.load_encoder(f"trained:{tmp_path / 'tuned'}")
+    assert torch.equal(again(digits.pixels([0])), encoder(digits.pixels([0])))
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_recipes_are_read_and_written(name: str) -> None:
+    from holdfast.execution.training import _read
+
+    recipe, _ = _read(
+        read_settings(name),
+        {},
+        dict.fromkeys(PLACE),
+    )
+    assert Recipe.of(recipe.plain()) == recipe
+
+
+SCRIPT = """
+import sys
+from holdfast.training import loop
+loop.SECONDS = 0.0
+from holdfast.cli import run
+sys.exit(run(sys.argv[1:]))
+"""
+TOML = """
+objective = "moco-v2:queue=64"
+architecture = "digits"
+augmentation = "noise:0.1"
+adversary = "loss"
+batch = 32
+epochs = 6
+images = "builtin:digits-train"
+size = 8
+channels = 1
+limit = 320
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_training_ends_like_an_unbroken_one(tmp_path: Path) -> None:
+    (tmp_path / "recipe.toml").write_text(TOML)
+
+    def begin(out: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", SCRIPT, "train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / out)]
+        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+    assert begin("whole").wait() == 0
+    kills = 0
+    while True:
+        process, checkpoint = begin("killed"), tmp_path / "killed" / "checkpoint.pt"
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        while process.poll() is None and kills < 3:
+            if checkpoint.exists() and checkpoint.stat().st_mtime_ns != before:
+                time.sleep(0.05 * kills)
+                process.kill()
+                kills += 1
+                break
+            time.sleep(0.005)
+        if process.wait() == 0:
+            break
+    assert kills == 3
+    assert weights(tmp_path / "whole") == weights(tmp_path / "killed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["simclr", "supervised:uniformity=0.01", "moco-v2:queue=64", "barlow-twins"])
+def test_two_processes_train_like_one(tmp_path: Path, objective: str) -> None:
+    (tmp_path / "recipe.toml").write_text(
+        TOML.replace("moco-v2:queue=64", objective).replace("epochs = 6", "epochs = 1")
+    )
+    given = ["-m", "holdfast", "train", str(tmp_path / "recipe.toml"), "--set", "precision=float64", "--out"]
+    subprocess.run([sys.executable, *given, str(tmp_path / "one")], check=True)
+    several = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run([*several, *given, str(tmp_path / "two")], check=True)
+    alone, together = (hf.load_encoder(f"trained:{tmp_path / name}") for name in ("one", "two"))
+    for name, value in alone.module.state_dict().items():
+        torch.testing.assert_close(together.module.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_recipe_may_start_from_a_reference(digits: Images, tmp_path: Path) -> None:
+    train({**SMALL, "architecture": "encoder:builtin:digits-random", "epochs": 1}, digits, out=tmp_path)
+    card = json.loads((tmp_path / "card.json").read_text())
+    assert card["architecture"] == card["recipe"]["architecture"] == "encoder:builtin:digits-random"
+    assert card["pooling"] == hf.load_encoder("builtin:digits-random").pooling

@@ -1,0 +1,95 @@
+"""Errors under common corruptions relative to another encoder, formed from stored results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.records import Result
+from holdfast.core.run import Run
+from holdfast.encoders.baseline import raw_pixels
+from holdfast.evaluations.corrupted.corruption_error import CorruptionError
+from holdfast.report.compare import compare
+from holdfast.report.files import write
+from holdfast.report.protocol import groups
+from holdfast.report.relative import EACH, MEAN, relative_to, with_relative_errors
+from holdfast.report.tables import summary
+from tests.samples import DIGITS, builtin
+from tests.samples import digits as unlabelled
+
+FEW = CorruptionError(kinds=("gaussian-noise-c", "contrast-c"), severities=(1, 4), samples=50)
+
+
+def digits(count: int, start: int) -> Images:
+    """Digits with their labels."""
+    from sklearn.datasets import load_digits
+
+    plain = unlabelled(count, start)
+    return Images(plain.pixels(range(count)), plain.ids, torch.tensor(load_digits().target[start : start + count]))
+
+
+@cache
+def measured(severities: tuple[int, ...] = (1, 4)) -> tuple[Result, Result]:
+    """Return what was measured of a trained encoder and of raw pixels, which come last as baselines do."""
+    images, bank = digits(50, 1200), digits(150, 0)
+    few = replace(FEW, severities=severities)
+    return few(builtin(), images, Run(), bank), few(raw_pixels(DIGITS), images, Run(), bank)
+
+
+def test_ratios_to_a_baseline_are_those_of_sums_of_errors() -> None:
+    ours, pixels = measured()
+    found = {one.conditions["corruption"]: one for one in relative_to(ours, pixels)}
+    ratios = []
+    for name in FEW.kinds:
+        mine, theirs = (
+            sum(result.estimate("corruption_error", corruption=name, severity=s).value for s in ("1", "4"))
+            for result in (ours, pixels)
+        )
+        ratios.append(mine / theirs)
+        assert found[name].value == pytest.approx(ratios[-1])
+        assert found[name].low < found[name].value < found[name].high
+    assert found["all"].value == pytest.approx(sum(ratios) / 2)
+    assert all(one.value == pytest.approx(1) for one in relative_to(ours, ours))
+    with pytest.raises(HoldfastError, match="were measured on other images or with other settings"):
+        relative_to(ours, measured((1,))[1])
+    with pytest.raises(HoldfastError, match="has no errors of probe 'knn'"):
+        relative_to(ours, pixels, "knn")
+
+
+def test_tables_show_them_relative_to_the_baseline_of_the_run_or_to_who_is_named() -> None:
+    ours, pixels = measured()
+    mine, theirs = with_relative_errors([ours, pixels])
+    assert mine.estimate(MEAN, baseline="pixels").value == relative_to(ours, pixels)[0].value
+    assert theirs.estimate(MEAN).value == pytest.approx(1)
+    assert {one.conditions["corruption"] for one in mine.estimates if one.quantity == EACH} == {*FEW.kinds}
+    turned = with_relative_errors([ours, pixels], ours.encoder.name)
+    assert turned[1].estimate(MEAN, baseline=ours.encoder.name).value > 1 > mine.estimate(MEAN).value
+    comparison = compare([mine, theirs])
+    (table,) = summary(groups([mine, theirs]), comparison)
+    (section,) = (section for section in table.sections if section.like.quantity == MEAN)
+    (row,) = section.rows
+    assert [cell.value if cell else "" for cell in row.cells][1] == "1"
+    assert row.contest is not None
+    assert row.contest.pairs[0].difference.value == pytest.approx(mine.estimate(MEAN).value - 1)
+
+
+def test_one_encoder_alone_and_unknown_names() -> None:
+    ours, pixels = measured()
+    assert with_relative_errors([ours]) == [ours]
+    with pytest.raises(HoldfastError, match=r"relative to 'pixel'.*did you mean 'pixels'"):
+        with_relative_errors([ours, pixels], "pixel")
+    with pytest.raises(HoldfastError, match="corruption-error of two encoders is needed"):
+        with_relative_errors([ours], "pixels")
+
+
+def test_the_report_is_made_of_stored_records_alone(tmp_path) -> None:
+    stored = [Result.model_validate_json(one.model_dump_json()) for one in measured()]
+    assert not any(one.quantity == MEAN for result in stored for one in result.estimates)
+    written = write(stored, [], tmp_path)
+    assert "relative mean corruption error" in written["report.html"].read_text()
+    assert MEAN in written["table.csv"].read_text()

@@ -1,0 +1,112 @@
+"""Distillation: the losses of UNTAR and TAR as their listing has them, and a target that stays what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import mse_loss
+
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Domain
+from holdfast.core.errors import HoldfastError
+from holdfast.training.adversaries.loss import OnLoss
+from holdfast.training.learner import Batch, Learner, Setting
+from holdfast.training.objectives.distillation import Distillation
+from tests.training.objectives import batches
+
+Listed = Callable[[nn.Module, nn.Module, Tensor, Tensor | None], Tensor]
+
+
+def moved_on(objective: Distillation) -> tuple[Learner, nn.Module]:
+    """A learner after some training, and the encoder that it began with."""
+    original = batches.encoder()
+    setting = Setting(batches.DOMAIN, batches.WIDTH, batches.SAMPLES, 0, 8)
+    learner = objective.learner(original, setting)
+    start = batches.encoder()
+    start.load_state_dict(original.state_dict())
+    with torch.no_grad():
+        for weight in learner.encoder.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return learner, start
+
+
+def untar(start: nn.Module, tuned: nn.Module, x: Tensor, x_adv: Tensor | None) -> Tensor:
+    return mse_loss(tuned(x_adv), start(x).detach())
+
+
+def tar(start: nn.Module, tuned: nn.Module, x: Tensor, x_adv: Tensor | None) -> Tensor:
+    assert x_adv is not None
+    return mse_loss(tuned(torch.cat([x, x_adv])), start(x).detach().repeat(2, 1))
+
+
+@pytest.mark.parametrize(("clean", "listed"), [(0.0, untar), (1.0, tar)])
+def test_the_losses_are_those_of_the_listing(clean: float, listed: Listed) -> None:
+    learner, start = moved_on(Distillation(clean))
+    batch = batches.batch(views=1, attacked=True)
+    ours, theirs = learner(batch), listed(start, learner.encoder, batch.views[0], batch.attacked)
+    assert ours > 0, "vacuous"
+    torch.testing.assert_close(ours, theirs)
+    for own, other in zip(batches.gradients(ours, learner), batches.gradients(theirs, learner.encoder), strict=True):
+        torch.testing.assert_close(own, other)
+
+
+def test_without_an_adversary_the_view_itself_is_held() -> None:
+    learner, start = moved_on(Distillation(0.5))
+    batch = batches.batch(views=1)
+    torch.testing.assert_close(learner(batch), untar(start, learner.encoder, batch.views[0], batch.views[0]))
+
+
+def test_under_attack_each_sample_is_as_far_as_its_code_moved() -> None:
+    learner, start = moved_on(Distillation())
+    batch = batches.batch(views=1)
+    moved = batches.batch(views=1, attacked=True).attacked
+    assert moved is not None
+    network, loss = learner.loss_under_attack(batch)
+    distances = [
+        float((start(x[None]) - network(y[None])).detach().norm()) ** 2
+        for x, y in zip(batch.views[0], moved, strict=True)
+    ]
+    assert loss(network(moved)).tolist() == pytest.approx(distances)
+
+
+def test_the_target_is_the_starting_encoder_in_eval_mode() -> None:
+    setting = Setting(batches.DOMAIN, batches.WIDTH, batches.SAMPLES, 0, 8)
+    normed = nn.Sequential(batches.encoder(), nn.BatchNorm1d(batches.WIDTH).double(), nn.Dropout(0.5)).eval()
+    batch = batches.batch(views=1)
+    codes = normed(batch.views[0]).detach()
+    learner = Distillation().learner(normed, setting).train()
+    optimiser = torch.optim.SGD([weight for weight in learner.parameters() if weight.requires_grad], 1.0)
+    learner(batch).backward()
+    optimiser.step()
+    _, loss = learner.loss_under_attack(batch)
+    assert loss(codes).tolist() == [0.0] * 8
+    assert not torch.equal(learner.encoder.eval()(batch.views[0]), codes), "vacuous: nothing was trained"
+
+
+def test_hardening_brings_attacked_codes_back() -> None:
+    """FARE on a network that one pixel sways: training lowers what the attack can do."""
+    torch.manual_seed(0)
+    steep = nn.Sequential(nn.Flatten(), nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).double()
+    learner = Distillation().learner(steep, Setting(Domain((1, 4, 4)), 4, batches.SAMPLES, 0, 8))
+    optimiser = torch.optim.Adam([weight for weight in learner.parameters() if weight.requires_grad], 3e-3)
+    plain = batches.batch(views=1)
+    adversary = OnLoss(Linf(0.1))
+
+    def attacked() -> Batch:
+        moved = adversary(learner, plain, batches.DOMAIN, {})
+        return Batch(plain.rows, plain.pixels, plain.views, None, plain.noise, moved)
+
+    before = float(learner(attacked()).detach())
+    for _ in range(60):
+        optimiser.zero_grad()
+        learner(attacked()).backward()
+        optimiser.step()
+    assert float(learner(attacked()).detach()) < 0.6 * before
+
+
+def test_a_negative_weight_is_refused() -> None:
+    with pytest.raises(HoldfastError, match="clean must be 0 or more"):
+        Distillation(-1.0)

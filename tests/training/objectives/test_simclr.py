@@ -1,0 +1,68 @@
+"""NT-Xent equals lightly's, and RoCL's three views equal a loop over pairs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from holdfast.core.errors import HoldfastError
+from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.training.objectives.simclr import EXTRA, SimCLR, SimCLRLearner, nt_xent
+from tests.training import tiny
+
+OBJECTIVE = SimCLR(temperature=0.3)
+
+
+def slow(one: Tensor, two: Tensor, temperature: float) -> Tensor:
+    """NT-Xent as equation 1 of the paper says it, one term at a time."""
+    views, total = [*one, *two], one.new_zeros(())
+    for i, anchor in enumerate(views):
+        chances = [torch.exp(cosine_similarity(anchor, view, dim=0) / temperature) for view in views]
+        others = torch.stack([chance for k, chance in enumerate(chances) if k != i])
+        total = total - torch.log(chances[(i + len(one)) % len(views)] / others.sum())
+    return total / len(views)
+
+
+def projections(made: SimCLRLearner, *views: Tensor) -> tuple[Tensor, ...]:
+    return made.head(made.encoder(torch.cat(views))).chunk(len(views))
+
+
+def made() -> SimCLRLearner:
+    learner = tiny.learner(OBJECTIVE).double()
+    assert isinstance(learner, SimCLRLearner)
+    return learner
+
+
+@pytest.mark.slow  # importing lightly takes seconds
+def test_it_is_lightlys_nt_xent() -> None:
+    declare_missing_operators()
+    from lightly.loss import NTXentLoss
+
+    learner, data = made(), tiny.batch(OBJECTIVE, dtype=torch.float64)
+    tiny.assert_same(learner, learner(data), NTXentLoss(0.3)(*projections(learner, *data.views)))
+
+
+def test_with_an_adversary_it_is_rocl() -> None:
+    learner, data = made(), tiny.batch(OBJECTIVE, dtype=torch.float64, attacked=True)
+    assert data.attacked is not None
+    one, two, moved = projections(learner, *data.views, data.attacked)
+    expected = (slow(one, two, 0.3) + slow(one, moved, 0.3) + slow(two, moved, 0.3)) / 3 + EXTRA * slow(moved, two, 0.3)
+    tiny.assert_same(learner, learner(data), expected)
+
+
+def test_by_hand() -> None:
+    one, two = torch.eye(2), 5 * torch.eye(2)
+    # Cosines with the three others: 1 with the other view, 0 and 0 with the views of the other image.
+    assert float(nt_xent(one, two, 1.0)) == pytest.approx(float(torch.log(torch.tensor(2 + torch.e)) - 1))
+
+
+def test_a_temperature_of_zero_is_refused() -> None:
+    with pytest.raises(HoldfastError, match="temperature must be positive"):
+        SimCLR(temperature=0.0)
+
+
+def test_a_batch_of_one_is_refused() -> None:
+    with pytest.raises(HoldfastError, match="at least 2 on each process, got a batch of 1"):
+        tiny.learner(OBJECTIVE, batch=1)
