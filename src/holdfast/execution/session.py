@@ -83,13 +83,12 @@ def fill_store(
         HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
     """
     began, evaluations = monotonic(), planned(asked)
-    devices = devices_of(asked.cluster, asked.device)
     run = Run(
         asked.seed,
         precision=asked.precision,
         batch_size=asked.batch_size,
         attack_seed=asked.attack_seed,
-        **devices,
+        **devices_of(asked.cluster, asked.device),
     )
     reference = images_reference(asked)
     store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
