@@ -181,6 +181,14 @@ def test_an_attack_of_no_length_is_refused(text: str) -> None:
         Adversary.read(text)
 
 
+def test_a_training_that_diverged_is_told() -> None:
+    learner, batch = learner_of(SimCLR()), batch_of(SimCLR())
+    with torch.no_grad():
+        next(learner.parameters()).fill_(torch.inf)
+    with pytest.raises(HoldfastError, match="lower the learning rate"):
+        Untargeted()(learner, batch, DOMAIN, {})
+
+
 AMONG_SEVERAL: list[Adversary] = [Targeted(), OnLoss(steps=2, step=0.005)]
 
 
