@@ -12,6 +12,8 @@ from inspect import isclass
 from typing import Any
 
 import jaxtyping
+import numpy as np
+from torch import Tensor
 
 _jaxtyped = jaxtyping.jaxtyped
 _checked: set[Hashable] = set()
@@ -48,4 +50,7 @@ def checked_once(function: Any = None, *, typechecker: Callable[[Any], Any]) -> 
 
 
 def _kind(value: Any) -> Hashable:
-    return type(value), getattr(value, "shape", None), getattr(value, "dtype", None)
+    # Not whatever has such properties: they may be checked functions themselves.
+    if isinstance(value, (Tensor, np.ndarray)):
+        return type(value), value.shape, value.dtype
+    return (type(value),)

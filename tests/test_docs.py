@@ -31,6 +31,7 @@ from holdfast.execution.suites import SUITES
 from holdfast.protocol.evaluation import settings
 from holdfast.report.gate import parse
 from holdfast.training.adversary import adversaries
+from holdfast.training.learner import training_objectives
 from holdfast.training.recipe import Recipe
 from tests.pages import DOCS, PAGES, ROOT, blocks, every_page, prose, rows, section, sections, slug
 
@@ -53,6 +54,8 @@ def configurable() -> dict[str, dict[str, str]]:
     """Everything that has settings, and so must have a table of them."""
     found = {name: {k: said(v) for k, v in settings(kind()).items()} for name, kind in catalog.evaluations().items()}
     found |= {name: defaults(kind) for name, kind in {**catalog.attacks(), **METHODS}.items()}
+    # Objectives of training are documented family by family: those that have a table must have the right one.
+    found |= {name: defaults(kind) for name, kind in training_objectives().items() if name in TABLES}
     for name, source in encoders.sources().items():
         found[name] = defaults(vars(source)["Settings"]) if "Settings" in vars(source) else {}
     return {name: own for name, own in found.items() if own}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -29,12 +29,11 @@ class Convolutions(nn.Module):
         return self.layers(pixels).mean(dim=(2, 3))
 
 
-def small(kind: type[TrainingObjective]) -> TrainingObjective:
+def small(objective: TrainingObjective) -> TrainingObjective:
     """The objective with widths, queues and numbers of prototypes that are quick to compute."""
-    sizes: dict[str, Any] = {
-        field.name: 16 for field in fields(kind) if type(field.default) is int and field.default > 16
-    }
-    return kind(**sizes)
+    values = {field.name: getattr(objective, field.name) for field in fields(objective)}
+    sizes: dict[str, Any] = {name: 16 for name, value in values.items() if type(value) is int and value > 16}
+    return replace(objective, **sizes)
 
 
 def setting(batch: int = IMAGES) -> Setting:

@@ -138,7 +138,7 @@ def recipe_of(ball: Ball, epochs: int, rate: float, batch: int, seed: int) -> Re
     """Return how an encoder is hardened."""
     return Recipe(
         objective=Distillation(),
-        architecture=LoadedEncoder("the encoder at hand"),
+        architecture=LoadedEncoder("hardened"),
         adversary=OnLoss(ball, steps=10),
         optimiser=AdamW(rate=rate, weight_decay=1e-4),
         schedule=Cosine(warmup=0.07 * epochs),

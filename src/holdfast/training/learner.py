@@ -151,6 +151,13 @@ def require_positive(objective: TrainingObjective, *settings: str) -> None:
             raise HoldfastError(f"{objective.name}: {name} must be positive, got {getattr(objective, name)}")
 
 
+def require_not_negative(objective: TrainingObjective, *settings: str) -> None:
+    """Raise unless these settings are 0 or more."""
+    for name in settings:
+        if not getattr(objective, name) >= 0:
+            raise HoldfastError(f"{objective.name}: {name} must be 0 or more, got {getattr(objective, name)}")
+
+
 def require_share(objective: TrainingObjective, *settings: str) -> None:
     """Raise unless these settings lie in [0, 1]."""
     for name in settings:

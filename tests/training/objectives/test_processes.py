@@ -14,6 +14,8 @@ from holdfast.training.learner import TrainingObjective
 from holdfast.training.objectives.barlow_twins import BarlowTwins
 from holdfast.training.objectives.deepcluster_v2 import DeepClusterV2
 from holdfast.training.objectives.dino import DINO
+from holdfast.training.objectives.distillation import Distillation
+from holdfast.training.objectives.mae import MAE
 from holdfast.training.objectives.swav import SwAV
 from holdfast.training.objectives.vicreg import VICReg
 from tests.training.objectives import batches
@@ -23,6 +25,8 @@ SMALL: list[TrainingObjective] = [
     VICReg(hidden=8, projection=7),
     DeepClusterV2(prototypes=4, hidden=8, projection=5),
     DINO(prototypes=9, hidden=8, projection=5),
+    Distillation(clean=1.0),
+    MAE(patch=2, decoder_width=8),
     SwAV(prototypes=5, hidden=8, projection=4, queue=6, queue_epoch=0),
 ]
 PROCESSES = 2
@@ -59,5 +63,5 @@ def test_processes_together_take_the_step_of_one(tmp_path: Path) -> None:
         together = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
         for objective in SMALL:
             alone = step(objective, 0, 8)
-            assert len(alone) > 4
+            assert float(alone[0].abs().max()) > 0, "vacuous"
             torch.testing.assert_close(together[objective.name], alone, msg=lambda text, of=objective: f"{of}: {text}")

@@ -22,7 +22,7 @@ from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_positive
 
 EPS = 1e-5
 """Added to variances, as in the authors' program, whose standardisation is a batch norm."""
@@ -54,6 +54,9 @@ class BarlowTwins(TrainingObjective):
     projection: int = 512
     """Width of the projection; 8192 in the paper, whose results grow with it."""
     name = "barlow-twins"
+
+    def __post_init__(self) -> None:
+        require_positive(self, "redundancy", "hidden", "projection")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         widths = (setting.width, self.hidden, self.hidden, self.projection)

@@ -20,14 +20,7 @@ from torch.nn.functional import cosine_similarity
 from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.heads import mlp
-from holdfast.training.learner import (
-    Learner,
-    Setting,
-    TrainingObjective,
-    require_positive,
-    require_share,
-    require_two_images,
-)
+from holdfast.training.learner import Learner, Setting, TrainingObjective, require_positive, require_share
 from holdfast.training.siamese import SiameseLearner
 
 
@@ -54,7 +47,6 @@ class BYOL(TrainingObjective):
         require_positive(self, "hidden", "projection")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
-        require_two_images(self, setting)
         projector = mlp((setting.width, self.hidden, self.projection), norm=True)
         predictor = mlp((self.projection, self.hidden, self.projection), norm=True)
         return SiameseLearner(encoder, projector, predictor, distance, self.momentum)

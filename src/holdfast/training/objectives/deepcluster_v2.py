@@ -28,7 +28,7 @@ from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_not_negative, require_positive
 
 BLOCK = 8192
 """Images whose cosines with all centroids are held at once."""
@@ -75,6 +75,10 @@ class DeepClusterV2(TrainingObjective):
     crops: int = 0
     """Small crops of each image; 6 in the paper."""
     name = "deepcluster-v2"
+
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature", "prototypes", "heads", "iterations", "hidden", "projection")
+        require_not_negative(self, "crops")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         head = mlp((setting.width, self.hidden, self.projection), norm=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import cos, pi
 from typing import final
 
 import torch
@@ -26,8 +25,16 @@ from torch.nn.functional import cross_entropy
 
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
-from holdfast.training.heads import follow, frozen_copy
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
+from holdfast.training.heads import follow, frozen_copy, rising
+from holdfast.training.learner import (
+    Batch,
+    Learner,
+    Setting,
+    TrainingObjective,
+    require_not_negative,
+    require_positive,
+    require_share,
+)
 from holdfast.training.prototypes import Prototypes
 
 Scores = Float[Tensor, "b k"]
@@ -58,6 +65,12 @@ class DINO(TrainingObjective):
     """Small crops of each image; 8 to 10 in the paper."""
     name = "dino"
 
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature", "teacher_temperature", "first_temperature", "prototypes", "hidden")
+        require_positive(self, "projection")
+        require_share(self, "momentum", "center_momentum")
+        require_not_negative(self, "warmup_epochs", "frozen_epochs", "crops")
+
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         head = nn.Sequential(
             nn.Linear(setting.width, self.hidden),
@@ -78,15 +91,6 @@ class DINO(TrainingObjective):
         """
         share = min(epoch / self.warmup_epochs, 1.0) if self.warmup_epochs else 1.0
         return self.first_temperature + share * (self.teacher_temperature - self.first_temperature)
-
-    def momentum_at(self, progress: float) -> float:
-        """Return the teacher's momentum at this share of the training.
-
-        Example:
-            >>> [round(DINO().momentum_at(progress), 4) for progress in (0, 0.5, 1)]
-            [0.996, 0.998, 1.0]
-        """
-        return 1 - (1 - self.momentum) * (1 + cos(pi * progress)) / 2
 
 
 @final
@@ -140,5 +144,5 @@ class DINOLearner(Learner):
 
     def after_step(self, progress: float) -> None:
         student = nn.Sequential(self.encoder, self.head)
-        follow(self.teacher.parameters(), student.parameters(), self.settings.momentum_at(progress))
+        follow(self.teacher.parameters(), student.parameters(), rising(self.settings.momentum, progress))
         self.center.lerp_(self.teacher_mean.to(self.center), 1 - self.settings.center_momentum)

@@ -21,10 +21,9 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.heads import frozen_copy
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, codes_of
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, codes_of, require_not_negative
 
 
 @final
@@ -38,8 +37,7 @@ class Distillation(TrainingObjective):
     views = 1
 
     def __post_init__(self) -> None:
-        if not self.clean >= 0:
-            raise HoldfastError(f"distillation: clean must be 0 or a positive weight, got {self.clean}")
+        require_not_negative(self, "clean")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         return DistillationLearner(encoder, self.clean)

@@ -20,14 +20,7 @@ from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.heads import mlp
 from holdfast.training.info_nce import info_nce
-from holdfast.training.learner import (
-    Learner,
-    Setting,
-    TrainingObjective,
-    require_positive,
-    require_share,
-    require_two_images,
-)
+from holdfast.training.learner import Learner, Setting, TrainingObjective, require_positive, require_share
 from holdfast.training.siamese import SiameseLearner
 
 
@@ -50,7 +43,6 @@ class MoCoV3(TrainingObjective):
         require_positive(self, "temperature", "hidden", "projection")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
-        require_two_images(self, setting)
         projector = mlp((setting.width, self.hidden, self.hidden, self.projection), norm=True, last_norm=True)
         predictor = mlp((self.projection, self.hidden, self.projection), norm=True, last_norm=True)
         return SiameseLearner(encoder, projector, predictor, self.contrast, self.momentum)

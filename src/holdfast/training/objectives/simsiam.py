@@ -19,7 +19,7 @@ from torch.nn.functional import cosine_similarity
 from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Learner, Setting, TrainingObjective, require_positive, require_two_images
+from holdfast.training.learner import Learner, Setting, TrainingObjective, require_positive
 from holdfast.training.siamese import SiameseLearner
 
 
@@ -43,7 +43,6 @@ class SimSiam(TrainingObjective):
         require_positive(self, "projection", "bottleneck")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
-        require_two_images(self, setting)
         wide = self.projection
         projector = mlp((setting.width, wide, wide, wide), norm=True, last_norm=True)
         return SiameseLearner(encoder, projector, mlp((wide, self.bottleneck, wide), norm=True), half_distance)

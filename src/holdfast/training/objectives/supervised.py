@@ -10,6 +10,7 @@ adversary on the loss, the attacked view takes the place of the clean one (Madry
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log
 from typing import final
 
 import torch
@@ -20,7 +21,7 @@ from torch.nn.functional import cross_entropy, normalize
 from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_two_images
 
 
 def spread(codes: Codes) -> Float[Tensor, ""]:
@@ -33,7 +34,7 @@ def spread(codes: Codes) -> Float[Tensor, ""]:
     units = normalize(gathered(codes), dim=1)
     above = torch.triu_indices(len(units), len(units), 1, device=units.device)
     squares = (2 - 2 * (units @ units.T))[above[0], above[1]]
-    return torch.logsumexp(-2 * squares, dim=0) - torch.log(torch.tensor(float(len(squares))))
+    return torch.logsumexp(-2 * squares, dim=0) - log(len(squares))
 
 
 @final
@@ -47,6 +48,8 @@ class Supervised(TrainingObjective):
     needs_labels = True
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
+        if self.uniformity:
+            require_two_images(self, setting)
         return SupervisedLearner(encoder, nn.Linear(setting.width, setting.classes), self.uniformity)
 
 

@@ -26,7 +26,7 @@ from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered, own_rows
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_not_negative, require_positive
 from holdfast.training.prototypes import Prototypes
 
 Scores = Float[Tensor, "b k"]
@@ -73,6 +73,10 @@ class SwAV(TrainingObjective):
     crops: int = 0
     """Small crops of each image, which predict alone; 6 in the paper."""
     name = "swav"
+
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature", "epsilon", "iterations", "prototypes", "hidden", "projection")
+        require_not_negative(self, "queue", "queue_epoch", "frozen_epochs", "crops")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         head = mlp((setting.width, self.hidden, self.projection), norm=True)

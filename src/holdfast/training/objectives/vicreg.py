@@ -27,7 +27,7 @@ from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_not_negative, require_positive
 
 EPS = 1e-4
 """Added to variances, for the slope of a square root at 0 has no end."""
@@ -60,6 +60,10 @@ class VICReg(TrainingObjective):
     projection: int = 512
     """Width of the expanded codes; 8192 in the paper."""
     name = "vicreg"
+
+    def __post_init__(self) -> None:
+        require_not_negative(self, "invariance", "variance", "covariance")
+        require_positive(self, "hidden", "projection")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         widths = (setting.width, self.hidden, self.hidden, self.projection)

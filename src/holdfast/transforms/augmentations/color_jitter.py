@@ -56,9 +56,7 @@ class ColorJitter(Transform):
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         draws = noise.uniform((9,), torch.float64)
         factors, order = self.factors(draws[:, :4]), draws[:, 4:8].argsort(1)
-        return sometimes(
-            pixels, draws[:, 8] < self.p, lambda some, rows: jittered(some, factors[rows], order[rows])
-        )
+        return sometimes(pixels, draws[:, 8] < self.p, lambda some, rows: jittered(some, factors[rows], order[rows]))
 
     def factors(self, draws: Float[Tensor, "b 4"]) -> Float[Tensor, "b 4"]:
         """Return for each image the factors of brightness, contrast and saturation and the turn of the hue."""
