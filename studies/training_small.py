@@ -115,7 +115,7 @@ class Study:
         )
         found = {
             "kNN accuracy": run["probe-accuracy"].estimate("top1_accuracy", probe="knn:k=20").value,
-            f"under PGD-20 at {EPS}": run["robust-accuracy"].estimate("robust_accuracy").value,
+            f"under PGD-20 at {EPS}": run["robust-accuracy"].estimate("robust_accuracy", attack="pgd:stride=0.125 at the probe").value,
         }
         if name in CERTIFIED:
             for method, count in (("crown", 50), ("branch", 5)):
