@@ -113,10 +113,21 @@ class Study:
             limit=self.measured,
             out=self.out / "measured" / f"{name}-{seed}",
         )
+        attack = "pgd:stride=0.125 at the probe"
         found = {
             "kNN accuracy": run["probe-accuracy"].estimate("top1_accuracy", probe="knn:k=20").value,
-            f"under PGD-20 at {EPS}": run["robust-accuracy"].estimate("robust_accuracy", attack="pgd:stride=0.125 at the probe").value,
+            f"under PGD-20 at {EPS}": run["robust-accuracy"].estimate("robust_accuracy", attack=attack).value,
         }
+        if name == START or name in TUNED:
+            moved = hf.evaluate(
+                encoder,
+                self.tested,
+                only=["breakaway"],
+                settings={"breakaway": {"balls": f"linf:{EPS}", "attacks": "adaptive", "divergences": "l2"}},
+                limit=self.measured,
+                out=self.out / "attacked" / f"{name}-{seed}",
+            )
+            found[f"breakaway risk at {EPS}"] = moved["breakaway"].estimate("breakaway_risk").value
         if name in CERTIFIED:
             for method, count in (("crown", 50), ("branch", 5)):
                 certified = hf.evaluate(
