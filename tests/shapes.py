@@ -12,6 +12,8 @@ from inspect import isclass
 from typing import Any
 
 import jaxtyping
+from numpy import ndarray
+from torch import Tensor
 
 _jaxtyped = jaxtyping.jaxtyped
 _checked: set[Hashable] = set()
@@ -48,4 +50,4 @@ def checked_once(function: Any = None, *, typechecker: Callable[[Any], Any]) -> 
 
 
 def _kind(value: Any) -> Hashable:
-    return type(value), getattr(value, "shape", None), getattr(value, "dtype", None)
+    return (type(value), value.shape, value.dtype) if isinstance(value, Tensor | ndarray) else type(value)

@@ -23,13 +23,16 @@ from holdfast.cli import application
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.encoder import Domain
 from holdfast.core.run import Run
-from holdfast.core.settings import number
+from holdfast.core.settings import convert, number, types_of
 from holdfast.encoders.architectures.base import LOADED, Architecture, architectures
 from holdfast.execution import catalog
 from holdfast.execution.request import request
 from holdfast.execution.suites import SUITES
 from holdfast.protocol.evaluation import settings
 from holdfast.report.gate import parse
+from holdfast.training.adversary import adversaries
+from holdfast.training.learner import training_objectives
+from holdfast.training.recipe import Recipe
 from tests.pages import DOCS, PAGES, ROOT, blocks, every_page, prose, rows, section, sections, slug
 
 
@@ -51,6 +54,8 @@ def configurable() -> dict[str, dict[str, str]]:
     """Everything that has settings, and so must have a table of them."""
     found = {name: {k: said(v) for k, v in settings(kind()).items()} for name, kind in catalog.evaluations().items()}
     found |= {name: defaults(kind) for name, kind in {**catalog.attacks(), **METHODS}.items()}
+    # Objectives of training are documented family by family: those that have a table must have the right one.
+    found |= {name: defaults(kind) for name, kind in training_objectives().items() if name in TABLES}
     for name, source in encoders.sources().items():
         found[name] = defaults(vars(source)["Settings"]) if "Settings" in vars(source) else {}
     return {name: own for name, own in found.items() if own}
@@ -94,6 +99,7 @@ def test_every_evaluation_has_a_page_with_its_quantities(name: str) -> None:
         ("attacks.md", "Divergences", DIVERGENCES),
         ("attacks.md", "Presets", PRESETS),
         ("bounds.md", "Methods", METHODS),
+        ("training/adversarial.md", "The adversaries", adversaries()),
         ("images.md", "Images", data.loaders()),
         ("probes.md", "The probes", catalog.everything()["probes"]),
         ("command-line.md", "Suites", SUITES),
@@ -182,7 +188,10 @@ def test_every_command_in_the_documentation_is_understood() -> None:
         for option, value in zip(arguments, [*arguments[1:], ""], strict=False):
             if option.startswith("--"):
                 assert option in known, line
-            if option == "--set":
+            if option == "--set" and name in ("train", "harden"):
+                setting, _, text = value.partition("=")
+                convert(text, types_of(Recipe)[setting], line)
+            elif option == "--set":
                 evaluation, _, setting = value.partition("=")[0].partition(".")
                 assert evaluation == "neighbours_kept" or setting in configurable()[evaluation], line
             if option == "--require":

@@ -15,12 +15,13 @@ from holdfast import data, encoders
 from holdfast.attacks.presets import read_attack
 from holdfast.core.balls import Linf
 from holdfast.core.run import Run
+from holdfast.encoders.architectures.base import Architecture, architectures
 from holdfast.execution import catalog
 from holdfast.execution.request import build, planned, request
 from holdfast.objectives.base import AttackContext
 from holdfast.transforms.base import Transform, transformed, transforms
 from tests.pages import DOCS, ROOT
-from tests.samples import builtin, digits
+from tests.samples import DIGITS, builtin, digits
 
 FILES = re.findall(
     r"^`src/holdfast/([\w/]+)/(\w+)\.py`:\n\n```python\n(.*?)^```$",
@@ -39,10 +40,12 @@ def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (tmp_path / package / f"{name}.py").write_text(code)
         monkeypatch.setattr(home, "__path__", [*home.__path__, str(tmp_path / package)])
     encoders.sources.cache_clear()
+    architectures.cache_clear()
     data.loaders.cache_clear()
     transforms.cache_clear()
     yield
     encoders.sources.cache_clear()
+    architectures.cache_clear()
     data.loaders.cache_clear()
     transforms.cache_clear()
     for package, name, _ in FILES:
@@ -58,11 +61,17 @@ def test_one_file_is_enough(dropped: None, tmp_path: Path, monkeypatch: pytest.M
     assert "posterise" in found["transforms"]
     assert "linear" in found["encoders"]
     assert "noise" in found["images"]
+    assert "perceptron" in found["architectures"]
     assert str(read_attack("guess:tries=3")) == "guess:tries=3"
     np.save(tmp_path / "weights.npy", np.ones((5, 64), dtype=np.float32))
     encoder = encoders.load(f"linear:{tmp_path}/weights.npy?shape=1x8x8")
     images = data.load("noise:4", encoder.domain)
     assert encoder(images.pixels([0, 1])).shape == (2, 5)
+
+
+def test_the_new_architecture_is_built(dropped: None) -> None:
+    module = Architecture.read("perceptron:width=9").build(DIGITS)
+    assert module(digits(3).pixels([0, 1, 2])).shape == (3, 64)
 
 
 def test_the_new_measure_runs(dropped: None) -> None:

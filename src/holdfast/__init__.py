@@ -75,7 +75,9 @@ if TYPE_CHECKING:
     from holdfast.execution.evaluated import EvaluatedRun as EvaluatedRun
     from holdfast.execution.harden import Hardened as Hardened
     from holdfast.execution.harden import harden as harden
+    from holdfast.execution.training import train as train
     from holdfast.protocol.evaluation import Evaluation as Evaluation
+    from holdfast.training.recipe import Recipe as Recipe
     from holdfast.transforms.base import Transform as Transform
     from holdfast.transforms.base import transformed as transformed
 
@@ -123,6 +125,7 @@ _HOMES = {
     "ProbeAccuracy": "evaluations.probed.accuracy",
     "RandomizedSmoothing": "evaluations.smoothed.randomized_smoothing",
     "Rank": "core.divergences",
+    "Recipe": "training.recipe",
     "Result": "core.records",
     "RobustAccuracy": "evaluations.probed.robustness",
     "Run": "core.run",
@@ -146,6 +149,7 @@ _HOMES = {
     "load_encoder": "execution.api",
     "load_images": "execution.api",
     "spade": "evaluations.spectral.analysis",
+    "train": "execution.training",
     "transformed": "transforms.base",
 }
 __all__ = [*_HOMES, "__version__"]

@@ -171,7 +171,7 @@ def test_a_folder_whose_name_is_not_utf_8(name, monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # which the command would set for good
     monkeypatch.setattr(sys, "argv", ["holdfast", *SHORT[name], "--out", folder])
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(said, "utf-8", write_through=True))
-    with pytest.raises(SystemExit, match="^0$"):
+    with pytest.raises(SystemExit, match=r"^0$"):
         main()
     assert b"out-\xff/" in said.getvalue()
     assert Path(folder, f"{name}.json").is_file()

@@ -86,11 +86,12 @@ def test_the_card_says_how_it_was_trained(tmp_path: Path) -> None:
 def test_weights_of_an_epoch(tmp_path: Path) -> None:
     first, last = encoder(), encoder()
     write_epoch(tmp_path, 1, first.module)
+    write_epoch(tmp_path, 2, last.module)
     write_epoch(tmp_path, 7, first.module)  # of an earlier, longer training
     written(tmp_path, last)
     assert load(f"trained:{tmp_path}?epoch=1").fingerprint == first.fingerprint != last.fingerprint
     assert load(f"trained:{tmp_path}?epoch=2").fingerprint == last.fingerprint
-    refused(tmp_path, "keeps no weights after 7 epochs; there are those after 1, 2", "?epoch=7")
+    refused(tmp_path, "keeps no weights after 7 epochs; there are those after 1, 2$", "?epoch=7")
 
 
 def test_a_module_of_python_needs_its_factory(tmp_path: Path) -> None:
@@ -149,6 +150,22 @@ def test_the_architecture_of_an_encoder(tmp_path: Path) -> None:
     ):
         named.source = source
         assert architecture_of(named) == text
+
+
+def test_training_on_from_a_trained_encoder(tmp_path: Path) -> None:
+    first = written(tmp_path / "first", encoder(mean=(0.13,), std=(0.3,)))
+    start = Architecture.read(f"encoder:first=trained:{tmp_path}/first").build(DOMAIN)
+    assert start.training
+    assert all(weight.requires_grad for weight in start.parameters())
+    with torch.no_grad():
+        for weight in start.parameters():
+            weight.add_(0.01)
+    second = written(tmp_path / "second", Encoder(start.eval(), "second", DOMAIN), f"encoder:trained:{tmp_path}/first")
+    assert read_card(tmp_path / "second").architecture == "digits"
+    (tmp_path / "first").rename(tmp_path / "elsewhere")
+    again = load(f"trained:{tmp_path}/second")
+    assert again.fingerprint == second.fingerprint != first.fingerprint
+    assert torch.equal(again(PIXELS), second(PIXELS))
 
 
 def test_damage_is_explained(tmp_path: Path) -> None:

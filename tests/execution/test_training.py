@@ -74,11 +74,11 @@ def test_training_leaves_the_global_generator_alone(digits: Images) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("stop_after", [1, 5])
+@pytest.mark.parametrize(("stop_after", "adversary"), [(1, "loss"), (5, "spade-guided:k=5")])
 def test_an_interrupted_training_ends_like_an_unbroken_one(
-    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
+    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int, adversary: str
 ) -> None:
-    adversarial = {**SMALL, "adversary": "loss"}
+    adversarial = {**SMALL, "adversary": adversary}
     train(adversarial, digits, out=tmp_path / "whole")
     monkeypatch.setattr(loop, "SECONDS", 0.0)
     step, count = loop.Training._train_step, 0
@@ -164,7 +164,9 @@ def test_labels_are_needed_where_they_are(digits: Images) -> None:
 
 def test_collapse_stops_with_a_sentence(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: Learner, batch: Any) -> torch.Tensor:
-        return 100 * torch.stack([weight.square().sum() for weight in self.parameters()]).sum()  # all weights go to zero
+        return (
+            100 * torch.stack([weight.square().sum() for weight in self.parameters()]).sum()
+        )  # all weights go to zero
 
     simclr = type(Recipe.of(SMALL).objective.learner(torch.nn.Identity(), _setting()))
     monkeypatch.setattr(simclr, "forward", forward)
@@ -268,3 +270,10 @@ def test_two_processes_train_like_one(tmp_path: Path, objective: str) -> None:
     alone, together = (hf.load_encoder(f"trained:{tmp_path / name}") for name in ("one", "two"))
     for name, value in alone.module.state_dict().items():
         torch.testing.assert_close(together.module.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+
+
+def test_a_recipe_may_start_from_a_reference(digits: Images, tmp_path: Path) -> None:
+    train({**SMALL, "architecture": "encoder:builtin:digits-random", "epochs": 1}, digits, out=tmp_path)
+    card = json.loads((tmp_path / "card.json").read_text())
+    assert card["architecture"] == card["recipe"]["architecture"] == "encoder:builtin:digits-random"
+    assert card["pooling"] == hf.load_encoder("builtin:digits-random").pooling

@@ -12,12 +12,15 @@ from torch import Tensor
 import holdfast as hf
 from holdfast.core.counting import crossings, nearest
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank
+from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.core.run import Run
+from holdfast.data import load
 from holdfast.evaluations.attacked.attacked import Untargeted
 from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.execution.request import build, planned, request
+from holdfast.protocol import bank as module
 from holdfast.protocol.bank import apart
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -86,10 +89,27 @@ def test_the_bank_is_part_of_the_record_and_of_the_protocol() -> None:
 def test_copies_of_measured_images_leave_the_bank() -> None:
     images = tiny.images()
     held = Images(torch.cat([images.pixels([3]), pixels(4, 5), images.pixels([7])]), name="leaky")
-    with pytest.warns(HoldfastWarning, match="2 of 6 images of the bank are exact copies"):
+    with pytest.warns(HoldfastWarning, match="2 of 6 images of the bank are copies"):
         assert apart(held, images).ids == ("1", "2", "3", "4")
     with pytest.raises(HoldfastError, match="all 20 images of the bank are measured too"):
         apart(images, images)
+
+
+def test_copies_stored_in_another_form_leave_the_bank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A picture is one picture as a file, in an array of bytes, and as floats."""
+    from PIL import Image
+
+    levels = torch.randint(0, 256, (5, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for place in (1, 3):
+        Image.fromarray(levels[place].permute(1, 2, 0).numpy()).save(tmp_path / f"{place}.png")
+    files = load(str(tmp_path), Domain((3, 6, 6)))
+    for stored in (levels, levels / 255, (levels / 255).half()):
+        with pytest.warns(HoldfastWarning, match="2 of 5 images of the bank are copies"):
+            assert apart(Images(stored), files).ids == ("0", "2", "4")
+    with pytest.warns(HoldfastWarning, match="1 of 2 images"):
+        assert apart(files, Images((levels / 255)[[3, 4]])).ids == ("1.png",)
+    monkeypatch.setattr(module, "MOST_COMPARED", 100)  # of larger sets only what is stored alike is known
+    assert len(apart(Images(levels), files)) == 5
 
 
 def test_classes_of_one_name_have_one_number() -> None:

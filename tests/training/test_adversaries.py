@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Pixels
@@ -178,3 +180,33 @@ def test_settings_survive_their_text(adversary: Adversary) -> None:
 def test_an_attack_of_no_length_is_refused(text: str) -> None:
     with pytest.raises(HoldfastError, match="positive step"):
         Adversary.read(text)
+
+
+def test_a_training_that_diverged_is_told() -> None:
+    learner, batch = learner_of(SimCLR()), batch_of(SimCLR())
+    with torch.no_grad():
+        next(learner.parameters()).fill_(torch.inf)
+    with pytest.raises(HoldfastError, match="lower the learning rate"):
+        Untargeted()(learner, batch, DOMAIN, {})
+
+
+AMONG_SEVERAL: list[Adversary] = [Targeted(), OnLoss(steps=2, step=0.005)]
+
+
+def attack_a_half(rank: int, folder: str) -> None:
+    """Attack this process's half of a batch, as one of two."""
+    torch.distributed.init_process_group("gloo", f"file://{folder}/met", rank=rank, world_size=2)
+    objective, own = SimCLR(), slice(3 * rank, 3 * rank + 3)
+    learner, whole = learner_of(objective), batch_of(objective)
+    views = tuple(view[own] for view in whole.views)
+    batch = Batch(whole.rows[own], whole.pixels[own], views, None, whole.noise[own])
+    torch.save([adversary(learner, batch, DOMAIN, {}) for adversary in AMONG_SEVERAL], f"{folder}/{rank}")
+
+
+@pytest.mark.slow
+def test_two_processes_attack_like_one(tmp_path: Path) -> None:
+    spawn(attack_a_half, (str(tmp_path),), nprocs=2)
+    learner, batch = learner_of(SimCLR()), batch_of(SimCLR())
+    halves = [torch.load(tmp_path / str(rank)) for rank in (0, 1)]
+    for adversary, one, other in zip(AMONG_SEVERAL, *halves, strict=True):
+        assert torch.allclose(torch.cat([one, other]), adversary(learner, batch, DOMAIN, {}), atol=1e-6)

@@ -6,10 +6,10 @@ from dataclasses import fields
 
 import pytest
 
-from holdfast.transforms.base import transforms
+from holdfast.transforms.base import Transform, transforms
 from tests.pages import DOCS, rows, section
 
-TITLES = ["Whole data sets corrupted alike", "Everyday edits", "Common corruptions"]
+TITLES = ["Whole data sets corrupted alike", "Everyday edits", "Common corruptions", "Augmentations", "Views"]
 TABLES = {title: rows(section(DOCS / "transforms.md", title)) for title in TITLES}
 
 
@@ -21,6 +21,14 @@ def test_every_transform_is_in_one_table():
 def test_rungs_are_documented(name: str):
     said = ["none" if value is None else f"{value:g}" for value in transforms()[name].rungs]
     assert TABLES["Everyday edits"][name][0] == ", ".join(said)
+
+
+@pytest.mark.parametrize("name", [*TABLES["Augmentations"], *TABLES["Views"]])
+def test_settings_and_their_defaults_are_documented(name: str):
+    said = (TABLES["Augmentations"] | TABLES["Views"])[name][0]
+    read = Transform.read(f"{name}:{said.replace(', ', ',')}")
+    assert read == Transform.read(name)
+    assert said.count("=") == len(fields(read))
 
 
 @pytest.mark.parametrize("name", TABLES["Whole data sets corrupted alike"])

@@ -59,6 +59,5 @@ def command(
         f"On clean images the codes have a cosine similarity of {kept['agreement']:.3f} to what they were, and "
         f"{kept['neighbours_kept']:.1%} of the images have the same nearest neighbour."
     )
-    status = compare.command([out / FOLDER])
     print(f"Encoder: trained:{out}\nReport: {hardened.run.report()}")
-    return status
+    return compare.command([out / FOLDER])

@@ -289,9 +289,10 @@ def nearest(
                 distance = torch.addmm(points.square().sum(1) / 2, own_points, points.T, alpha=-1)
             here = ((mine >= left) & (mine < left + len(block))).nonzero()[:, 0]
             distance[here, mine[here] - left] = torch.inf
-            places = torch.arange(left, left + len(block), device=clean.device).expand_as(distance)
-            both = torch.cat([best, torch.nan_to_num(distance, nan=torch.inf, neginf=-torch.inf)], 1)
+            distance = torch.nan_to_num_(distance, nan=torch.inf, neginf=-torch.inf)
+            near, places = distance.topk(min(count, distance.shape[1]), largest=False)
+            both = torch.cat([best, near], 1)
             best, order = both.topk(min(count, both.shape[1]), largest=False)
-            which = torch.cat([which, places], 1).gather(1, order)
+            which = torch.cat([which, places + left], 1).gather(1, order)
         found.append(which)
     return torch.cat(found)

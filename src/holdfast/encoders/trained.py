@@ -27,7 +27,7 @@ from holdfast.core.records import ImagesInfo, Number, Record
 from holdfast.encoders.architectures.base import LOADED, Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.encoders.checkpoint import build, inside
-from holdfast.encoders.reference import Options, first_line, split
+from holdfast.encoders.reference import Options, first_line, named, split
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "trained"
@@ -84,6 +84,7 @@ class Card(Record):
     def of(cls, encoder: Encoder, architecture: str | None, **facts: Any) -> Card:
         """Return the card of ``encoder``; ``facts`` are the fields that the encoder does not know."""
         module = encoder.module
+        architecture = without_weights(architecture) if architecture is not None else None
         stated = isinstance(module, Normalised) and not (architecture or "").startswith(f"{LOADED}:")
         return cls(
             name=encoder.name,
@@ -159,11 +160,23 @@ def architecture_of(encoder: Encoder) -> str | None:
         'encoder:builtin:digits-robust'
     """
     reference = encoder.source.partition(" --")[0]  # size and trust are said again by who loads it
-    source, colon, name = reference.partition(":")
+    source, colon, _ = reference.partition(":")
+    return without_weights(f"{LOADED}:{reference}") if colon and source not in ("checkpoint", "baseline") else None
+
+
+def without_weights(architecture: str) -> str | None:
+    """Return what builds the same module as ``architecture``, if possible without reading weights that are replaced.
+
+    Example:
+        >>> without_weights("encoder:timm:resnet18"), without_weights("digits")
+        ('encoder:timm:resnet18?pretrained=false', 'digits')
+    """
+    if not architecture.startswith(f"{LOADED}:"):
+        return architecture
+    reference = named(architecture.partition(":")[2])[1]
+    source, _, name = reference.partition(":")
     if source == SOURCE:
         return read_card(Path(split(name, Settings)[0]).expanduser()).architecture
-    if not colon or source in ("checkpoint", "baseline"):
-        return None
     if source in DOWNLOADING and "pretrained=false" not in name:
         reference += ("&" if "?" in name else "?") + "pretrained=false"
     return f"{LOADED}:{reference}"
@@ -252,7 +265,7 @@ def _weights(folder: Path, card: Card, epoch: int | None) -> tuple[Path, str]:
     if epoch in (None, card.epochs):
         return folder / WEIGHTS, card.weights_sha256
     if epoch not in card.epochs_sha256:
-        kept = ", ".join(map(str, [*card.epochs_sha256, card.epochs]))
+        kept = ", ".join(map(str, sorted({*card.epochs_sha256, card.epochs})))
         raise HoldfastError(f"'{folder}' keeps no weights after {epoch} epochs; there are those after {kept}")
     return epoch_file(folder, epoch), card.epochs_sha256[epoch]
 

@@ -105,7 +105,9 @@ def train(
     given |= {"device": device, "keep_epochs": keep_epochs, "out": out}
     recipe, place = _read(recipe, settings or {}, given)
     if start is not None:
-        recipe = replace(recipe, architecture=LoadedEncoder("the encoder at hand"), mean=(), std=())
+        recipe = replace(recipe, architecture=LoadedEncoder(start.source), mean=(), std=())
+    elif isinstance(recipe.architecture, LoadedEncoder):
+        start = recipe.architecture.load_encoder(place["size"])
     folder = None if place["out"] is None else Path(place["out"])
     if resume and (folder is None or not (folder / checkpoints.FILE).exists()):
         raise HoldfastError(f"there is nothing to resume in {folder}; leave --resume out to begin")
@@ -208,8 +210,6 @@ def _domain(recipe: Recipe, named: str | Images, place: Mapping[str, Any], start
     if isinstance(named, Images):
         return Domain(tuple(named.pixels([0]).shape[1:]))
     size, channels = place["size"], place["channels"] or 3
-    if size is None and isinstance(recipe.architecture, LoadedEncoder):
-        return recipe.architecture.load_encoder().domain
     if size is None:
         raise HoldfastError("how large are the inputs? name it with --size, as in --size 32")
     if channels not in (1, 3):
@@ -298,7 +298,8 @@ class _Record:
         geometry = self.start.geometry if self.start is not None else None
         source = f"{trained.SOURCE}:{self.folder}" if self.folder is not None else "python"
         module = copy.deepcopy(module).cpu().eval()
-        return Encoder(module, name, self.domain, source=source, geometry=geometry)
+        pooling = self.start.pooling if self.start is not None else "inside the module"
+        return Encoder(module, name, self.domain, source=source, geometry=geometry, pooling=pooling)
 
     def finish(self, encoder: Encoder, curve: list[Epoch]) -> None:
         """Write weights, card and page."""

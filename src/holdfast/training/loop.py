@@ -218,8 +218,8 @@ class Training:
     def _require_finite(self, total: Tensor) -> None:
         if not isfinite(float(total)):
             raise HoldfastError(
-                f"the loss is no longer finite ({float(total):g}) by step {self.step} of epoch {self.epoch + 1}; lower the learning rate, "
-                f"set clip, or use a wider precision{self._last()}"
+                f"the loss is no longer finite ({float(total):g}) by step {self.step} of epoch {self.epoch + 1}; lower the "
+                f"learning rate, set clip, or use a wider precision{self._last()}"
             )
 
     def _last(self) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.settings import convert, fields_of, types_of
 from holdfast.encoders.architectures.base import Architecture
+from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.training.adversary import Adversary
 from holdfast.training.learner import TrainingObjective
 from holdfast.training.optimisers import SGD, Cosine, Optimiser, Schedule
@@ -60,6 +61,8 @@ class Recipe:
             raise HoldfastError(f"clip must be positive or none, got {self.clip}")
         if len(self.mean) != len(self.std):
             raise HoldfastError("normalisation needs both mean and std, one number per channel each, or neither")
+        if self.mean and isinstance(self.architecture, LoadedEncoder):
+            raise HoldfastError(f"{self.architecture} has its own normalisation inside; leave mean and std out")
         if self.objective.crops and self.crop_augmentation is None:
             raise HoldfastError(
                 f"{self.objective} looks at {self.objective.crops} small crops of each image; say how they are made, as in "

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.divergences import Cosine, L2Distance
+from holdfast.core.enclosing_balls import enclosing_balls
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
@@ -18,7 +19,7 @@ from holdfast.core.records import Claim, Result
 from holdfast.core.run import Run
 from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations
 from holdfast.evaluations.corrupted.edits import Edited
-from holdfast.evaluations.corrupted.enclosing import coordinates, divergence_radii
+from holdfast.evaluations.corrupted.enclosing import circumscribed, coordinates, divergence_radii, smallest
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform, transforms
 from tests.samples import builtin, digits
@@ -134,6 +135,18 @@ def test_divergence_radii_are_those_of_smallest_balls() -> None:
     assert divergence_radii([equator]).item() == pytest.approx(1, abs=1e-6)
     assert divergence_radii([codes[:, :1].expand(-1, 3, -1)]).max() == 0
     assert divergence_radii([torch.zeros(1, 2, 3)]).isnan().all()
+
+
+def test_balls_of_few_points_are_the_smallest_however_slow_steps_towards_them_are() -> None:
+    """Among them points on a line, and some that occur twice."""
+    points = torch.randn(60, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    points[:20] *= torch.tensor([1.0, 1e-3, 1e-6, 0, 0]).double()
+    points[20:30, 3:] = points[20:30, :3]
+    points[30:40] = points[30:40, :1] * torch.arange(6).double()[:, None]
+    best = enclosing_balls(points, 1e-6)
+    for found in (circumscribed(points), smallest(points)):
+        assert bool((found >= best.least * (1 - 1e-9)).all())
+        assert bool((found <= best.radii * (1 + 1e-9)).all())
 
 
 def test_numbers_where_codes_are_undefined_are_missing_for_a_reason() -> None:

@@ -31,9 +31,9 @@ class LoadedEncoder(Architecture):
     def build(self, domain: Domain) -> nn.Module:
         return self.load(domain, Options()).requires_grad_(True).train()
 
-    def load_encoder(self) -> Encoder:
-        """Return the encoder as its source has it."""
-        return load(self.reference, Options())
+    def load_encoder(self, size: int | None = None) -> Encoder:
+        """Return the encoder as its source has it, for inputs of another ``size`` if one is given."""
+        return load(self.reference, Options(size=size))
 
     def load(self, domain: Domain, options: Options) -> nn.Module:
         """Return the module with its normalisation inside, frozen and in eval mode, whatever ``options`` it needs."""

@@ -8,6 +8,7 @@ Liu et al. 2026, https://arxiv.org/abs/2604.14973. Label-free, between 0 and 1, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import torch
 from jaxtyping import Float
@@ -18,6 +19,8 @@ from holdfast.core.enclosing_balls import enclosing_balls
 
 TOLERANCE = 1e-7
 STEPS = 40
+FEW = 8
+"""So many points have at most 247 subsets of two or more."""
 
 
 def divergence_radii(families: Sequence[Float[Tensor, "b _ d"]]) -> Float[Tensor, "b f"]:
@@ -43,11 +46,35 @@ def divergence_radii(families: Sequence[Float[Tensor, "b _ d"]]) -> Float[Tensor
 def smallest(points: Float[Tensor, "b n d"]) -> Float[Tensor, "b"]:
     """Return the radius of the smallest ball around each set of points, up to ``TOLERANCE``."""
     found = enclosing_balls(points, TOLERANCE, STEPS)
-    # Few sets need many steps, and all sets that are looked at together take as many as the slowest.
     slow = found.radii > found.least * (1 + TOLERANCE)
-    if slow.any():
-        found.radii[slow] = enclosing_balls(points[slow], TOLERANCE).radii
+    if slow.any():  # few sets need many steps, thousands of them
+        exact = (
+            circumscribed(points[slow]) if points.shape[1] <= FEW else enclosing_balls(points[slow], TOLERANCE).radii
+        )
+        found.radii[slow] = exact.minimum(found.radii[slow])
     return found.radii
+
+
+def circumscribed(points: Float[Tensor, "b n d"]) -> Float[Tensor, "b"]:
+    """Return the radius of the smallest ball around each set of few points, all subsets tried.
+
+    The smallest ball is centred in the plane of those points that lie on its surface. From whatever centre, the distance of
+    the farthest point is the radius of a ball around all; so centres of subsets without one (points on a line) do no harm.
+
+    Example:
+        >>> circumscribed(torch.tensor([[[0.0, 0.0], [2.0, 0.0], [1.0, 0.5], [1.0, -0.9]]]))
+        tensor([1.])
+    """
+    radii = [torch.full_like(points[:, 0, 0], torch.inf)]
+    for size in range(2, points.shape[1] + 1):
+        corners = points[:, torch.tensor([*combinations(range(points.shape[1]), size)], device=points.device)]
+        sides = corners[:, :, 1:] - corners[:, :, :1]
+        squares = sides @ sides.mT
+        halves = squares.diagonal(dim1=2, dim2=3)[..., None] / 2
+        centres = corners[:, :, 0] + (torch.linalg.solve_ex(squares, halves).result.mT @ sides)[:, :, 0]
+        farthest = (points[:, None] - centres[:, :, None]).square().sum(3).amax(2).sqrt()
+        radii.append(farthest.nan_to_num(nan=torch.inf).amin(1))
+    return torch.stack(radii).amin(0)
 
 
 def coordinates(points: Float[Tensor, "b n d"]) -> Float[Tensor, "b n m"]:

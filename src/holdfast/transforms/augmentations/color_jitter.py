@@ -56,9 +56,7 @@ class ColorJitter(Transform):
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
         draws = noise.uniform((9,), torch.float64)
         factors, order = self.factors(draws[:, :4]), draws[:, 4:8].argsort(1)
-        return sometimes(
-            pixels, draws[:, 8] < self.p, lambda some, rows: jittered(some, factors[rows], order[rows])
-        )
+        return sometimes(pixels, draws[:, 8] < self.p, lambda some, rows: jittered(some, factors[rows], order[rows]))
 
     def factors(self, draws: Float[Tensor, "b 4"]) -> Float[Tensor, "b 4"]:
         """Return for each image the factors of brightness, contrast and saturation and the turn of the hue."""
@@ -83,7 +81,7 @@ def jittered(pixels: ImagePixels, factors: Float[Tensor, "b 4"], order: Int[Tens
         mean = towards_mean[:, step] * (flat.mean(2) @ luma)
         pixels = torch.baddbmm(mean[:, None, None], maps[:, step], flat).clamp_(0, 1).view_as(pixels)
         if len(luma) == 3:
-            turning = (order[:, step] == HUE).nonzero()[:, 0]
+            turning = ((order[:, step] == HUE) & (factors[:, HUE] != 0)).nonzero()[:, 0]
             turned = hue_turned(pixels.index_select(0, turning), factors[turning, HUE])
             pixels.index_copy_(0, turning, turned)
     return pixels
@@ -108,4 +106,4 @@ def hue_turned(pixels: ImagePixels, turns: Float[Tensor, "b"]) -> ImagePixels:
     hue = sector.add_(mirrored).abs_().add_(turns[:, None, None].to(pixels))
     away = hue[:, None] - torch.arange(3, device=pixels.device).to(pixels)[:, None, None] / 3
     away.sub_(away.round()).abs_()
-    return away.mul_(-6).add_(2).clamp_(0, 1).mul_(chroma[:, None]).add_(low[:, None])
+    return torch.addcmul(low[:, None], torch.rsub(away, 2, alpha=6).clamp_(0, 1), chroma[:, None])

@@ -26,5 +26,4 @@ def weights(pixels: ImagePixels) -> Float[Tensor, "channels"]:
 
 def luma(pixels: ImagePixels) -> Float[Tensor, "b 1 height width"]:
     """Return the gray images."""
-    b, _, height, width = pixels.shape
-    return (weights(pixels) @ pixels.flatten(2)).reshape(b, 1, height, width)
+    return (weights(pixels) @ pixels.flatten(2)).reshape(len(pixels), 1, *pixels.shape[-2:])

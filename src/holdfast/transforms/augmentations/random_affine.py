@@ -7,6 +7,8 @@ from math import radians
 from typing import final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
@@ -37,12 +39,20 @@ class RandomAffine(Transform):
             raise HoldfastError(f"translate of random-affine is a share of the side in 0..1, got {self.translate}")
 
     def change(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        draws = 2 * noise.uniform((4,), torch.float64) - 1
         height, width = pixels.shape[-2:]
         limits = [radians(self.degrees), self.scale, self.translate * height, self.translate * width]
-        angle, scale, down, across = (draws * draws.new_tensor(limits)).T[..., None, None]
-        rows, columns = centred(pixels)
-        rows, columns = rows - down, columns - across
-        cosine, sine = angle.cos() / (1 + scale), angle.sin() / (1 + scale)
-        at = cosine * rows + sine * columns + (height - 1) / 2, cosine * columns - sine * rows + (width - 1) / 2
-        return sampled(pixels, *at, beyond="zeros")
+        draws = (2 * noise.uniform((4,), torch.float64) - 1) * torch.tensor(limits, device=pixels.device)
+        return moved(pixels, draws[:, 0], 1 + draws[:, 1], draws[:, 2:])
+
+
+def moved(
+    pixels: ImagePixels, angles: Float[Tensor, "b"], scales: Float[Tensor, "b"], shifts: Float[Tensor, "b 2"]
+) -> ImagePixels:
+    """Return images turned clockwise by ``angles`` in radians and scaled about the middle, then shifted (down, right)."""
+    rows, columns = (axis.to(pixels) for axis in centred(pixels))
+    down, across = shifts.T[..., None, None].to(pixels)
+    rows, columns = rows - down, columns - across
+    cosine, sine = ((side / scales)[:, None, None].to(pixels) for side in (angles.cos(), angles.sin()))
+    height, width = pixels.shape[-2:]
+    at = cosine * rows - sine * columns + (height - 1) / 2, cosine * columns + sine * rows + (width - 1) / 2
+    return sampled(pixels, *at, beyond="zeros")

@@ -163,7 +163,7 @@ class DigitsView(View):
 
     @property
     def chain(self) -> Chain:
-        return Chain((RandomAffine(), ColorJitter(0.2, 0, 0, 0, p=1), GaussianNoise(0.05)))
+        return Chain((RandomAffine(), ColorJitter(0.2, 0.0, 0.0, 0.0, p=1.0), GaussianNoise(0.05)))
 
 
 def flip_and_colors() -> tuple[Transform, ...]:

@@ -1,0 +1,1 @@
+"""Studies: what is trained, measured and concluded with the library itself, each by one command."""
