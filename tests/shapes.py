@@ -12,7 +12,7 @@ from inspect import isclass
 from typing import Any
 
 import jaxtyping
-import numpy as np
+from numpy import ndarray
 from torch import Tensor
 
 _jaxtyped = jaxtyping.jaxtyped
@@ -50,7 +50,4 @@ def checked_once(function: Any = None, *, typechecker: Callable[[Any], Any]) -> 
 
 
 def _kind(value: Any) -> Hashable:
-    # Not whatever has such properties: they may be checked functions themselves.
-    if isinstance(value, (Tensor, np.ndarray)):
-        return type(value), value.shape, value.dtype
-    return (type(value),)
+    return (type(value), value.shape, value.dtype) if isinstance(value, Tensor | ndarray) else type(value)

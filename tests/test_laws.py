@@ -154,9 +154,10 @@ def ends(result: Result) -> dict[tuple[str, str], tuple[float, float]]:
 
 
 @every
-def test_results_and_intervals_ignore_order(evaluation: Evaluation) -> None:
-    forward = usual(evaluation)
-    shuffled = measure(evaluation, builtin(), digits(COUNT)[[(5 * row) % COUNT for row in range(COUNT)]], DOUBLE)
+def test_results_and_intervals_ignore_order_and_batch_size(evaluation: Evaluation) -> None:
+    forward = usual(evaluation)  # all at once
+    images, run = digits(COUNT)[[(5 * row) % COUNT for row in range(COUNT)]], replace(DOUBLE, batch_size=5)
+    shuffled = measure(evaluation, builtin(), images, run)
     assert same(forward, shuffled)
     if forward.findings.ids:  # else it looked at no image
         assert forward.findings.ids != shuffled.findings.ids, "vacuous: nothing was moved"
@@ -164,6 +165,12 @@ def test_results_and_intervals_ignore_order(evaluation: Evaluation) -> None:
     assert found.keys() == again.keys()
     for where, interval in found.items():
         assert again[where] == pytest.approx(interval, rel=1e-6, abs=1e-9, nan_ok=True), where
+
+
+@pytest.mark.slow
+@every
+def test_results_are_those_of_single_images(evaluation: Evaluation) -> None:
+    assert same(usual(evaluation), measure(evaluation, builtin(), digits(COUNT), replace(DOUBLE, batch_size=1)))
 
 
 @every
@@ -175,32 +182,11 @@ def test_results_depend_on_the_images_and_the_encoder(evaluation: Evaluation) ->
 
 
 @every
-def test_results_ignore_batch_size(evaluation: Evaluation) -> None:
-    whole = usual(evaluation)  # all at once
-    for size in (1, 5):
-        assert same(whole, measure(evaluation, builtin(), digits(COUNT), Run(precision="float64", batch_size=size)))
-
-
-@every
-def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
-    population = asked(evaluation, digits(COUNT), Run(precision="float64"))
-    observation = evaluation.observation()
-    rows = observation.rows(population)
-    whole = observation.observe(population, rows)
-    parts = [observation.observe(population, rows[start : start + 5]) for start in range(0, len(rows), 5)]
-    for name, seen in whole.items():
-        assert len(seen) == len(rows)
-        assert torch.allclose(seen, torch.cat([part[name] for part in parts]), atol=1e-9, equal_nan=True)
-
-
-@every
 def test_seed_decides(evaluation: Evaluation) -> None:
     exact = (Spectral, SpaceGeometry, Alignment, GradCam, ProbeAccuracy, CorruptionTest)
     if isinstance(evaluation, exact):  # where it looks at all images
         evaluation = replace(evaluation, samples=COUNT - 2)
-    first, again = usual(evaluation), measure(evaluation, builtin(), digits(COUNT), DOUBLE)
-    reseeded = measure(evaluation, builtin(), digits(COUNT), replace(DOUBLE, seed=1))
-    assert first.model_dump_json() == again.model_dump_json()
+    first, reseeded = usual(evaluation), measure(evaluation, builtin(), digits(COUNT), replace(DOUBLE, seed=1))
     assert (first.settings["seed"], reseeded.settings["seed"]) == (0, 1)
     assert not same(first, reseeded), "vacuous: the seed changes nothing"
 
@@ -261,11 +247,11 @@ class Watched(Images):
 
 
 @every
-def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
+def test_what_looks_at_labels_says_so_and_observations_ignore_sharding(evaluation: Evaluation) -> None:
     """Else stored numbers made without labels, or with others, would be taken for those with them."""
     plain = digits(COUNT)
     images = Watched(plain.pixels(range(COUNT)), plain.ids, plain.labels)
-    population = asked(evaluation, images, Run(precision="float64"))
+    population = asked(evaluation, images, DOUBLE)
     observation = evaluation.observation()
     rows, seen = observation.rows(population), []
     for part in parts(observation):
@@ -273,26 +259,28 @@ def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
         seen.append(part.observe(population, rows))
         assert part.uses_labels == (images.looks > before), part
     before = images.looks
-    evaluation.illustrate(
-        population,
-        rows,
-        evaluation.conclude(population, rows, joined(seen) if isinstance(observation, Joint) else seen[0]),
-    )
+    whole = joined(seen) if isinstance(observation, Joint) else seen[0]
+    evaluation.illustrate(population, rows, evaluation.conclude(population, rows, whole))
     # What it learned by labels above is not learned again; and a witness would look at them.
     assert evaluation.uses_labels or images.looks == before
+    shards = [observation.observe(population, rows[start : start + 5]) for start in range(0, len(rows), 5)]
+    for name, values in whole.items():
+        assert len(values) == len(rows)
+        assert torch.allclose(values, torch.cat([shard[name] for shard in shards]), atol=1e-9, equal_nan=True)
 
 
 @every
 def test_what_is_learned_is_named(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a run would learn it in every worker, and keep it nowhere."""
-    named, learned = set[Fit[Any]](), Population.learned
+    first, named, learned = usual(evaluation), set[Fit[Any]](), Population.learned
 
     def noted(population: Population, fit: Fit[Any]) -> Any:
         named.add(fit)
         return learned(population, fit)
 
     monkeypatch.setattr(Population, "learned", noted)
-    measure(evaluation, builtin(), digits(COUNT), Run(precision="float64"))
+    again = measure(evaluation, builtin(), digits(COUNT), DOUBLE)
+    assert first.model_dump_json() == again.model_dump_json()
     assert named == set(learning(evaluation))
     asking: tuple[Evaluation | Observation, ...] = (evaluation, *parts(evaluation.observation()))
     for what in asking:

@@ -11,22 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.run import Run
-from holdfast.protocol.evaluation import Evaluation
-from tests.samples import builtin
-from tests.test_laws import COUNT, EVALUATIONS, bank, digits
+from holdfast.protocol.evaluation import Evaluation, with_bank
+from tests.test_laws import COUNT, DOUBLE, EVALUATIONS, builtin, digits, usual
 
 FILE = Path(__file__).parent / "stored_numbers.json"
-ENCODER = "digits-contrastive"
 STORED = json.loads(FILE.read_text()) if FILE.exists() else {}
 MADE = {evaluation.name: evaluation for evaluation in EVALUATIONS}
 
 
 def headline(evaluation: Evaluation) -> dict[str, float | None]:
     """What stands for the evaluation in a summary, under all conditions; None where it is undefined."""
-    result = evaluation(
-        builtin(ENCODER), digits(COUNT), Run(precision="float64"), bank() if evaluation.needs_bank else None
-    )
+    if evaluation.needs_bank == with_bank(evaluation):
+        result = usual(evaluation)
+    else:  # what may do without a bank is stored without
+        result = evaluation(builtin(), digits(COUNT), DOUBLE)
     chosen = [estimate for estimate in result.estimates if estimate.quantity in evaluation.headline]
     named = {" ".join([e.quantity, *(f"{k}={v}" for k, v in sorted(e.conditions.items()))]): e.value for e in chosen}
     return {name: None if isnan(value) else float(f"{value:.8g}") for name, value in named.items()}

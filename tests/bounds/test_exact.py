@@ -17,6 +17,7 @@ from holdfast.evaluations.certified.pairs import image_pairs
 from holdfast.evaluations.certified.radius_bounds import certify_and_attack
 from holdfast.protocol.population import Population
 from tests.bounds.checks import lowest
+from tests.marks import rest_slow
 from tests.samples import builtin, digits
 
 SHAPE = (1, 2, 2)
@@ -33,7 +34,7 @@ def context(seed: int) -> tuple[Encoder, Tensor, Tensor, Linf]:
     return encoder, torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64), Linf(0.4)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", rest_slow(range(5)))
 def test_every_method_stays_below_the_minimum_and_above_the_one_before(seed: int) -> None:
     encoder, x, specifications, ball = context(seed)
     methods = (Interval(), Crown(), Alpha(), Branch(target=torch.inf), Exact())
@@ -79,7 +80,7 @@ def test_digits_are_certified_up_to_where_they_are_refuted() -> None:
     assert lowest(double, x[:1].double(), specifications[0], Linf(exact.item()), 100) > 0
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", rest_slow(range(3)))
 def test_the_radius_is_where_the_minimum_reaches_zero(seed: int) -> None:
     encoder, x, specifications, _ = context(seed)
     clean = encoder.forward(x)[0]

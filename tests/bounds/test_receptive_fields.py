@@ -28,6 +28,7 @@ from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from tests.bounds.checks import lowest, points
 from tests.bounds.networks import Residual, trained
+from tests.marks import rest_slow
 
 SHAPE = (2, 6, 7)
 
@@ -98,7 +99,7 @@ def unrefined(encoder: Encoder, x: Tensor, eps: float) -> NetworkRelaxation:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("eps", [0.02, 0.08, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("eps", rest_slow([0.08, 0.02, 1.0]))
 @pytest.mark.parametrize("make", [chain, padded, dense])
 def test_refined_boxes_are_tighter_and_hold_every_value(make: Callable[[], nn.Module], eps: float) -> None:
     encoder = net(make())
@@ -172,7 +173,7 @@ def test_what_cannot_be_cropped_is_left_as_it_is() -> None:
         assert refine_node(ball, source, math.inf) is ball.intermediate_bounds[source]
 
 
-@pytest.mark.parametrize("make", [chain, *(pytest.param(make, marks=pytest.mark.slow) for make in (padded, dense))])
+@pytest.mark.parametrize("make", rest_slow([chain, padded, dense]))
 def test_rows_gain_from_refined_boxes_and_from_splits_and_stay_below_every_value(make: Callable[[], nn.Module]) -> None:
     encoder = net(make())
     x, specifications, ball = (

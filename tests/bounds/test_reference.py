@@ -16,11 +16,12 @@ from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.regions import Region
 from holdfast.core.balls import Linf
+from tests.marks import rest_slow
 from tests.samples import published
 
-NAMES = ["mnist_base", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1", "cifar10_base_adv4"]
+NAMES = ["mnist_base", "cifar10_base_adv4", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1"]
 FILES = {"crown": Crown(joint=False), "ibp": Interval()}
-named = pytest.mark.parametrize("name", NAMES)
+named = pytest.mark.parametrize("name", rest_slow(NAMES, fast=2))
 clipped = pytest.mark.parametrize("clip", ["clip", "noclip"])
 
 

@@ -13,6 +13,7 @@ from holdfast.bounds import Alpha, Exact, certified_radius, lower_bound
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
+from tests.marks import rest_slow
 
 GRID = torch.stack(torch.meshgrid(*[torch.linspace(-1, 1, 201).double()] * 2, indexing="ij"), -1).reshape(-1, 2)
 X = torch.tensor([[0.4, 0.6]]).double()
@@ -42,7 +43,7 @@ def around(encoder: Encoder, radius: float) -> Tensor:
 
 
 @pytest.mark.parametrize("scale", [1e6, 1.0, 1e-3, 1e-6, 1e-8])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_slow(range(3)))
 def test_rows_of_any_size(seed: int, scale: float) -> None:
     encoder = deep(seed)
     specifications, codes = torch.full((1, 1, 1), scale, dtype=torch.float64), around(encoder, 0.3)
@@ -54,7 +55,7 @@ def test_rows_of_any_size(seed: int, scale: float) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e10, 1e3, 1e-6, 1e-8])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_slow(range(3)))
 def test_small_layers_before_large_ones(seed: int, scale: float) -> None:
     module = plane(seed, 6, 2)
     last = module[2]
@@ -71,7 +72,7 @@ def test_small_layers_before_large_ones(seed: int, scale: float) -> None:
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e5])
-@pytest.mark.parametrize("seed", range(5, 8))
+@pytest.mark.parametrize("seed", rest_slow(range(5, 8)))
 def test_tiny_radii(seed: int, scale: float) -> None:
     module = plane(seed, 8, 8, 1)
     with torch.no_grad():
@@ -85,7 +86,7 @@ def test_tiny_radii(seed: int, scale: float) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e5])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_slow(range(3)))
 def test_large_weights_that_cancel(seed: int, scale: float) -> None:
     """Pairs of neurons differ by 1 / scale, and the next layer takes scale times their difference."""
     module = plane(seed, 8, 4, 1)

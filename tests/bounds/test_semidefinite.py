@@ -20,10 +20,11 @@ from holdfast.core.errors import HoldfastError
 from tests.bounds.checks import lowest
 from tests.bounds.networks import Residual
 from tests.bounds.test_exact import SHAPE, context, tiny
+from tests.marks import rest_slow
 from tests.samples import builtin, digits
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", rest_slow(range(3)))
 def test_bounds_lie_between_single_neurons_and_the_minimum(seed: int) -> None:
     encoder, x, specifications, ball = context(seed)
     found = lower_bound(encoder, x, specifications, ball, Semidefinite(steps=60, rank=4))

@@ -15,6 +15,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.execution.harden import agreement, agreement_of, parted, recipe_of
+from holdfast.execution.runs import read
 from holdfast.execution.training import train
 from tests.samples import digits
 
@@ -61,13 +62,12 @@ def test_a_hardened_encoder_is_harder_to_break_and_keeps_its_neighbours(tmp_path
     arguments = ["harden", "builtin:digits-contrastive", "--images", "builtin:digits-train", "--eps", "0.1"]
     arguments += ["--epochs", "50", "--rate", "1e-3", "--out", str(tmp_path / "hard")]
     assert run(arguments) == 0
-    results = [json.loads(path.read_text()) for path in (tmp_path / "hard" / "before-after" / "results").glob("break*")]
+    results, failures = read([tmp_path / "hard" / "before-after"])
+    assert not failures
     risk = {
-        result["encoder"]["name"]: estimate["value"]
+        result.encoder.name: result.estimate("breakaway_risk", attack="adaptive", divergence="l2").value
         for result in results
-        for estimate in result["estimates"]
-        if estimate["quantity"] == "breakaway_risk"
-        and (estimate["conditions"]["attack"], estimate["conditions"]["divergence"]) == ("adaptive", "l2")
+        if result.evaluation == "breakaway"
     }
     assert risk["hard"] < 0.7 * risk["digits-contrastive"]
     last = json.loads((tmp_path / "hard" / "metrics.jsonl").read_text().splitlines()[-1])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import random
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import fields
@@ -25,6 +26,7 @@ from holdfast.execution.engines.local import Local
 from holdfast.execution.request import build
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.table import evaluate
+from holdfast.protocol.population import represent
 from tests import tiny
 
 
@@ -118,9 +120,47 @@ def test_a_cluster_works_on_all_observations_side_by_side(tmp_path):
     results, (failure,) = fill(tmp_path / "a", both, Run(batch_size=4), Cluster())
     assert findings(results) == findings(fill(tmp_path / "b", both)[0])
     assert failure.error == fill(tmp_path / "c", both)[1][0].error
-    _, side_by_side, *later = filter(None, mapped)
+    _, _, side_by_side, *later = filter(None, mapped)
     assert side_by_side == 3 * 5, "the shards of three observations of 16 rows, of 2, 4, 4, 4 and 2"
     assert sum(later) == 5, "those of the one that fails, again on its own"
+
+
+class Elsewhere(Backwards):
+    """Pickles what it is given, as a cluster does, and notes on which device each task computes."""
+
+    def __init__(self) -> None:
+        self.devices: list[str] = []
+
+    def map(
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+    ) -> Generator[tuple[Shard, Done], None, None]:
+        sent = pickle.dumps(given)
+        for shard in shards:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("holdfast.execution.shards.represent", self._noted)
+                yield shard, task(pickle.loads(sent), shard)
+
+    def _noted(self, encoder: Encoder, images: Images, rows: Sequence[int], run: Run) -> Tensor:
+        self.devices.append(run.device)
+        return represent(encoder, images, rows, run)
+
+
+def test_a_machine_without_the_device_of_its_workers_sends_them_the_work(tmp_path):
+    # torch takes cpu:0 for another name of the CPU: a device that workers have, and that this test can tell apart.
+    engine, run = Elsewhere(), Run(batch_size=4, workers="cpu:0")
+    (result,), failures = fill(tmp_path / "a", [tiny.Mean()], run, engine)
+    assert not failures
+    assert set(engine.devices) == {"cpu:0"}
+    assert run.device == "cpu"
+    assert result.provenance["device"] == "cpu:0"
+    assert findings([result]) == findings(fill(tmp_path / "b", [tiny.Mean()])[0])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_worker_without_the_device_says_so(tmp_path):
+    results, (failure,) = fill(tmp_path, [tiny.Mean()], Run(workers="cuda"), Elsewhere())
+    assert not results
+    assert failure.reason == "device 'cuda' was asked for but torch sees no GPU; use --device cpu"
 
 
 @pytest.mark.slow
@@ -347,7 +387,17 @@ CHEAP = {
 }
 
 
-@pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
+FAST = ("displacement", "spade", "randomized-smoothing", "certified-displacement")
+"""One of each kind of observation; of all others the laws know that shards and order change nothing, tables aside."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=name, marks=() if name in FAST else pytest.mark.slow)
+        for name, kind in catalog.evaluations().items()
+    ],
+)
 def test_every_evaluation_ignores_sharding_and_order(kind, tmp_path):
     cheap = {field.name: CHEAP[field.name] for field in fields(kind) if field.name in CHEAP}
     if kind.__module__.split(".")[2] in ("spectral", "synthetic"):  # which say nothing of so few

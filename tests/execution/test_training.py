@@ -74,11 +74,11 @@ def test_training_leaves_the_global_generator_alone(digits: Images) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("stop_after", [1, 5])
+@pytest.mark.parametrize(("stop_after", "adversary"), [(1, "loss"), (5, "spade-guided:k=5")])
 def test_an_interrupted_training_ends_like_an_unbroken_one(
-    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
+    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int, adversary: str
 ) -> None:
-    adversarial = {**SMALL, "adversary": "loss"}
+    adversarial = {**SMALL, "adversary": adversary}
     train(adversarial, digits, out=tmp_path / "whole")
     monkeypatch.setattr(loop, "SECONDS", 0.0)
     step, count = loop.Training._train_step, 0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, multiprocessing, nn
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
 
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Pixels
@@ -181,6 +182,14 @@ def test_an_attack_of_no_length_is_refused(text: str) -> None:
         Adversary.read(text)
 
 
+def test_a_training_that_diverged_is_told() -> None:
+    learner, batch = learner_of(SimCLR()), batch_of(SimCLR())
+    with torch.no_grad():
+        next(learner.parameters()).fill_(torch.inf)
+    with pytest.raises(HoldfastError, match="lower the learning rate"):
+        Untargeted()(learner, batch, DOMAIN, {})
+
+
 AMONG_SEVERAL: list[Adversary] = [Targeted(), OnLoss(steps=2, step=0.005)]
 
 
@@ -196,7 +205,7 @@ def attack_a_half(rank: int, folder: str) -> None:
 
 @pytest.mark.slow
 def test_two_processes_attack_like_one(tmp_path: Path) -> None:
-    multiprocessing.spawn(attack_a_half, (str(tmp_path),), nprocs=2)
+    spawn(attack_a_half, (str(tmp_path),), nprocs=2)
     learner, batch = learner_of(SimCLR()), batch_of(SimCLR())
     halves = [torch.load(tmp_path / str(rank)) for rank in (0, 1)]
     for adversary, one, other in zip(AMONG_SEVERAL, *halves, strict=True):

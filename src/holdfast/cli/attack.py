@@ -72,19 +72,20 @@ def command(
     from holdfast.execution.answers import claim, require_free
     from holdfast.execution.artefacts import export
     from holdfast.execution.progress import Shown
-    from holdfast.execution.session import engine
+    from holdfast.execution.session import devices_of, engine
     from holdfast.execution.store import Store, key_of
     from holdfast.execution.table import collect
 
     chosen = _preset(preset, ball_of(eps, ball), attack, objective, divergence)
-    run, started, began = Run(seed, device, precision, batch_size), datetime.now(UTC), monotonic()
+    run = Run(seed, precision=precision, batch_size=batch_size, **devices_of(cluster, device))
+    started, began, where = datetime.now(UTC), monotonic(), engine(cluster, device)
     require_free(out)
     population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run, limit), Store(out)
     wanted = AdversarialImages.of(chosen, population)
     claim(store, "attack", key_of(wanted, population.encoder, population.images, run))
     with Shown() as shown:
-        require_fit(population, "attacked")
-        population, rows, observed = collect(wanted, population, store, engine(cluster, device), shown, budget, began)
+        require_fit(population, "attacked", where)
+        population, rows, observed = collect(wanted, population, store, where, shown, budget, began)
     if not rows:
         return left_over(shown, len(population.images))
     record = export(population, chosen, adversarial(population, wanted, rows, observed), store, started)

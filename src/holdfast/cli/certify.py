@@ -17,6 +17,7 @@ from holdfast.core.errors import HoldfastError
 if TYPE_CHECKING:
     from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval
     from holdfast.execution.certificates import CertificateRecord
+    from holdfast.execution.engines.base import Engine
     from holdfast.protocol.population import Population
 
 __all__ = ["STOPPED", "command"]
@@ -61,26 +62,27 @@ def command(
     from holdfast.execution.answers import claim, require_free
     from holdfast.execution.certificates import Certificates, export
     from holdfast.execution.progress import Shown
-    from holdfast.execution.session import engine
+    from holdfast.execution.session import devices_of, engine
     from holdfast.execution.smoothed import SMOOTHING, read_smoothing
     from holdfast.execution.store import Store, key_of
     from holdfast.execution.table import collect
 
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
+    devices, where = devices_of(cluster, device), engine(cluster, device)
     if method.partition(":")[0] == SMOOTHING:
         # Bounds hold dozens of times an image's memory; a noisy copy takes what an image does.
-        run = Run(seed, device, precision, 32 * batch_size)
+        run = Run(seed, precision=precision, batch_size=32 * batch_size, **devices)
         population = population_of(encoder, Options(arch, size, trust_remote_code), images, run)
-        return _smoothed(read_smoothing(method, chosen, limit, negatives), population, out, budget, cluster)
+        return _smoothed(read_smoothing(method, chosen, limit, negatives), population, out, budget, where)
     wanted = Certificates.of(chosen, limit, negatives, method, attack, neurons)
-    run, started, began = Run(seed, device, precision, batch_size), datetime.now(UTC), monotonic()
+    run = Run(seed, precision=precision, batch_size=batch_size, **devices)
+    started, began = datetime.now(UTC), monotonic()
     require_free(out)
     population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run), Store(out)
     claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
     with Shown() as shown:
-        require_fit(population, "certified")
-        where = engine(cluster, device)
+        require_fit(population, "certified", where)
         _, rows, observed = collect(wanted, population, store, where, shown, budget, began, codes=False)
     if not rows:
         return left_over(shown, len(wanted.rows(population)))
@@ -92,13 +94,10 @@ def command(
     return max(left_over(shown, record.missing), int(record.contradictions > 0))
 
 
-def _smoothed(
-    asked: SmoothedRetrieval, population: Population, out: Path, budget: float | None, cluster: str | None
-) -> int:
+def _smoothed(asked: SmoothedRetrieval, population: Population, out: Path, budget: float | None, where: Engine) -> int:
     """Certify by noisy copies, whatever the encoder is; return the exit status."""
     from holdfast.execution.answers import claim, require_free
     from holdfast.execution.progress import Shown
-    from holdfast.execution.session import engine
     from holdfast.execution.smoothed import export_smoothed, noisy_codes, plan
     from holdfast.execution.store import Store, key_of
     from holdfast.execution.table import collect
@@ -109,8 +108,7 @@ def _smoothed(
     claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
     with Shown() as shown:
         shown.say(plan(asked))
-        require_fit(population, "certified")
-        where = engine(cluster, run.device)
+        require_fit(population, "certified", where)
         population, rows, observed = collect(wanted, population, store, where, shown, budget, began)
     if not rows:
         return left_over(shown, len(wanted.rows(population)))

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from holdfast.core.balls import Ball
     from holdfast.core.run import Run
     from holdfast.encoders import Options
+    from holdfast.execution.engines.base import Engine
     from holdfast.execution.progress import Shown
     from holdfast.protocol.population import Population
 
@@ -36,11 +37,11 @@ def population_of(encoder: str, options: Options, images: str, run: Run, limit: 
     return Population(loaded, data.load(images, loaded.domain, loaded.geometry, limit=limit, seed=run.seed), run)
 
 
-def require_fit(population: Population, purpose: str) -> None:
-    """Raise unless the encoder can be measured; ``purpose`` says what for, as in ``attacked``."""
+def require_fit(population: Population, purpose: str, engine: Engine) -> None:
+    """Raise unless the encoder can be measured where ``engine`` computes; ``purpose`` says what for, as in ``attacked``."""
     from holdfast.execution.table import unfit
 
-    if problem := unfit(population):
+    if problem := unfit(population, engine):
         raise HoldfastError(f"{population.encoder.name} is not fit to be {purpose}: {problem}")
 
 

@@ -22,6 +22,7 @@ class Run:
     """Seeds, device, precision and batch size of a computation. Only seeds and precision may change a result.
 
     ``seed`` decides which images are looked at, and what is drawn for each of them too, unless ``attack_seed`` does.
+    ``workers`` is the device of the machines that work is sent to, if it is: this machine need not have one like it.
     """
 
     seed: int = 0
@@ -29,16 +30,14 @@ class Run:
     precision: str = "float32"
     batch_size: int = 256
     attack_seed: int | None = None
+    workers: str | None = None
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise HoldfastError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self.batch_size < 1:
             raise HoldfastError(f"batch_size must be at least 1, got {self.batch_size}")
-        try:
-            kind = torch.device(self.device).type
-        except RuntimeError as error:
-            raise HoldfastError(f"unknown device {self.device!r}; use cpu, cuda, cuda:1 or mps") from error
+        kind, _ = _kind(self.device), _kind(self.computes_on)
         if kind == "cuda" and not torch.cuda.is_available():
             raise HoldfastError(f"device {self.device!r} was asked for but torch sees no GPU; use --device cpu")
         if kind not in ("cpu", "cuda"):
@@ -47,6 +46,11 @@ class Run:
             except Exception as error:  # each of torch's devices says in its own way that it is not there
                 said = str(error).partition("\n")[0]
                 raise HoldfastError(f"device {self.device!r} cannot be used ({said}); use --device cpu") from error
+
+    @property
+    def computes_on(self) -> str:
+        """Return the device that does the work, here or elsewhere."""
+        return self.workers or self.device
 
     @property
     def dtype(self) -> torch.dtype:
@@ -65,6 +69,13 @@ class Run:
         """
         parts = list(_halving(rows, work, self.batch_size))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _kind(device: str) -> str:
+    try:
+        return torch.device(device).type
+    except RuntimeError as error:
+        raise HoldfastError(f"unknown device {device!r}; use cpu, cuda, cuda:1 or mps") from error
 
 
 def _halving(rows: Sequence[int], work: Callable[[Sequence[int]], Observed], size: int) -> Iterator[Observed]:

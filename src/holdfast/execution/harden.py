@@ -101,7 +101,7 @@ def harden(
             "harden runs in one process, since it measures in the end; for several use holdfast train with objective = "
             '"distillation" and adversary = "loss"'
         )
-    original = load(encoder) if isinstance(encoder, str) else encoder
+    original = (load(encoder) if isinstance(encoder, str) else encoder).to("cpu", torch.float32)
     named = at_hand(images)
     found = data.load(named, original.domain, original.geometry) if isinstance(named, str) else named
     taught, held = parted(found, limit, seed)
@@ -166,7 +166,7 @@ def _require_gradients(encoder: Encoder, images: Images) -> None:
         raise HoldfastError(f"{encoder.name} has no weights that can be trained, so it cannot be hardened")
     pixels = images.pixels([0], domain=encoder.domain).requires_grad_()
     with torch.enable_grad():
-        codes = encoder.to("cpu", torch.float32).forward(pixels)
+        codes = encoder.forward(pixels)
     if not codes.requires_grad:
         raise HoldfastError(
             f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad), so it cannot be "

@@ -17,7 +17,7 @@ def provenance(run: Run, started: datetime) -> dict[str, str]:
     return {
         **versions(),
         **checkout(),
-        "device": run.device,
+        "device": run.computes_on,
         "batch_size": str(run.batch_size),
         "started": started.isoformat(timespec="seconds"),
         "seconds": f"{seconds:.1f}",

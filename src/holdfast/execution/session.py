@@ -12,6 +12,7 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 from time import monotonic
+from typing import TypedDict
 
 from holdfast import data
 from holdfast.core.encoder import Domain, Encoder, Geometry
@@ -82,7 +83,13 @@ def fill_store(
         HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
     """
     began, evaluations = monotonic(), planned(asked)
-    run = Run(asked.seed, asked.device, asked.precision, asked.batch_size, asked.attack_seed)
+    run = Run(
+        asked.seed,
+        precision=asked.precision,
+        batch_size=asked.batch_size,
+        attack_seed=asked.attack_seed,
+        **devices_of(asked.cluster, asked.device),
+    )
     reference = images_reference(asked)
     store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
     encoders = encoders_of(asked, encoders_at_hand or {})
@@ -116,7 +123,16 @@ def fill_store(
         evaluations = labelled(asked, evaluations, images_for(encoder), bank_for(encoder))
     store.request(asked.model_dump_json(indent=1))
     results, failures = evaluate(
-        encoders, images_for, evaluations, run, store, _engine(asked), progress, asked.budget, began, bank_for
+        encoders,
+        images_for,
+        evaluations,
+        run,
+        store,
+        engine(asked.cluster, asked.device),
+        progress,
+        asked.budget,
+        began,
+        bank_for,
     )
     return store, results, failures
 
@@ -240,8 +256,16 @@ def images_reference(asked: Request) -> str:
     return asked.images or TOUR
 
 
-def _engine(asked: Request) -> Engine:
-    return engine(asked.cluster, asked.device)
+class Devices(TypedDict, total=False):
+    """Those of a run."""
+
+    device: str
+    workers: str
+
+
+def devices_of(cluster: str | None, device: str) -> Devices:
+    """Return where a run computes: on ``device``, here or else on a cluster that need not have a machine like this."""
+    return Devices(device=device) if cluster is None else Devices(workers=device)
 
 
 def engine(cluster: str | None, device: str) -> Engine:

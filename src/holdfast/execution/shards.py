@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from math import prod
-from typing import final
+from typing import Any, final
 
 from holdfast.core.encoder import Codes
 from holdfast.core.run import Observed
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.store import Key, Store, StoreError, key_of
 from holdfast.execution.work import operations
+from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population, represent
 
@@ -55,10 +56,19 @@ def look(population: Population, shard: Shard) -> Observed | Exception:
     """Return what is seen of ``shard``, or why it cannot be: what an engine maps over shards, anywhere."""
     observation, rows = shard
     try:
+        population = population.at_work()
         seen = population.run.batches(rows, lambda batch: observation.observe(population, batch))
     except Exception as error:
         return error
     return {name: values.cpu() for name, values in seen.items()}
+
+
+def learn(population: Population, fit: Fit[Any]) -> Observed | Exception:
+    """Return what ``fit`` learns, or why it cannot, wherever an engine computes."""
+    try:
+        return {name: values.cpu() for name, values in fit.learn(population.at_work()).items()}
+    except Exception as error:
+        return error
 
 
 def observe(observation: Observation, population: Population, rows: Sequence[int], store: Store) -> Observed:
@@ -138,7 +148,7 @@ def _missing(rows: Sequence[int], held: set[str], observation: Observation, popu
 def _size(population: Population, observation: Observation) -> int:
     """Return how many inputs make a shard: a batch, or less where a large encoder would make it last for hours."""
     run, encoder = population.run, population.encoder
-    if run.device != "cpu":
+    if run.computes_on != "cpu":
         return run.batch_size
     size = min(run.batch_size, CPU_VALUES // prod(encoder.domain.shape))
     if not isinstance(observation, CleanCodes):

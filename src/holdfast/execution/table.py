@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError
@@ -26,7 +26,7 @@ from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.provenance import provenance
-from holdfast.execution.shards import CleanCodes, Shard, clean_codes, compute, observe
+from holdfast.execution.shards import CleanCodes, Shard, clean_codes, compute, learn, observe
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.work import Forecast, operations
 from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
@@ -35,6 +35,8 @@ from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
 
 log = logging.getLogger("holdfast")
+What = TypeVar("What")
+Done = TypeVar("Done")
 
 
 Progress = Callable[[str, float, float], None]
@@ -172,7 +174,7 @@ class _Table:
             return
         with self.failing(encoder, images.name, missing):
             population = Population(encoder, images, self.run)
-            if problem := unfit(population):
+            if problem := unfit(population, self.engine):
                 raise HoldfastError(problem)
             codes, held = self.codes(population, "codes"), None
             if bank is not None and any(with_bank(evaluation) for evaluation in missing):
@@ -200,7 +202,9 @@ class _Table:
             learned = self.store.learned(key)
             if learned is None:
                 self.tell(f"{encoder.name}: learning {fit.name.replace('-', ' ')}", self.forecast.seconds(piece, 1))
-                learned = {name: values.cpu() for name, values in fit.learn(population).items()}
+                learned = _once(self.engine, learn, population, fit)
+                if isinstance(learned, Exception):
+                    raise learned
                 self.store.keep_learned(key, learned)
                 self.forecast.tell(piece, 1, monotonic() - since, 1, 1)
         except StoreError:
@@ -339,8 +343,19 @@ def named(group: Sequence[Evaluation]) -> str:
     return " and ".join(evaluation.name for evaluation in group)
 
 
-def unfit(population: Population) -> str | None:
-    """Return why the encoder of ``population`` cannot be measured, if it cannot."""
+def unfit(population: Population, engine: Engine | None = None) -> str | None:
+    """Return why the encoder of ``population`` cannot be measured where ``engine`` computes, if it cannot."""
+    return _once(engine or Local(), _problem, population, None)
+
+
+def _problem(population: Population, _: None) -> str | None:
+    population = population.at_work()
     pixels = population.pixels(population.choose(IMAGES))
     failed = [check for check in examine(population.encoder, pixels, population.run) if check.status == "failed"]
     return " ".join(check.sentence for check in failed) or None
+
+
+def _once(engine: Engine, task: Callable[[Population, What], Done], population: Population, what: What) -> Done:
+    """Return what ``task`` makes of ``what``, computed where ``engine`` computes shards."""
+    ((_, done),) = engine.map(task, population, [what])
+    return done

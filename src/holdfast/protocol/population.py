@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -54,6 +55,18 @@ class Population:
         """Hand a worker what was learned, but not what each process makes of it."""
         state = {name: value for name, value in vars(self).items() if name != "double"}
         return {**state, "_restored": {}}
+
+    def at_work(self) -> Population:
+        """Return this population as a worker computes on it: on the device of the workers, which must be there.
+
+        Raises:
+            HoldfastError: it is not.
+        """
+        if self.run.workers is None:
+            return self
+        bank = None if self._bank is None else self._bank.at_work()
+        run = replace(self.run, device=self.run.workers, workers=None)
+        return Population(self.encoder, self.images, run, self._codes, self._known, bank)
 
     @cached_property
     def codes(self) -> Float[Tensor, "n d"]:

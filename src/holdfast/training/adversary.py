@@ -82,8 +82,8 @@ class Adversary(Spelled):
         clean, noise = batch.views[0], batch.noise.fork("adversary")
         moved = clean.clone()
         with untouched(learner):
-            network, gain = self.climbed(learner, batch)
-            encoder = in_training(network, domain)
+            network, climbed = self.climbed(learner, batch)
+            encoder, gain = in_training(network, domain), of_finite(climbed)
             for ball, members in self.groups(batch, prepared):
                 rows = members.nonzero()[:, 0]
                 if len(rows):
@@ -109,6 +109,20 @@ def gain_of(rows: Int[Tensor, "r"], gain: ObjectiveFunction, encoder: Encoder, c
         return gain(codes.index_copy(0, rows, moved))[rows]
 
     return among
+
+
+def of_finite(gain: ObjectiveFunction) -> ObjectiveFunction:
+    """Return the gain, of finite codes alone; an attack on others would leave its ball."""
+
+    def checked(codes: Codes) -> Float[Tensor, "b"]:
+        if not bool(codes.detach().isfinite().all()):
+            raise HoldfastError(
+                "the encoder in training gives codes that are not finite; lower the learning rate, set clip, or use a wider "
+                "precision"
+            )
+        return gain(codes)
+
+    return checked
 
 
 def in_training(network: nn.Module, domain: Domain) -> Encoder:

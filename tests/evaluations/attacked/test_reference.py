@@ -21,6 +21,7 @@ from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
 from holdfast.protocol.warnings import effective_rank
+from tests.marks import rest_slow
 from tests.samples import published
 
 NAMES = ["mnist_base", "mnist_base_adv1", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1"]
@@ -46,7 +47,7 @@ def attacked(
     return encoder.forward(found).detach()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rest_slow(NAMES))
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_float64_divergences_of_the_published_attacks(reference: Path, name: str, setting: str) -> None:
     inputs, oracle = arrays(reference, "oracle_inputs"), arrays(reference, f"oracle_attack_{name}")
@@ -59,7 +60,7 @@ def test_float64_divergences_of_the_published_attacks(reference: Path, name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rest_slow(NAMES))
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_float64_divergences_to_the_last_step(reference: Path, name: str, setting: str) -> None:
     inputs, oracle = arrays(reference, "oracle_inputs"), arrays(reference, f"oracle_attack_{name}")

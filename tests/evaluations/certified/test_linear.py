@@ -31,6 +31,7 @@ from holdfast.execution.table import evaluate
 from holdfast.probes.linear import Linear as LinearProbe
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast, linear_case, sorting
+from tests.marks import rest_slow
 from tests.samples import builtin, digits, published
 
 QUICK = AdaptiveAttack(restarts=1, steps=20)
@@ -194,7 +195,7 @@ def test_an_encoder_that_cannot_be_bounded_is_one_failed_cell(tmp_path: Path) ->
         assert "'sort'" in failure.reason
 
 
-@pytest.mark.parametrize("name", ["mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1"])
+@pytest.mark.parametrize("name", rest_slow(["mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1"]))
 def test_published_heads_are_understated_by_separate_bounds(reference: Path, name: str) -> None:
     whole = published(reference, f"{name}__lineval", torch.float64)
     assert isinstance(whole.module, nn.Sequential)

@@ -31,6 +31,7 @@ from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast, linear_case, reference_pairs, sorting
+from tests.marks import rest_slow
 from tests.samples import builtin, digits
 
 QUICK = AdaptiveAttack(restarts=1, steps=20)
@@ -220,7 +221,7 @@ def test_unknown_norms_are_refused() -> None:
         replace(SMALL, norm="linff")(builtin(), digits())
 
 
-@pytest.mark.parametrize("name", ["mnist_base", "mnist_cnn_4layer_a_adv1"])
+@pytest.mark.parametrize("name", rest_slow(["mnist_base", "mnist_cnn_4layer_a_adv1"]))
 def test_radii_are_those_of_independent_programs(reference: Path, name: str) -> None:
     pairs, expected = reference_pairs(reference, name, 3)
     certified = certified_radii(pairs, unit_ball("linf"), Crown(), 1e-4)

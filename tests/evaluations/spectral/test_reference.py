@@ -16,6 +16,7 @@ from holdfast.evaluations.spectral.hops import hops
 from holdfast.evaluations.spectral.resistance import resistances
 from holdfast.evaluations.spectral.scores import edge_scores
 from tests.evaluations.spectral.graphs import graph_pair
+from tests.marks import rest_slow
 from tests.samples import published
 
 NAMES = ["mnist_base", "mnist_base_adv1", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1", "mnist_cnn_4layer_a_adv3"]
@@ -32,7 +33,7 @@ def stored(reference: Path, name: str, n: int, k: int) -> dict[str, np.ndarray]:
     return dict(np.load(reference / "spade" / f"oracle_{name}_N{n}_k{k}.npz"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rest_slow(NAMES))
 @pytest.mark.parametrize(("n", "k"), SIZES)
 def test_everything_from_features(reference: Path, mnist: Tensor, name: str, n: int, k: int) -> None:
     oracle = stored(reference, name, n, k)
@@ -48,7 +49,7 @@ def test_everything_from_features(reference: Path, mnist: Tensor, name: str, n: 
     assert found.stretch == pytest.approx((oracle["res_dY"] / oracle["res_dX"]).max(), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", rest_slow(NAMES))
 @pytest.mark.parametrize(("n", "k"), SIZES[:2])
 def test_everything_from_edge_lists(reference: Path, name: str, n: int, k: int) -> None:
     oracle = stored(reference, name, n, k)
