@@ -139,8 +139,8 @@ def drops(original: Sequence[float], changed: Sequence[float]) -> list[float]:
     """Return the relative drop, ``(original - changed) / original``, of each seed by itself.
 
     Example:
-        >>> drops([0.8, 0.0], [0.6, 0.5])
-        [0.25, nan]
+        >>> drops([0.8, 0.0], [0.4, 0.5])
+        [0.5, nan]
     """
     return [(one - two) / one if one else nan for one, two in zip(original, changed, strict=True)]
 

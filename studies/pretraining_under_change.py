@@ -109,6 +109,8 @@ class Study:
         """Return how ``case`` is trained."""
         settings = {**OBJECTIVES, **REGULARISED}[case.objective]
         asked = {"architecture": self.architecture, "augmentation": self.augmentation, **OPTIMISED, **settings}
+        if case.objective == "moco-v2":
+            asked["objective"] = moco(self.images, self.batch)
         if case.order == "aug-corrupt":
             asked["augmentation"] = f"{asked['augmentation']} + {change}"
         return {**asked, "batch": self.batch, "epochs": self.epochs, "seed": seed}
@@ -142,6 +144,17 @@ class Study:
         probed = {"probe-accuracy": {"probes": [*PROBES]}} if "probe-accuracy" in only else {}
         asked = {"only": only, "settings": probed | settings, "suite": "standard"}
         return hf.evaluate(encoders, images, bank=bank, progress=False, **asked)
+
+
+def moco(images: int, batch: int) -> str:
+    """Return MoCo v2 with the paper's queue, or a shorter one of a quarter of the images: longer ones hold the same images.
+
+    Example:
+        >>> moco(50_000, 512), moco(2000, 128)
+        ('moco-v2:momentum=0.99,queue=4096', 'moco-v2:momentum=0.99,queue=384')
+    """
+    queue = max(batch, min(4096 // batch, images // 4 // batch) * batch)
+    return f"moco-v2:momentum=0.99,queue={queue}"
 
 
 def seeded(change: str, seed: int) -> Transform:

@@ -15,7 +15,7 @@ the attack of training steps 2.5 eps / steps, since the paper's 0.007 cannot cro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -36,6 +36,8 @@ PROBE = "knn:k=20"
 PGD = "pgd:steps=20,stride=0.125"
 """The paper's attack on accuracy."""
 K = 10
+RADII = ("certified radius", "attacked radius")
+HEADS = ("architecture", "eps of training")
 QUICK = {
     "epochs": 5,
     "images": 1000,
@@ -58,6 +60,10 @@ class Case:
 
     def __str__(self) -> str:
         return f"{self.architecture}, {self.features} features, eps {self.eps:g}"
+
+    def named(self, part: str) -> list[str]:
+        """Return what its row in the table of a part begins with."""
+        return [self.architecture, f"{self.eps:g}", *([str(self.features)] if part == "dimension" else [])]
 
 
 @dataclass(frozen=True)
@@ -169,44 +175,30 @@ def sensitive(strengths: Sequence[float]) -> list[float]:
 
 
 def conclude(
-    results: Results,
-    planned: dict[str, list[Case]],
-    tested: Sequence[float],
-    counts: Sequence[int],
-    seeds: int,
+    results: Results, planned: Mapping[str, Sequence[Case]], tested: Sequence[float], counts: Sequence[int], seeds: int
 ) -> Iterator[str]:
-    """Yield the tables: means over seeds, each with Student's 95% interval."""
+    """Yield the tables of the parts of which anything was found: means over seeds, each with Student's 95% interval."""
 
-    def cell(part: str, case: Case, quantity: str) -> str:
-        return said(results.values(f"{part}: {case}", quantity, seeds))
+    def rows(part: str, quantities: Sequence[str]) -> list[list[str]]:
+        found = {case: [results.values(f"{part}: {case}", one, seeds) for one in quantities] for case in planned[part]}
+        return [[*case.named(part), *map(said, values)] for case, values in found.items()]
 
-    radii = ("certified radius", "attacked radius", "linear certified radius", "accuracy")
-    attacked = [f"attacked accuracy, {eps:g}" for eps in tested]
-    rows = [
-        [case.architecture, f"{case.eps:g}", *(cell("strength", case, one) for one in (*radii, *attacked))]
-        for case in planned["strength"]
-    ]
-    heads = ["architecture", "eps of training", *radii, *attacked]
-    yield from table(f"Radii over {K} negatives, and accuracy of {PROBE}", heads, rows)
-    bounds = [f"{kind}, {eps:g}" for eps in tested for kind in ("certified", "robust")]
-    rows = [
-        [case.architecture, f"{case.eps:g}", *(cell("strength", case, one) for one in bounds)]
-        for case in planned["strength"]
-    ]
-    yield from table("Instance accuracy, proved and attacked", ["architecture", "eps of training", *bounds], rows)
-    for kind in radii[:2]:
-        rows = [
-            [case.architecture, f"{case.eps:g}", *(cell("negatives", case, f"{kind}, {k}") for k in counts)]
-            for case in planned["negatives"]
-        ]
-        heads = ["architecture", "eps of training", *(f"K = {k}" for k in counts)]
-        yield from table(f"Average {kind} over K negatives", heads, rows)
-    rows = [
-        [case.architecture, f"{case.eps:g}", str(case.features), *(cell("dimension", case, one) for one in radii[:2])]
-        for case in planned["dimension"]
-    ]
-    heads = ["architecture", "eps of training", "features", *radii[:2]]
-    yield from table(f"Average radii of codes of other dimensions, over {K} negatives", heads, rows)
+    if results.has("strength"):
+        accuracies = [f"attacked accuracy, {eps:g}" for eps in tested]
+        shown = [*RADII, "linear certified radius", "accuracy", *accuracies]
+        yield from table(
+            f"Radii over {K} negatives, and accuracy of {PROBE}", [*HEADS, *shown], rows("strength", shown)
+        )
+        shown = [f"{kind}, {eps:g}" for eps in tested for kind in ("certified", "robust")]
+        yield from table("Instance accuracy, proved and attacked", [*HEADS, *shown], rows("strength", shown))
+    if results.has("negatives"):
+        for kind in RADII:
+            heads = [*HEADS, *(f"K = {k}" for k in counts)]
+            shown = [f"{kind}, {k}" for k in counts]
+            yield from table(f"Average {kind} over K negatives", heads, rows("negatives", shown))
+    if results.has("dimension"):
+        heads = [*HEADS, "features", *RADII]
+        yield from table(f"Average radii over {K} negatives by width of the codes", heads, rows("dimension", RADII))
 
 
 def main(given: Sequence[str] | None = None) -> None:
