@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, sqrt
 
 from studies.common import Results, averaged, drops, interval, said, table
 from studies.pretraining_cases import BASELINES, PROBES, REGULARISED, SHOTS, SUBSETS, UNIFORM_CHANGES, Case, orders
@@ -87,7 +87,10 @@ class Tables:
             rows = []
             for name in self.objectives:
                 for subset in SUBSETS:
-                    row = [name, subset, said(self.values("classes", Case(name, subset=subset), "images"), 0)]
+                    images = self.values("classes", Case(name, subset=subset), "images")
+                    if not any(map(isfinite, images)):
+                        continue
+                    row = [name, subset, said(images, 0)]
                     for group in groups:
                         quantity = f"{group}, {probe}"
                         uniform = self.values("classes", Case(name, subset="uniform"), quantity)

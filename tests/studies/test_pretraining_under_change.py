@@ -63,6 +63,7 @@ def test_the_study_runs_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFi
     size = "--seeds 1 --epochs 2 --images 200 --measured 60 --batch 50 --size 8 --architecture base"
     named = f"--augmentation digits-view --objectives supervised simclr --changes {CHANGE}"
     whole = ["builtin:digits-train", "builtin:digits", "--out", str(tmp_path), *size.split(), *named.split()]
+    whole += ["--substitute", "builtin:digits"]
     main(whole)
     out = capsys.readouterr().out
     assert (tmp_path / "table.md").read_text() == out
@@ -72,10 +73,11 @@ def test_the_study_runs_from_end_to_end(tmp_path: Path, capsys: pytest.CaptureFi
     assert names.count("simclr") == 4 * 2 + 1 + 2 * 3 + 1
     assert names.count("pixels") == 4 + 1
     assert all(names.count(name) == 1 for name in REGULARISED if name != "supervised")
-    lost = [row for row in rows if "missing" in " ".join(row)]
-    assert {row[1] for row in lost} == {"substituted"}
+    # Further right, groups of classes may be empty: so few images are a few shots alone.
+    assert not [row for row in rows if "missing" in row[:4]]
     pixels = next(row for row in rows if row[0] == "| pixels")
     assert pixels[3].endswith("(0.0 ± unknown%)"), "shuffling moves no raw pixel's neighbours"
+    assert out.endswith("Nothing.\n")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
     main(whole)
     again = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json") if path.name != "size.json"}
