@@ -54,7 +54,7 @@ class Case:
         return ", ".join(filter(None, (self.objective, f"{self.order} {self.change}".strip(), self.subset)))
 
 
-def cases(part: str, objectives: Sequence[str], changes: Sequence[str], others: bool) -> list[Case]:
+def cases(part: str, objectives: Sequence[str], changes: Sequence[str]) -> list[Case]:
     """Return what is to be measured for a part of the study."""
     clean = [Case(name) for name in objectives]
     if part == "pretraining":
@@ -64,7 +64,7 @@ def cases(part: str, objectives: Sequence[str], changes: Sequence[str], others: 
     if part == "downstream":
         return [*(Case(name) for name in BASELINES), *clean]
     if part == "classes":
-        return [Case(name, subset=one) for name in objectives for one in SUBSETS if others or one != "substituted"]
+        return [Case(name, subset=one) for name in objectives for one in SUBSETS]
     return clean if part == "fluctuation" else [Case(name) for name in REGULARISED]
 
 

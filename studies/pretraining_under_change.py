@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import mean
@@ -142,7 +142,7 @@ class Study:
         if change is not None:
             bank, images = transformed(bank, change), transformed(images, change)
         probed = {"probe-accuracy": {"probes": [*PROBES]}} if "probe-accuracy" in only else {}
-        asked = {"only": only, "settings": probed | settings, "suite": "standard"}
+        asked: dict[str, Any] = {"only": only, "settings": probed | settings, "suite": "standard"}
         return hf.evaluate(encoders, images, bank=bank, progress=False, **asked)
 
 
@@ -160,7 +160,8 @@ def moco(images: int, batch: int) -> str:
 def seeded(change: str, seed: int) -> Transform:
     """Return the transform with the permutation of ``seed``, if it has any."""
     made = Transform.read(change)
-    return replace(made, seed=seed) if "seed" in {one.name for one in fields(made)} else made
+    kind: Callable[..., Transform] = type(made)
+    return kind(**{**vars(made), "seed": seed}) if "seed" in vars(made) else made
 
 
 def tail_of(images: hf.Images, seed: int) -> LongTail:
@@ -259,12 +260,10 @@ def main(given: Sequence[str] | None = None) -> None:
     asked = common.read(made, QUICK, given)
     study = study_of(asked)
     results = Results(study.out, {**asdict(study), "out": None})
-    planned = {p: cases(p, asked.objectives, asked.changes, bool(study.substitute)) for p in PARTS}
+    planned = {p: cases(p, asked.objectives, asked.changes) for p in PARTS}
     results.run({part: partial(PARTS[part], study) for part in asked.only}, planned, asked.seeds)
     lines = [*Tables(results, asked.objectives, asked.changes, asked.seeds, study.measured)]
     lines += results.missing(planned, asked.seeds)
-    if study.substitute is None:
-        lines.append("- classes, substituted: no other images were named by --substitute")
     common.publish(lines, study.out)
 
 

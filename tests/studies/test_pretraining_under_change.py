@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from studies.common import Results
-from studies.pretraining_cases import REGULARISED, Case, cases, orders
+from studies.pretraining_cases import REGULARISED, SUBSETS, Case, cases, orders
 from studies.pretraining_tables import Tables
 from studies.pretraining_under_change import Study, main, seeded, tail_of
 
@@ -20,10 +20,10 @@ FIRST = [["supervised", "simclr"], [CHANGE]]
 def test_every_change_is_before_and_after_the_augmentation_where_there_is_one() -> None:
     assert orders("simclr") == ("corrupt-aug", "aug-corrupt")
     assert orders("supervised without augmentation") == orders("pixels") == ("corrupt-aug",)
-    planned = cases("pretraining", *FIRST, others=False)
+    planned = cases("pretraining", *FIRST)
     assert len(planned) == len(set(map(str, planned))) == 2 + 2 + 2 + 4
-    assert [case.subset for case in cases("classes", ["simclr"], [], others=False)] == ["uniform", "long-tail"]
-    assert [case.objective for case in cases("uniformity", *FIRST, others=False)] == [*REGULARISED]
+    assert [case.subset for case in cases("classes", ["simclr"], [])] == [*SUBSETS]
+    assert [case.objective for case in cases("uniformity", *FIRST)] == [*REGULARISED]
 
 
 def test_a_recipe_appends_the_change_to_its_augmentation_in_one_order_alone() -> None:
