@@ -21,14 +21,13 @@ from holdfast.core.run import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.corrupted.accuracies import (
-    accuracy_warnings,
-    chance_estimate,
     rank_correlation,
 )
 from holdfast.evaluations.corrupted.answers import CorruptedAnswers
 from holdfast.evaluations.corrupted.kinds import FIFTEEN, SEVERITIES, in_severities, require_kinds
 from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
 from holdfast.probes.base import Probe
+from holdfast.probes.chance import accuracy_warnings, chance_estimate
 from holdfast.probes.linear import Linear
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
@@ -105,7 +104,7 @@ class CorruptionError(Evaluation):
             series=tuple(series),
             estimates=(*estimates, *label_free, chance_estimate(population, rows)),
             curves=tuple(severity_curves(estimates)),
-            warnings=tuple(accuracy_warnings(population, rows, learned, accuracies)),
+            warnings=accuracy_warnings(population, rows, learned, accuracies, "its errors"),
         )
 
     def _errors(self, probe: str, errors: dict[str, Tensor]) -> Iterator[Series]:
