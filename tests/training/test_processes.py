@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
+from torch.multiprocessing.spawn import spawn
 
 from holdfast.training.gathering import own_rows, processes
 from holdfast.training.learner import Learner, TrainingObjective, training_objectives
@@ -70,7 +70,7 @@ def work(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> list[State]:
     folder: Path = tmp_path_factory.mktemp("processes")
-    mp.spawn(work, args=(str(folder),), nprocs=2)
+    spawn(work, args=(str(folder),), nprocs=2)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 
