@@ -19,7 +19,12 @@ STEPS = 3
 State = dict[str, dict[str, Any]]
 
 
-OBJECTIVES = [*training_objectives(), "supervised:uniformity=0.1"]
+OBJECTIVES = [
+    *training_objectives(),
+    "supervised:uniformity=0.1",
+    "swav:queue=12,queue_epoch=0",
+    "distillation:clean=1",
+]
 
 
 def trained(text: str) -> dict[str, Any]:
