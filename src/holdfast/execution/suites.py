@@ -81,7 +81,7 @@ SUITES = {
             "certified-radius": {"samples": 50, "negatives": 3, "attack": "adaptive:restarts=1,steps=25"},
             "instance-accuracy": {"samples": 50, "negatives": 3},
             "certified-breakaway": {
-                "samples": 50,
+                "samples": 25,
                 "others": 300,
                 "rivals": 3,
                 "attack": "adaptive:restarts=1,steps=25",
