@@ -39,7 +39,7 @@ TRAINED: dict[str, dict[str, Any]] = {
     "vicreg": {"objective": "vicreg"},
     "swav": {"objective": "swav:prototypes=100"},
     "deepcluster-v2": {"objective": "deepcluster-v2:prototypes=100"},
-    "dino": {"objective": "dino:momentum=0.99,warmup_epochs=5"},
+    "dino": {"objective": "dino:momentum=0.9,warmup_epochs=5"},
     "mae": {"objective": "mae"},
     "rocl": {"objective": "simclr", "adversary": f"loss:ball=linf:{EPS},steps=10"},
     "madry": {"objective": "supervised", "adversary": f"loss:ball=linf:{EPS},steps=7"},
