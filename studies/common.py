@@ -25,7 +25,6 @@ Found = Mapping[str, float]
 Planned = Mapping[str, Sequence[Any]]
 """The cases of each part; as text they are called by their names."""
 OPTIMISED: dict[str, Any] = {"optimiser": "adam:rate=0.001", "schedule": "constant"}
-MOCO = "moco-v2:momentum=0.99,queue=4096"
 
 
 class Results:

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from studies.common import MOCO
-
 OBJECTIVES: dict[str, dict[str, Any]] = {
     "supervised": {"objective": "supervised"},
     "supervised without augmentation": {"objective": "supervised", "augmentation": "none"},
     "simclr": {"objective": "simclr"},
-    "moco-v2": {"objective": MOCO},
+    "moco-v2": {"objective": "moco-v2:momentum=0.99"},
     "byol": {"objective": "byol:momentum=0.99"},
     "simsiam": {"objective": "simsiam"},
     "barlow-twins": {"objective": "barlow-twins"},

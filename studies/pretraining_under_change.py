@@ -110,7 +110,7 @@ class Study:
         settings = {**OBJECTIVES, **REGULARISED}[case.objective]
         asked = {"architecture": self.architecture, "augmentation": self.augmentation, **OPTIMISED, **settings}
         if case.objective == "moco-v2":
-            asked["objective"] = moco(self.images, self.batch)
+            asked["objective"] += f",queue={queue(self.images, self.batch)}"
         if case.order == "aug-corrupt":
             asked["augmentation"] = f"{asked['augmentation']} + {change}"
         return {**asked, "batch": self.batch, "epochs": self.epochs, "seed": seed}
@@ -146,15 +146,14 @@ class Study:
         return hf.evaluate(encoders, images, bank=bank, progress=False, **asked)
 
 
-def moco(images: int, batch: int) -> str:
-    """Return MoCo v2 with the paper's queue, or a shorter one of a quarter of the images: longer ones hold the same images.
+def queue(images: int, batch: int) -> int:
+    """Return the paper's queue, or a shorter one of a quarter of the images: a longer one holds the same images again.
 
     Example:
-        >>> moco(50_000, 512), moco(2000, 128)
-        ('moco-v2:momentum=0.99,queue=4096', 'moco-v2:momentum=0.99,queue=384')
+        >>> queue(50_000, 512), queue(2000, 128)
+        (4096, 384)
     """
-    queue = max(batch, min(4096 // batch, images // 4 // batch) * batch)
-    return f"moco-v2:momentum=0.99,queue={queue}"
+    return max(batch, min(4096 // batch, images // 4 // batch) * batch)
 
 
 def seeded(change: str, seed: int) -> Transform:

@@ -16,7 +16,7 @@ from typing import Any
 
 import holdfast as hf
 from studies import common
-from studies.common import MOCO, OPTIMISED, Found, Results, said, table
+from studies.common import OPTIMISED, Found, Results, said, table
 
 PART = "training"
 EPS = 0.1
@@ -26,6 +26,7 @@ COMMON: dict[str, Any] = {
     **OPTIMISED,
     "batch": 256,
 }
+MOCO = "moco-v2:momentum=0.99,queue=4096"
 TRAINED: dict[str, dict[str, Any]] = {
     "supervised": {"objective": "supervised"},
     "supervised-uniform": {"objective": "supervised:uniformity=0.01"},
