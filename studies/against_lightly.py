@@ -1,7 +1,7 @@
 """The same training by Holdfast and by parts of lightly: ``python -m studies.against_lightly TRAIN TEST``.
 
-SimCLR and MoCo v2 with CNN-A on the same images, views, order, optimiser and number of epochs: once by ``hf.train``, once in a
-plain loop around lightly's losses and momentum update (lightly >= 1.6). Both are measured by nearest neighbours alike.
+SimCLR and MoCo v2 with CNN-A on the same images, views, order, optimiser and number of epochs: once by ``hf.train``, once in
+a plain loop around lightly's losses and momentum update (lightly >= 1.6). Both are measured by nearest neighbours alike.
 """
 
 from __future__ import annotations
