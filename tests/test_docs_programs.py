@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.execution.request import planned, request
+from holdfast.execution.training import read_recipe
 from tests.pages import FENCE, ROOT, blocks, every_page
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -30,7 +31,9 @@ def test_programs_in_the_documentation_run(page: Path, tmp_path: Path, monkeypat
 def test_configurations_in_the_documentation_are_understood(page: Path, tmp_path: Path) -> None:
     for code in blocks(page, "toml"):
         content = tomllib.loads(code)
-        if "project" not in content:
+        if "objective" in content:
+            assert read_recipe(content, {}, {})
+        elif "project" not in content:
             (tmp_path / "run.toml").write_text(code)
             assert planned(request({}, tmp_path / "run.toml"))
 

@@ -17,7 +17,7 @@ import torch
 import holdfast as hf
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.execution.training import PLACE, train
+from holdfast.execution.training import read_recipe, train
 from holdfast.training import loop
 from holdfast.training.learner import Learner
 from holdfast.training.recipe import Recipe, read_settings, recipes
@@ -200,13 +200,7 @@ def test_training_goes_on_from_an_encoder(digits: Images, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", recipes())
 def test_recipes_are_read_and_written(name: str) -> None:
-    from holdfast.execution.training import _read
-
-    recipe, _ = _read(
-        read_settings(name),
-        {},
-        dict.fromkeys(PLACE),
-    )
+    recipe, _ = read_recipe(read_settings(name), {}, {})
     assert Recipe.of(recipe.plain()) == recipe
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.evaluate import STOPPED
-from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode
+from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
 from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
 from holdfast.core.errors import HoldfastError, nearest
 
@@ -63,6 +63,7 @@ def command(
     batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 256,
     budget: Budget = None,
     cluster: Cluster = None,
+    workers: Workers = None,
 ) -> int:
     """Attack images: keep what they become, how far their codes move, and a check of both."""
     # Loaded here, because these need torch.
@@ -78,7 +79,7 @@ def command(
 
     chosen = _preset(preset, ball_of(eps, ball), attack, objective, divergence)
     run = Run(seed, precision=precision, batch_size=batch_size, **devices_of(cluster, device))
-    started, began, where = datetime.now(UTC), monotonic(), engine(cluster, device)
+    started, began, where = datetime.now(UTC), monotonic(), engine(cluster, device, workers)
     require_free(out)
     population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run, limit), Store(out)
     wanted = AdversarialImages.of(chosen, population)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.evaluate import STOPPED
-from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode
+from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
 from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
 from holdfast.core.errors import HoldfastError
 
@@ -54,6 +54,7 @@ def command(
     batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 8,
     budget: Budget = None,
     cluster: Cluster = None,
+    workers: Workers = None,
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
     # Loaded here, because these need torch.
@@ -69,7 +70,7 @@ def command(
 
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
-    devices, where = devices_of(cluster, device), engine(cluster, device)
+    devices, where = devices_of(cluster, device), engine(cluster, device, workers)
     if method.partition(":")[0] == SMOOTHING:
         # Bounds hold dozens of times an image's memory; a noisy copy takes what an image does.
         run = Run(seed, precision=precision, batch_size=32 * batch_size, **devices)

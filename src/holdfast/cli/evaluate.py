@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.flags import Images, Size, TrustRemoteCode
+from holdfast.cli.flags import Images, Size, TrustRemoteCode, Workers
 from holdfast.core.errors import HoldfastError
 
 MEASURES = "What is measured"
@@ -80,6 +80,7 @@ def command(
     cluster: Annotated[
         str | None, typer.Option(help="Compute on a Ray cluster: auto, local or its address.", rich_help_panel=COMPUTES)
     ] = None,
+    workers: Workers = None,
     rehash: Annotated[
         bool | None,
         typer.Option("--rehash", help="Read all image files again, unchanged ones too.", rich_help_panel=COMPUTES),

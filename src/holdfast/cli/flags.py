@@ -20,3 +20,7 @@ Cluster = Annotated[
     str | None,
     typer.Option(help="Compute on a Ray cluster: auto, local or its address.", rich_help_panel="How it is computed"),
 ]
+Workers = Annotated[
+    int | None,
+    typer.Option(help="Compute in so many processes of this machine.", min=1, rich_help_panel="How it is computed"),
+]

@@ -117,6 +117,7 @@ def evaluate(
     batch_size: int = 256,
     limit: int | None = None,
     budget: float | None = None,
+    workers: int | None = None,
     baselines: str | Sequence[str] = (),
     out: str | Path | None = None,
     progress: bool | None = None,
@@ -139,6 +140,7 @@ def evaluate(
         batch_size: at most so many images at a time; changes no result.
         limit: at most so many images, chosen by ``seed``.
         budget: seconds after which no new work begins.
+        workers: compute in so many processes of this machine; by default in this one.
         baselines: what to measure beside the encoders: pixels, random.
         out: folder of the run; with the same folder an interrupted run continues. By default it is kept in memory.
         progress: show it on stderr; by default in terminals and notebooks.
@@ -170,6 +172,7 @@ def evaluate(
                 "batch_size": batch_size,
                 "limit": limit,
                 "budget": budget,
+                "workers": workers,
                 "baselines": listed(baselines),
                 "out": folder,
             }

@@ -56,6 +56,7 @@ class Request(Record):
     trust_remote_code: bool = False
     black_box: bool = False
     cluster: str | None = None
+    workers: int | None = Field(default=None, ge=1)
     rehash: bool = False
     out: str | None = None
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -28,6 +28,7 @@ from holdfast.encoders.builtin import names
 from holdfast.encoders.reference import named
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
+from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.request import Request, asked_balls, planned, references
 from holdfast.execution.store import Store, StoreError
@@ -128,7 +129,7 @@ def fill_store(
         evaluations,
         run,
         store,
-        engine(asked.cluster, asked.device),
+        engine(asked.cluster, asked.device, asked.workers),
         progress,
         asked.budget,
         began,
@@ -268,8 +269,18 @@ def devices_of(cluster: str | None, device: str) -> Devices:
     return Devices(device=device) if cluster is None else Devices(workers=device)
 
 
-def engine(cluster: str | None, device: str) -> Engine:
-    """Return what computes shards: this process, or the Ray cluster at an address, one GPU for each shard."""
+def engine(cluster: str | None, device: str, workers: int | None = None) -> Engine:
+    """Return what computes shards: this process, so many others here, or the Ray cluster at an address, a GPU a shard.
+
+    Raises:
+        HoldfastError: workers are asked for where they are of no use.
+    """
+    if workers is not None and (cluster is not None or device != "cpu"):
+        raise HoldfastError(
+            "--workers are processes on the CPUs of this machine; leave --cluster and --device out, or --workers"
+        )
+    if workers is not None:
+        return Processes(workers)
     if cluster is None:
         return Local()
     return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)

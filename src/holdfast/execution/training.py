@@ -103,7 +103,7 @@ def train(
     """
     given = {"images": images, "bank": bank, "transform": transform, "limit": limit, "size": size, "channels": channels}
     given |= {"device": device, "keep_epochs": keep_epochs, "out": out}
-    recipe, place = _read(recipe, settings or {}, given)
+    recipe, place = read_recipe(recipe, settings or {}, given)
     if start is not None:
         recipe = replace(recipe, architecture=LoadedEncoder(start.source), mean=(), std=())
     elif isinstance(recipe.architecture, LoadedEncoder):
@@ -146,7 +146,7 @@ def _silent(doing: str, share: float) -> None:
     """Show nothing."""
 
 
-def _read(
+def read_recipe(
     recipe: Recipe | str | Path | Mapping[str, Any], settings: Mapping[str, Any], given: Mapping[str, Any]
 ) -> tuple[Recipe, dict[str, Any]]:
     """Return the recipe and where it is to be carried out; what is ``given`` wins over what a file says."""
@@ -160,7 +160,7 @@ def _read(
             raise HoldfastError(f"a recipe has no setting {unknown!r}; {nearest(unknown, known)}")
         said = {name: read.pop(name) for name in PLACE if name in read}
         values = read
-    place = {name: given[name] if given[name] is not None else said.get(name) for name in PLACE}
+    place = {name: said.get(name) if given.get(name) is None else given[name] for name in PLACE}
     made = recipe if isinstance(recipe, Recipe) and not settings else Recipe.of({**values, **settings})
     return made, place
 
