@@ -197,8 +197,8 @@ def sized(asked: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
     name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
     counts = suite_settings("quick", largest)["displacement"]
     warnings.warn(
-        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick looks at at most {counts['samples']} images "
-        "and attacks them less often; --suite standard asks for everything, --device cuda is faster",
+        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick looks at {counts['samples']} images at "
+        "most and attacks them less often; --suite standard asks for everything, --device cuda is faster",
         HoldfastWarning,
         stacklevel=2,
     )
