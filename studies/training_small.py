@@ -125,7 +125,10 @@ class Study:
             )
             found[f"breakaway risk at {EPS}"] = moved["breakaway"].estimate("breakaway_risk").value
         if name in CERTIFIED:
-            for method, count in (("crown", 50), *((("branch", 4),) if seed == 0 else ())):  # branch takes minutes an image
+            for method, count in (
+                ("crown", 50),
+                *((("branch", 4),) if seed == 0 else ()),
+            ):  # branch takes minutes an image
                 certified = hf.evaluate(
                     encoder,
                     self.tested,
