@@ -12,8 +12,8 @@ from holdfast.core.images import Images
 from holdfast.core.run import Run
 from holdfast.evaluations.corrupted.answers import CorruptedAnswers
 from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations
-from holdfast.evaluations.corrupted.corruption_error import SEVERITIES
 from holdfast.evaluations.corrupted.edits import Edited, ready
+from holdfast.evaluations.corrupted.kinds import SEVERITIES
 from holdfast.probes.linear import Linear
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform, transforms

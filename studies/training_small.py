@@ -8,25 +8,22 @@ already in ``--out`` is not done again, so that the study may be interrupted; wh
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import isnan
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite, nan
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
-from scipy.stats import t as student
-
 import holdfast as hf
-from holdfast.encoders.architectures.base import Architecture
+from studies import common
+from studies.common import OPTIMISED, Found, Results, said, table
 
+PART = "training"
 EPS = 0.1
 COMMON: dict[str, Any] = {
     "architecture": "cnn-a",
     "augmentation": "rvcl-mnist-view",
-    "optimiser": "adam:rate=0.001",
-    "schedule": "constant",
+    **OPTIMISED,
     "batch": 256,
 }
 MOCO = "moco-v2:momentum=0.99,queue=4096"
@@ -43,7 +40,7 @@ TRAINED: dict[str, dict[str, Any]] = {
     "vicreg": {"objective": "vicreg"},
     "swav": {"objective": "swav:prototypes=100"},
     "deepcluster-v2": {"objective": "deepcluster-v2:prototypes=100"},
-    "dino": {"objective": "dino:momentum=0.99,warmup_epochs=5"},
+    "dino": {"objective": "dino:momentum=0.9,warmup_epochs=5"},
     "mae": {"objective": "mae"},
     "rocl": {"objective": "simclr", "adversary": f"loss:ball=linf:{EPS},steps=10"},
     "madry": {"objective": "supervised", "adversary": f"loss:ball=linf:{EPS},steps=7"},
@@ -81,6 +78,10 @@ class Study:
 
     def encoder(self, name: str, seed: int) -> hf.Encoder:
         """Return the encoder called ``name``, trained now if it has not been yet."""
+        if name == "pixels":
+            return hf.load_encoder("baseline:pixels?shape=1x28x28")
+        if name == "random":
+            return common.untrained(COMMON["architecture"], hf.Domain((1, 28, 28)), seed)
         folder = self.out / f"{name}-{seed}"
         if (folder / "card.json").exists():
             return hf.load_encoder(f"trained:{folder}")
@@ -90,16 +91,9 @@ class Study:
         recipe = {**COMMON, **settings, "epochs": epochs, "seed": seed}
         return hf.train(recipe, self.taught, start=start, size=28, channels=1, limit=self.images, out=folder)
 
-    def untrained(self, seed: int) -> hf.Encoder:
-        """Return CNN-A with random weights."""
-        import torch
-
-        torch.manual_seed(seed)
-        domain = hf.Domain((1, 28, 28))
-        return hf.Encoder(Architecture.read(COMMON["architecture"]).build(domain).eval(), "random", domain)
-
-    def measure(self, name: str, seed: int, encoder: hf.Encoder) -> Mapping[str, float]:
+    def measure(self, name: str, seed: int) -> Found:
         """Return what is measured of an encoder, by name."""
+        encoder = self.encoder(name, seed)
         probes = {"probes": "knn:k=20"}
         run = hf.evaluate(
             encoder,
@@ -142,47 +136,27 @@ class Study:
         return found
 
 
-def conclude(name: str, found: Sequence[Mapping[str, float]]) -> Iterator[str]:
-    """Yield a row of the table for each quantity: mean over seeds with the interval of Student's t."""
-    for quantity in dict.fromkeys(key for one in found for key in one):
-        values = [one[quantity] for one in found if not isnan(one.get(quantity, float("nan")))]
-        half = (
-            student.ppf(0.975, len(values) - 1) * stdev(values) / len(values) ** 0.5
-            if len(values) > 1
-            else float("nan")
-        )
-        yield f"| {name} | {quantity} | {mean(values):.3f} | ± {half:.3f} | {len(values)} |"
+def conclude(results: Results, names: Sequence[str], seeds: int) -> Iterator[str]:
+    """Yield a row of the table for each quantity of each encoder: mean over seeds with the interval of Student's t."""
+    rows = []
+    for name in names:
+        found = [one for seed in range(seeds) if (one := results.found(f"{PART}: {name}", seed))]
+        for quantity in dict.fromkeys(key for one in found for key in one):
+            values = [one.get(quantity, nan) for one in found]
+            rows.append([name, quantity, said(values), str(sum(map(isfinite, values)))])
+    yield from table("Means over seeds", ["encoder", "quantity", "mean, 95% interval", "seeds"], rows)
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Train, measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("train", help="labelled images to train on")
-    parser.add_argument("test", help="labelled images to measure on")
-    parser.add_argument("--out", type=Path, default=Path("runs/training-small"))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=20)
+    parser = common.parser(__doc__, "runs/training-small")
     parser.add_argument("--tuned-epochs", type=int, default=10, help="of what is trained further from moco-v2")
-    parser.add_argument("--images", type=int, default=10_000)
-    parser.add_argument("--measured", type=int, default=1000)
     parser.add_argument("--only", nargs="*", default=["pixels", "random", *TRAINED, *TUNED])
-    given = parser.parse_args()
-    study = Study(given.train, given.test, given.out, given.epochs, given.tuned_epochs, given.images, given.measured)
-    found: dict[str, list[Mapping[str, float]]] = {name: [] for name in given.only}
-    for seed in range(given.seeds):
-        for name in given.only:
-            if name == "pixels" and seed:
-                continue
-            if name == "pixels":
-                encoder = hf.load_encoder("baseline:pixels?shape=1x28x28")
-            else:
-                encoder = study.untrained(seed) if name == "random" else study.encoder(name, seed)
-            found[name].append(study.measure(name, seed, encoder))
-            print(f"{name}, seed {seed}: {found[name][-1]}", flush=True)
-    print("| encoder | quantity | mean | 95% interval | seeds |\n| --- | --- | --- | --- | --- |")
-    for name, rows in found.items():
-        for line in conclude(name, rows):
-            print(line)
+    asked = parser.parse_args(given)
+    study = Study(asked.train, asked.test, asked.out, asked.epochs, asked.tuned_epochs, asked.images, asked.measured)
+    results, planned = Results(study.out, {**asdict(study), "out": None}), {PART: asked.only}
+    results.run({PART: study.measure}, planned, asked.seeds)
+    common.publish([*conclude(results, asked.only, asked.seeds), *results.missing(planned, asked.seeds)], study.out)
 
 
 if __name__ == "__main__":

@@ -49,5 +49,7 @@ def checked_once(function: Any = None, *, typechecker: Callable[[Any], Any]) -> 
     return called
 
 
-def _kind(value: Any) -> Hashable:
-    return (type(value), value.shape, value.dtype) if isinstance(value, Tensor | ndarray) else type(value)
+def _kind(value: Any) -> Any:
+    if isinstance(value, Tensor | ndarray):
+        return type(value), value.shape, value.dtype
+    return type(value)

@@ -54,8 +54,7 @@ def configurable() -> dict[str, dict[str, str]]:
     """Everything that has settings, and so must have a table of them."""
     found = {name: {k: said(v) for k, v in settings(kind()).items()} for name, kind in catalog.evaluations().items()}
     found |= {name: defaults(kind) for name, kind in {**catalog.attacks(), **METHODS}.items()}
-    # Objectives of training are documented family by family: those that have a table must have the right one.
-    found |= {name: defaults(kind) for name, kind in training_objectives().items() if name in TABLES}
+    found |= {name: defaults(kind) for name, kind in training_objectives().items()}
     for name, source in encoders.sources().items():
         found[name] = defaults(vars(source)["Settings"]) if "Settings" in vars(source) else {}
     return {name: own for name, own in found.items() if own}

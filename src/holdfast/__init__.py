@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from holdfast.evaluations.certified.margins import MarginDistribution as MarginDistribution
     from holdfast.evaluations.certified.overlap import CertifiedOverlap as CertifiedOverlap
     from holdfast.evaluations.certified.radius import CertifiedRadius as CertifiedRadius
+    from holdfast.evaluations.corrupted.common_corruptions import CommonCorruptions as CommonCorruptions
     from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations as CommonPerturbations
     from holdfast.evaluations.corrupted.corruption_error import CorruptionError as CorruptionError
     from holdfast.evaluations.corrupted.corruption_test import CorruptionTest as CorruptionTest
@@ -93,6 +94,7 @@ _HOMES = {
     "CertifiedOverlap": "evaluations.certified.overlap",
     "CertifiedRadius": "evaluations.certified.radius",
     "Clever": "evaluations.spectral.clever",
+    "CommonCorruptions": "evaluations.corrupted.common_corruptions",
     "CommonPerturbations": "evaluations.corrupted.common_perturbations",
     "CorruptionError": "evaluations.corrupted.corruption_error",
     "CorruptionTest": "evaluations.corrupted.corruption_test",

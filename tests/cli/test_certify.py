@@ -41,7 +41,7 @@ def test_small_changes_are_certified(capsys):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("source", ["exported", "onnx"])
+@pytest.mark.parametrize("source", ["exported", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_exports_for_any_batch_are_certified_and_evaluated(source, capsys):
     if source == "onnx":
         pytest.importorskip("onnxscript")

@@ -108,6 +108,8 @@ def test_copies_stored_in_another_form_leave_the_bank(tmp_path: Path, monkeypatc
             assert apart(Images(stored), files).ids == ("0", "2", "4")
     with pytest.warns(HoldfastWarning, match="1 of 2 images"):
         assert apart(files, Images((levels / 255)[[3, 4]])).ids == ("1.png",)
+    near = Images(levels / 255 + 0.001)  # floats beside floats say more than 8 bits, and are other pictures
+    assert len(apart(near, Images(levels / 255))) == 5
     monkeypatch.setattr(module, "MOST_COMPARED", 100)  # of larger sets only what is stored alike is known
     assert len(apart(Images(levels), files)) == 5
 

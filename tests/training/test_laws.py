@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 
 import pytest
 import torch
@@ -38,6 +38,12 @@ def test_settings_have_defaults_and_survive_as_text(objective: TrainingObjective
     assert all(field.default is not MISSING for field in fields(objective))
     assert TrainingObjective.read(str(objective)) == objective
     assert type(objective)() == TrainingObjective.read(objective.name)
+
+
+def test_no_number_of_things_is_negative(objective: TrainingObjective) -> None:
+    for name in [field.name for field in fields(objective) if type(field.default) is int]:
+        with pytest.raises(HoldfastError):
+            tiny.learner(replace(objective, **{name: -1}))
 
 
 @pytest.mark.parametrize("attacked", [False, True])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import nn
+from torch.multiprocessing.spawn import spawn
 
 from holdfast.training.gathering import own_rows, processes
 from holdfast.training.learner import Learner, TrainingObjective, training_objectives
@@ -19,7 +19,12 @@ STEPS = 3
 State = dict[str, dict[str, Any]]
 
 
-OBJECTIVES = [*training_objectives(), "supervised:uniformity=0.1"]
+OBJECTIVES = [
+    *training_objectives(),
+    "supervised:uniformity=0.1",
+    "swav:queue=12,queue_epoch=0",
+    "distillation:clean=1",
+]
 
 
 def trained(text: str) -> dict[str, Any]:
@@ -65,7 +70,7 @@ def work(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> list[State]:
     folder: Path = tmp_path_factory.mktemp("processes")
-    mp.spawn(work, args=(str(folder),), nprocs=2)
+    spawn(work, args=(str(folder),), nprocs=2)
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

@@ -48,5 +48,6 @@ def misfit(values: Float[np.ndarray, "k"], shape: float, scale: float) -> tuple[
     """Return the largest gap between a law and the distribution of ``values``, and its p-value (Kolmogorov-Smirnov)."""
     from scipy.stats import kstest, weibull_min
 
-    found = kstest(values, weibull_min(shape, scale=scale).cdf)
+    # Its parameters are given as such: a frozen law takes longer to make than to use.
+    found = kstest(values, weibull_min.cdf, (shape, 0.0, scale))
     return float(found.statistic), float(found.pvalue)

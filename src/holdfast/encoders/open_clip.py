@@ -51,7 +51,7 @@ def load(name: str, options: Options) -> Encoder:
     config = open_clip.get_model_preprocess_cfg(model)
     size = config["size"]
     height, width = (size, size) if isinstance(size, int) else size
-    tower = model.visual
+    tower: Any = model.visual
     tower.output_tokens = False  # captioning models return tokens beside the code
     if not settings.projection:
         _remove_projection(tower, name)

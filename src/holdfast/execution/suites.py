@@ -17,7 +17,7 @@ class Suite:
     settings: Settings = field(default_factory=dict)
 
 
-_SMOOTHED = {"samples": 50, "selection": 4000, "copies": 6000, "others": 300, "divergences": ["l2"]}
+_SMOOTHED = {"samples": 25, "selection": 4000, "copies": 6000, "others": 300, "divergences": ["l2"]}
 """The same for all evaluations of the smoothed encoder, which then share one pass."""
 _FEW_COPIES = {"samples": 4, "selection": 200, "copies": 1000, "others": 300, "divergences": ["l2"]}
 _FEW_CENTRES = {**_FEW_COPIES, "slack": 0.2, "attack": "adaptive:restarts=1,steps=5"}
@@ -40,6 +40,7 @@ _LARGE: Settings = {
     "synbench": {"samples": 256},
     "clever": {"batches": 50, "guided": 2},
     "common-perturbations": {"samples": 20, "chained": 1},
+    "common-corruptions": {"samples": 12, "severities": [1, 3, 5]},
     "corruption-error": {"samples": 20},
     "corruption-test": {"samples": 200, "permutations": 1},
     "alignment": {"samples": 60},
@@ -71,6 +72,7 @@ SUITES = {
             "spade": {"samples": 2000},
             "clever": {"batches": 133, "draws": 3, "rivals": 1, "random": 50, "samples": 2000},
             "common-perturbations": {"samples": 100},
+            "common-corruptions": {"samples": 100},
             "corruption-error": {"samples": 200},
             "corruption-test": {"samples": 1000},
             "geometry": {"samples": 2000},
@@ -79,7 +81,7 @@ SUITES = {
             "certified-radius": {"samples": 50, "negatives": 3, "attack": "adaptive:restarts=1,steps=25"},
             "instance-accuracy": {"samples": 50, "negatives": 3},
             "certified-breakaway": {
-                "samples": 50,
+                "samples": 25,
                 "others": 300,
                 "rivals": 3,
                 "attack": "adaptive:restarts=1,steps=25",
@@ -119,6 +121,7 @@ SUITES = {
             "spade": {"samples": 50_000, "subsets": 16},
             "clever": {"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
             "common-perturbations": {"samples": 2000, "chained": 3, "reference": 10_000},
+            "common-corruptions": {"samples": 2000, "reference": 10_000},
             "corruption-error": {"samples": 10_000},
             "corruption-test": {"samples": 50_000, "permutations": 8, "reference": 10_000},
             "geometry": {"samples": 100_000},

@@ -202,9 +202,10 @@ class _Table:
             learned = self.store.learned(key)
             if learned is None:
                 self.tell(f"{encoder.name}: learning {fit.name.replace('-', ' ')}", self.forecast.seconds(piece, 1))
-                learned = _once(self.engine, learn, population, fit)
-                if isinstance(learned, Exception):
-                    raise learned
+                found = _once(self.engine, learn, population, fit)
+                if isinstance(found, Exception):
+                    raise found
+                learned = found
                 self.store.keep_learned(key, learned)
                 self.forecast.tell(piece, 1, monotonic() - since, 1, 1)
         except StoreError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
@@ -17,8 +17,10 @@ from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 
-Piece = tuple[str, Observation | Evaluation | Fit[Any]]
-"""An encoder's name, and what is learned or observed of it or concluded about it."""
+What = Observation | Evaluation | Fit[Any]
+"""What is learned or observed of an encoder or concluded about it."""
+Piece = tuple[str, What]
+"""An encoder's name, and what is done for it."""
 
 
 def operations(encoder: Encoder) -> int:
@@ -66,10 +68,11 @@ class Forecast:
     """
 
     operations: Mapping[str, int]
-    measured: dict[Piece, list[tuple[int, float]]] = field(default_factory=dict)
+    measured: dict[What, dict[str, list[tuple[int, float]]]] = field(default_factory=dict)
+    """Of what was measured: for each encoder, rows and their seconds."""
     waiting: dict[Piece, int] = field(default_factory=dict)
     """How many rows of each piece are to be done."""
-    totals: dict[Observation | Evaluation | Fit[Any], int] = field(default_factory=dict)
+    totals: dict[What, int] = field(default_factory=dict)
     """How many rows there are of what was begun for some encoder."""
 
     def expect(self, piece: Piece) -> None:
@@ -84,17 +87,17 @@ class Forecast:
         """Take note that ``rows`` of ``piece`` took so long, and that so many are now ``done``."""
         self.waiting[piece], self.totals[piece[1]] = total - done, total
         if rows:
-            self.measured.setdefault(piece, []).append((rows, seconds))
+            self.measured.setdefault(piece[1], {}).setdefault(piece[0], []).append((rows, seconds))
 
     def seconds(self, piece: Piece, rows: int) -> float | None:
         """Return how long ``rows`` of ``piece`` will take, if that or the same of another encoder was measured."""
         name, what = piece
-        if piece in self.measured:
-            return rows * self._pace(piece)
+        timed = self.measured.get(what, {})
+        if name in timed:
+            return rows * _pace(timed[name])
         others = [
-            self._pace(other) * max(self.operations[name], 1) / max(self.operations[other[0]], 1)
-            for other in self.measured
-            if other[1] == what
+            _pace(times) * max(self.operations[name], 1) / max(self.operations[other], 1)
+            for other, times in timed.items()
         ]
         return rows * sum(others) / len(others) if others else None
 
@@ -108,7 +111,9 @@ class Forecast:
         # Nothing is known of fits and conclusions before their end; most are short beside what is observed.
         return (inf if isinstance(piece[1], Observation) else 0.0) if found is None else found
 
-    def _pace(self, piece: Piece) -> float:
-        # The first rows bear what is set up once (a traced graph), so later ones speak for the rest.
-        timed = self.measured[piece][1:] or self.measured[piece]
-        return sum(seconds for _, seconds in timed) / sum(rows for rows, _ in timed)
+
+def _pace(times: Sequence[tuple[int, float]]) -> float:
+    """Return the seconds of a row."""
+    # The first rows bear what is set up once (a traced graph), so later ones speak for the rest.
+    counted = times[1:] or times
+    return sum(seconds for _, seconds in counted) / sum(rows for rows, _ in counted)

@@ -20,7 +20,8 @@ def apart(bank: Images, images: Images) -> Images:
     """Return ``bank`` without copies of ``images``, its labels numbered as theirs where both name their classes.
 
     A probe that has seen what it is asked, and a search that finds the question itself, measure nothing. Copies are equal
-    as stored or, of up to ``MOST_COMPARED`` pixels, in 8 bits: a picture as PNG and in an array is one picture.
+    as stored or, where one of the sets has 8 bits and they are not too many, in 8 bits: a picture as PNG and in an array is
+    one picture.
 
     Raises:
         HoldfastError: nothing is left, or a label is the number of no class.
@@ -33,7 +34,7 @@ def apart(bank: Images, images: Images) -> Images:
     """
     known = set(images.digests)
     kept = [row for row, digest in enumerate(bank.digests) if digest not in known]
-    if kept and _few_enough(bank, images):
+    if kept and _in_levels(bank, images):
         known = set(_levels(images, range(len(images))))
         kept = [row for row, digest in zip(kept, _levels(bank, kept), strict=True) if digest not in known]
     copies = len(bank) - len(kept)
@@ -51,11 +52,11 @@ def apart(bank: Images, images: Images) -> Images:
     return aligned[kept] if copies else aligned
 
 
-def _few_enough(bank: Images, images: Images) -> bool:
-    """Return whether both are pictures of one size, and few enough to be decoded only to be compared."""
-    shape = images.pixels([0]).shape[1:]
-    few = (len(bank) + len(images)) * shape.numel() <= MOST_COMPARED
-    return few and len(shape) == 3 and bank.pixels([0]).shape[1:] == shape
+def _in_levels(bank: Images, images: Images) -> bool:
+    """Return whether 8 bits decide: both are pictures of one size, one in 8 bits, few enough to be decoded for it."""
+    one, other = images.source.read([0]), bank.source.read([0])
+    few = (len(bank) + len(images)) * one.numel() <= MOST_COMPARED
+    return few and one.ndim == 4 and one.shape == other.shape and torch.uint8 in (one.dtype, other.dtype)
 
 
 def _levels(images: Images, rows: Sequence[int]) -> Iterator[bytes]:

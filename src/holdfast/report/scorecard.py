@@ -76,6 +76,13 @@ QUESTIONS = (
         "first",
     ),
     Question(
+        "Does it survive noise, blur, weather and compression?",
+        ("corruptions_survived",),
+        "corrupted images still closest to their original",
+        "common-corruptions",
+        "first",
+    ),
+    Question(
         "What is proved?",
         ("average_certified_radius",),
         "change up to which no image is mistaken for another",

@@ -26,6 +26,25 @@ FONT = 10.5
 DIGIT = 0.64 * FONT / 72
 """Inches that a digit is wide, in the widest of common fonts."""
 
+# Set before the axes are made: each setting after that goes through all ticks again.
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "holdfast",
+    "font.size": FONT,
+    "text.parse_math": False,  # a dollar sign in a label is a dollar sign
+    "axes.titlesize": FONT,
+    "axes.titlecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+    **{f"axes.spines.{side}": False for side in ("left", "right", "top", "bottom")},
+    **{f"{axis}tick.color": INK for axis in "xy"},
+    **{f"{axis}tick.major.size": 0 for axis in "xy"},
+    **{f"{axis}tick.major.pad": 4 for axis in "xy"},
+}
+
 
 @dataclass(frozen=True)
 class Line:
@@ -51,13 +70,7 @@ def draw(lines: Sequence[Line], x_label: str, y_label: str, alt: str, share: boo
     import matplotlib
     from matplotlib.figure import Figure
 
-    style: dict[Any, Any] = {
-        "svg.fonttype": "none",
-        "svg.hashsalt": "holdfast",
-        "font.size": FONT,
-        "text.parse_math": False,  # a dollar sign in a label is a dollar sign
-    }
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(WIDTH, HEIGHT))
         axes = figure.add_axes((0.12, 0.22, 0.83, 0.7))
         for line in lines:
@@ -92,7 +105,7 @@ def _add(axes: Axes, line: Line) -> None:
 
 def _dress(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str, share: bool) -> None:
     _scale(axes, np.concatenate([line.x for line in lines]))
-    axes.set_xlabel(x_label, color=INK)
+    axes.set_xlabel(x_label)
     if share:
         axes.set_ylim(-0.02, 1.02)
         axes.set_yticks([0, 0.5, 1], ["0", "½", "1"])
@@ -101,15 +114,10 @@ def _dress(axes: Axes, lines: Sequence[Line], x_label: str, y_label: str, share:
         ticks = axes.get_yticks()[1:-1]
         labels = [_tick(tick) for tick in ticks]
         axes.set_yticks(ticks, labels)
-        axes.set_title(y_label, loc="left", fontsize=FONT, color=INK, pad=4)
+        axes.set_title(y_label, loc="left", pad=4)
         left = max(0.12, (0.1 + DIGIT * max(map(len, labels), default=0)) / WIDTH)
         axes.set_position((left, 0.22, 0.95 - left, 0.7))
-    axes.tick_params(colors=INK, length=0, pad=4)
     axes.minorticks_off()
-    axes.grid(color=RULE, linewidth=0.6)
-    axes.set_axisbelow(True)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
 
 
 def _limit(axes: Axes, lines: Sequence[Line]) -> None:

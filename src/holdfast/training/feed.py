@@ -67,7 +67,7 @@ class Feed:
         share = self.batch // processes()
         parts = [order[step * self.batch + rank() * share :][:share] for step in range(first, self.steps)]
         if self.held is not None:
-            yield from ((rows, self._floats(self.held[rows])) for rows in parts)
+            yield from ((rows, self._floats(self.held.index_select(0, rows))) for rows in parts)
             return
         with ThreadPoolExecutor(READERS) as readers:
             begun: deque[tuple[Tensor, Future[Tensor]]] = deque()
@@ -84,7 +84,5 @@ class Feed:
         return self._floats(self.images.source.read(rows) if self.held is None else self.held[list(rows)])
 
     def _floats(self, read: Tensor) -> Pixels:
-        moved = read.to(self.device, non_blocking=True)
-        if read.dtype == torch.uint8:
-            return moved.float() / 255
-        return moved.float()
+        moved = read.to(self.device, torch.float32, non_blocking=True)
+        return moved.div_(255) if read.dtype == torch.uint8 else moved

@@ -140,8 +140,8 @@ class Cosine(Schedule):
     """Up along a line for ``warmup`` epochs, then down along half a cosine to ``final`` of the rate.
 
     Example:
-        >>> cosine = Cosine(warmup=1)
-        >>> [round(cosine.factor(epoch, 11), 3) for epoch in (0.5, 1, 6, 11)]
+        >>> cosine = Cosine(warmup=1.0)
+        >>> [round(cosine.factor(epoch, 11), 3) for epoch in (0.5, 1.0, 6.0, 11.0)]
         [0.5, 1.0, 0.5, 0.0]
     """
 

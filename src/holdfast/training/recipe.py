@@ -66,7 +66,7 @@ class Recipe:
         if self.objective.crops and self.crop_augmentation is None:
             raise HoldfastError(
                 f"{self.objective} looks at {self.objective.crops} small crops of each image; say how they are made, as in "
-                'crop_augmentation = "random-resized-crop:scale..." (holdfast list transforms), or set crops=0'
+                'crop_augmentation = "random-resized-crop:scale_max=0.4" (holdfast list transforms), or set crops=0'
             )
 
     def plain(self) -> dict[str, Any]:

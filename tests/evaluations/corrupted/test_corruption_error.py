@@ -10,7 +10,8 @@ import torch
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run import Run
-from holdfast.evaluations.corrupted.corruption_error import FIFTEEN, CorruptionError
+from holdfast.evaluations.corrupted.corruption_error import CorruptionError
+from holdfast.evaluations.corrupted.kinds import FIFTEEN
 from holdfast.probes.linear import Linear
 from holdfast.protocol.population import Population, represent
 from holdfast.transforms.base import transformed, transforms

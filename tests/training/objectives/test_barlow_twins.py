@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from holdfast.training.objectives.barlow_twins import BarlowTwins, barlow
+from holdfast.training.objectives.barlow_twins import BarlowTwins, BarlowTwinsLearner, barlow
 from tests.training.objectives import batches
 
 
@@ -22,6 +22,7 @@ def test_features_that_agree_and_are_uncorrelated_have_no_loss() -> None:
 
 def test_an_adversary_adds_the_attacked_view() -> None:
     learner, batch = batches.learner(BarlowTwins(hidden=8, projection=7)), batches.batch(attacked=True)
+    assert isinstance(learner, BarlowTwinsLearner)
     assert batch.attacked is not None
     one, two, moved = (learner.head(learner.encoder(view)) for view in (*batch.views, batch.attacked))
     torch.testing.assert_close(learner(batch), (barlow(one, two, 0.0051) + barlow(moved, two, 0.0051)) / 2)

@@ -56,7 +56,7 @@ def test_under_attack_the_second_view_is_the_target() -> None:
 def stepped(learner: DINOLearner, epoch: int) -> tuple[Tensor, Tensor]:
     """The student's prototypes before and after a step."""
     optimiser = torch.optim.AdamW([weight for weight in learner.parameters() if weight.requires_grad], 0.1)
-    prototypes = learner.head[-1].weight
+    prototypes = dict(learner.head.named_parameters())["5.weight"]
     before = prototypes.detach().clone()
     learner.before_epoch(epoch, batches.no_codes)
     learner(batches.batch(views=3)).backward()
@@ -85,6 +85,7 @@ def test_a_collapse_sits_at_the_logarithm_of_the_prototypes() -> None:
     learner = made()
     with torch.no_grad():
         learner.center.zero_()
-        learner.head[-2].weight.zero_(), learner.head[-2].bias.zero_()
+        for weight in learner.head[-2].parameters():
+            weight.zero_()
         learner.teacher.load_state_dict(nn.Sequential(learner.encoder, learner.head).state_dict())
     torch.testing.assert_close(learner(batches.batch(views=3)), torch.tensor(log(9), dtype=torch.float64))

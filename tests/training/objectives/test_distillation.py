@@ -100,11 +100,11 @@ def test_hardening_brings_attacked_codes_back() -> None:
         return Batch(plain.rows, plain.pixels, plain.views, None, plain.noise, moved)
 
     before = float(learner(attacked()).detach())
-    for _ in range(60):
+    for _ in range(30):
         optimiser.zero_grad()
         learner(attacked()).backward()
         optimiser.step()
-    assert float(learner(attacked()).detach()) < 0.6 * before
+    assert float(learner(attacked()).detach()) < 0.75 * before
 
 
 def test_a_negative_weight_is_refused() -> None:

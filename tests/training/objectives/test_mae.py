@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -45,7 +47,7 @@ def test_the_loss_with_tokens_is_the_obvious_one(pooling: str) -> None:
     learner = made(encoder, MAE(ratio=0.5, decoder_width=6, decoder_depth=1, decoder_heads=2))
     decoder = learner.decoder
     assert isinstance(decoder, TokenDecoder)
-    vit = encoder.module
+    vit: Any = encoder.module
     terms = []
     for image, order in zip(batch.views[0], learner.order(batch.noise).tolist(), strict=True):
         visible, hidden = order[:2], order[2:]

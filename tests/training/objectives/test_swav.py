@@ -55,6 +55,10 @@ def test_the_queue_holds_the_newest_images_first() -> None:
     torch.testing.assert_close(learner.queue[1], whole[[4, 5, 6, 7, 0, 1]].detach())
 
 
+def test_a_checkpoint_holds_the_queue() -> None:
+    assert {"queue", "queued", "epoch"} <= made(SwAV(queue=6)).state_dict().keys()
+
+
 @pytest.mark.parametrize("spread", [0.1, 1.0])
 def test_assignments_are_balanced(spread: float) -> None:
     scores = spread * torch.randn(40, 5, dtype=torch.float64) + torch.arange(5)

@@ -1,4 +1,4 @@
-"""From right and wrong answers to accuracies, their relative drop, and what must be known of them.
+"""From right and wrong answers to the relative drop of accuracy, and how it varies.
 
     relative_accuracy_drop = (Acc(original) - Acc(corrupted)) / Acc(original)
 
@@ -8,7 +8,7 @@ Zhong et al. 2022, https://arxiv.org/abs/2206.05259. Signed: a corruption may he
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isnan, nan, sqrt
+from math import isnan, nan
 
 import numpy as np
 from jaxtyping import Float
@@ -16,12 +16,6 @@ from torch import Tensor
 
 from holdfast.core.records import Claim, Conditions, Estimate
 from holdfast.core.series import ratio_of_means
-from holdfast.core.statistics import share_interval
-from holdfast.probes.base import FittedProbe, class_names
-from holdfast.protocol.population import Population
-
-NEAR_CHANCE = 3.0
-"""Standard errors above chance within which a probe may know nothing."""
 
 
 def drops(original: Float[Tensor, "n"], corrupted: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
@@ -33,47 +27,6 @@ def drops(original: Float[Tensor, "n"], corrupted: Float[Tensor, "n"]) -> Float[
         tensor(0.3333)
     """
     return 1 - ratio_of_means(corrupted, original)
-
-
-def chance_estimate(population: Population, rows: Sequence[int]) -> Estimate:
-    """Return the accuracy of answering the most common class of the images measured, without looking."""
-    most, n = int(population.labels[list(rows)].unique(return_counts=True)[1].max()), len(rows)
-    low, high = share_interval(most, n)
-    return Estimate(
-        quantity="chance_accuracy",
-        value=most / n,
-        low=low,
-        high=high,
-        n=n,
-        method="mid-P",
-        unit="share of samples",
-        claim=Claim.ESTIMATE,
-        of="accuracy of the most common class as the only answer",
-        better="neither",
-    )
-
-
-def accuracy_warnings(
-    population: Population, rows: Sequence[int], learned: Sequence[FittedProbe], clean: Sequence[Estimate]
-) -> list[str]:
-    """Return the sentences that a reader must see beside drops of probes whose ``clean`` accuracies these are."""
-    said = [probe.caution for probe in learned if probe.caution]
-    labels = population.labels[list(rows)]
-    absent = learned[0].places(labels) < 0
-    if bool(absent.any()):
-        names = class_names(population, labels[absent].unique())
-        said.append(
-            f"The bank shows no image of {len(names)} of the classes measured ({', '.join(names[:5])}): their "
-            f"{int(absent.sum())} images count as wrong; add images of them to the bank, or leave them out."
-        )
-    chance = chance_estimate(population, rows).value
-    for one in clean:
-        if one.value - chance <= NEAR_CHANCE * sqrt(chance * (1 - chance) / one.n):
-            said.append(
-                f"AT CHANCE: {one.conditions['probe']} is right on {one.value:.1%} of {one.n} clean images, within three "
-                f"standard errors of the {chance:.1%} that the most common class alone gives; its drops mean nothing."
-            )
-    return said
 
 
 def deviation(values: Sequence[float], conditions: Conditions) -> Estimate:

@@ -12,39 +12,22 @@ Beside these averages stands the worst of a greedy search over single edits and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any, final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
 
-import numpy as np
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.errors import HoldfastError, nearest
-from holdfast.core.pictures import ends, row
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series
+from holdfast.core.records import Findings, Picture
 from holdfast.core.run import Observed
-from holdfast.core.series import series_of
-from holdfast.core.settings import number
-from holdfast.core.statistics import over_references, summarise
-from holdfast.evaluations.corrupted.edits import Edited, families, ready
+from holdfast.evaluations.corrupted.edits import Edited
+from holdfast.evaluations.corrupted.ladders import Seen, Words, concluded, pictures
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
-from holdfast.protocol.warnings import population_warnings
-from holdfast.transforms.base import Transform, transforms
+from holdfast.transforms.base import transforms
 
 EDITS = ("jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise", "resize", "rotation", "crop")
-MOVED = "share of pairs of other images that lie no farther apart than the edit moves the code"
-WORST_MOVED = "share of pairs of other images that lie no farther apart than the worst edit moves the code"
-KEPT = "edited images closer to their own original than to any other image"
-WORST_KEPT = "nearest-neighbour accuracy under the worst edit"
-FEW = "or fewer other images than neighbours"
-Shares = Float[np.ndarray, "_"]
-UNDEFINED = "a zero code, which has no direction under cosine, or one that is not finite"
+WORDS = Words("edit", "edits", "edited", "rung", "rungs", "rung of the ladder")
 
 
 @final
@@ -90,236 +73,8 @@ class CommonPerturbations(Evaluation):
         return Edited(rungs, self.chained, self.divergences, self.k, self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        seen = Seen(self.observation(), population, observed, self.reference)
-        survived = seen.survived()
-        kept, overlap, radius = list(seen.kept()), list(seen.overlap()), list(seen.radius())
-        changes, quantiles = list(seen.changes()), list(seen.quantiles())
-        worst_moved, worst_kept = list(seen.worst_quantiles()), list(seen.worst_kept())
-        estimates = (
-            summarise(survived, "mean", "higher"),
-            *(summarise(one, "share", "higher", "worst_edit_accuracy") for one in worst_kept),
-            *relative(worst_moved, seen.worst_near()),
-            *(summarise(one, "share", "higher", "nearest_neighbour_accuracy") for one in kept),
-            *relative(quantiles, seen.near()),
-            *(summarise(one, "mean", "higher") for one in overlap),
-            *(summarise(one, "mean", "lower") for one in radius),
-        )
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=(survived, *worst_kept, *worst_moved, *kept, *quantiles, *changes, *overlap, *radius),
-            estimates=estimates,
-            curves=tuple(ladder_curves(estimates)),
-            warnings=(*population_warnings(population, self.divergences), *seen.warnings()),
-        )
+        return concluded(Seen(self.observation(), population, observed, self.reference, WORDS), rows)
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         """Return the ladder of the family that carries an image farthest, and its worst edits in a row."""
-        if len(population.encoder.domain.shape) != 3:
-            return ()
-        observation = self.observation()
-        of = {
-            (one.conditions["edit"], one.conditions["rung"]): one.values
-            for one in findings.series
-            if one.quantity == "universal_quantile" and one.conditions["divergence"] == str(self.divergences[0])
-        }
-        worst = [one for one in findings.series if one.quantity == "worst_edit_quantile"][-1]
-        positions = ends(worst.values)
-        shown = [rows[position] for position in positions]
-        if not shown:
-            return ()
-        chains = observation.observe(population, shown)["worst_edits"]
-        ends_up, (pixels, noise) = observation.worst(population, shown, chains), ready(population, shown)
-        pictures = []
-        for place, position in enumerate(positions):
-            farthest = max(of, key=lambda one: of[one][position])[0]
-            parts, one = {"original": pixels[place]}, slice(place, place + 1)
-            for edit in observation.edits:
-                if edit.name == farthest:
-                    quantile = of[edit.name, rung(edit)][position]
-                    parts[f"{rung(edit)}: as far as {quantile:.2g} of pairs"] = edit(pixels[one], noise[one])[0]
-            chain = " + ".join(str(observation.edits[k]) for k in chains[place].tolist() if k >= 0)
-            parts[f"{chain}: {worst.values[position]:.2g}"] = ends_up[place]
-            caption = (
-                f"{findings.ids[position]}: {farthest}, which carries its code farthest, and the worst edits found"
-            )
-            pictures.append(row(caption, parts, population.encoder.domain))
-        return tuple(picture for picture in pictures if picture is not None)
-
-
-def rung(edit: Transform) -> str:
-    """Return the value of the one parameter of ``edit``.
-
-    Example:
-        >>> rung(transforms()["jpeg"].ladder()[1])
-        '90'
-    """
-    return spelled(getattr(edit, fields(edit)[0].name))
-
-
-def spelled(value: Any) -> str:
-    """Return a parameter as settings spell it."""
-    return number(value) if isinstance(value, float) else str(value)
-
-
-class Seen:
-    """What was observed, as series of numbers."""
-
-    def __init__(self, observation: Edited, population: Population, observed: Observed, reference: int) -> None:
-        self.edits, self.divergences, self.k = observation.edits, observation.divergences, observation.k
-        self.chained, self.population, self.observed = observation.chained, population, observed
-        self.families = families(observation.edits)
-        self.pairs = population.codes[population.choose(reference)]
-
-    def of_edits(self, name: str) -> Iterator[tuple[Conditions, Float[Tensor, "n"]]]:
-        """Yield what was seen under ``name`` for each edit."""
-        for place, edit in enumerate(self.edits):
-            yield {"edit": edit.name, "rung": rung(edit)}, self.observed[name][:, place]
-
-    @property
-    def retrieval(self) -> Conditions:
-        """Under which divergence neighbours are searched."""
-        return {"divergence": str(self.divergences[0])}
-
-    def kept(self) -> Iterator[Series]:
-        for case, values in self.of_edits("kept"):
-            yield series_of(
-                "nearest_neighbour_kept",
-                {**case, **self.retrieval},
-                values,
-                "yes or no",
-                Claim.ESTIMATE,
-                KEPT,
-                UNDEFINED,
-            )
-
-    def overlap(self) -> Iterator[Series]:
-        of = f"Jaccard index of the {self.k} nearest other images, before and after the edit"
-        for case, values in self.of_edits("overlap"):
-            given = {**case, "k": str(self.k), **self.retrieval}
-            yield series_of(
-                "neighbour_overlap", given, values, "share of neighbours", Claim.ESTIMATE, of, f"{UNDEFINED}; {FEW}"
-            )
-
-    def changes(self) -> Iterator[Series]:
-        for place, divergence in enumerate(self.divergences):
-            for case, values in self.of_edits(f"{place}.change"):
-                given = {**case, "divergence": str(divergence)}
-                yield series_of(
-                    "code_change",
-                    given,
-                    values,
-                    str(divergence),
-                    Claim.ESTIMATE,
-                    "change of the code by the edit",
-                    UNDEFINED,
-                )
-
-    def quantiles(self) -> Iterator[Series]:
-        for place, divergence in enumerate(self.divergences):
-            moved = self.observed[f"{place}.change"]
-            shares = self._shares(divergence, moved)
-            for edit, values in zip(self.edits, shares.unbind(1), strict=True):
-                case = {"edit": edit.name, "rung": rung(edit), "divergence": str(divergence)}
-                yield series_of("universal_quantile", case, values, "share of pairs", Claim.ESTIMATE, MOVED, UNDEFINED)
-
-    def near(self) -> list[Shares]:
-        """Return for each quantile the share of the others within the median change, for each reference image."""
-        names = [f"{place}.change" for place in range(len(self.divergences))]
-        return [near for name, one in zip(names, self.divergences, strict=True) for near in self._near(one, name)]
-
-    def worst_near(self) -> list[Shares]:
-        """Return the same for each quantile of the worst edits."""
-        return self._near(self.divergences[0], "worst")
-
-    def _near(self, divergence: Divergence, name: str) -> list[Shares]:
-        medians = self.observed[name].to(self.pairs.device).nanmedian(0).values
-        within = shares_within(self.population.fitted(divergence), medians, self.pairs)
-        return [share.cpu().numpy() for share in within]
-
-    def worst_quantiles(self) -> Iterator[Series]:
-        shares = self._shares(self.divergences[0], self.observed["worst"])
-        for depth, values in enumerate(shares.unbind(1), start=1):
-            case = {**self._strength(depth, self.steps), **self.retrieval}
-            yield series_of("worst_edit_quantile", case, values, "share of pairs", Claim.LOWER, WORST_MOVED, UNDEFINED)
-
-    def worst_kept(self) -> Iterator[Series]:
-        """Yield whether each image survives all that was tried: single edits of growing strength, then several in a row."""
-        kept = self.observed["kept"]
-        upto = [
-            torch.cat([kept[:, places][:, :steps] for _, places in self.families], dim=1).amin(1)
-            for steps in range(1, self.steps + 1)
-        ]
-        cases = [self._strength(1, steps) for steps in range(1, self.steps + 1)]
-        cases += [self._strength(depth, self.steps) for depth in range(2, self.chained + 1)]
-        for case, values in zip(cases, [*upto, *self.observed["worst_kept"][:, 1:].unbind(1)], strict=True):
-            given = {**case, **self.retrieval}
-            yield series_of("worst_edit_kept", given, values, "yes or no", Claim.UPPER, WORST_KEPT, UNDEFINED)
-
-    @property
-    def steps(self) -> int:
-        """How many rungs the longest ladder has."""
-        return max(places.stop - places.start for _, places in self.families)
-
-    def _strength(self, depth: int, steps: int) -> Conditions:
-        """Return how many edits are in a row, and of which rungs they are."""
-        return {"edits": str(depth), "rungs": f"up to {steps}"}
-
-    def radius(self) -> Iterator[Series]:
-        of = "radius of the smallest ball around the unit codes of the family"
-        for place, (name, _) in enumerate(self.families):
-            values = self.observed["radius"][:, place]
-            yield series_of(
-                "divergence_radius", {"edit": name}, values, "radius", Claim.ESTIMATE, of, UNDEFINED
-            ).model_copy(update={"limits": (0.0, 1.0)})
-
-    def survived(self) -> Series:
-        """Return the share of edits that each image survives, families counting alike."""
-        counted = [places for place, (_, places) in enumerate(self.families) if self.touched[place]]
-        share = torch.stack([self.observed["kept"][:, places].mean(1) for places in counted], dim=1).mean(1)
-        return series_of("edits_survived", self.retrieval, share, "share of edits", Claim.ESTIMATE, KEPT, UNDEFINED)
-
-    @cached_property
-    def touched(self) -> list[bool]:
-        """Whether a family changes any image at all; if none does, all count."""
-        found = self.observed["touched"].any(0).tolist()
-        return found if any(found) else [True] * len(found)
-
-    def warnings(self) -> Iterator[str]:
-        idle = [name for (name, _), some in zip(self.families, self.touched, strict=True) if not some]
-        if idle:
-            yield (
-                f"{', '.join(idle)} changes none of these images (gray ones have no hue, for example), "
-                "and is left out of the share of edits survived."
-            )
-
-    def _shares(self, divergence: Divergence, moved: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
-        if len(self.pairs) < 2:
-            return torch.full_like(moved, torch.nan)
-        wanted = moved.to(self.pairs.device).flatten()
-        return share_of_pairs_within(self.population.fitted(divergence), wanted, self.pairs).unflatten(0, moved.shape)
-
-
-def relative(quantiles: Sequence[Series], near: Sequence[Shares]) -> list[Estimate]:
-    """Return the median of each of ``quantiles`` with an interval that allows for other reference images, too."""
-    return [
-        over_references(summarise(one, "median", "lower"), within) for one, within in zip(quantiles, near, strict=True)
-    ]
-
-
-def ladder_curves(estimates: Sequence[Estimate]) -> Iterator[Curve]:
-    """Yield each quantity over the rungs of each family."""
-    lines: dict[tuple[str, str, str], list[Estimate]] = {}
-    for one in estimates:
-        if "rung" in one.conditions:
-            lines.setdefault((one.quantity, one.conditions["edit"], one.conditions["divergence"]), []).append(one)
-    for (quantity, edit, divergence), points in lines.items():
-        yield Curve(
-            quantity=quantity,
-            conditions={"edit": edit, "divergence": divergence},
-            x_label="rung of the ladder",
-            y_label=quantity.replace("_", " "),
-            x=tuple(map(float, range(1, len(points) + 1))),
-            y=tuple(one.value for one in points),
-            low=tuple(one.low for one in points),
-            high=tuple(one.high for one in points),
-        )
+        return pictures(self.observation(), population, rows, findings, WORDS)

@@ -16,33 +16,23 @@ from typing import final
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.corrupted.accuracies import (
-    accuracy_warnings,
-    chance_estimate,
     rank_correlation,
 )
 from holdfast.evaluations.corrupted.answers import CorruptedAnswers
+from holdfast.evaluations.corrupted.kinds import FIFTEEN, SEVERITIES, in_severities, require_kinds
 from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
 from holdfast.probes.base import Probe
+from holdfast.probes.chance import accuracy_warnings, chance_estimate
 from holdfast.probes.linear import Linear
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
-from holdfast.transforms.base import transforms
-from holdfast.transforms.imagenet_c.severity import CommonCorruption
 
-FIFTEEN = (
-    "gaussian-noise-c", "shot-noise-c", "impulse-noise-c", "defocus-blur-c", "glass-blur-c", "motion-blur-c",
-    "zoom-blur-c", "snow-c", "frost-c", "fog-c", "brightness-c", "contrast-c", "elastic-transform-c", "pixelate-c",
-    "jpeg-compression-c",
-)  # fmt: skip
-"""Those of the mean corruption error; the others are extra ones, on which nothing is to be judged."""
-SEVERITIES = (1, 2, 3, 4, 5)
 ALL = "all"
 ERROR = "error of the probe on corrupted images"
 
@@ -72,17 +62,12 @@ class CorruptionError(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = [name for name, kind in transforms().items() if issubclass(kind, CommonCorruption)]
-        for name in self.kinds:
-            if name not in known:
-                raise HoldfastError(
-                    f"{self.name}.kinds: there is no common corruption {name!r}; {nearest(name, known)}"
-                )
-        if len(set(self.kinds)) < len(self.kinds) or len(set(self.severities)) < len(self.severities):
-            raise HoldfastError(f"{self.name}: a corruption or a severity is named twice; keep one")
+        require_kinds(self.name, self.kinds, self.severities)
 
     def observation(self) -> Joint:
-        corrupted = [CorruptedAnswers(self.probes, self._severities(name), self.samples) for name in self.kinds]
+        corrupted = [
+            CorruptedAnswers(self.probes, in_severities(name, self.severities), self.samples) for name in self.kinds
+        ]
         return Joint((CorruptedAnswers(self.probes, (), self.samples), *corrupted))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
@@ -119,13 +104,8 @@ class CorruptionError(Evaluation):
             series=tuple(series),
             estimates=(*estimates, *label_free, chance_estimate(population, rows)),
             curves=tuple(severity_curves(estimates)),
-            warnings=tuple(accuracy_warnings(population, rows, learned, accuracies)),
+            warnings=accuracy_warnings(population, rows, learned, accuracies, "its errors"),
         )
-
-    def _severities(self, name: str) -> tuple[CommonCorruption, ...]:
-        kind = transforms()[name]
-        assert issubclass(kind, CommonCorruption)
-        return tuple(kind(severity) for severity in self.severities)
 
     def _errors(self, probe: str, errors: dict[str, Tensor]) -> Iterator[Series]:
         """Yield each image's share of errors over everything, under each corruption, and under each of its severities."""

@@ -23,8 +23,6 @@ from holdfast.core.run import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.corrupted.accuracies import (
-    accuracy_warnings,
-    chance_estimate,
     deviation,
     drops,
     rank_correlation,
@@ -32,6 +30,7 @@ from holdfast.evaluations.corrupted.accuracies import (
 from holdfast.evaluations.corrupted.answers import CorruptedAnswers, unfit
 from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
 from holdfast.probes.base import Probe
+from holdfast.probes.chance import accuracy_warnings, chance_estimate
 from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
 from holdfast.protocol.evaluation import Evaluation
@@ -111,7 +110,7 @@ class CorruptionTest(Evaluation):
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(found.series),
             estimates=(*found.estimates, chance_estimate(population, rows)),
-            warnings=(*warnings, *accuracy_warnings(population, rows, learned, clean)),
+            warnings=(*warnings, *accuracy_warnings(population, rows, learned, clean, "its drops")),
         )
 
     def _variants(self, corruption: Transform) -> tuple[Transform, ...]:

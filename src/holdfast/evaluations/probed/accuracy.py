@@ -14,8 +14,9 @@ from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings
 from holdfast.core.run import Observed
 from holdfast.core.statistics import share_interval, summarise
 from holdfast.evaluations.probed.answers import Answers
-from holdfast.evaluations.probed.findings import CLEAN, chance_estimate, margin_series, probe_warnings, right_series
+from holdfast.evaluations.probed.findings import CLEAN, margin_series, right_series
 from holdfast.probes.base import Probe, class_names
+from holdfast.probes.chance import accuracy_warnings, chance_estimate
 from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
 from holdfast.protocol.evaluation import Evaluation
@@ -78,7 +79,7 @@ class ProbeAccuracy(Evaluation):
             curves=tuple(
                 class_curve(each, where) for each, where in zip(by_class, named, strict=True) if len(each) > 1
             ),
-            warnings=probe_warnings(population, rows, self.probes, first),
+            warnings=accuracy_warnings(population, rows, [*map(population.learned, self.probes)], first, "its margins"),
         )
 
 

@@ -28,8 +28,9 @@ from holdfast.core.run import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.probed.answers import Answers, AttackedAnswers, TransferredAnswers
-from holdfast.evaluations.probed.findings import margin_series, probe_warnings, right_series
+from holdfast.evaluations.probed.findings import margin_series, right_series
 from holdfast.probes.base import Probe, class_names
+from holdfast.probes.chance import accuracy_warnings
 from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
 from holdfast.protocol.evaluation import Evaluation
@@ -110,7 +111,9 @@ class RobustAccuracy(Evaluation):
             series=(*plain, *kept, *fallen, *margins),
             estimates=(*accuracies, *robust, *rates),
             curves=tuple(self._curves(accuracies, robust)),
-            warnings=probe_warnings(population, rows, self.probes, accuracies),
+            warnings=accuracy_warnings(
+                population, rows, [*map(population.learned, self.probes)], accuracies, "its numbers under attack"
+            ),
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:

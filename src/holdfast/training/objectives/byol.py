@@ -6,7 +6,7 @@ With predictions ``q`` and the copy's projections ``k``, ``D(q, k) = |q/|q| - k/
     copy <- m copy + (1 - m) network,    m = 1 - (1 - m_0) (cos(pi t) + 1) / 2
 
 at the share ``t`` of all steps. Grill et al. 2020, https://arxiv.org/abs/2006.07733, equations 1 and 2 and section 3.3. The
-loss is a sum: taking the mean of both halves the step, which has cost others ten points of accuracy.
+loss is a sum: taking the mean of both halves the step, which cost others eleven points of accuracy.
 """
 
 from __future__ import annotations

@@ -80,6 +80,11 @@ class DINO(TrainingObjective):
             nn.Linear(self.hidden, self.projection),
             Prototypes(self.projection, self.prototypes),
         )
+        for layer in head:
+            if isinstance(layer, nn.Linear):
+                # With torch's own biases, all images have almost the same scores, and the first epochs end in a collapse.
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
         return DINOLearner(encoder, head, self)
 
     def teacher_temperature_in(self, epoch: int) -> float:

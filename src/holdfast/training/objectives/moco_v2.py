@@ -30,7 +30,15 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.heads import follow, frozen_copy, mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_positive, require_share
+from holdfast.training.learner import (
+    Batch,
+    Learner,
+    Setting,
+    TrainingObjective,
+    require_not_negative,
+    require_positive,
+    require_share,
+)
 
 
 @final
@@ -51,6 +59,7 @@ class MoCoV2(TrainingObjective):
     def __post_init__(self) -> None:
         require_share(self, "momentum")
         require_positive(self, "temperature", "queue", "projection")
+        require_not_negative(self, "hidden")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         if self.queue % setting.batch:

@@ -30,6 +30,7 @@ from holdfast.training.learner import (
     Learner,
     Setting,
     TrainingObjective,
+    require_not_negative,
     require_positive,
     require_two_images,
 )
@@ -65,6 +66,7 @@ class SimCLR(TrainingObjective):
 
     def __post_init__(self) -> None:
         require_positive(self, "temperature")
+        require_not_negative(self, "hidden", "projection")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         require_two_images(self, setting)

@@ -26,6 +26,7 @@ from holdfast.training.learner import (
     Learner,
     Setting,
     TrainingObjective,
+    require_not_negative,
     require_positive,
     require_two_images,
 )
@@ -51,6 +52,7 @@ class SupCon(TrainingObjective):
 
     def __post_init__(self) -> None:
         require_positive(self, "temperature", "projection")
+        require_not_negative(self, "hidden")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         require_two_images(self, setting)

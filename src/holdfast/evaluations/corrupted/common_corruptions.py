@@ -1,0 +1,67 @@
+"""What the common corruptions do to codes and to retrieval, without labels: fifteen kinds, in five severities.
+
+The numbers are those of everyday edits (``common_perturbations``), with kinds of corruption (Hendrycks and Dietterich 2019,
+https://arxiv.org/abs/1903.12261) for families and severities for rungs. Corruptions stand alone, none on top of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from holdfast.core.divergences import Cosine, Divergence
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Findings, Picture
+from holdfast.core.run import Observed
+from holdfast.evaluations.corrupted.edits import Edited
+from holdfast.evaluations.corrupted.kinds import FIFTEEN, SEVERITIES, in_severities, require_kinds
+from holdfast.evaluations.corrupted.ladders import Seen, Words, concluded, pictures
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.population import Population
+
+
+@final
+@dataclass(frozen=True)
+class CommonCorruptions(Evaluation):
+    """What common corruptions of five severities do to codes and to retrieval, and the worst of them."""
+
+    kinds: tuple[str, ...] = FIFTEEN
+    severities: tuple[int, ...] = SEVERITIES
+    divergences: tuple[Divergence, ...] = (Cosine(),)
+    k: int = 10
+    samples: int = 1000
+    reference: int = 2000
+    name = "common-corruptions"
+    version = 1
+    uses_bank = True
+    title = "Common corruptions"
+    meaning = (
+        "The share of corruptions survived is how often a corrupted image is still closer to its own original than to any "
+        "other image, over all kinds and severities alike. The worst corruption is the one that carries each image farthest "
+        "of those tried: others may be worse."
+    )
+    headline = ("corruptions_survived", "worst_corruption_accuracy")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_kinds(self.name, self.kinds, self.severities)
+        if list(self.severities) != sorted(self.severities):
+            raise HoldfastError(f"{self.name}.severities must ascend, got {', '.join(map(str, self.severities))}")
+        if self.k < 1:
+            raise HoldfastError(f"{self.name}.k, how many neighbours, must be at least 1, got {self.k}")
+
+    def observation(self) -> Edited:
+        corrupted = tuple(one for name in self.kinds for one in in_severities(name, self.severities))
+        return Edited(corrupted, 1, self.divergences, self.k, self.samples)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        return concluded(Seen(self.observation(), population, observed, self.reference, self._words()), rows)
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        """Return the severities of the kind that carries an image farthest, and its worst corruption."""
+        return pictures(self.observation(), population, rows, findings, self._words())
+
+    def _words(self) -> Words:
+        levels = tuple(map(str, self.severities))
+        return Words("corruption", "corruptions", "corrupted", "severity", "severities", "severity", levels)

@@ -1,0 +1,34 @@
+"""The common corruptions of ImageNet-C by name, in severities: Hendrycks and Dietterich 2019."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.transforms.base import transforms
+from holdfast.transforms.imagenet_c.severity import CommonCorruption
+
+FIFTEEN = (
+    "gaussian-noise-c", "shot-noise-c", "impulse-noise-c", "defocus-blur-c", "glass-blur-c", "motion-blur-c",
+    "zoom-blur-c", "snow-c", "frost-c", "fog-c", "brightness-c", "contrast-c", "elastic-transform-c", "pixelate-c",
+    "jpeg-compression-c",
+)  # fmt: skip
+"""Those of the mean corruption error; the others are extra ones, on which nothing is to be judged."""
+SEVERITIES = (1, 2, 3, 4, 5)
+
+
+def require_kinds(evaluation: str, kinds: Sequence[str], severities: Sequence[int]) -> None:
+    """Raise unless ``kinds`` are common corruptions, and none nor any severity is named twice."""
+    known = [name for name, kind in transforms().items() if issubclass(kind, CommonCorruption)]
+    for name in kinds:
+        if name not in known:
+            raise HoldfastError(f"{evaluation}.kinds: there is no common corruption {name!r}; {nearest(name, known)}")
+    if len(set(kinds)) < len(kinds) or len(set(severities)) < len(severities):
+        raise HoldfastError(f"{evaluation}: a corruption or a severity is named twice; keep one")
+
+
+def in_severities(name: str, severities: Sequence[int]) -> tuple[CommonCorruption, ...]:
+    """Return the corruption called ``name`` in each of ``severities``."""
+    kind = transforms()[name]
+    assert issubclass(kind, CommonCorruption)
+    return tuple(kind(severity) for severity in severities)
