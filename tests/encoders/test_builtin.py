@@ -7,6 +7,7 @@ from functools import partial
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path
+from shutil import copytree
 from types import ModuleType
 
 import pytest
@@ -19,9 +20,10 @@ from holdfast.core.encoder import Encoder
 from holdfast.encoders import Options, builtin, load
 from holdfast.encoders.architectures.digits import Digits
 from holdfast.encoders.wrappers import seeded
+from holdfast.execution.training import PLACE
+from holdfast.training.recipe import Recipe, read_settings
 
 ROOT = Path(__file__).parents[2]
-WEIGHTS = Path(builtin.__file__).parent / "weights"
 
 
 @pytest.fixture(scope="module")
@@ -51,27 +53,34 @@ def test_parts_can_be_certified_completely():
 
 
 @pytest.mark.parametrize("name", builtin.names())
-def test_card_describes_its_file(name, score):
-    card, weights = builtin.card(name), (WEIGHTS / f"{name}.safetensors").read_bytes()
-    assert card["name"] == name
-    assert card["weights_sha256"] == sha256(weights).hexdigest()
-    assert card["weights_bytes"] == len(weights)
-    assert card["parameters"] == builtin.load(name).parameters
-    measured = score.accuracies(builtin.load(name))
-    assert {key: card[key] for key in measured} == pytest.approx(measured, abs=2 / 597)
+def test_card_describes_its_folder(name):
+    card, weights = builtin.card(name), (builtin.WEIGHTS / name / "encoder.safetensors").read_bytes()
+    assert (card.name, card.architecture, card.domain) == (name, "digits", builtin.DOMAIN)
+    assert card.weights_sha256 == sha256(weights).hexdigest()
+    assert card.parameters == builtin.load(name).parameters
+
+
+@pytest.mark.parametrize("name", builtin.NAMES[1:])
+def test_card_says_what_the_recipe_of_its_name_does(name):
+    values = {key: value for key, value in read_settings(name).items() if key not in PLACE}
+    card = builtin.card(name)
+    assert Recipe.of(card.recipe) == Recipe.of(values)
+    assert (card.images.name, card.images.count) == ("builtin:digits-train", 1200)
+    assert card.versions["dirty"] == "false"
 
 
 def test_only_the_named_files_are_shipped_and_they_are_small():
-    files = sorted(WEIGHTS.iterdir())
-    assert {file.name for file in files} == {f"{n}.{end}" for n in builtin.names() for end in ("json", "safetensors")}
+    files = [file for file in builtin.WEIGHTS.rglob("*") if file.is_file()]
+    shipped = {file.relative_to(builtin.WEIGHTS) for file in files}
+    assert shipped == {Path(name, file) for name in builtin.names() for file in ("card.json", "encoder.safetensors")}
     assert sum(file.stat().st_size for file in files) < 1_000_000
 
 
-def test_trained_encoders_are_accurate():
+def test_trained_encoders_are_accurate(score):
     least = {"digits-supervised": 0.95, "digits-contrastive": 0.93, "digits-robust": 0.9}
+    untrained = score.accuracies(builtin.load("digits-random"))["neighbours_accuracy"]
     for name, accuracy in least.items():
-        assert builtin.card(name)["neighbours_accuracy"] >= accuracy
-        assert accuracy > builtin.card("digits-random")["neighbours_accuracy"]
+        assert score.accuracies(builtin.load(name))["neighbours_accuracy"] >= accuracy > untrained
 
 
 def test_adversarial_training_shows(score):
@@ -96,31 +105,21 @@ def test_the_untrained_encoder_is_its_architecture_seeded():
     assert Encoder(module, "untrained", builtin.DOMAIN).fingerprint == builtin.load("digits-random").fingerprint
 
 
-@pytest.mark.parametrize("name", builtin.NAMES[1:])
-def test_a_recipe_of_the_same_name_trains_the_same_network(name):
-    pytest.importorskip("lightning_fabric")
-    made = hf.train(name, settings={"epochs": 1})
-    shipped = builtin.load(name)
-    assert not torch.equal(made.module[0].weight, shipped.module[0].weight)
-    made.module.load_state_dict(shipped.module.state_dict())
-    assert made.fingerprint == shipped.fingerprint
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", builtin.NAMES[1:])
-def test_the_recipe_makes_an_encoder_as_good_as_the_shipped_one(name, score, tmp_path):
+def test_the_recipe_makes_the_shipped_encoder(name, score):
     pytest.importorskip("lightning_fabric")
-    hf.train(name, out=tmp_path / name)
-    again = score.accuracies(load(f"trained:{tmp_path / name}"))
-    assert {key: builtin.card(name)[key] for key in again} == pytest.approx(again, abs=0.03)
+    again, shipped = score.accuracies(hf.train(name)), score.accuracies(builtin.load(name))
+    # Another processor may round differently, and training amplifies that.
+    assert again == pytest.approx(shipped, abs=0.03)
 
 
 def test_damaged_weights_are_refused(monkeypatch, tmp_path):
-    for file in WEIGHTS.iterdir():
-        (tmp_path / "weights").mkdir(exist_ok=True)
-        (tmp_path / "weights" / file.name).write_bytes(file.read_bytes()[: 2000 if file.suffix == ".json" else 100])
-    monkeypatch.setattr(builtin, "files", lambda _: tmp_path)
-    with pytest.raises(ValueError, match="do not match their card; install holdfast again"):
+    copytree(builtin.WEIGHTS, tmp_path, dirs_exist_ok=True)
+    weights = tmp_path / "digits-robust" / "encoder.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    monkeypatch.setattr(builtin, "WEIGHTS", tmp_path)
+    with pytest.raises(ValueError, match=r"does not match its card.*install holdfast again"):
         builtin.load("digits-robust")
 
 

@@ -73,7 +73,7 @@ def everything() -> dict[str, dict[str, str]]:
 
     return {
         "encoders": {name: summary(source) for name, source in sorted(encoders.sources().items())}
-        | {f"builtin:{name}": str(builtin.card(name)["recipe"]) for name in builtin.names()},
+        | {f"builtin:{name}": builtin.card(name).objective for name in builtin.names()},
         "images": {name: summary(inspect.getmodule(load)) for name, load in sorted(data.loaders().items())},
         "evaluations": {name: summary(kind) for name, kind in evaluations().items()},
         "attacks": {name: summary(kind) for name, kind in attacks().items()},
