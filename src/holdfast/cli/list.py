@@ -10,8 +10,8 @@ import typer
 def command(
     kind: Annotated[str | None, typer.Argument(help="encoders, images, attacks, bounds ...; none: all.")] = None,
 ) -> None:
-    """List encoders, images, evaluations, attacks, presets, bounds, probes, transforms, objectives, balls, divergences and
-    suites.
+    """List encoders, images, evaluations, attacks, presets, bounds, probes, transforms, objectives, balls, divergences,
+    training objectives, adversaries, architectures, recipes and suites; or one of these kinds in full.
     """
     from rich.text import Text
 
