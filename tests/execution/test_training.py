@@ -147,6 +147,10 @@ def test_a_damaged_checkpoint_is_refused(digits: Images, tmp_path: Path) -> None
         ({"architecture": "cnn-z"}, "unknown architecture"),
         ({"mean": [0.5]}, "both mean and std"),
         ({"precision": "int8"}, "precision must be"),
+        ({"optimiser": "sgd:rate=-1"}, "must be positive"),
+        ({"schedule": "steps:every=0"}, "at least 1 epoch"),
+        ({"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}, "images 1 channels"),
+        ({"objective": "vicreg", "optimiser": "sgd:rate=1e30", "batch": 75}, "no longer finite"),
     ],
 )
 def test_bad_recipes_are_refused(digits: Images, change: dict[str, Any], sentence: str) -> None:
@@ -271,3 +275,56 @@ def test_a_recipe_may_start_from_a_reference(digits: Images, tmp_path: Path) -> 
     card = json.loads((tmp_path / "card.json").read_text())
     assert card["architecture"] == card["recipe"]["architecture"] == "encoder:builtin:digits-random"
     assert card["pooling"] == hf.load_encoder("builtin:digits-random").pooling
+
+
+def test_all_images_are_checked(digits: Images) -> None:
+    pixels = digits.pixels(range(40)).clone()
+    pixels[7, 0, 0, 0] = 200
+    with pytest.raises(HoldfastError, match="must be finite and lie in"):
+        train({**SMALL, "augmentation": "none"}, pixels)
+
+
+def test_inputs_of_another_size_are_another_training(digits: Images, tmp_path: Path) -> None:
+    recipe = {**SMALL, "architecture": "small-resnet:width=4", "augmentation": "none", "epochs": 1}
+    train(recipe, "builtin:digits-train", size=8, channels=1, limit=64, out=tmp_path)
+    with pytest.raises(HoldfastError, match="inputs was"):
+        train(recipe, "builtin:digits-train", size=16, channels=1, limit=64, out=tmp_path)
+
+
+def test_weights_of_an_epoch_are_kept_before_its_checkpoint(
+    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, saved = loop.Training._save, 0
+
+    def dying(self: loop.Training) -> None:
+        nonlocal saved
+        saved += 1
+        if saved == 2:
+            raise MemoryError
+        save(self)
+
+    monkeypatch.setattr(loop.Training, "_save", dying)
+    with pytest.raises(MemoryError):
+        train(SMALL, digits, out=tmp_path, keep_epochs=1)
+    monkeypatch.setattr(loop.Training, "_save", save)
+    train(SMALL, digits, out=tmp_path, keep_epochs=1)
+    assert sorted(path.name for path in (tmp_path / "epochs").iterdir()) == [f"000{k}.safetensors" for k in range(3)]
+
+
+def test_two_trainings_do_not_share_a_folder(digits: Images, tmp_path: Path) -> None:
+    from holdfast.execution.training import _alone
+
+    with _alone(tmp_path), pytest.raises(HoldfastError, match="another training is writing"):
+        train(SMALL, digits, out=tmp_path)
+    train({**SMALL, "epochs": 1}, digits, out=tmp_path)
+
+
+def test_a_double_training_gives_an_encoder_of_floats(digits: Images, tmp_path: Path) -> None:
+    encoder = train({**SMALL, "precision": "float64", "epochs": 1}, digits, out=tmp_path)
+    assert encoder(digits.pixels([0])).dtype == torch.float32
+    assert encoder.fingerprint == hf.load_encoder(f"trained:{tmp_path}").fingerprint
+
+
+def test_copies_leave_the_bank_though_the_images_are_changed(digits: Images) -> None:
+    with pytest.raises(HoldfastError, match="measured too"):
+        train(SMALL, digits, bank=digits[range(50)], transform="brightness:0.1")

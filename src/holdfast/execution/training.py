@@ -13,8 +13,8 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ from holdfast.core.run import Run
 from holdfast.core.settings import fields_of
 from holdfast.data.base import Request as Selection
 from holdfast.encoders import trained
-from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.encoders.architectures.loaded import LoadedEncoder, trainable
 from holdfast.execution.api import at_hand, shown
 from holdfast.execution.provenance import checkout, versions
 from holdfast.protocol.bank import apart
@@ -117,6 +117,8 @@ def train(
         module = _module(recipe, domain, start)
         if folder is not None:
             _require_free(folder)
+            if rank() == 0:
+                stack.enter_context(_alone(folder))
         began = datetime.now(UTC)
         show = stack.enter_context(shown(progress if rank() == 0 else False))
         record = _Record(recipe, taught, watched, domain, folder, int(place["keep_epochs"] or 0), began, start)
@@ -194,6 +196,7 @@ def _images(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None) -> 
     domain = _domain(recipe, named, place, start)
     geometry = start.geometry if start is not None else None
     taught = _loaded(named, domain, geometry, place["limit"], recipe.seed)
+    original = taught
     if place["transform"] is not None:
         taught = transformed(taught, place["transform"], recipe.seed)
     if place["bank"] is None:
@@ -201,7 +204,7 @@ def _images(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None) -> 
     bank = _loaded(at_hand(place["bank"]), domain, geometry, None, recipe.seed)
     if bank.labels is None:
         raise HoldfastError(f"the bank {bank.name} has no labels, so its neighbours say nothing; leave --bank out")
-    return taught, apart(bank, taught), domain
+    return taught, apart(bank, original), domain
 
 
 def _domain(recipe: Recipe, named: str | Images, place: Mapping[str, Any], start: Encoder | None) -> Domain:
@@ -228,7 +231,12 @@ def _module(recipe: Recipe, domain: Domain, start: Encoder | None) -> nn.Module:
     """Return the module to train, its random weights drawn by the recipe's seed."""
     torch.manual_seed(recipe.seed)
     if start is not None:
-        return copy.deepcopy(start.module).requires_grad_(True).train()
+        return trainable(copy.deepcopy(start.module))
+    if len(recipe.mean) not in (0, 1, domain.shape[0]):
+        raise HoldfastError(
+            f"mean and std have {len(recipe.mean)} numbers, and images {domain.shape[0]} channels; give one of each per "
+            "channel"
+        )
     module = recipe.architecture.build(domain)
     return Normalised(module, recipe.mean, recipe.std, len(domain.shape)) if recipe.mean else module
 
@@ -241,6 +249,26 @@ def _require_free(folder: Path) -> None:
         raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
     if names and checkpoints.FILE not in names:
         raise HoldfastError(f"{folder} holds something else than a training; choose another --out")
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder, so that no other training writes to it; a process that dies lets go of it."""
+    try:
+        from fcntl import LOCK_EX, LOCK_NB, flock
+    except ImportError:  # Windows has other locks
+        yield
+        return
+    with (folder / ".lock").open("w") as file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except OSError:
+            raise HoldfastError(
+                f"another training is writing to {folder}; wait for it, or choose another --out"
+            ) from None
+        for left in folder.glob(f".{checkpoints.FILE}.*"):  # by processes that were killed while they wrote
+            left.unlink(missing_ok=True)
+        yield
 
 
 class _Record:
@@ -266,6 +294,7 @@ class _Record:
             "labels": images.labels_fingerprint if recipe.objective.needs_labels else "",
             "bank": "" if bank is None else bank.fingerprint,
             "start": "" if start is None else start.fingerprint,
+            "inputs": [*domain.shape, domain.low, domain.high],
             "version": VERSION,
         }
 
@@ -275,8 +304,11 @@ class _Record:
             return
         epoch = int(curve[-1]["epoch"])
         lines = "".join(json.dumps(one) + "\n" for one in curve)
-        write_whole(self.folder / "metrics.jsonl", lines.encode())
-        self._scalars(curve[-1], epoch)
+        try:
+            write_whole(self.folder / "metrics.jsonl", lines.encode())
+            self._scalars(curve[-1], epoch)
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
         if self.keep_epochs and epoch % self.keep_epochs == 0:
             trained.write_epoch(self.folder, epoch, self.encoder(module).module)
 
@@ -297,7 +329,7 @@ class _Record:
         name = self.folder.name if self.folder is not None else self.recipe.objective.name
         geometry = self.start.geometry if self.start is not None else None
         source = f"{trained.SOURCE}:{self.folder}" if self.folder is not None else "python"
-        module = copy.deepcopy(module).cpu().eval()
+        module = copy.deepcopy(module).cpu().float().eval()
         pooling = self.start.pooling if self.start is not None else "inside the module"
         return Encoder(module, name, self.domain, source=source, geometry=geometry, pooling=pooling)
 
@@ -321,12 +353,23 @@ class _Record:
             finished=datetime.now(UTC).isoformat(timespec="seconds"),
         )
         card = trained.write(self.folder, encoder, card)
-        write_whole(self.folder / "training.html", page(card).encode())
+        try:
+            write_whole(self.folder / "training.html", page(card).encode())
+        except OSError as error:
+            raise unwritable(self.folder, error) from error
 
     def close(self) -> None:
         """Close what is open."""
         if self.writer is not None:
             self.writer.close()
+
+
+def unwritable(folder: Path, error: OSError) -> HoldfastError:
+    """Return what to say when nothing more can be written."""
+    return HoldfastError(
+        f"cannot write to {folder}: {error.strerror or error}; free some space and run the same command again, which goes "
+        "on from the last checkpoint"
+    )
 
 
 def _info(images: Images) -> ImagesInfo:

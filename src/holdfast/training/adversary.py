@@ -26,7 +26,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import Spelled, read
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.feed import Feed
-from holdfast.training.learner import Batch, Learner
+from holdfast.training.learner import Batch, Learner, OfRows
 
 Prepared = dict[str, Tensor]
 """What an adversary knows of the whole training set, by name."""
@@ -88,7 +88,8 @@ class Adversary(Spelled):
                 rows = members.nonzero()[:, 0]
                 if len(rows):
                     own = gain if len(rows) == len(clean) else gain_of(rows, gain, encoder, clean)
-                    moved[rows] = attack(encoder, clean[rows], own, ball, noise[rows]).detach()
+                    passed = in_training(network.among(rows), domain) if isinstance(network, OfRows) else encoder
+                    moved[rows] = attack(passed, clean[rows], own, ball, noise[rows]).detach()
         return moved
 
 

@@ -51,10 +51,17 @@ class Feed:
         size = 1024
         return torch.cat(
             [
-                self.images.source.read(range(start, min(start + size, len(self.images))))
+                self._read(range(start, min(start + size, len(self.images))))
                 for start in range(0, len(self.images), size)
             ]
         )
+
+    def _read(self, rows: Sequence[int]) -> Tensor:
+        """Return the images at ``rows`` as their source has them, checked unless all their values stand for [0, 1]."""
+        read = self.images.source.read(rows)
+        if read.dtype != torch.uint8:
+            self.domain.check(read.float(), of=f"images {self.images.ids[rows[0]]!r} ...")
+        return read
 
     @property
     def steps(self) -> int:
@@ -72,7 +79,7 @@ class Feed:
         with ThreadPoolExecutor(READERS) as readers:
             begun: deque[tuple[Tensor, Future[Tensor]]] = deque()
             for rows in parts:
-                begun.append((rows, readers.submit(self.images.source.read, rows.tolist())))
+                begun.append((rows, readers.submit(self._read, rows.tolist())))
                 if len(begun) > AHEAD:
                     rows, read = begun.popleft()
                     yield rows, self._floats(read.result())
@@ -81,8 +88,8 @@ class Feed:
 
     def pixels(self, rows: Sequence[int]) -> Pixels:
         """Return the images at ``rows``."""
-        return self._floats(self.images.source.read(rows) if self.held is None else self.held[list(rows)])
+        return self._floats(self._read(rows) if self.held is None else self.held[list(rows)])
 
     def _floats(self, read: Tensor) -> Pixels:
-        moved = read.to(self.device, torch.float32, non_blocking=True)
-        return moved.div_(255) if read.dtype == torch.uint8 else moved
+        moved = read.to(self.device)  # as bytes if they are such
+        return moved.float().div_(255) if read.dtype == torch.uint8 else moved.float()

@@ -66,6 +66,14 @@ class Setting:
     """Images in a batch, over all processes."""
 
 
+class OfRows(nn.Module, ABC):
+    """A network that treats each image of a batch in its own way, such as by hiding patches of it."""
+
+    @abstractmethod
+    def among(self, rows: Int[Tensor, "r"]) -> nn.Module:
+        """Return the network of these images of the batch alone."""
+
+
 class Learner(nn.Module, ABC):
     """An encoder in training. ``forward`` gives the loss of a batch; only parameters that require gradients are trained."""
 

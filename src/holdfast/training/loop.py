@@ -28,7 +28,7 @@ from holdfast.core.noise import Noise, hashed
 from holdfast.training import checkpoints
 from holdfast.training.feed import Feed
 from holdfast.training.gathering import processes, rank
-from holdfast.training.health import eval_codes, health, neighbour_accuracy
+from holdfast.training.health import COLLAPSED, eval_codes, health, neighbour_accuracy
 from holdfast.training.learner import Batch, Learner, Setting
 from holdfast.training.recipe import Recipe
 
@@ -43,6 +43,8 @@ SEARCHED = 2000
 """Images of the bank among which neighbours are looked for after each epoch."""
 LOOKED = {"cpu": 1, "cuda": 25}
 """After how many steps a loss is looked at: on a GPU each look waits for the device."""
+
+ADVICE = "lower the learning rate, set clip, or use a wider precision"
 
 Told = Callable[[str, float], None]
 Epoch = dict[str, float]
@@ -200,8 +202,13 @@ class Training:
         return torch.cat([eval_codes(self.learner.encoder, self.feed.pixels(part).to(self.dtype)) for part in parts])
 
     def _health(self) -> Epoch:
-        found = health(eval_codes(self.learner.encoder, self.watched.to(self.dtype)))
-        if found.collapsed and self.epoch:
+        self._require_finite_weights()
+        codes = eval_codes(self.learner.encoder, self.watched.to(self.dtype))
+        if not bool(codes.isfinite().all()):  # running statistics may be infinite where weights are not
+            raise HoldfastError(f"codes are no longer finite after epoch {self.epoch}; {ADVICE}{self._last()}")
+        found = health(codes)
+        # Twice in a row, for running statistics of batch norms lag behind in the first steps.
+        if found.collapsed and self.epoch > 1 and self.curve[-1]["spread"] < COLLAPSED:
             raise HoldfastError(
                 f"the codes have collapsed in epoch {self.epoch}: all images have almost the same one (spread "
                 f"{found.spread:.2g}); lower the learning rate or change the objective{self._last()}"
@@ -218,8 +225,8 @@ class Training:
     def _require_finite(self, total: Tensor) -> None:
         if not isfinite(float(total)):
             raise HoldfastError(
-                f"the loss is no longer finite ({float(total):g}) by step {self.step} of epoch {self.epoch + 1}; lower the "
-                f"learning rate, set clip, or use a wider precision{self._last()}"
+                f"the loss is no longer finite ({float(total):g}) by step {self.step} of epoch {self.epoch + 1}; "
+                f"{ADVICE}{self._last()}"
             )
 
     def _last(self) -> str:
@@ -229,17 +236,19 @@ class Training:
     def _remember(self, found: Epoch) -> None:
         """Add an epoch to the curve and keep everything."""
         self.curve.append(found)
-        self._save()
+        # Before the checkpoint, after which a resumed training would not come back to it.
         if rank() == 0:
             self.after_epoch(self.learner.encoder, self.curve)
+        self._save()
+
+    def _require_finite_weights(self) -> None:
+        if not all(bool(weight.isfinite().all()) for weight in self.learner.parameters()):
+            raise HoldfastError(
+                f"weights are no longer finite by step {self.step} of epoch {self.epoch + 1}; {ADVICE}{self._last()}"
+            )
 
     def _save(self) -> None:
-        finite = all(bool(weight.isfinite().all()) for weight in self.learner.parameters())
-        if not finite:
-            raise HoldfastError(
-                f"weights are no longer finite by step {self.step} of epoch {self.epoch + 1}; lower the learning rate, set "
-                f"clip, or use a wider precision{self._last()}"
-            )
+        self._require_finite_weights()
         if self.folder is None or rank() != 0:
             return
         checkpoints.save(

@@ -24,6 +24,13 @@ class Optimiser(Spelled):
     rate: float
     weight_decay: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not (self.rate > 0 and self.weight_decay >= 0):
+            raise HoldfastError(
+                f"{self.name}: the rate must be positive and weight_decay at least 0, got {self.rate:g} and "
+                f"{self.weight_decay:g}"
+            )
+
     @classmethod
     def read(cls, text: str) -> Optimiser:
         return read(text, _kinds(Optimiser), "optimiser")
@@ -51,6 +58,11 @@ class SGD(Optimiser):
     momentum: float = 0.9
     nesterov: bool = False
     name = "sgd"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.momentum < 1 or (self.nesterov and not self.momentum):
+            raise HoldfastError(f"sgd: momentum must lie in [0, 1), above 0 for nesterov, got {self.momentum:g}")
 
     def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         return torch.optim.SGD(groups, self.rate, self.momentum, nesterov=self.nesterov)
@@ -164,6 +176,10 @@ class Steps(Schedule):
     every: int = 100
     factor_each: float = 0.1
     name = "steps"
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise HoldfastError(f"steps: every must be at least 1 epoch, got {self.every}")
 
     def factor(self, epoch: float, epochs: int) -> float:
         return self.factor_each ** int(epoch // self.every)

@@ -29,7 +29,7 @@ class LoadedEncoder(Architecture):
             )
 
     def build(self, domain: Domain) -> nn.Module:
-        return self.load(domain, Options()).requires_grad_(True).train()
+        return trainable(self.load(domain, Options()))
 
     def load_encoder(self, size: int | None = None) -> Encoder:
         """Return the encoder as its source has it, for inputs of another ``size`` if one is given."""
@@ -44,3 +44,10 @@ class LoadedEncoder(Architecture):
             found, asked = (f"{one.shape} in [{one.low:g}, {one.high:g}]" for one in (encoder.domain, domain))
             raise HoldfastError(f"{self.reference} takes inputs of shape {found}, got inputs of shape {asked}")
         return encoder.module
+
+
+def trainable(module: nn.Module) -> nn.Module:
+    """Return ``module`` in training mode, with gradients for all weights that can have them."""
+    for weight in module.parameters():
+        weight.requires_grad_(weight.is_floating_point())
+    return module.train()

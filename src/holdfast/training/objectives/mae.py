@@ -28,7 +28,7 @@ from holdfast.core.noise import Noise
 from holdfast.encoders.architectures.vit import DEVIATION, Block
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_positive
+from holdfast.training.learner import Batch, Learner, OfRows, Setting, TrainingObjective, require_positive
 
 Patches = Float[Tensor, "b n p"]
 Order = Int[Tensor, "b n"]
@@ -178,12 +178,15 @@ class MAELearner(Learner):
         return Prediction(self.encoder, self.decoder, order), loss
 
 
-class Prediction(nn.Module):
+class Prediction(OfRows):
     """Pixels to predicted patches, one after the other, where it is settled which are hidden."""
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, order: Order) -> None:
         super().__init__()
         self.encoder, self.decoder, self.order = encoder, decoder, order
+
+    def among(self, rows: Int[Tensor, "r"]) -> Prediction:
+        return Prediction(self.encoder, self.decoder, self.order[rows])
 
     def forward(self, pixels: Pixels) -> Float[Tensor, "b d"]:
         return self.decoder(self.encoder, pixels, self.order).flatten(1)

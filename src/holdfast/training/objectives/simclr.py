@@ -6,7 +6,9 @@ With unit projections ``z`` of the ``2n`` views, temperature ``T`` and the other
 
 Chen et al. 2020, https://arxiv.org/abs/2002.05709, equation 1. With an adversary that climbs the loss it is RoCL (Kim, Tack
 and Hwang 2020, https://arxiv.org/abs/2006.07589): the mean NT-Xent over the pairs of two views and the attacked one, and
-1/256 of that between attacked and second view, as its authors' program has it.
+1/256 of that between attacked and second view. Departures: its authors' program has all three views in one
+denominator and sums the two positives of an anchor, so that their extra term weighs half as much beside the rest; and its
+attack has the other attacked images among the negatives, where this one is of each image alone.
 """
 
 from __future__ import annotations
