@@ -256,7 +256,7 @@ def test_a_killed_training_ends_like_an_unbroken_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["simclr", "supervised:uniformity=0.01", "moco-v2:queue=64", "barlow-twins"])
+@pytest.mark.parametrize("objective", ["simclr", "supervised:uniformity=0.01", "moco-v2:queue=64", "supcon"])
 def test_two_processes_train_like_one(tmp_path: Path, objective: str) -> None:
     (tmp_path / "recipe.toml").write_text(
         TOML.replace("moco-v2:queue=64", objective).replace("epochs = 6", "epochs = 1")
