@@ -111,9 +111,6 @@ class Certificates(Observation):
     def rows(self, population: Population) -> list[int]:
         return self.pairs.rows(population)
 
-    def inputs(self, population: Population) -> int:
-        return self.pairs.inputs(population)
-
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pair_attack = self.pairs.pair_attack(population, rows)
         two = pair_attack.pairs

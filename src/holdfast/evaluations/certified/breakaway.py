@@ -30,7 +30,7 @@ from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.linear_bounds import lower_bounds
 from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, bounded, bounding_inputs
+from holdfast.evaluations.certified.pairs import Pairs, bounded
 from holdfast.evaluations.certified.radius_bounds import cross_check
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.protocol.observation import Observation
@@ -82,9 +82,6 @@ class BreakawayBounds(Observation):
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
-
-    def inputs(self, population: Population) -> int:
-        return bounding_inputs(population, self.certification.neurons)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pairs = self.breakaway_pairs(population, rows)

@@ -25,7 +25,7 @@ from holdfast.core.statistics import Scale, chained_median
 from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.output_bounds import OutputBounds
-from holdfast.evaluations.certified.pairs import bounded, bounding_inputs
+from holdfast.evaluations.certified.pairs import bounded
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
@@ -51,9 +51,6 @@ class DisplacementBounds(Observation):
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
-
-    def inputs(self, population: Population) -> int:
-        return bounding_inputs(population, self.certification.neurons)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         encoder, pixels = in_float64(population, rows)

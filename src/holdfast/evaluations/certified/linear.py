@@ -36,7 +36,7 @@ from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CrossCheck, findings, series, survival_curves
 from holdfast.evaluations.certified.head import POOL, Classifier, LinearHead, margins
 from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, bounded, bounding_inputs, unit_ball
+from holdfast.evaluations.certified.pairs import Pairs, bounded, unit_ball
 from holdfast.evaluations.certified.radius_bounds import INSIDE, certified_radii, cross_check, nearest_confusion
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.protocol.evaluation import Evaluation
@@ -71,9 +71,6 @@ class Linear(Observation):
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
-
-    def inputs(self, population: Population) -> int:
-        return bounding_inputs(population, self.certification.neurons)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         bounded(population, self.certification.neurons)  # says why not, labels or none

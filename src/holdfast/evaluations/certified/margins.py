@@ -33,7 +33,7 @@ from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CrossCheck, findings, series
 from holdfast.evaluations.certified.linear import Linear
 from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import bounding_inputs, image_pairs, unit_ball
+from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
 from holdfast.evaluations.certified.radius import refuted
 from holdfast.evaluations.certified.radius_bounds import radius_bounds
 from holdfast.evaluations.certified.tails import WeibullTail, fit
@@ -65,9 +65,6 @@ class SharedNegatives(Observation):
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
-
-    def inputs(self, population: Population) -> int:
-        return bounding_inputs(population, self.certification.neurons)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         radii = radius_bounds(self.pair_attack(population, rows), self.certification.method, self.tolerance)

@@ -30,7 +30,7 @@ from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.displacement import exceeds, farthest_attacked, in_float64
 from holdfast.evaluations.certified.output_bounds import OutputBounds
-from holdfast.evaluations.certified.pairs import bounded, bounding_inputs
+from holdfast.evaluations.certified.pairs import bounded
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
@@ -58,9 +58,6 @@ class OverlapBounds(Observation):
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
-
-    def inputs(self, population: Population) -> int:
-        return bounding_inputs(population, self.certification.neurons)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         encoder, pixels = in_float64(population, rows)

@@ -36,7 +36,9 @@ class UnitBallEncoder(nn.Module):
         if delta.requires_grad:
             # Straight-through clip; outward gradients are zeroed.
             x = x + (delta - delta.detach()) * self.radii
-            x.register_hook(lambda gradient: passable(x.detach(), gradient, self.domain))
+            # Not of ``x`` itself, which would then hold its own hook and never be freed.
+            here, domain = x.detach(), self.domain
+            x.register_hook(lambda gradient: passable(here, gradient, domain))
         return self.module(x)
 
 

@@ -19,7 +19,7 @@ from holdfast.core.run import Observed
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.negatives import generated
 from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, bounding_inputs, image_pairs
+from holdfast.evaluations.certified.pairs import Pairs, image_pairs
 from holdfast.evaluations.certified.radius_bounds import cross_check
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
@@ -42,9 +42,6 @@ class PairBounds(Observation):
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
-
-    def inputs(self, population: Population) -> int:
-        return bounding_inputs(population, self.certification.neurons)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pair_attack = self.pair_attack(population, rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, prod
+from math import prod
 
 import torch
 from jaxtyping import Float
@@ -24,8 +24,6 @@ from holdfast.core.noise import Noise
 from holdfast.protocol.population import Population
 
 UNDEFINED = "no negative whose code points elsewhere than the image's own, or a zero code"
-HELD = 2 << 30
-"""Bytes that the bounds of one shard may take."""
 ALIKE = 1e-6
 """Length of ``W``, the difference of two unit codes, up to which they count as one direction."""
 
@@ -128,32 +126,13 @@ def bounded(population: Population, neurons: int) -> Graph:
 def traced(encoder: Encoder, neurons: int, device: str) -> Graph:
     """Return the graph of an encoder, in float64, unless it has more than ``neurons`` nonlinear entries."""
     graph = trace(encoder, torch.float64, device)
-    entries = nonlinear_entries(graph)
+    entries = sum(prod(node.shape) for node in graph.nodes if isinstance(node.operation, Rule))
     if entries > neurons:
         raise HoldfastError(
             f"{encoder.name} has {entries:,} nonlinear entries, more than the {neurons:,} that are bounded in "
             "reasonable time; raise the setting neurons to try, or judge it by attacks alone"
         )
     return graph
-
-
-def bounding_inputs(population: Population, neurons: int) -> int:
-    """Return for how many inputs an image counts whose bounds are computed: shards then hold at most some 2 GB.
-
-    Bounds go back from each nonlinear entry to each pixel, in float64 and a dozen tensors at a time (334 MB an image were
-    measured for CNN-A of RVCL).
-    """
-    try:
-        entries = nonlinear_entries(bounded(population, neurons))
-    except HoldfastError:  # which whoever observes it says
-        return 1
-    memory = 12 * 8 * entries * prod(population.encoder.domain.shape)
-    return max(1, ceil(memory * population.run.batch_size / HELD))
-
-
-def nonlinear_entries(graph: Graph) -> int:
-    """Return how many nonlinear entries a network has."""
-    return sum(prod(node.shape) for node in graph.nodes if isinstance(node.operation, Rule))
 
 
 def unit_ball(name: str) -> Ball:

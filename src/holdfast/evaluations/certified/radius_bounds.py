@@ -21,7 +21,7 @@ from holdfast.core.balls import Ball, column
 from holdfast.core.run import Observed
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, bounding_inputs, image_pairs, unit_ball
+from holdfast.evaluations.certified.pairs import Pairs, image_pairs, unit_ball
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
@@ -49,9 +49,6 @@ class RadiusBounds(Observation):
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
-
-    def inputs(self, population: Population) -> int:
-        return bounding_inputs(population, self.certification.neurons)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return radius_bounds(self.pair_attack(population, rows), self.certification.method, self.tolerance)

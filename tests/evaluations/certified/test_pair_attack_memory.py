@@ -1,0 +1,30 @@
+"""Attacks on pairs leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from holdfast import GradientAttack, Images, Linf, Run, load_encoder
+from holdfast.evaluations.certified.pair_attack import PairAttack
+from holdfast.evaluations.certified.pairs import image_pairs
+from holdfast.protocol.population import Population
+
+
+def test_what_an_attack_computed_is_freed() -> None:
+    """A hook that held its own tensor once kept every step of every attack in memory."""
+    images = Images(torch.rand(4, 1, 8, 8))
+    population = Population(load_encoder("builtin:digits-robust"), images, Run(batch_size=4))
+    attack = PairAttack(image_pairs(population, range(4), 2, 50_000), Linf(1.0), GradientAttack(steps=3))
+
+    def alive() -> int:
+        gc.collect()
+        return sum(isinstance(one, torch.Tensor) for one in gc.get_objects())
+
+    radii = torch.full((8,), 0.1, dtype=torch.float64)
+    attack(radii, "once")
+    before = alive()
+    for time in range(5):
+        attack(radii, f"time {time}")
+    assert alive() <= before
