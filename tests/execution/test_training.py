@@ -328,3 +328,12 @@ def test_a_double_training_gives_an_encoder_of_floats(digits: Images, tmp_path: 
 def test_copies_leave_the_bank_though_the_images_are_changed(digits: Images) -> None:
     with pytest.raises(HoldfastError, match="measured too"):
         train(SMALL, digits, bank=digits[range(50)], transform="brightness:0.1")
+
+
+@pytest.mark.parametrize("architecture", ["digits", "small-vit:patch=2,width=16,depth=1,heads=2"])
+def test_masks_follow_the_images_that_are_attacked(architecture: str) -> None:
+    """An adversary that attacks a part of the batch at a time once met the masks of all of it."""
+    recipe = {"objective": "mae:patch=2", "architecture": architecture, "batch": 20, "epochs": 1}
+    pixels = torch.rand(40, 1, 8, 8)
+    guided = train({**recipe, "adversary": "spade-guided:scores=random,share=0.5"}, pixels)
+    assert guided.fingerprint != train(recipe, pixels).fingerprint
