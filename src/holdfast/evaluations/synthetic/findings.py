@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Conditions, Estimate
 from holdfast.core.run import Observed
-from holdfast.core.statistics import share_interval
 from holdfast.evaluations.synthetic.score import score
 from holdfast.evaluations.synthetic.uncertainty import EXTRAPOLATED, WHOLE, score_covariance, tied
 
