@@ -85,10 +85,10 @@ class Linear(Probe):
         return linear_scores(population.encoder, learned, population.run.device)
 
 
-def linear_scores(encoder: Encoder, learned: Observed, device: str) -> LinearScores:
-    """Return the head that was ``learned`` for codes of ``encoder``."""
+def linear_scores(encoder: Encoder, learned: Observed, device: str, caution: str = "") -> LinearScores:
+    """Return the head that was ``learned`` for codes of ``encoder``, and what a reader must know of it."""
     classes, weight, bias = (learned[name].to(device) for name in ("classes", "weight", "bias"))
-    return LinearScores(encoder=encoder, classes=classes, weight=weight, bias=bias)
+    return LinearScores(encoder=encoder, classes=classes, weight=weight, bias=bias, caution=caution)
 
 
 def logistic_regression(
