@@ -107,11 +107,11 @@ def compute(
     totals = {observation: len(rows) for observation, rows in asked}
     for observation, rows in asked:
         ids = observation.ids(population)
-        held, _ = store.observed(_key(observation, population), [ids[row] for row in rows])
-        mine = _missing(rows, {*held}, observation, population)[:most]
+        held = store.held(_key(observation, population))
+        mine = _missing(rows, held, observation, population)[:most]
         shards += [(observation, part) for part in mine]
-        done[observation] = len(held)
-        told(observation, len(held), len(rows), len(mine[0]) if mine else 0)
+        done[observation] = sum(ids[row] in held for row in rows)
+        told(observation, done[observation], len(rows), len(mine[0]) if mine else 0)
     upcoming = {observation: [len(rows) for other, rows in shards if other == observation][1:] for observation in done}
     with closing(engine.map(look, population, shards)) as finished:
         for (observation, rows), seen in finished:
