@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, final
 
-from holdfast.core.encoder import Codes
-from holdfast.core.run import Observed
+from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.images import Images
+from holdfast.core.run import Observed, Run
 from holdfast.execution.engines.base import Engine
-from holdfast.execution.store import Key, Store, StoreError, key_of
+from holdfast.execution.store import Cell, Key, Store, StoreError, key_of
 from holdfast.execution.work import operations
+from holdfast.protocol.evaluation import Evaluation, pieces
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population, represent
@@ -87,6 +89,16 @@ def clean_codes(population: Population, store: Store) -> Codes:
     if codes is None:
         raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
     return codes
+
+
+def cell_of(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run, bank: Images | None) -> Cell:
+    """Return what a store must know of a cell to tell later which of its files are still needed."""
+    keys = [key_of(what, encoder, images, run, bank) for what in (CleanCodes(), *pieces(evaluation)[1:])]
+    if bank is not None:
+        keys.append(key_of(CleanCodes(), encoder, bank, run))
+    result = key_of(evaluation, encoder, images, run, bank).stem
+    made_from = tuple(key.stem for key in keys)
+    return Cell(evaluation=evaluation.name, encoder=encoder.name, result=result, made_from=made_from)
 
 
 def compute(

@@ -6,6 +6,7 @@ rewritten in place, and whatever cannot be read back exactly (truncated, damaged
     run.json                          what was asked for, last
     results/EVALUATION-ENCODER-KEY.json
     failures/EVALUATION-ENCODER.json
+    cells/CHECKSUM.json               which cells were asked for, and what each is made from
     fits/FIT-KEY/CHECKSUM.safetensors
     shards/OBSERVATION-KEY/CHECKSUM.safetensors   or many of them in CHECKSUM.pack, with CHECKSUM.index
     arrays/OBSERVATION-KEY/CHECKSUM.npy
@@ -19,7 +20,6 @@ other, where a population's is too large to be held in memory.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -43,8 +43,6 @@ from holdfast.execution.packs import IDS, ShardFolder
 from holdfast.protocol.evaluation import Evaluation, circumstances, parts, settings
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
-
-Kept = TypeVar("Kept", Result, Failure)
 
 
 class StoreError(HoldfastError):
@@ -72,6 +70,24 @@ class Key(Record):
     def stem(self) -> str:
         """A file name that a person can read and that is unique."""
         return "-".join(filter(None, (self.kind, _plain(self.name), self.digest)))
+
+
+class Cell(Record):
+    """A cell that was asked for, the file its result has, and the folders of what it is made from."""
+
+    evaluation: str
+    encoder: str
+    result: str
+    made_from: tuple[str, ...]
+
+
+class Cells(Record):
+    """The cells that one command asked for of one encoder."""
+
+    cells: tuple[Cell, ...]
+
+
+Kept = TypeVar("Kept", Result, Failure, Cells)
 
 
 def key_of(
@@ -119,9 +135,24 @@ class Store:
         """Write the file ``name`` below the folder, made of what is kept here and meant for people and programs."""
         self._write(self.folder / name, content)
 
+    def expect(self, cells: Sequence[Cell]) -> None:
+        """Record that ``cells`` were asked for: a file for each set of them, so that two commands may do so at once."""
+        content = Cells(cells=tuple(cells)).model_dump_json(indent=1).encode()
+        self._write(self.folder / "cells" / f"{checksum(content)}.json", content)
+
+    def cells(self) -> list[Cell]:
+        """Return every cell that was asked for; of one evaluation of one encoder the way it was asked for last."""
+        paths = sorted((self.folder / "cells").glob("[!.]*.json"), key=_changed)
+        asked = [record.cells for path in paths if (record := _record(path, Cells))]
+        return list({(cell.evaluation, cell.encoder): cell for cells in asked for cell in cells}.values())
+
     def result(self, key: Key) -> Result | None:
         """Return the finished cell ``key``, or None if it is missing or damaged."""
         return _record(self.folder / "results" / f"{key.stem}.json", Result)
+
+    def holds(self, cell: Cell) -> bool:
+        """Return whether ``cell`` is finished."""
+        return _record(self.folder / "results" / f"{cell.result}.json", Result) is not None
 
     def finish(self, key: Key, result: Result) -> None:
         """Keep ``result`` as the cell ``key``, instead of what an earlier version found under the same protocol."""
@@ -265,6 +296,12 @@ def _cell(result: Result) -> tuple[object, ...]:
     return result.evaluation, result.version, encoder, result.images.fingerprint, result.settings
 
 
+def _changed(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
 def _record(path: Path, kind: type[Kept]) -> Kept | None:
     try:
         return kind.model_validate_json(path.read_bytes())
@@ -273,7 +310,7 @@ def _record(path: Path, kind: type[Kept]) -> Kept | None:
 
 
 def _records(folder: Path, kind: type[Kept]) -> list[Kept]:
-    found = (_record(path, kind) for path in sorted(folder.glob("*.json")))
+    found = (_record(path, kind) for path in sorted(folder.glob("[!.]*.json")))
     return [record for record in found if record is not None]
 
 
