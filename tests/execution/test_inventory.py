@@ -46,9 +46,7 @@ def test_failed_and_missing_cells_are_told_apart(tmp_path):
 def test_a_run_of_an_earlier_version_names_encoders_without_a_trace(tmp_path):
     Store(tmp_path).request(Request(encoders=("timm:resnet50",), images="photos").model_dump_json())
     assert [cell.encoder for cell in inventory(tmp_path).missing] == ["timm:resnet50"]
-    with pytest.raises(
-        HoldfastError, match=r"does not say what its cells .* repeat its holdfast evaluate"
-    ):
+    with pytest.raises(HoldfastError, match=r"does not say what its cells .* repeat its holdfast evaluate"):
         removable(tmp_path)
 
 
