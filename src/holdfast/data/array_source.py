@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
@@ -13,24 +18,45 @@ from torch.nn.functional import interpolate
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images, TensorSource
-from holdfast.data.base import Request
+from holdfast.data.base import THREADS, Request
+from holdfast.data.remembered import Remembered
 
 Layout = Literal["as stored", "grey", "channels first", "channels last"]
 BLOCK = 1 << 22
 """Values looked at together."""
+DIGEST = 16
+"""Bytes of a row's digest."""
 
 
-def load_array(name: str, stored: Tensor, labels: Int[Tensor, "n"] | None, request: Request) -> Images:
+def load_array(
+    name: str,
+    stored: Tensor,
+    labels: Int[Tensor, "n"] | None,
+    request: Request,
+    file: Path | str | None = None,
+    part: str = "",
+) -> Images:
     """Return the rows of ``stored`` that ``request`` chooses, with their positions as ids.
+
+    Rows found sound and their digests are remembered of ``file`` and the array ``part`` of it.
 
     Raises:
         HoldfastError: shape or type do not suit the encoder, or a chosen image holds NaN or is out of range.
     """
     source = ArraySource(name, stored, request)
-    images = Images(source, labels=labels, name=name)
-    chosen = request.choose(images.ids)
-    check_values(name, stored, chosen, request.domain)
-    return images if len(chosen) == len(images) else images[chosen]
+    if len(stored) == 0:
+        raise HoldfastError(f"{name} holds no images")
+    ids = [str(row) for row in range(len(stored))]
+    chosen, domain, remembered = request.choose(ids), request.domain, request.remembered
+    which = blake2b(np.array(chosen, dtype=np.int64).tobytes()).hexdigest()
+
+    def checked() -> bytes:
+        check_values(name, stored, chosen, domain)
+        return b"sound"
+
+    remembered.recall(remembered.stamp(file, part, which, domain.low, domain.high), checked)
+    rows = ChosenRows(source, chosen, remembered, remembered.stamp(file, part, which, "digests"))
+    return Images(rows, [ids[row] for row in chosen], None if labels is None else labels[chosen], name)
 
 
 class ArraySource:
@@ -75,6 +101,45 @@ class ArraySource:
 
     def digest(self, row: int) -> bytes:
         return self.stored.digest(row)
+
+
+class ChosenRows:
+    """Rows of an array; their digests are found all at once, and remembered under ``stamp``."""
+
+    def __init__(self, source: ArraySource, rows: Sequence[int], remembered: Remembered, stamp: bytes | None) -> None:
+        self.source, self.rows, self.remembered, self.stamp = source, rows, remembered, stamp
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: Sequence[int]) -> Tensor:
+        return self.source.read([self.rows[row] for row in rows])
+
+    def digest(self, row: int) -> bytes:
+        return self._digests[DIGEST * row : DIGEST * (row + 1)]
+
+    @cached_property
+    def _digests(self) -> bytes:
+        found = self.remembered.recall(self.stamp, lambda: row_digests(self.source.stored.pixels, self.rows))
+        self.remembered.save()
+        return found
+
+
+def row_digests(stored: Shaped[Tensor, "n ..."], rows: Sequence[int]) -> bytes:
+    """Return what ``TensorSource.digest`` does of each of ``rows``, one after the other, in a tenth of its time."""
+    start = blake2b(f"{stored.dtype}{tuple(stored.shape[1:])}".encode(), digest_size=DIGEST)
+
+    def hashed(block: Sequence[int]) -> bytes:
+        found = []
+        for values in stored[torch.as_tensor(block)].flatten(1).contiguous().view(torch.uint8).numpy():
+            digest = start.copy()
+            digest.update(values)
+            found.append(digest.digest())
+        return b"".join(found)
+
+    step = max(1, BLOCK // max(1, stored[0].numel()))
+    with ThreadPoolExecutor(THREADS) as pool:
+        return b"".join(pool.map(hashed, [rows[first : first + step] for first in range(0, len(rows), step)]))
 
 
 def _size(stored: Tensor, layout: Layout) -> tuple[int, ...]:

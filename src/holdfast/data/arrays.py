@@ -48,7 +48,7 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
     labels = None
     if "labels" in held:
         labels = as_labels(held["labels"], len(stored), "labels" in settings, f"labels of {name}")
-    return load_array(name, stored, labels, request)
+    return load_array(name, stored, labels, request, path, settings.get("images", ""))
 
 
 def _npy(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:

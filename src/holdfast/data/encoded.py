@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ from holdfast.core.encoder import Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.core.settings import convert
-from holdfast.data.base import Request
+from holdfast.data.base import THREADS, Request
 from holdfast.data.decode import MAX_PIXELS, complain, decode, pixel_limit
 from holdfast.data.remembered import Known, Remembered
 
@@ -27,7 +26,6 @@ THOROUGH = 20_000
 """Up to so many images are decoded once when loaded, to find the damaged ones; of more, only the headers are read
 (and those chosen are decoded, if they are so few)."""
 
-THREADS = min(8, os.cpu_count() or 1)
 SHOWN = 5
 
 Fetch = Callable[[int], Path | bytes]
@@ -92,6 +90,7 @@ class Encoded:
             if not known.digest:
                 with content.open("rb") if isinstance(content, Path) else BytesIO(content) as file:
                     known.digest = file_digest(file, blake2b).digest()
+                self.remembered.changed = True
             return known.digest
         except OSError as error:
             raise HoldfastError(
