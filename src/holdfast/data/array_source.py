@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate
 
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError
-from holdfast.core.images import Images, TensorSource
+from holdfast.core.images import Images
 from holdfast.data.base import THREADS, Request
 from holdfast.data.remembered import Remembered
 
@@ -28,9 +28,24 @@ DIGEST = 16
 """Bytes of a row's digest."""
 
 
+@runtime_checkable
+class Rows(Protocol):
+    """A tensor, or what is fetched like one: (n, ...)."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Tensor: ...
+
+
 def load_array(
     name: str,
-    stored: Tensor,
+    stored: Rows,
     labels: Int[Tensor, "n"] | None,
     request: Request,
     file: Path | str | None = None,
@@ -60,15 +75,15 @@ def load_array(
 
 
 class ArraySource:
-    """An array in memory or in a memory map; what is read of it is put into the domain's shape.
+    """An array in memory, in a memory map or far away; what is read of it is put into the domain's shape.
 
     Images of another height and width than the encoder's are resized and cropped as its geometry says, with an
     antialiasing filter; images of its height and width are taken as they are. Grey ones are repeated for encoders of
     three channels. A digest is that of the stored row, so that encoders of different sizes share it.
     """
 
-    def __init__(self, name: str, stored: Tensor, request: Request) -> None:
-        self.stored, self.domain = TensorSource(stored), request.domain
+    def __init__(self, name: str, stored: Rows, request: Request) -> None:
+        self.stored, self.domain = stored, request.domain
         if stored.dtype == torch.uint8 and (self.domain.low, self.domain.high) != (0, 1):
             raise HoldfastError(
                 f"{name} holds uint8, which stands for pixels in [0, 1], but the encoder takes values in "
@@ -88,7 +103,7 @@ class ArraySource:
         return len(self.stored)
 
     def read(self, rows: Sequence[int]) -> Tensor:
-        pixels = self.stored.read(rows)
+        pixels = self.stored[torch.as_tensor(rows, dtype=torch.int64)]
         if self.layout == "as stored":
             return pixels
         if self.layout == "grey":
@@ -100,7 +115,7 @@ class ArraySource:
         return pixels.expand(-1, self.domain.shape[0], -1, -1)
 
     def digest(self, row: int) -> bytes:
-        return self.stored.digest(row)
+        return row_digests(self.stored, [row])
 
 
 class ChosenRows:
@@ -120,12 +135,12 @@ class ChosenRows:
 
     @cached_property
     def _digests(self) -> bytes:
-        found = self.remembered.recall(self.stamp, lambda: row_digests(self.source.stored.pixels, self.rows))
+        found = self.remembered.recall(self.stamp, lambda: row_digests(self.source.stored, self.rows))
         self.remembered.save()
         return found
 
 
-def row_digests(stored: Shaped[Tensor, "n ..."], rows: Sequence[int]) -> bytes:
+def row_digests(stored: Rows, rows: Sequence[int]) -> bytes:
     """Return what ``TensorSource.digest`` does of each of ``rows``, one after the other, in a tenth of its time."""
     start = blake2b(f"{stored.dtype}{tuple(stored.shape[1:])}".encode(), digest_size=DIGEST)
 
@@ -142,7 +157,7 @@ def row_digests(stored: Shaped[Tensor, "n ..."], rows: Sequence[int]) -> bytes:
         return b"".join(pool.map(hashed, [rows[first : first + step] for first in range(0, len(rows), step)]))
 
 
-def _size(stored: Tensor, layout: Layout) -> tuple[int, ...]:
+def _size(stored: Rows, layout: Layout) -> tuple[int, ...]:
     return tuple(stored.shape[1:3] if layout in ("grey", "channels last") else stored.shape[2:4])
 
 
@@ -193,7 +208,7 @@ def resized(pixels: Shaped[Tensor, "b c h w"], geometry: Geometry) -> Float[Tens
     return values[:, :, top : top + rows, left : left + columns]
 
 
-def check_values(name: str, stored: Tensor, rows: Sequence[int], domain: Domain) -> None:
+def check_values(name: str, stored: Rows, rows: Sequence[int], domain: Domain) -> None:
     """Raise with the position of the first of ``rows`` that is not finite and in range; the array is read once."""
     if stored.dtype == torch.uint8:
         return

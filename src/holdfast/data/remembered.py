@@ -80,13 +80,15 @@ class Remembered:
         """
         if self.path is None or file is None:
             return None
-        said = os.fsencode(file)
-        if isinstance(file, Path):
-            status = os.stat(file)
-            if time() - status.st_mtime < YOUNG:
-                return None
-            said = os.fsencode(os.path.abspath(file)) + f"\0{status.st_size} {status.st_mtime_ns}".encode()
-        return blake2b(said + b"\0" + " ".join(map(str, context)).encode(), digest_size=16).digest()
+        said = local_version(file) if isinstance(file, Path) else file
+        if said is None:
+            return None
+        return blake2b(os.fsencode(said) + b"\0" + " ".join(map(str, context)).encode(), digest_size=16).digest()
+
+    def learn(self, stamp: bytes, known: Known) -> None:
+        """Remember what is ``known`` of the file of one image."""
+        self.known[stamp] = known
+        self.changed = True
 
     def recall(self, stamp: bytes | None, find: Callable[[], bytes]) -> bytes:
         """Return what is known under ``stamp``; where nothing is, what ``find`` returns, to be known from now on."""
@@ -112,6 +114,14 @@ class Remembered:
         with suppress(OSError):
             write_whole(self.path, _checksum(written) + written)
             self.changed = False
+
+
+def local_version(file: Path) -> str | None:
+    """Return text that changes when ``file`` does; None if it changed just now."""
+    status = os.stat(file)
+    if time() - status.st_mtime < YOUNG:
+        return None
+    return f"{os.path.abspath(file)}\0{status.st_size} {status.st_mtime_ns}"
 
 
 def _checksum(written: bytes) -> bytes:
