@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
     from torch.utils.tensorboard import SummaryWriter
 
-VERSION = 1
-"""Raised whenever the same recipe makes other weights."""
+VERSION = 2
+"""Raised whenever the same recipe makes other weights. 2: RoCL has all three views in one denominator."""
 PLACE = ("images", "bank", "transform", "limit", "size", "channels", "device", "keep_epochs", "out")
 """What a file may say beside the recipe; arguments of the same names win."""
 FABRIC_PRECISION: dict[str, Any] = {
