@@ -40,7 +40,7 @@ TRAINED: dict[str, dict[str, Any]] = {
     "vicreg": {"objective": "vicreg"},
     "swav": {"objective": "swav:prototypes=100"},
     "deepcluster-v2": {"objective": "deepcluster-v2:prototypes=100"},
-    "dino": {"objective": "dino:momentum=0.9,warmup_epochs=5"},
+    "dino": {"objective": "dino:momentum=0.99,teacher_temperature=0.04,warmup_epochs=0,norm=true"},
     "mae": {"objective": "mae"},
     "rocl": {"objective": "simclr", "adversary": f"loss:ball=linf:{EPS},steps=10"},
     "madry": {"objective": "supervised", "adversary": f"loss:ball=linf:{EPS},steps=7"},

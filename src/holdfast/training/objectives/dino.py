@@ -59,6 +59,8 @@ class DINO(TrainingObjective):
     """Width of the projection's two hidden layers; 2048 in the paper."""
     projection: int = 256
     """Width of the projection."""
+    norm: bool = False
+    """Whether batch norm stands before the projection's nonlinearities, as the authors have it as an option."""
     frozen_epochs: int = 1
     """Epochs in which the student's prototypes stay as they are."""
     crops: int = 0
@@ -72,14 +74,11 @@ class DINO(TrainingObjective):
         require_not_negative(self, "warmup_epochs", "frozen_epochs", "crops")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
-        head = nn.Sequential(
-            nn.Linear(setting.width, self.hidden),
-            nn.GELU(),
-            nn.Linear(self.hidden, self.hidden),
-            nn.GELU(),
-            nn.Linear(self.hidden, self.projection),
-            Prototypes(self.projection, self.prototypes),
-        )
+        layers: list[nn.Module] = []
+        for width in (setting.width, self.hidden):
+            layers += [nn.Linear(width, self.hidden), *([nn.BatchNorm1d(self.hidden)] if self.norm else []), nn.GELU()]
+        layers += [nn.Linear(self.hidden, self.projection), Prototypes(self.projection, self.prototypes)]
+        head = nn.Sequential(*layers)
         for layer in head:
             if isinstance(layer, nn.Linear):
                 # With torch's own biases, all images have almost the same scores, and the first epochs end in a collapse.
