@@ -403,3 +403,21 @@ def test_attacks_on_half_precision_are_computed_in_single(digits: Images, monkey
     for precision in ("float16", "bfloat16"):
         train({**SMALL, "adversary": "loss:steps=1", "precision": precision, "epochs": 1}, digits)
     assert seen == {"float16": {False}, "bfloat16": {True}}
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_all_processes_at_one_step(tmp_path: Path) -> None:
+    """Torchrun passes the signal on to processes that the terminal has sent it to already: nothing is lost."""
+    (tmp_path / "recipe.toml").write_text(TOML.replace("epochs = 6", "epochs = 500"))
+    out, several = tmp_path / "out", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *several, "-m", "holdfast", "train", str(tmp_path / "recipe.toml"), "--out", str(out)]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        while not (out / "metrics.jsonl").exists() or len((out / "metrics.jsonl").read_text().splitlines()) < 3:
+            assert process.poll() is None, "it ended by itself"
+            time.sleep(0.05)
+        before = (out / "checkpoint.pt").stat().st_mtime_ns
+        os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+        process.wait(timeout=60)
+    state = torch.load(out / "checkpoint.pt", weights_only=True)
+    assert (out / "checkpoint.pt").stat().st_mtime_ns > before
+    assert state["step"] > 0, "a checkpoint of the end of an epoch, not of where it was stopped"

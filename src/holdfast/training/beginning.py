@@ -53,6 +53,19 @@ def width_of(encoder: nn.Module, pixels: Pixels) -> int:
     return codes.shape[1]
 
 
+def check_augmentations(recipe: Recipe, domain: Domain, pixels: Pixels, noise: Noise) -> None:
+    """Raise where augmentations cannot change such images; in training they do not look at what they are given."""
+    for way in (recipe.augmentation, recipe.second_augmentation, recipe.crop_augmentation):
+        if way is None:
+            continue
+        way(pixels, noise)
+        if domain.low < 0 or domain.high > 1:
+            raise HoldfastError(
+                f"{way} changes pixels in [0, 1], and the encoder's lie in [{domain.low:g}, {domain.high:g}]; put the "
+                "scaling inside the encoder, or train without augmentation"
+            )
+
+
 def check_batch_norm(learner: nn.Module, share: int) -> None:
     """Raise where batch norm would have to take the variance of one image."""
     if share == 1 and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in learner.modules()):

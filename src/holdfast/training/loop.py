@@ -28,7 +28,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise, hashed
 from holdfast.training import checkpoints
-from holdfast.training.beginning import check_batch_norm, classes_of, watched_bank, width_of
+from holdfast.training.beginning import check_augmentations, check_batch_norm, classes_of, watched_bank, width_of
 from holdfast.training.feed import Feed
 from holdfast.training.gathering import processes, rank, share_statistics, somewhere
 from holdfast.training.health import COLLAPSED, eval_codes, health, neighbour_accuracy
@@ -88,6 +88,7 @@ class Training:
         self.told, self.after_epoch, self.watch = told, after_epoch, watch
         self.dtype = torch.float64 if recipe.precision == "float64" else torch.float32
         self.feed = Feed(images, domain, recipe.batch, recipe.seed, fabric.device)
+        check_augmentations(recipe, domain, self.feed.pixels([0]), self.feed.noise[:1])
         self.labels, classes = classes_of(images, recipe)
         self.bank = watched_bank(bank, domain)
         width = width_of(encoder, self.feed.pixels([0, 0]).cpu())
@@ -209,7 +210,7 @@ class Training:
             ways[1] = recipe.second_augmentation
         ways += [recipe.crop_augmentation] * recipe.objective.crops
         return tuple(
-            pixels if way is None else way(pixels, noise.fork("view", place)) for place, way in enumerate(ways)
+            pixels if way is None else way.applied(pixels, noise.fork("view", place)) for place, way in enumerate(ways)
         )
 
     def _codes(self) -> Codes:
