@@ -3,7 +3,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import random
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import fields
 from math import inf, isnan
 from pathlib import Path
@@ -93,9 +93,9 @@ class Backwards:
     """Delivers the last shard first, as a cluster may."""
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
-        return ((shard, task(given, shard)) for shard in reversed(shards))
+        return ((shard, task(given, shard)) for shard in reversed(list(shards)))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
@@ -111,10 +111,11 @@ def test_a_cluster_works_on_all_observations_side_by_side(tmp_path):
 
     class Cluster(Backwards):
         def map(
-            self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+            self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
         ) -> Generator[tuple[Shard, Done], None, None]:
-            mapped.append(len(shards))
-            return super().map(task, given, shards)
+            every = list(shards)
+            mapped.append(len(every))
+            return super().map(task, given, every)
 
     both = [tiny.Mean(pause=1e-6), tiny.Mean(log=str(tmp_path / "no" / "folder")), tiny.Mean(pause=2e-6)]
     results, (failure,) = fill(tmp_path / "a", both, Run(batch_size=4), Cluster())
@@ -132,7 +133,7 @@ class Elsewhere(Backwards):
         self.devices: list[str] = []
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         sent = pickle.dumps(given)
         for shard in shards:
