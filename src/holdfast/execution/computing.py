@@ -124,9 +124,9 @@ class Computing:
         return now < min(end, self.until) and now + seconds <= self.began + OVERRUN * self.budget
 
     def over(self, begun: bool) -> bool:
-        """Return whether all is abandoned: at the end of the turn, but what is ``begun`` may take a tenth of the budget more.
+        """Return whether what is not done is abandoned: when the turn ends or, if all of it has ``begun``, a tenth later.
 
-        That all which is left has begun is known once a further shard was asked for and refused.
+        That it has is known once a further shard was asked for and refused.
         """
         if self.budget is None:
             return False

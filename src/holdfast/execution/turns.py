@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, final
 
-from holdfast.core.encoder import Codes, Encoder
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.encoder import Encoder
 from holdfast.core.images import Images
 from holdfast.core.run import Observed, Run
 from holdfast.execution.shards import Waiting
@@ -25,8 +28,8 @@ class Begun:
 
     encoder: Encoder
     images: Images
-    bank: tuple[Images, Codes] | None
-    codes: Codes
+    bank: tuple[Images, Float[Tensor, "m d"]] | None
+    codes: Float[Tensor, "n d"]
     learned: dict[Fit[Any], Observed | Exception]
     run: Run
     groups: dict[Observation, list[Evaluation]] = field(default_factory=dict)
