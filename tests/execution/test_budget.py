@@ -11,6 +11,7 @@ import pytest
 from holdfast.core.records import Failure, Result
 from holdfast.core.run import Run
 from holdfast.execution import computing, shards, table
+from holdfast.execution.inventory import inventory, removable
 from holdfast.execution.store import Store, key_of
 from holdfast.execution.table import evaluate
 from holdfast.execution.turns import Turns
@@ -102,6 +103,15 @@ def test_a_later_run_goes_on_and_replaces_it(tmp_path: Path, clock: Clock) -> No
     whole, _ = fill(tmp_path / "whole", [mean(1.0)], budget=None)
     assert [result.findings for result in last] == [result.findings for result in whole]
     assert len((tmp_path / "log").read_text().splitlines()) == 160, "nothing was computed twice"
+
+
+def test_what_a_partial_result_is_made_from_is_still_needed(tmp_path: Path, clock: Clock) -> None:
+    Store(tmp_path).request("{}")
+    fill(tmp_path, [mean(1.0)], budget=8.0, names="a")
+    assert [cell.encoder for cell in inventory(tmp_path).missing] == ["a"]
+    assert removable(tmp_path) == []
+    fill(tmp_path, [mean(1.0)], budget=None, names="a")
+    assert {one.kind for one in removable(tmp_path)} >= {"shards"}
 
 
 def test_too_small_a_budget_leaves_what_was_known(tmp_path: Path, clock: Clock) -> None:

@@ -9,12 +9,13 @@ from math import prod
 from time import monotonic
 from typing import Any, final
 
-from holdfast.core.encoder import Codes
-from holdfast.core.run import Observed
+from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.images import Images
+from holdfast.core.run import Observed, Run
 from holdfast.execution.engines.base import Engine
-from holdfast.execution.store import Key, Store, StoreError, key_of
+from holdfast.execution.store import Cell, Key, Store, StoreError, key_of
 from holdfast.execution.work import operations
-from holdfast.protocol.evaluation import parts
+from holdfast.protocol.evaluation import Evaluation, parts, pieces
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population, represent
@@ -105,8 +106,7 @@ def first_held(observation: Observation, population: Population, store: Store) -
     First in random order: not the quick ones, which several workers finish early, but a fair sample of all.
     """
     rows, ids = observation.rows(population), observation.ids(population)
-    names = [ids[row] for row in rows]
-    held = set(names).intersection(*(store.observed(_key(part, population), names)[0] for part in parts(observation)))
+    held = set.intersection(*(store.held(_key(part, population)) for part in parts(observation)))
     first = set[int]()
     for row in in_random_order(rows, observation, population):
         if ids[row] not in held:
@@ -125,6 +125,16 @@ def in_random_order(rows: Sequence[int], observation: Observation, population: P
     return sorted(rows, key=population.places.tolist().__getitem__)
 
 
+def cell_of(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run, bank: Images | None) -> Cell:
+    """Return what a store must know of a cell to tell later which of its files are still needed."""
+    keys = [key_of(what, encoder, images, run, bank) for what in (CleanCodes(), *pieces(evaluation)[1:])]
+    if bank is not None:
+        keys.append(key_of(CleanCodes(), encoder, bank, run))
+    result = key_of(evaluation, encoder, images, run, bank).stem
+    made_from = tuple(key.stem for key in keys)
+    return Cell(evaluation=evaluation.name, encoder=encoder.name, result=result, made_from=made_from)
+
+
 def compute(
     asked: Sequence[Shard],
     population: Population,
@@ -140,9 +150,10 @@ def compute(
     totals = {observation: len(rows) for observation, rows in asked}
     for observation, rows in asked:
         ids = observation.ids(population)
-        held, _ = store.observed(_key(observation, population), [ids[row] for row in rows])
-        waiting[observation], done[observation] = _missing(rows, {*held}, observation, population), len(held)
-        told(observation, len(held), len(rows), 0.0)
+        held = store.held(_key(observation, population))
+        waiting[observation] = _missing(rows, held, observation, population)
+        done[observation] = sum(ids[row] in held for row in rows)
+        told(observation, done[observation], len(rows), 0.0)
 
     def taken() -> Iterator[Shard]:
         while left := {one: own for one, own in waiting.items() if own and one not in failed}:

@@ -30,7 +30,7 @@ from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.provenance import provenance
-from holdfast.execution.shards import CleanCodes, first_held, learn, observe
+from holdfast.execution.shards import CleanCodes, cell_of, first_held, learn, observe
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.turns import Begun
 from holdfast.execution.work import Forecast, operations
@@ -166,6 +166,7 @@ class _Table:
                 if known is not None:
                     self.partial[encoder.name, evaluation] = known
             self.missing[encoder.name] = images, bank, missing
+            self.store.expect([cell_of(evaluation, encoder, images, self.run, bank) for evaluation in self.evaluations])
             for evaluation in missing:
                 for what in pieces(evaluation):
                     self.work.forecast.expect((encoder.name, what))
