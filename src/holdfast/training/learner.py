@@ -43,7 +43,7 @@ class Batch:
         self,
         rows: Int[Tensor, "b"],
         pixels: Pixels,
-        views: tuple[Pixels, ...],
+        views: tuple[Float[Tensor, "b ..."], ...],
         labels: Int[Tensor, "b"] | None,
         noise: Noise,
         attacked: Pixels | None = None,
@@ -174,7 +174,7 @@ def require_share(objective: TrainingObjective, *settings: str) -> None:
             raise HoldfastError(f"{objective.name}: {name} must lie in [0, 1], got {getattr(objective, name)}")
 
 
-def codes_of_views(encoder: nn.Module, views: Sequence[Pixels]) -> Float[Tensor, "n d"]:
+def codes_of_views(encoder: nn.Module, views: Sequence[Float[Tensor, "b ..."]]) -> Float[Tensor, "n d"]:
     """Return the codes of all views, below one another; those of one size pass together, for batch norm to see one batch."""
     found: dict[int, Codes] = {}
     for shape in dict.fromkeys(view.shape for view in views):

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -210,7 +210,7 @@ class Training:
         share_statistics(self.learner)
         return loss.detach()
 
-    def _views(self, pixels: Pixels, noise: Noise) -> tuple[Pixels, ...]:
+    def _views(self, pixels: Pixels, noise: Noise) -> tuple[Float[Tensor, "b ..."], ...]:
         recipe, count = self.recipe, self.recipe.objective.views
         ways = [recipe.augmentation] * count
         if count > 1 and recipe.second_augmentation is not None:
