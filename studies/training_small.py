@@ -1,10 +1,10 @@
 """Every training objective at small scale, three seeds each: ``python -m studies.training_small TRAIN TEST``.
 
 TRAIN and TEST are references of labelled images, as in ``mnist_train.npz?images=images&labels=labels``. CNN-A (for masked
-autoencoders also a small vision transformer, whose tokens can be masked) is trained on 10,000 of TRAIN for 20 epochs by each
-objective and adversary, and then measured on 1,000 of TEST with TRAIN as its bank: accuracy of nearest neighbours, clean
-and under PGD-20 at 0.1, and for two of them the average certified radius.
-What is done already in ``--out`` is not done again, and what is missing is said.
+autoencoders also a small vision transformer, whose tokens can be masked) is trained on 10,000 of TRAIN for 20 epochs by
+each objective and adversary, and then measured on 1,000 of TEST with TRAIN as its bank: accuracy of nearest neighbours,
+clean and under PGD-20 at 0.1, and for two of them the average certified radius. What is done already in ``--out`` is not
+done again, so that the study may be interrupted; what is missing is said.
 """
 
 from __future__ import annotations
