@@ -82,7 +82,11 @@ def rewrite_started(path: Path, when: str) -> None:
 
 @pytest.mark.parametrize(
     ("stop_after", "change"),
-    [(1, {"adversary": "loss"}), (5, {"adversary": "spade-guided:k=5"}), (6, {"ema": 0.5, "objective": "byol"})],
+    [
+        (1, {"adversary": "loss"}),
+        (5, {"adversary": "spade-guided:k=5"}),
+        (6, {"ema": 0.5, "objective": "byol", "precision": "float64"}),
+    ],
     ids=["loss", "spade-guided", "ema"],
 )
 def test_an_interrupted_training_ends_like_an_unbroken_one(
@@ -427,7 +431,7 @@ CROPS = {"objective": "dino:crops=2,prototypes=20", "crop_augmentation": "random
 
 
 def test_small_crops_may_be_small(digits: Images, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = set()
+    sizes: set[tuple[int, ...]] = set()
 
     def seen(self: loop.Training, *given: Any) -> Any:
         made = views(self, *given)

@@ -106,8 +106,9 @@ class Training:
         check_batch_norm(learner, recipe.batch // processes())
         optimiser = recipe.optimiser.build(learner.parameters())
         self.learner: Learner = learner
-        self.averaged = None if recipe.ema is None else averaged(learner.encoder, recipe.ema)
         self.model, self.optimiser = fabric.setup(learner, optimiser)
+        # Behind the setup, which moves the encoder to its device and precision.
+        self.averaged = None if recipe.ema is None else averaged(learner.encoder, recipe.ema)
         self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         self.watched = self.feed.pixels(
             self.feed.noise.fork("watched").uniform((1,))[:, 0].argsort()[:WATCHED].tolist()
