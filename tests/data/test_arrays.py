@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import resource
 import zipfile
@@ -17,9 +18,11 @@ from safetensors.torch import save_file
 
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.images import TensorSource
 from holdfast.data import arrays, load
 from holdfast.data.array_source import resized
 from holdfast.data.decode import fit
+from holdfast.data.remembered import Remembered
 from holdfast.evaluations.spectral import features
 
 GREY, RGB = Domain((1, 4, 5)), Domain((3, 4, 5))
@@ -332,3 +335,28 @@ def test_members_of_archives_that_are_no_arrays_say_so(tmp_path: Path) -> None:
     for read in (lambda: load(str(tmp_path / "x.npz"), RGB), lambda: features.read(tmp_path / "x.npz")):
         with pytest.raises(HoldfastError, match=r"'images' of .* is not an array"):
             read()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+def test_digests_of_an_unchanged_file_are_not_read_again(tmp_path, monkeypatch, dtype):
+    stored = (np.random.default_rng(0).random((9, 1, 4, 5)) * (200 if dtype == "uint8" else 1)).astype(dtype)
+    path, index = tmp_path / "x.npy", tmp_path / "files.index"
+    np.save(path, stored)
+    os.utime(path, (1e9, 1e9))
+    first = load(str(path), GREY, remembered=Remembered.at(index))
+    row_by_row = tuple(first.source.digest(row) for row in range(9))
+    assert first.digests == row_by_row
+    monkeypatch.setattr(TensorSource, "digests", lambda _: pytest.fail("read again"))
+    again = load(str(path), GREY, remembered=Remembered.at(index))
+    assert again.fingerprint == first.fingerprint
+    assert again[[3, 1]].digests == (row_by_row[3], row_by_row[1])
+    monkeypatch.undo()
+    stored[4] = 0
+    np.save(path, stored)
+    os.utime(path, (1e9, 1e9))
+    assert load(str(path), GREY, remembered=Remembered.at(index, rehash=True)).fingerprint != first.fingerprint
+    os.utime(path, (1e9, 1e9 + 1))
+    assert load(str(path), GREY, remembered=Remembered.at(index)).fingerprint != first.fingerprint
+    for kept in tmp_path.glob("files.index.*"):
+        kept.write_bytes(b"damaged")
+    assert load(str(path), GREY, remembered=Remembered.at(index)).digests != first.digests

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -20,13 +21,17 @@ BLOCK = 1 << 22
 """Values looked at together."""
 
 
-def load_array(name: str, stored: Tensor, labels: Int[Tensor, "n"] | None, request: Request) -> Images:
+def load_array(
+    name: str, stored: Tensor, labels: Int[Tensor, "n"] | None, request: Request, file: Path | None = None
+) -> Images:
     """Return the rows of ``stored`` that ``request`` chooses, with their positions as ids.
+
+    ``file`` is where they are stored, if that is the only array that images are ever taken from there.
 
     Raises:
         HoldfastError: shape or type do not suit the encoder, or a chosen image holds NaN or is out of range.
     """
-    source = ArraySource(name, stored, request)
+    source = ArraySource(name, stored, request, file)
     images = Images(source, labels=labels, name=name)
     chosen = request.choose(images.ids)
     check_values(name, stored, chosen, request.domain)
@@ -41,8 +46,9 @@ class ArraySource:
     three channels. A digest is that of the stored row, so that encoders of different sizes share it.
     """
 
-    def __init__(self, name: str, stored: Tensor, request: Request) -> None:
+    def __init__(self, name: str, stored: Tensor, request: Request, file: Path | None = None) -> None:
         self.stored, self.domain = TensorSource(stored), request.domain
+        self.file, self.remembered = file, request.remembered
         if stored.dtype == torch.uint8 and (self.domain.low, self.domain.high) != (0, 1):
             raise HoldfastError(
                 f"{name} holds uint8, which stands for pixels in [0, 1], but the encoder takes values in "
@@ -75,6 +81,15 @@ class ArraySource:
 
     def digest(self, row: int) -> bytes:
         return self.stored.digest(row)
+
+    def digests(self) -> Iterator[bytes]:
+        """Yield all digests; those of an unchanged file without reading it."""
+        known = self.remembered.rows(self.file, len(self)) if self.file else None
+        if known is None:
+            known = list(self.stored.digests())
+            if self.file:
+                self.remembered.keep_rows(self.file, known)
+        yield from known
 
 
 def _size(stored: Tensor, layout: Layout) -> tuple[int, ...]:

@@ -48,7 +48,8 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
     labels = None
     if "labels" in held:
         labels = as_labels(held["labels"], len(stored), "labels" in settings, f"labels of {name}")
-    return load_array(name, stored, labels, request)
+    # An archive may hold several arrays of images; it is read into memory anyway.
+    return load_array(name, stored, labels, request, path if path.suffix.lower() == ".npy" else None)
 
 
 def _npy(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ A file counts as unchanged while its path, size and time of change are. That is 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -15,6 +16,8 @@ from time import time
 from typing import final
 
 import numpy as np
+
+from holdfast.core.files import write_whole
 
 YOUNG = 2.0
 """Seconds within which a file may change twice and keep its time of change."""
@@ -37,11 +40,13 @@ class Remembered:
 
     path: Path | None = None
     known: dict[bytes, Known] = field(default_factory=dict)
+    rehash: bool = False
+    """Whether nothing that is known counts."""
 
     @classmethod
     def at(cls, path: Path | None, rehash: bool = False) -> Remembered:
         """Return what ``path`` holds; nothing if it is damaged, missing or not to be trusted."""
-        remembered = cls(path)
+        remembered = cls(path, rehash=rehash)
         if path is None or rehash:
             return remembered
         with suppress(OSError, ValueError):
@@ -67,6 +72,29 @@ class Remembered:
             return None
         said = os.fsencode(file.absolute()) + f"\0{status.st_size} {status.st_mtime_ns} {max_pixels}".encode()
         return blake2b(said, digest_size=16).digest()
+
+    def rows(self, file: Path, count: int) -> list[bytes] | None:
+        """Return the digests of the ``count`` images in ``file``, an array, if they are known."""
+        stamp = self.stamp(file, 0)
+        if stamp is None or self.path is None or self.rehash:
+            return None
+        with suppress(OSError):
+            content = self._rows_of(self.path, stamp).read_bytes()
+            checksum, digests = content[:16], content[16:]
+            if blake2b(digests, digest_size=16).digest() == checksum and len(digests) == 16 * count:
+                return [digests[start : start + 16] for start in range(0, len(digests), 16)]
+        return None
+
+    def keep_rows(self, file: Path, digests: Sequence[bytes]) -> None:
+        """Write the digests of the images in ``file``, 16 bytes each; without a word if that cannot be."""
+        stamp, content = self.stamp(file, 0), b"".join(digests)
+        if stamp is not None and self.path is not None:
+            with suppress(OSError):
+                write_whole(self._rows_of(self.path, stamp), blake2b(content, digest_size=16).digest() + content)
+
+    @staticmethod
+    def _rows_of(path: Path, stamp: bytes) -> Path:
+        return path.with_name(f"{path.name}.{stamp.hex()}")
 
     def save(self) -> None:
         """Write what is known, in one step; without a word if that cannot be: it is only slower next time."""

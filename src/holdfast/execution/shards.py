@@ -29,6 +29,8 @@ CPU_OPERATIONS = 1 << 29
 
 Larger batches are no faster there: 9 images of a CNN of 60 million operations, one of a ResNet-50.
 """
+CLEAN_OPERATIONS = 1 << 37
+"""How many operations of the encoder a shard of clean codes may have on a CPU, several batches: seconds of work."""
 FIRST = 8
 """The first shard is at most an eighth of the rows, from which the pace of the others is known."""
 OnProgress = Callable[[Observation, int, int, int], None]
@@ -158,11 +160,13 @@ def _missing(rows: Sequence[int], held: set[str], observation: Observation, popu
 
 
 def _size(population: Population, observation: Observation) -> int:
-    """Return how many inputs make a shard: a batch, or less where a large encoder would make it last for hours."""
+    """Return how many inputs make a shard: a batch, or less where it would last for hours; of clean codes several."""
     run, encoder = population.run, population.encoder
     if run.computes_on != "cpu":
         return run.batch_size
     size = min(run.batch_size, CPU_VALUES // prod(encoder.domain.shape))
-    if not isinstance(observation, CleanCodes):
-        size = min(size, CPU_OPERATIONS // max(operations(encoder), 1))
-    return max(1, size)
+    if isinstance(observation, CleanCodes):
+        # Whole batches, so that a file is not written every few milliseconds.
+        most = min(CPU_VALUES // prod(encoder.domain.shape), CLEAN_OPERATIONS // max(operations(encoder), 1))
+        return max(1, size, size * (most // max(1, size)))
+    return max(1, min(size, CPU_OPERATIONS // max(operations(encoder), 1)))
