@@ -16,7 +16,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import log
 from pathlib import Path
 from time import perf_counter, process_time
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 import holdfast
-from benchmarks.measure import platform
+from benchmarks.measure import busy, platform
 from holdfast import data
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import TensorSource
@@ -80,13 +80,6 @@ def write_images(path: Path, count: int) -> None:
         chosen = kinds[generator.integers(0, len(kinds), size)] * generator.uniform(0.5, 1, (size, 1, 1, 1))
         noisy = chosen + generator.normal(0, 0.1, chosen.shape).astype(np.float32)
         array[start : start + size] = (noisy.clip(0, 1) * 255).astype(np.uint8)
-
-
-def busy(work: Callable[[], object]) -> float:
-    """Return the processor seconds of ``work``."""
-    since = process_time()
-    work()
-    return process_time() - since
 
 
 def codes(scratch: Path) -> Seconds:
@@ -149,14 +142,14 @@ def _evaluated(one: Encoder, scratch: Path, only: Sequence[str]) -> holdfast.Eva
 STAGES = {"codes": codes, "evaluations": evaluations, "again": again}
 
 
-def measured(scratch: Path, count: int) -> Seconds:
+def measured(scratch: Path, count: int, threads: str) -> Seconds:
     """Return what each part of a run of ``count`` images takes, each stage in a process of its own."""
     found = Seconds()
     scratch.mkdir(parents=True)
     try:
         write_images(scratch / "images.npy", count)
         for stage in STAGES:
-            command = [sys.executable, "-m", "benchmarks.million", str(scratch), "--stage", stage]
+            command = [sys.executable, "-m", "benchmarks.million", str(scratch), "--stage", stage, "--threads", threads]
             said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             for name, value in json.loads(said.splitlines()[-1]).items():
                 found[name] = value
@@ -184,7 +177,7 @@ def main() -> None:
         print(json.dumps({**found, f"MB resident, {given.stage}": memory}))
         return
     print(f"torch {torch.__version__}, {platform.machine()}, {given.threads} threads")
-    grown = {count: measured(given.scratch / str(count), count) for count in given.images}
+    grown = {count: measured(given.scratch / str(count), count, str(given.threads)) for count in given.images}
     for small, large in zip(given.images, given.images[1:], strict=False):
         for name, value in grown[large].items():
             if value > 0 and grown[small][name] > 0:
