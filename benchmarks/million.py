@@ -29,8 +29,9 @@ import holdfast
 from benchmarks.measure import busy, platform
 from holdfast import data
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.images import TensorSource
 from holdfast.core.run import Run
+from holdfast.data import array_source
+from holdfast.data.array_source import ArraySource
 from holdfast.data.remembered import Remembered
 from holdfast.execution.engines.local import Local
 from holdfast.execution.shards import CleanCodes, clean_codes, compute
@@ -88,6 +89,7 @@ def codes(scratch: Path) -> Seconds:
     remembered = Remembered.at(scratch / "run" / "files.index")
     images = data.load(str(scratch / "images.npy"), one.domain, remembered=remembered)
     fingerprint = busy(lambda: images.fingerprint)
+    remembered.save()
     population = Population(one, images, Run(batch_size=BATCH))
     starts = range(0, len(pixels), BATCH * PLAIN)
     encoded = sum(min(BATCH, len(pixels) - start) for start in starts)
@@ -98,7 +100,8 @@ def codes(scratch: Path) -> Seconds:
                 one.module(torch.from_numpy(pixels[start : start + BATCH]).float() / 255)
 
     def ours() -> None:
-        failed = compute([(CleanCodes(), range(len(images)))], population, store, Local(), lambda *_: None)
+        asked = [(CleanCodes(), range(len(images)))]
+        failed = compute(asked, population, store, Local(), lambda waiting: next(iter(waiting)), lambda *_: None)
         assert not failed
         assert len(clean_codes(population, store)) == len(pixels)
 
@@ -124,7 +127,7 @@ def again(scratch: Path) -> Seconds:
     def refuse(*_: object) -> Tensor:
         raise AssertionError("a pixel was read")
 
-    TensorSource.read = TensorSource.digest = TensorSource.digests = refuse  # type: ignore[assignment,method-assign]
+    ArraySource.read = array_source.row_digests = refuse  # type: ignore[assignment,method-assign]
     since = perf_counter()
     run = _evaluated(encoder(), scratch, ONLY)
     assert len(list(run)) == len(ONLY)

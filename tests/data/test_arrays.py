@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import TensorSource
-from holdfast.data import arrays, load
-from holdfast.data.array_source import resized
+from holdfast.data import array_source, arrays, load
+from holdfast.data.array_source import resized, row_digests
 from holdfast.data.decode import fit
 from holdfast.data.remembered import Remembered
 from holdfast.evaluations.spectral import features
@@ -337,26 +337,46 @@ def test_members_of_archives_that_are_no_arrays_say_so(tmp_path: Path) -> None:
             read()
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_digests_of_an_unchanged_file_are_not_read_again(tmp_path, monkeypatch, dtype):
-    stored = (np.random.default_rng(0).random((9, 1, 4, 5)) * (200 if dtype == "uint8" else 1)).astype(dtype)
-    path, index = tmp_path / "x.npy", tmp_path / "files.index"
-    np.save(path, stored)
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float64"])
+def test_digests_of_many_rows_are_those_of_single_rows(dtype: str) -> None:
+    drawn = (DRAWN * 200).astype(dtype)
+    for stored in (torch.from_numpy(drawn), torch.from_numpy(np.asfortranarray(drawn))):
+        wanted = [TensorSource(stored).digest(row) for row in (4, 0, 5)]
+        assert row_digests(stored, [4, 0, 5]) == b"".join(wanted)
+
+
+def test_unchanged_arrays_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "x.npz", one=DRAWN, other=DRAWN[::-1])
+    os.utime(tmp_path / "x.npz", (1e9, 1e9))
+    asked = {"one": {}, "other": {}, "some": {"limit": 3}, "same": {"limit": 3, "seed": 1}}
+    index = tmp_path / "run" / "files.index"
+
+    def fingerprints(rehash: bool = False) -> list[str]:
+        remembered = Remembered.at(index, rehash)
+        names = ["one", "other", "one", "one"]
+        return [
+            load(f"{tmp_path}/x.npz?images={name}", RGB, remembered=remembered, **settings).fingerprint
+            for name, settings in zip(names, asked.values(), strict=True)
+        ]
+
+    first = fingerprints()
+    assert len(set(first)) == 4, "vacuous fixture"
+    read: list[object] = []
+    monkeypatch.setattr(array_source, "check_values", lambda *_: read.append("checked"))
+    monkeypatch.setattr(array_source, "row_digests", lambda _, rows: read.append("hashed") or bytes(16 * len(rows)))
+    assert fingerprints() == first
+    assert read == []
+    fingerprints(rehash=True)
+    assert read == ["checked", "hashed"] * 4
+    os.utime(tmp_path / "x.npz", (1e9 + 5, 1e9 + 5))
+    fingerprints()
+    assert len(read) == 16
+
+
+def test_a_range_is_checked_anew_for_an_encoder_of_another(tmp_path: Path) -> None:
+    path, index = Path(_npy(tmp_path, DRAWN * 2 - 1)), tmp_path / "files.index"
     os.utime(path, (1e9, 1e9))
-    first = load(str(path), GREY, remembered=Remembered.at(index))
-    row_by_row = tuple(first.source.digest(row) for row in range(9))
-    assert first.digests == row_by_row
-    monkeypatch.setattr(TensorSource, "digests", lambda _: pytest.fail("read again"))
-    again = load(str(path), GREY, remembered=Remembered.at(index))
-    assert again.fingerprint == first.fingerprint
-    assert again[[3, 1]].digests == (row_by_row[3], row_by_row[1])
-    monkeypatch.undo()
-    stored[4] = 0
-    np.save(path, stored)
-    os.utime(path, (1e9, 1e9))
-    assert load(str(path), GREY, remembered=Remembered.at(index, rehash=True)).fingerprint != first.fingerprint
-    os.utime(path, (1e9, 1e9 + 1))
-    assert load(str(path), GREY, remembered=Remembered.at(index)).fingerprint != first.fingerprint
-    for kept in tmp_path.glob("files.index.*"):
-        kept.write_bytes(b"damaged")
-    assert load(str(path), GREY, remembered=Remembered.at(index)).digests != first.digests
+    remembered = Remembered.at(index)
+    _ = load(str(path), Domain((3, 4, 5), -1.0, 1.0), remembered=remembered).fingerprint
+    with pytest.raises(HoldfastError, match=r"must be finite and lie in \[0, 1\]"):
+        load(str(path), RGB, remembered=Remembered.at(index))

@@ -96,6 +96,7 @@ def test_damage_that_shows_in_no_date_is_found_when_it_is_read(store):
     pack.write_bytes(damaged)
     os.utime(pack, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert len(store.observed(KEY, [f"i{number}" for number in range(MANY)])[0]) == MANY - 1
+    assert len(Store(store.folder).held(KEY)) == MANY - 1, "it is computed again"
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"[[1, 2], [[3]]]", None])

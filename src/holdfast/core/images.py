@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b, sha256
 from typing import Protocol, runtime_checkable
@@ -31,19 +31,6 @@ class Source(Protocol):
         ...
 
 
-@runtime_checkable
-class ManyDigests(Protocol):
-    """A source that knows or computes all digests at once."""
-
-    def digests(self) -> Iterator[bytes]:
-        """Yield the digest of each row."""
-        ...
-
-
-TOGETHER = 1 << 22
-"""Values read together."""
-
-
 class TensorSource:
     """Images held in memory (or in a memory map), float or uint8."""
 
@@ -61,17 +48,6 @@ class TensorSource:
         # As bytes, for numpy has no bfloat16.
         content = values.reshape(-1).view(torch.uint8).numpy().tobytes()
         return blake2b(f"{values.dtype}{tuple(values.shape)}".encode() + content, digest_size=16).digest()
-
-    def digests(self) -> Iterator[bytes]:
-        """Yield all digests: of a million small images in seconds, where asking row by row takes ten times as long."""
-        step = max(1, TOGETHER // max(1, self.pixels[0].numel()))
-        start = blake2b(f"{self.pixels.dtype}{tuple(self.pixels.shape[1:])}".encode(), digest_size=16)
-        for block in self.pixels.split(step):
-            rows = block.detach().cpu().contiguous().reshape(len(block), -1).view(torch.uint8).numpy()
-            for row in rows:
-                one = start.copy()
-                one.update(row)
-                yield one.digest()
 
 
 class Images:
@@ -161,8 +137,6 @@ class Images:
     @cached_property
     def digests(self) -> tuple[bytes, ...]:
         """Hashes of the images one by one; equal images have equal ones."""
-        if isinstance(self.source, ManyDigests):
-            return tuple(self.source.digests())
         return tuple(self.source.digest(row) for row in range(len(self)))
 
 
