@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import platform
 import resource
 import shutil
 import subprocess
@@ -20,13 +21,14 @@ from collections.abc import Sequence
 from math import log
 from pathlib import Path
 from time import perf_counter, process_time
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import holdfast
-from benchmarks.measure import busy, platform
+from benchmarks.measure import busy
 from holdfast import data
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.run import Run
@@ -40,7 +42,7 @@ from holdfast.protocol.population import Population
 
 SIDE, FEATURES, BATCH, MADE = 28, 64, 256, 10_000
 ONLY = ("displacement", "breakaway", "geometry", "spade")
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "displacement": {"attacks": ["pgd:steps=10"], "balls": ["linf:0.05"], "divergences": ["l2"], "samples": 1000},
     "breakaway": {
         "attacks": ["pgd:steps=10"],

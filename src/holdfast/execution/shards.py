@@ -34,6 +34,7 @@ CLEAN_OPERATIONS = 1 << 37
 """How many operations of the encoder a shard of clean codes may have on a CPU, several batches: seconds of work."""
 FIRST = 8
 """The first shard is at most an eighth of the rows, from which the pace of the others is known."""
+AGAIN = "check the disk, and run the same command again, which computes anew what is damaged"
 Waiting = Mapping[Observation, Sequence[Sequence[int]]]
 """Of each observation the shards that are to be computed, each as its rows, in their order."""
 Choose = Callable[[Waiting], Observation | None]
@@ -90,7 +91,7 @@ def observe(observation: Observation, population: Population, rows: Sequence[int
     key = _key(observation, population)
     held, observed = store.observed(key, [ids[row] for row in rows])
     if len(held) < len(rows):
-        raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
+        raise StoreError(f"what was just written to {store.folder} reads back damaged; {AGAIN}")
     return {name: values.to(population.run.device) for name, values in observed.items()}
 
 
@@ -98,7 +99,7 @@ def clean_codes(population: Population, store: Store) -> Codes:
     """Return the clean codes of all images, all of which were computed: memory-mapped, one row after the other."""
     codes = store.array(_key(CleanCodes(), population), "codes", population.images.ids)
     if codes is None:
-        raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
+        raise StoreError(f"what was just written to {store.folder} reads back damaged; {AGAIN}")
     return codes
 
 
