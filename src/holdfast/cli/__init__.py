@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.execution.engines.ranks import place
 
 INTERRUPTED = 130
 
@@ -112,7 +113,9 @@ def _say(sentence: str, status: int, traced: bool = False) -> int:
 
 
 def _warn(debug: bool, message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print a warning; of what will change in the libraries below, only who develops needs to know."""
+    """Print a warning, once for all ranks; of what will change in the libraries below, only who develops needs to know."""
+    if place()[0] > 0 and not debug:
+        return
     if issubclass(category, HoldfastWarning):
         print(f"holdfast: warning: {message}", file=sys.stderr)
     elif debug or not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.flags import Images, Size, TrustRemoteCode, Workers
+from holdfast.cli.flags import Cluster, Images, Size, TrustRemoteCode, Workers
 from holdfast.core.errors import HoldfastError
 
 MEASURES = "What is measured"
@@ -77,9 +77,7 @@ def command(
     budget: Annotated[
         float | None, typer.Option(help="Seconds after which no new work begins.", rich_help_panel=COMPUTES)
     ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="Compute on a Ray cluster: auto, local or its address.", rich_help_panel=COMPUTES)
-    ] = None,
+    cluster: Cluster = None,
     workers: Workers = None,
     rehash: Annotated[
         bool | None,
@@ -111,13 +109,17 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
     from holdfast.execution.progress import Shown
     from holdfast.execution.request import request
-    from holdfast.execution.session import run_request
+    from holdfast.execution.session import fill_store, follows, launched, run_request
     from holdfast.report.alerts import STOPPED as SPENT
     from holdfast.report.alerts import alerts, split, without
     from holdfast.report.protocol import groups
     from holdfast.report.text import listed
 
     asked = request(flags, config)
+    asked = asked.model_copy(update={"cluster": launched(asked.cluster, asked.workers)})
+    if follows(asked.cluster):
+        fill_store(asked)
+        return 0
     with Shown() as shown:
         outcome = run_request(asked, shown)
     spent, failed = split(outcome.failures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections import Counter
@@ -13,6 +14,8 @@ from itertools import product
 from pathlib import Path
 from time import monotonic
 from typing import TypedDict
+
+import torch
 
 from holdfast import data
 from holdfast.core.encoder import Domain, Encoder, Geometry
@@ -29,6 +32,7 @@ from holdfast.encoders.reference import named
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
+from holdfast.execution.engines.ranks import LEASES, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.request import Request, asked_balls, planned, references
 from holdfast.execution.store import Store, StoreError
@@ -40,6 +44,8 @@ from holdfast.protocol.evaluation import Evaluation
 from holdfast.report import write
 
 TOUR = "builtin:digits"
+RANKS = "ranks"
+"""The cluster made of the processes that torchrun or srun started."""
 MADE_IN_PYTHON = "python"
 """The source of an encoder that no reference names."""
 
@@ -122,14 +128,16 @@ def fill_store(
 
     for encoder in encoders:
         evaluations = labelled(asked, evaluations, images_for(encoder), bank_for(encoder))
-    store.request(asked.model_dump_json(indent=1))
+    computing = engine(asked.cluster, asked.device, asked.workers, store.folder)
+    if leads(computing):
+        store.request(asked.model_dump_json(indent=1))
     results, failures = evaluate(
         encoders,
         images_for,
         evaluations,
         run,
         store,
-        engine(asked.cluster, asked.device, asked.workers),
+        computing,
         progress,
         asked.budget,
         began,
@@ -265,12 +273,35 @@ class Devices(TypedDict, total=False):
 
 
 def devices_of(cluster: str | None, device: str) -> Devices:
-    """Return where a run computes: on ``device``, here or else on a cluster that need not have a machine like this."""
+    """Return where a run computes: on ``device``, here or else on a cluster that need not have a machine like this.
+
+    Ranks on one machine take its GPUs in turn, unless one of them is named.
+    """
+    if cluster == RANKS:
+        return Devices(device=f"cuda:{place()[2] % max(1, torch.cuda.device_count())}" if device == "cuda" else device)
     return Devices(device=device) if cluster is None else Devices(workers=device)
 
 
-def engine(cluster: str | None, device: str, workers: int | None = None) -> Engine:
-    """Return what computes shards: this process, so many others here, or the Ray cluster at an address, a GPU a shard.
+def launched(cluster: str | None, workers: int | None) -> str | None:
+    """Return the ``cluster`` that is named, or else ``ranks`` where torchrun or srun started several processes.
+
+    Raises:
+        HoldfastError: torchrun started several, and each would start workers of its own.
+    """
+    if cluster is None and workers is None:
+        return RANKS if place()[1] > 1 else None
+    if cluster != RANKS and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise HoldfastError("torchrun starts the processes that share the work; leave --cluster and --workers out")
+    return cluster
+
+
+def follows(cluster: str | None) -> bool:
+    """Return whether this process leaves conclusions and words to another."""
+    return cluster == RANKS and place()[0] > 0
+
+
+def engine(cluster: str | None, device: str, workers: int | None, folder: Path) -> Engine:
+    """Return what computes shards: this process, so many others here, the ranks that share ``folder``, or a Ray cluster.
 
     Raises:
         HoldfastError: workers are asked for where they are of no use.
@@ -283,6 +314,9 @@ def engine(cluster: str | None, device: str, workers: int | None = None) -> Engi
         return Processes(workers)
     if cluster is None:
         return Local()
+    if cluster == RANKS:
+        rank, count, _ = place()
+        return Ranks(rank, count, folder / LEASES)
     return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)
 
 

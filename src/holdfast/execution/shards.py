@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from math import prod
@@ -11,7 +12,8 @@ from typing import Any, final
 from holdfast.core.encoder import Codes
 from holdfast.core.run import Observed
 from holdfast.execution.engines.base import Engine
-from holdfast.execution.store import Key, Store, StoreError, key_of
+from holdfast.execution.engines.ranks import Ranks
+from holdfast.execution.store import Key, Store, StoreError, checksum, key_of
 from holdfast.execution.work import operations
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
@@ -113,19 +115,39 @@ def compute(
         done[observation] = len(held)
         told(observation, len(held), len(rows), len(mine[0]) if mine else 0)
     upcoming = {observation: [len(rows) for other, rows in shards if other == observation][1:] for observation in done}
-    with closing(engine.map(look, population, shards)) as finished:
+    with closing(_looked(shards, population, store, engine)) as finished:
         for (observation, rows), seen in finished:
             if isinstance(seen, Exception):
                 failed.setdefault(observation, seen)
                 if len(asked) == 1:
                     break
                 continue
-            ids = observation.ids(population)
-            store.keep(_key(observation, population), [ids[row] for row in rows], seen)
+            if seen is not None:
+                ids = observation.ids(population)
+                store.keep(_key(observation, population), [ids[row] for row in rows], seen)
             done[observation] += len(rows)
             ahead = upcoming[observation].pop(0) if upcoming[observation] else 0
             told(observation, done[observation], totals[observation], ahead)
     return failed
+
+
+def _looked(
+    shards: Sequence[Shard], population: Population, store: Store, engine: Engine
+) -> Generator[tuple[Shard, Observed | Exception | None], None, None]:
+    """Yield each of ``shards`` with what is seen of it, or with None once another rank has kept that."""
+    if not isinstance(engine, Ranks):
+        yield from engine.map(look, population, shards)
+        return
+
+    def ids(shard: Shard) -> list[str]:
+        known = shard[0].ids(population)
+        return [known[row] for row in shard[1]]
+
+    def held(shard: Shard) -> bool:
+        return set(ids(shard)) <= {*store.observed(_key(shard[0], population), ids(shard))[0]}
+
+    units = {f"{_key(shard[0], population).stem}-{checksum(json.dumps(ids(shard)).encode())}": shard for shard in shards}
+    yield from engine.share(look, population, units, held)
 
 
 def _key(observation: Observation, population: Population) -> Key:

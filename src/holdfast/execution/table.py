@@ -25,6 +25,7 @@ from holdfast.core.run import Observed, Run
 from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
+from holdfast.execution.engines.ranks import Ranks, leads
 from holdfast.execution.provenance import provenance
 from holdfast.execution.shards import CleanCodes, Shard, clean_codes, compute, learn, observe
 from holdfast.execution.store import Store, StoreError, key_of
@@ -92,6 +93,8 @@ def evaluate(
         table.look_up(encoder, images_for)
     for encoder in encoders:
         table.fill(encoder)
+    if isinstance(engine, Ranks):
+        engine.end()
     if progress:
         progress("all cells", 1.0, 0.0)
     return table.results, table.failures
@@ -123,10 +126,12 @@ def collect(
     for piece in (CleanCodes(), observation) if codes else (observation,):
         forecast.expect((encoder.name, piece))
     rows, ids = observation.rows(population), observation.ids(population)
-    with suppress(BudgetSpentError):
+    with suppress(BudgetSpentError if leads(table.engine) else Exception):  # rank 0 says what went wrong
         if codes:
             population = Population(encoder, images, run, table.codes(population, "codes"))
         table.compute(observation, population, rows, observation.name)
+    if isinstance(engine, Ranks):
+        engine.end()
     held, observed = store.observed(key_of(observation, encoder, images, run), [ids[row] for row in rows])
     known = set(held)
     return population, [row for row in rows if ids[row] in known], observed
@@ -153,7 +158,7 @@ class _Table:
 
     def look_up(self, encoder: Encoder, images_for: Callable[[Encoder], Images]) -> None:
         """Take what the store holds of ``encoder``, and plan what it does not."""
-        for evaluation in self.evaluations:
+        for evaluation in self.evaluations if leads(self.engine) else ():
             self.store.clear_failure(evaluation.name, encoder.name)
         with self.failing(encoder, "unknown", self.evaluations):
             images, bank = images_for(encoder), None
@@ -182,7 +187,7 @@ class _Table:
                 held = Population(population.encoder, bank, self.run, self.codes(held, "codes of the bank"))
             population = Population(population.encoder, images, self.run, codes, bank=held)
             fits = dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation))
-            known = {fit: self.learn(fit, population) for fit in fits}
+            known = self.learn_all(population, list(fits))
             population = Population(population.encoder, images, self.run, codes, known, held)
             groups: dict[Observation, list[Evaluation]] = {}
             for evaluation in missing:
@@ -190,11 +195,20 @@ class _Table:
             measured = [group for group in groups.items() if self.measure(population, *group)]
             if not isinstance(self.engine, Local):
                 self.together(population, [observation for observation, _ in measured])
-            for observation, group in measured:
+            for observation, group in measured if leads(self.engine) else ():
                 with self.failing(encoder, images.name, group):
                     self.conclude(population, observation, group)
 
-    def learn(self, fit: Fit[Any], population: Population) -> Observed | Exception:
+    def learn_all(self, population: Population, fits: Sequence[Fit[Any]]) -> dict[Fit[Any], Observed | Exception]:
+        """Return what each of ``fits`` learns, or why it could not; ranks learn one each at a time."""
+        if isinstance(self.engine, Ranks):
+            keys = {fit: key_of(fit, population.encoder, population.images, self.run, population.bank_images) for fit in fits}
+            units = {key.stem: fit for fit, key in keys.items()}
+            found = self.engine.share(self.learn, population, units, lambda fit: self.store.learned(keys[fit]) is not None)
+            return {fit: self.learn(population, fit) if learned is None else learned for fit, learned in found}
+        return {fit: self.learn(population, fit) for fit in fits}
+
+    def learn(self, population: Population, fit: Fit[Any]) -> Observed | Exception:
         """Return what ``fit`` learns, or why it could not: that fails the cells that ask for it, and no others."""
         encoder, piece, since = population.encoder, (population.encoder.name, fit), monotonic()
         key = key_of(fit, encoder, population.images, self.run, population.bank_images)
@@ -335,7 +349,8 @@ class _Table:
                     reason=str(error) or type(error).__name__,
                     provenance=provenance(self.run, datetime.now(UTC)),
                 )
-                self.store.fail(failure)
+                if leads(self.engine):
+                    self.store.fail(failure)
                 self.failures.append(failure)
 
 
