@@ -26,9 +26,13 @@ def command(
 ) -> None:
     """Write images as corruptions and edits change them, 8-bit PNG files in the folders they came from."""
     from holdfast.execution.corruption import corrupt
+    from holdfast.execution.engines.ranks import Ranks
     from holdfast.execution.progress import Shown
+    from holdfast.execution.session import engine, launched
 
-    with Shown() as shown:
+    where = engine(launched(None, None), "cpu", None, out)
+    ranks = where if isinstance(where, Ranks) else None
+    with Shown(quiet=ranks is not None and ranks.rank > 0) as shown:
         written = corrupt(
             images,
             transform,
@@ -39,6 +43,7 @@ def command(
             seed=seed,
             batch_size=batch_size,
             progress=shown,
+            ranks=ranks,
         )
         for manifest, folder in ((one, one.files[0].file.partition("/")[0]) for one in written):
             shown.say(
