@@ -80,7 +80,7 @@ def command(
 
     cluster = launched(cluster, workers)
     chosen = _preset(preset, ball_of(eps, ball), attack, objective, divergence)
-    run = Run(seed, precision=precision, batch_size=batch_size, **devices_of(cluster, device))
+    run = Run(seed, precision=precision, batch_size=batch_size, **devices_of(cluster, device, workers))
     started, began, where = datetime.now(UTC), monotonic(), engine(cluster, device, workers, out)
     require_free(out)
     population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run, limit), Store(out)

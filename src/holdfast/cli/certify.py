@@ -72,7 +72,7 @@ def command(
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
     cluster = launched(cluster, workers)
-    devices, where = devices_of(cluster, device), engine(cluster, device, workers, out)
+    devices, where = devices_of(cluster, device, workers), engine(cluster, device, workers, out)
     if method.partition(":")[0] == SMOOTHING:
         # Bounds hold dozens of times an image's memory; a noisy copy takes what an image does.
         run = Run(seed, precision=precision, batch_size=32 * batch_size, **devices)

@@ -146,7 +146,9 @@ def _looked(
     def held(shard: Shard) -> bool:
         return set(ids(shard)) <= {*store.observed(_key(shard[0], population), ids(shard))[0]}
 
-    units = {f"{_key(shard[0], population).stem}-{checksum(json.dumps(ids(shard)).encode())}": shard for shard in shards}
+    units = {
+        f"{_key(shard[0], population).stem}-{checksum(json.dumps(ids(shard)).encode())}": shard for shard in shards
+    }
     yield from engine.share(look, population, units, held)
 
 

@@ -202,9 +202,14 @@ class _Table:
     def learn_all(self, population: Population, fits: Sequence[Fit[Any]]) -> dict[Fit[Any], Observed | Exception]:
         """Return what each of ``fits`` learns, or why it could not; ranks learn one each at a time."""
         if isinstance(self.engine, Ranks):
-            keys = {fit: key_of(fit, population.encoder, population.images, self.run, population.bank_images) for fit in fits}
+            keys = {
+                fit: key_of(fit, population.encoder, population.images, self.run, population.bank_images)
+                for fit in fits
+            }
             units = {key.stem: fit for fit, key in keys.items()}
-            found = self.engine.share(self.learn, population, units, lambda fit: self.store.learned(keys[fit]) is not None)
+            found = self.engine.share(
+                self.learn, population, units, lambda fit: self.store.learned(keys[fit]) is not None
+            )
             return {fit: self.learn(population, fit) if learned is None else learned for fit, learned in found}
         return {fit: self.learn(population, fit) for fit in fits}
 
