@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.cli.cluster import Submission, submit
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.execution.engines.ranks import place
 
@@ -59,7 +60,7 @@ def run(arguments: list[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = partial(_warn, debug)
-            status = application()([part for part in arguments if part != "--debug"], "holdfast", standalone_mode=False)
+            status = _run_command(arguments)
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except typer.TyperException as error:
@@ -85,6 +86,14 @@ def run(arguments: list[str]) -> int:
         kept = getattr(sys.modules.get(f"{__name__}.{name}"), "STOPPED", "what was not written yet is lost")
         return _say(f"stopped; {kept}", INTERRUPTED)
     return status if isinstance(status, int) else 0
+
+
+def _run_command(arguments: list[str]) -> Any:
+    """Run the command that ``arguments`` name, here or as jobs elsewhere."""
+    try:
+        return application()([part for part in arguments if part != "--debug"], "holdfast", standalone_mode=False)
+    except Submission as asked:
+        return submit(asked, arguments)
 
 
 def _version(wanted: bool) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.cluster import cluster_of
 from holdfast.cli.evaluate import STOPPED
 from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
 from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
@@ -74,11 +75,11 @@ def command(
     from holdfast.execution.artefacts import export
     from holdfast.execution.engines.ranks import leads
     from holdfast.execution.progress import Shown
-    from holdfast.execution.session import devices_of, engine, launched
+    from holdfast.execution.session import devices_of, engine
     from holdfast.execution.store import Store, key_of
     from holdfast.execution.table import collect
 
-    cluster = launched(cluster, workers)
+    cluster = cluster_of(cluster, workers, out)
     chosen = _preset(preset, ball_of(eps, ball), attack, objective, divergence)
     run = Run(seed, precision=precision, batch_size=batch_size, **devices_of(cluster, device, workers))
     started, began, where = datetime.now(UTC), monotonic(), engine(cluster, device, workers, out)

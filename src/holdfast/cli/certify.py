@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.cluster import cluster_of
 from holdfast.cli.evaluate import STOPPED
 from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
 from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
@@ -64,14 +65,14 @@ def command(
     from holdfast.execution.certificates import Certificates, export
     from holdfast.execution.engines.ranks import leads
     from holdfast.execution.progress import Shown
-    from holdfast.execution.session import devices_of, engine, launched
+    from holdfast.execution.session import devices_of, engine
     from holdfast.execution.smoothed import SMOOTHING, read_smoothing
     from holdfast.execution.store import Store, key_of
     from holdfast.execution.table import collect
 
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
-    cluster = launched(cluster, workers)
+    cluster = cluster_of(cluster, workers, out)
     devices, where = devices_of(cluster, device, workers), engine(cluster, device, workers, out)
     if method.partition(":")[0] == SMOOTHING:
         # Bounds hold dozens of times an image's memory; a noisy copy takes what an image does.

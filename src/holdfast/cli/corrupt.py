@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.cluster import cluster_of
 from holdfast.cli.flags import Seed
 
 STOPPED = "the images written so far are kept; run the same command again to continue"
@@ -28,9 +29,9 @@ def command(
     from holdfast.execution.corruption import corrupt
     from holdfast.execution.engines.ranks import Ranks
     from holdfast.execution.progress import Shown
-    from holdfast.execution.session import engine, launched
+    from holdfast.execution.session import engine
 
-    where = engine(launched(None, None), "cpu", None, out)
+    where = engine(cluster_of(None, None, out), "cpu", None, out)
     ranks = where if isinstance(where, Ranks) else None
     with Shown(quiet=ranks is not None and ranks.rank > 0) as shown:
         written = corrupt(

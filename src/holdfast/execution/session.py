@@ -32,7 +32,7 @@ from holdfast.encoders.reference import named
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
-from holdfast.execution.engines.ranks import LEASES, Ranks, leads, place
+from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.request import Request, asked_balls, planned, references
 from holdfast.execution.store import Store, StoreError
@@ -44,8 +44,6 @@ from holdfast.protocol.evaluation import Evaluation
 from holdfast.report import write
 
 TOUR = "builtin:digits"
-RANKS = "ranks"
-"""The cluster made of the processes that torchrun or srun started."""
 MADE_IN_PYTHON = "python"
 """The source of an encoder that no reference names."""
 
@@ -280,24 +278,6 @@ def devices_of(cluster: str | None, device: str, workers: int | None = None) -> 
     if cluster == RANKS:
         return Devices(device=f"cuda:{place()[2] % max(1, torch.cuda.device_count())}" if device == "cuda" else device)
     return Devices(device=device) if cluster is None and workers is None else Devices(workers=device)
-
-
-def launched(cluster: str | None, workers: int | None) -> str | None:
-    """Return the ``cluster`` that is named, or else ``ranks`` where torchrun or srun started several processes.
-
-    Raises:
-        HoldfastError: torchrun started several, and each would start workers of its own.
-    """
-    if cluster is None and workers is None:
-        return RANKS if place()[1] > 1 else None
-    if cluster != RANKS and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise HoldfastError("torchrun starts the processes that share the work; leave --cluster and --workers out")
-    return cluster
-
-
-def follows(cluster: str | None) -> bool:
-    """Return whether this process leaves conclusions and words to another."""
-    return cluster == RANKS and place()[0] > 0
 
 
 def engine(cluster: str | None, device: str, workers: int | None, folder: Path) -> Engine:

@@ -24,6 +24,8 @@ from zlib import crc32
 from holdfast.core.errors import HoldfastError
 from holdfast.execution.engines.base import Done, Engine, Given, Shard
 
+RANKS = "ranks"
+"""The cluster made of the processes that torchrun or srun started."""
 LEASES = "leases"
 """The folder of a run in which ranks meet."""
 BEAT = 2.0
