@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import cluster, run
-from holdfast.cli.cluster import Rank, Slurm, Submission, cluster_of
+from holdfast.cli.cluster import JobsRequestedError, Rank, Slurm, cluster_of
 
 EVALUATE = ["evaluate", "builtin:digits-random", "--images", "builtin:digits", "--limit", "6", "--only", "displacement"]
 CHEAP = ["--set", "displacement.attacks=pgd:steps=2", "--eps", "0.1"]
 
 
 def test_slurm_jobs_are_asked_for_in_one_text() -> None:
-    with pytest.raises(Submission) as asked:
+    with pytest.raises(JobsRequestedError) as asked:
         cluster_of("slurm:ranks=16,partition=gpu,timeout=240,gpus=1", None, Path("out"))
     assert asked.value.slurm == Slurm(ranks=16, timeout=240, gpus=1, partition="gpu")
     assert asked.value.folder == Path("out/.slurm")

@@ -80,7 +80,7 @@ def test_twenty_kills_lose_nothing_and_repeat_a_shard_each_at_most(tmp_path: Pat
             with suppress(ProcessLookupError):
                 os.kill(moments.choice(workers).pid or 0, signal.SIGKILL)
                 kills += 1
-    begun = (tmp_path / "log").read_text().split()
+    begun = (tmp_path / "log").read_text().splitlines()
     assert kills == 20
     assert results == {shard: shard * shard for shard in range(60)}
     assert len(begun) <= 60 + kills

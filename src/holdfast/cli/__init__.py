@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.cluster import Submission, submit
+from holdfast.cli.cluster import JobsRequestedError, submit
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.execution.engines.ranks import place
 
@@ -92,7 +92,7 @@ def _run_command(arguments: list[str]) -> Any:
     """Run the command that ``arguments`` name, here or as jobs elsewhere."""
     try:
         return application()([part for part in arguments if part != "--debug"], "holdfast", standalone_mode=False)
-    except Submission as asked:
+    except JobsRequestedError as asked:
         return submit(asked, arguments)
 
 

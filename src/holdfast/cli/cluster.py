@@ -50,7 +50,7 @@ class Slurm:
 
 
 @dataclass
-class Submission(Exception):  # noqa: N818 - it is no error
+class JobsRequestedError(Exception):
     """The command is to be carried out by jobs; their logs go to ``folder``."""
 
     slurm: Slurm
@@ -82,18 +82,18 @@ def cluster_of(cluster: str | None, workers: int | None, out: Path) -> str | Non
 
     Raises:
         HoldfastError: torchrun started several processes, and each would start workers of its own.
-        Submission: jobs are to do the work.
+        JobsRequestedError: jobs are to do the work.
     """
     if cluster is None and workers is None:
         return RANKS if place()[1] > 1 else None
     if cluster != RANKS and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise HoldfastError("torchrun starts the processes that share the work; leave --cluster and --workers out")
     if cluster is not None and cluster.partition(":")[0] == Slurm.name:
-        raise Submission(read(cluster, {Slurm.name: Slurm}, "cluster"), out / ".slurm")
+        raise JobsRequestedError(read(cluster, {Slurm.name: Slurm}, "cluster"), out / ".slurm")
     return cluster
 
 
-def submit(asked: Submission, arguments: Sequence[str]) -> int:
+def submit(asked: JobsRequestedError, arguments: Sequence[str]) -> int:
     """Have jobs carry out the command ``arguments``, wait for the first, show what it said and return its exit status.
 
     Raises:
