@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections import deque
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, final
@@ -43,38 +43,39 @@ class Processes:
         finalize(self, _stop, self._pools)
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
+        from loky import FIRST_COMPLETED, wait
         from loky.process_executor import BrokenProcessPool
 
-        path, left, deaths = str(self._file(given)), deque(shards), 0
+        path, coming, deaths = str(self._file(given)), iter(shards), 0
         waiting: dict[Future[Done], tuple[int, Shard]] = {}
-        workers = min(self.count, len(self.gpus) or self.count, len(left))
+        idle = list(range(min(self.count, len(self.gpus) or self.count)))
         try:
-            for worker in range(workers):
-                shard = left.popleft()
-                waiting[self._submit(worker, task, path, shard)] = worker, shard
-            while waiting:
-                for done in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    worker, shard = waiting.pop(done)
-                    try:
-                        value, deaths = done.result(), 0
-                    except BrokenProcessPool as error:
-                        deaths += 1
-                        if deaths > RETRIES:
-                            raise HoldfastError(
-                                f"worker processes died {deaths} times in a row, most likely for want of memory; use "
-                                "fewer --workers or a smaller --batch-size"
-                            ) from error
-                        waiting[self._submit(worker, task, path, shard)] = worker, shard
-                        continue
-                    if left:
-                        upcoming = left.popleft()
-                        waiting[self._submit(worker, task, path, upcoming)] = worker, upcoming
-                    yield shard, value
+            while True:
+                for shard in islice(coming, len(idle)):
+                    worker = idle.pop(0)
+                    waiting[self._submit(worker, task, path, shard)] = worker, shard
+                if not waiting:
+                    return
+                done = wait(list(waiting), return_when=FIRST_COMPLETED).done.pop()
+                worker, shard = waiting.pop(done)
+                try:
+                    value, deaths = done.result(), 0
+                except BrokenProcessPool as error:
+                    deaths += 1
+                    if deaths > RETRIES:
+                        raise HoldfastError(
+                            f"worker processes died {deaths} times in a row, most likely for want of memory; use fewer "
+                            "--workers or a smaller --batch-size"
+                        ) from error
+                    waiting[self._submit(worker, task, path, shard)] = worker, shard
+                    continue
+                idle.append(worker)
+                yield shard, value
         finally:
-            for unfinished in waiting:
-                unfinished.cancel()
+            for worker, _ in waiting.values():  # nobody wants it any more
+                _stop({worker: self._pools.pop(worker)})
 
     def _submit(self, worker: int, task: Callable[[Any, Any], Any], path: str, shard: Any) -> Future[Any]:
         """Send ``shard`` to a worker, which is started if it does not live."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +67,7 @@ class Ranks:
     """When each lease of others was first seen with the renewal it still has."""
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         """Compute here what every rank must know for itself."""
         return ((shard, task(given, shard)) for shard in shards)
@@ -78,11 +78,14 @@ class Ranks:
         given: Given,
         units: Mapping[str, Shard],
         held: Callable[[Shard], bool],
+        begin: Callable[[Shard], bool] = lambda _: True,
+        patient: Callable[[], bool] = lambda: True,
     ) -> Generator[tuple[Shard, Done | None], None, None]:
         """Yield each of the named ``units`` with what ``task`` made of it here, or with None once others did.
 
-        ``held`` says whether a unit's outcome is in the folder. One that is computed here must be put there before the
-        next is asked for. One that failed here is left to others: each rank tries it once, so each knows why.
+        ``held`` says whether a unit's outcome is in the folder, ``begin`` whether there is time for another unit, and
+        ``patient`` whether there is time to wait for others. What is computed here must be put into the folder before
+        the next is asked for. A unit that failed here is left to others: each rank tries it once, so each knows why.
 
         Raises:
             HoldfastError: the folder cannot be written.
@@ -94,8 +97,13 @@ class Ranks:
                 if (lease := self._claim(name)) is not None:
                     with _renewed(lease):
                         shard = waiting.pop(name)
-                        yield shard, None if held(shard) else task(given, shard)
+                        if held(shard):
+                            yield shard, None
+                        elif begin(shard):
+                            yield shard, task(given, shard)
             pause = PAUSE if len(waiting) < before else min(2 * pause, LONGEST_PAUSE)
+            if waiting and not patient():
+                return
             if waiting:
                 sleep(pause)
 

@@ -7,8 +7,9 @@ for. Ray's own restarts are not used, because a shard would wait for its actor's
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from types import ModuleType
 from typing import Any, final
 
@@ -52,23 +53,29 @@ class Ray:
     _sent: list[tuple[Any, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
     """What was given last, and where the cluster has it."""
     _actors: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    """Those that have begun."""
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         ray = self._connected()
         if not self._sent or self._sent[0][0] is not given:
             self._sent[:] = [(given, ray.put(given))]
-        left, idle, losses = deque(shards), list[Any](), 0
+        coming, left, idle, losses = iter(shards), deque[Shard](), list(self._actors), 0
         waiting: dict[Any, tuple[Any, list[Shard]]] = {}
         try:
-            for actor in self._staff(ray, len(shards)):
-                waiting[actor.begin.remote()] = actor, []
-            while left or any(held for _, held in waiting.values()):
+            while True:
+                at_work = sum(len(held) for _, held in waiting.values())
+                left.extend(islice(coming, max(0, self._room(ray.cluster_resources()) - at_work - len(left))))
                 while left and idle:
                     actor, shard = idle.pop(), left.popleft()
                     waiting[actor.apply.remote(task, [self._sent[0][1]], shard)] = actor, [shard]
-                ((done, *_), _) = ray.wait(list(waiting))
+                for _ in range(len(left) - sum(not held for _, held in waiting.values())):
+                    actor = self._hired(ray)
+                    waiting[actor.begin.remote()] = actor, []
+                if not left and not any(held for _, held in waiting.values()):
+                    return
+                done = ray.wait(list(waiting))[0][0]
                 actor, held = waiting.pop(done)
                 try:
                     value, losses = ray.get(done), 0
@@ -80,19 +87,18 @@ class Ray:
                         raise HoldfastError(
                             f"Ray lost {losses} workers in a row ({error}); look for want of memory, or use fewer"
                         ) from error
+                    self._actors[:] = [other for other in self._actors if other is not actor]
                     left.extendleft(held)
-                    self._actors.remove(actor)
-                    (new,) = self._hire(ray, 1)
-                    waiting[new.begin.remote()] = new, []
                     continue
+                if not held:
+                    self._actors.append(actor)
                 idle.append(actor)
                 for shard in held:
                     yield shard, value
         finally:
-            for actor, held in waiting.values():
-                if held:  # nothing else stops an actor at work
-                    ray.kill(actor)
-                    self._actors.remove(actor)
+            for actor, _ in waiting.values():  # at work, which nothing else stops, or not begun for want of room
+                ray.kill(actor)
+                self._actors[:] = [other for other in self._actors if other is not actor]
 
     def _connected(self) -> ModuleType:
         try:
@@ -108,15 +114,9 @@ class Ray:
                 ) from error
         return ray
 
-    def _staff(self, ray: Any, shards: int) -> list[Any]:
-        """Return an actor for each shard, but no more than the whole cluster has room for."""
-        kind, each = ("GPU", self.gpus) if self.gpus else ("CPU", 1.0)
-        wanted = min(shards, max(1, int(ray.cluster_resources().get(kind, 0) / each)))
-        self._hire(ray, wanted - len(self._actors))
-        return self._actors[:wanted]
+    def _room(self, resources: Mapping[str, float]) -> int:
+        """Return how many actors the whole cluster has room for."""
+        return max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
 
-    def _hire(self, ray: Any, count: int) -> list[Any]:
-        employ = ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker)
-        new = [employ.remote() for _ in range(count)]
-        self._actors.extend(new)
-        return new
+    def _hired(self, ray: Any) -> Any:
+        return ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker).remote()
