@@ -18,7 +18,10 @@ Budget = Annotated[
 ]
 Cluster = Annotated[
     str | None,
-    typer.Option(help="Compute on a Ray cluster: auto, local or its address.", rich_help_panel="How it is computed"),
+    typer.Option(
+        help="Compute on a Ray cluster: auto, local or its address. Under torchrun and srun: ranks.",
+        rich_help_panel="How it is computed",
+    ),
 ]
 Workers = Annotated[
     int | None,
