@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import final
@@ -92,10 +93,12 @@ class Computing:
         called = {part: said for observation, said in doing.items() for part in parts(observation)}
         counts: dict[Observation, int] = {}
 
-        def told(part: Observation, count: int, total: int, seconds: float) -> None:
+        def told(part: Observation, count: int, total: int, seconds: float | None) -> None:
             nonlocal since
             fresh, now = count - counts.get(part, count), monotonic()
-            self.forecast.tell((name, part), fresh, seconds, count, total)
+            measured = 0 if seconds is None else fresh  # another rank's pace is taken for one's own
+            seconds = (self.forecast.seconds((name, part), fresh) or 0.0) if seconds is None else seconds
+            self.forecast.tell((name, part), measured, seconds, count, total)
             done.left += total - count if part not in counts else -fresh
             self.forecast.pass_time(seconds, now - since if fresh else 0.0)
             done.fresh, counts[part], since = done.fresh + fresh, count, now
@@ -113,15 +116,25 @@ class Computing:
         )
         asked = [(part, part.rows(population)) for part in called]
         with suppress(BudgetSpentError):
-            done.failed = compute(asked, population, self.store, self.engine, turns.choose, told)
+            patient = partial(self.affordable, 0.0)
+            done.failed = compute(asked, population, self.store, self.engine, turns.choose, told, patient)
         return done
 
     def affordable(self, seconds: float) -> bool:
         """Return whether work that takes so long may begin."""
         if self.budget is None:
             return True
-        now, end = monotonic(), self.began + self.budget
-        return now < min(end, self.until) and now + seconds <= self.began + OVERRUN * self.budget
+        now = monotonic()
+        latest = self.end + (OVERRUN - 1) * self.budget
+        return now < min(self.end, self.until) and now + seconds <= latest
+
+    @property
+    def end(self) -> float:
+        """When no more work begins: conclusions, as far as they are known, end no more than a tenth of the budget later."""
+        if self.budget is None:
+            return inf
+        late = OVERRUN * self.budget - self.forecast.conclusions
+        return self.began + min(self.budget, max(late, self.budget / 2))
 
     def over(self, begun: bool) -> bool:
         """Return whether what is not done is abandoned: when the turn ends or, if all of it has ``begun``, a tenth later.
@@ -130,8 +143,7 @@ class Computing:
         """
         if self.budget is None:
             return False
-        end = self.began + self.budget
-        return monotonic() > (OVERRUN * self.budget + self.began if begun else min(end, self.until))
+        return monotonic() > (self.began + OVERRUN * self.budget if begun else min(self.end, self.until))
 
     def spent(self) -> BudgetSpentError:
         """Return why something is not run."""

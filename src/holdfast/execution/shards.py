@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import prod
 from time import monotonic
 from typing import Any, final
 
 from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.files import checksum
 from holdfast.core.images import Images
 from holdfast.core.run import Observed, Run
 from holdfast.execution.engines.base import Engine
+from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.store import Cell, Key, Store, StoreError, key_of
 from holdfast.execution.work import operations
 from holdfast.protocol.evaluation import Evaluation, parts, pieces
@@ -39,9 +43,9 @@ Waiting = Mapping[Observation, Sequence[Sequence[int]]]
 """Of each observation the shards that are to be computed, each as its rows, in their order."""
 Choose = Callable[[Waiting], Observation | None]
 """Says whose first shard is computed next, when there is room for one; None begins no more."""
-OnProgress = Callable[[Observation, int, int, float], None]
+OnProgress = Callable[[Observation, int, int, float | None], None]
 """Told how many rows of an observation are done, of how many, and the seconds that the last of them took where they were
-computed, 0 for those that were kept; it may raise to stop the work."""
+computed: 0 for those that were kept, None if another rank knows; it may raise to stop the work."""
 
 
 @final
@@ -61,6 +65,8 @@ class CleanCodes(Observation):
 
 Shard = tuple[Observation, Sequence[int]]
 """Rows, and what is looked at of them."""
+Looked = tuple[Observed | Exception | None, float | None]
+"""What is seen of a shard, or why it cannot be, and the seconds it took; nothing if another rank has kept it."""
 
 
 def look(population: Population, shard: Shard) -> tuple[Observed | Exception, float]:
@@ -145,8 +151,12 @@ def compute(
     engine: Engine,
     choose: Choose,
     told: OnProgress,
+    patient: Callable[[], bool] = lambda: True,
 ) -> dict[Observation, Exception]:
-    """Compute the shards that ``store`` does not hold, as ``choose`` says, and return what failed."""
+    """Compute the shards that ``store`` does not hold, as ``choose`` says, and return what failed.
+
+    Ranks wait for each other as long as they are ``patient``.
+    """
     waiting: dict[Observation, list[list[int]]] = {}
     done: dict[Observation, int] = {}
     failed: dict[Observation, Exception] = {}
@@ -165,16 +175,57 @@ def compute(
                 return
             yield chosen, waiting[chosen].pop(0)
 
-    with closing(engine.map(look, population, taken())) as finished:
+    def begin(observation: Observation, rows: Sequence[int]) -> bool:
+        return observation not in failed and choose({observation: [rows]}) is not None
+
+    looked: Generator[tuple[Shard, Looked], None, None]
+    if isinstance(engine, Ranks):
+        looked = _shared(waiting, population, store, engine, begin, patient)
+    else:
+        looked = engine.map(look, population, taken())
+    with closing(looked) as finished:
         for (observation, rows), (seen, seconds) in finished:
             if isinstance(seen, Exception):
                 failed.setdefault(observation, seen)
                 continue
-            ids = observation.ids(population)
-            store.keep(_key(observation, population), [ids[row] for row in rows], seen)
+            if seen is not None:
+                ids = observation.ids(population)
+                store.keep(_key(observation, population), [ids[row] for row in rows], seen)
             done[observation] += len(rows)
             told(observation, done[observation], totals[observation], seconds)
     return failed
+
+
+def _shared(
+    waiting: Waiting,
+    population: Population,
+    store: Store,
+    ranks: Ranks,
+    begin: Callable[[Observation, Sequence[int]], bool],
+    patient: Callable[[], bool],
+) -> Generator[tuple[Shard, Looked], None, None]:
+    """Yield each shard with what is seen of it and the seconds it took, or with None once another rank has kept it.
+
+    Observations take turns by shards.
+    """
+    keys = {observation: _key(observation, population) for observation in waiting}
+
+    def ids(shard: Shard) -> list[str]:
+        known = shard[0].ids(population)
+        return [known[row] for row in shard[1]]
+
+    turns = zip_longest(*([(one, rows) for rows in own] for one, own in waiting.items()))
+    shards = [shard for turn in turns for shard in turn if shard is not None]
+    units = {f"{keys[shard[0]].stem}-{checksum(json.dumps(ids(shard)).encode())}": shard for shard in shards}
+    for shard, found in ranks.share(
+        look,
+        population,
+        units,
+        held=lambda shard: store.held(keys[shard[0]]).issuperset(ids(shard)),
+        begin=lambda shard: begin(*shard),
+        patient=patient,
+    ):
+        yield shard, (None, None) if found is None else found
 
 
 def _key(observation: Observation, population: Population) -> Key:
