@@ -20,7 +20,7 @@ from holdfast.cli import main, run
 from holdfast.core.run import Observed
 from holdfast.evaluations.certified.pair_bounds import PairBounds
 from holdfast.execution import adversarial, table
-from holdfast.execution.store import IDS
+from holdfast.execution.packs import IDS
 from tests.evaluations.spectral.graphs import folded
 
 DIGITS = ["--images", "builtin:digits", "--limit"]

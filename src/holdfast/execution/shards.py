@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, final
 
-from holdfast.core.encoder import Codes
-from holdfast.core.run import Observed
+from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.images import Images
+from holdfast.core.run import Observed, Run
 from holdfast.execution.engines.base import Engine
-from holdfast.execution.store import Key, Store, StoreError, key_of
+from holdfast.execution.store import Cell, Key, Store, StoreError, key_of
 from holdfast.execution.work import operations
+from holdfast.protocol.evaluation import Evaluation, pieces
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population, represent
@@ -89,6 +91,16 @@ def clean_codes(population: Population, store: Store) -> Codes:
     return codes
 
 
+def cell_of(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run, bank: Images | None) -> Cell:
+    """Return what a store must know of a cell to tell later which of its files are still needed."""
+    keys = [key_of(what, encoder, images, run, bank) for what in (CleanCodes(), *pieces(evaluation)[1:])]
+    if bank is not None:
+        keys.append(key_of(CleanCodes(), encoder, bank, run))
+    result = key_of(evaluation, encoder, images, run, bank).stem
+    made_from = tuple(key.stem for key in keys)
+    return Cell(evaluation=evaluation.name, encoder=encoder.name, result=result, made_from=made_from)
+
+
 def compute(
     asked: Sequence[Shard],
     population: Population,
@@ -107,11 +119,11 @@ def compute(
     totals = {observation: len(rows) for observation, rows in asked}
     for observation, rows in asked:
         ids = observation.ids(population)
-        held, _ = store.observed(_key(observation, population), [ids[row] for row in rows])
-        mine = _missing(rows, {*held}, observation, population)[:most]
+        held = store.held(_key(observation, population))
+        mine = _missing(rows, held, observation, population)[:most]
         shards += [(observation, part) for part in mine]
-        done[observation] = len(held)
-        told(observation, len(held), len(rows), len(mine[0]) if mine else 0)
+        done[observation] = sum(ids[row] in held for row in rows)
+        told(observation, done[observation], len(rows), len(mine[0]) if mine else 0)
     upcoming = {observation: [len(rows) for other, rows in shards if other == observation][1:] for observation in done}
     with closing(engine.map(look, population, shards)) as finished:
         for (observation, rows), seen in finished:

@@ -26,7 +26,7 @@ from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.provenance import provenance
-from holdfast.execution.shards import CleanCodes, Shard, clean_codes, compute, learn, observe
+from holdfast.execution.shards import CleanCodes, Shard, cell_of, clean_codes, compute, learn, observe
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.work import Forecast, operations
 from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
@@ -163,6 +163,7 @@ class _Table:
             self.results += [result for result in known if result is not None]
             missing = [e for e, result in zip(self.evaluations, known, strict=True) if result is None]
             self.missing[encoder.name] = images, bank, missing
+            self.store.expect([cell_of(evaluation, encoder, images, self.run, bank) for evaluation in self.evaluations])
             for evaluation in missing:
                 for what in pieces(evaluation):
                     self.forecast.expect((encoder.name, what))

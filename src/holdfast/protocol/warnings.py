@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine, Divergence
+from holdfast.core.intervals import jackknife
 from holdfast.core.records import Claim, Estimate
-from holdfast.core.statistics import jackknife
 from holdfast.protocol.population import Population
 
 COLLAPSED = 1e-6

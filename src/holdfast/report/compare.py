@@ -14,8 +14,8 @@ from itertools import combinations
 from math import isfinite, isnan
 from typing import Literal
 
+from holdfast.core.differences import Difference, paired, unpaired
 from holdfast.core.records import Claim, Conditions, Estimate, Record, Result, Series
-from holdfast.core.statistics import Difference, paired, unpaired
 from holdfast.report.protocol import Group, baselines, difference, groups, labels, tabled
 from holdfast.report.text import listed
 

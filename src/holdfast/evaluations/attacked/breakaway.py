@@ -28,9 +28,10 @@ from holdfast.attacks.presets import NAMED
 from holdfast.core.balls import Ball
 from holdfast.core.counting import crossings, nearest
 from holdfast.core.divergences import Divergence
+from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Series
 from holdfast.core.run import Observed
-from holdfast.core.statistics import share_interval, summarise
+from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.attacked import (
     ATTACKS,
     BALLS,
