@@ -13,7 +13,7 @@ RUN pip install --no-cache-dir -c constraints-cpu.txt ".[$EXTRAS]"
 
 # Any user may run it (docker run --user), so that what it writes into a mounted folder belongs to whoever asked for it.
 ENV HOME=/home/holdfast
-RUN useradd --create-home holdfast && mkdir /data && chmod 777 /data "$HOME"
-USER holdfast
+RUN useradd --create-home --uid 1000 holdfast && mkdir /data && chmod 777 /data "$HOME"
+USER 1000
 WORKDIR /data
 ENTRYPOINT ["holdfast"]

@@ -59,7 +59,8 @@ def test_it_installs_as_the_makefile_does_torch_first() -> None:
 def test_the_command_runs_unprivileged_in_the_folder_that_is_mounted() -> None:
     kinds = [kind for kind, _ in STEPS]
     assert of("ENTRYPOINT") == ['["holdfast"]']
-    assert of("USER") == ["holdfast"]
+    assert of("USER") == ["1000"]
+    assert "--uid 1000" in " ".join(of("RUN"))
     assert kinds.index("USER") > max(place for place, kind in enumerate(kinds) if kind == "RUN")
     assert of("WORKDIR")[-1] == "/data"
     assert "`/data`" in prose(ROOT / "docs" / "installing.md")

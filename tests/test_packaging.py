@@ -57,7 +57,7 @@ def test_the_wheel_says_what_it_is(built: dict[str, Path]) -> None:
     assert (found.metadata["Name"], found.version) == (PROJECT["name"], PROJECT["version"])
     assert found.metadata["License-Expression"] == "Apache-2.0"
     assert (folder / "licenses" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
-    assert set(found.metadata.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
+    assert set(found.metadata.get_all("Provides-Extra") or ()) == set(PROJECT["optional-dependencies"])
     (script,) = found.entry_points
     assert (script.group, script.name, script.load()) == ("console_scripts", "holdfast", main)
 
