@@ -81,8 +81,8 @@ def test_every_step_runs_or_uses_something_and_names_inputs_that_exist() -> None
 @pytest.mark.parametrize("first", [0, 1])
 def test_it_calls_commands_that_exist_with_flags_that_exist(first: int) -> None:
     """And an evaluation that left something without a result (status 1) is judged by the gates."""
-    check = "if sys.argv[1] == 'check': open(sys.argv[-1], 'w').write('### table')\n"
-    stand_in("holdfast", check + f"sys.exit({first} if sys.argv[1] == 'evaluate' else 1)\n")
+    table = "if sys.argv[1] == 'check': open(sys.argv[-1], 'w').write('### table')\n"
+    stand_in("holdfast", table + f"sys.exit({first} if sys.argv[1] == 'evaluate' else 1)\n")
     done, calls = run("Measure and check", MEASURED)
     assert done.returncode == 0, done.stderr
     for _, command, *arguments in calls:

@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from holdfast.cli import main
-from tests.pages import ROOT
+from tests.pages import DOCS, ROOT, rows, section
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SOURCE = ROOT / "src"
@@ -93,3 +93,7 @@ def test_extras_ask_for_packages_and_for_extras_that_exist(extra: str) -> None:
     for line in PROJECT["optional-dependencies"][extra]:
         wanted = Requirement(line)
         assert wanted.name != PROJECT["name"] or wanted.extras <= set(PROJECT["optional-dependencies"])
+
+
+def test_every_extra_is_documented() -> None:
+    assert set(rows(section(DOCS / "installing.md", "Installing"))) == set(PROJECT["optional-dependencies"])

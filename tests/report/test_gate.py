@@ -74,6 +74,13 @@ def test_an_interval_around_the_bound_is_said():
     assert "interval contains the bound" in answer.sentence
 
 
+def test_an_answer_from_a_partial_result_says_so():
+    whole, partial = breakaway("digits-robust"), breakaway("digits-random", n=60, planned=300)
+    said = {answer.encoder: answer.sentence for answer in check(parse("breakaway_risk<=1"), [whole, partial])}
+    assert "partial: a budget ended after 60 of 300 samples" in said["digits-random"]
+    assert "partial" not in said["digits-robust"]
+
+
 def test_undefined_fails_with_its_reason():
     (answer,) = check(parse("relative_quantile@0.1,divergence=cosine>=0"), [impersonation("digits-random")])
     assert not answer.passed

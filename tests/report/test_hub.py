@@ -59,6 +59,11 @@ def test_warnings_are_published_with_the_numbers() -> None:
     assert all("Warning: Two images are equal." in str(entry.notes) for entry in entries)
 
 
+def test_partial_results_say_so() -> None:
+    (entries,) = files([breakaway("digits-robust", n=60, planned=300)], "a/b").values()
+    assert all("Partial: a budget ended after 60 of 300 samples." in str(entry.notes) for entry in entries)
+
+
 def test_one_encoder_is_chosen() -> None:
     results = everything()[0]
     with pytest.raises(HoldfastError, match="of one encoder, the run of 4"):

@@ -75,7 +75,11 @@ def command(
         ),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(help="Seconds after which no new work begins.", rich_help_panel=COMPUTES)
+        float | None,
+        typer.Option(
+            help="Seconds for everything: all have their share, and what is seen by then is reported.",
+            rich_help_panel=COMPUTES,
+        ),
     ] = None,
     cluster: Annotated[
         str | None, typer.Option(help="Compute on a Ray cluster: auto, local or its address.", rich_help_panel=COMPUTES)
@@ -125,6 +129,8 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
         shown.say(sentence)
     if spent:
         shown.say(f"{len(spent)} of {outcome.cells} cells have no result yet: {SPENT}")
+    if outcome.partial:
+        shown.say(f"{outcome.partial} of {outcome.cells} cells have a partial result: {SPENT}")
     if failed:
         shown.say(
             f"{len(failed)} of {outcome.cells} cells have no result; mend the cause and run the same command "
@@ -133,7 +139,7 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     for alert in alerts(groups(outcome.results)):
         shown.say(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     print(f"Report: {outcome.report}")
-    return 1 if outcome.failures else 0
+    return 1 if outcome.failures or outcome.partial else 0
 
 
 def _words(text: str | None) -> list[str] | None:

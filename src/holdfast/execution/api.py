@@ -194,6 +194,13 @@ def evaluate(
             HoldfastWarning,
             stacklevel=2,
         )
+    if partial := [result for result in results if result.planned is not None]:
+        warnings.warn(
+            f"{len(partial)} of {len(results) + len(failures)} cells are of fewer samples than planned, because the budget "
+            "ended; the same call with out= goes on",
+            HoldfastWarning,
+            stacklevel=2,
+        )
     return run
 
 

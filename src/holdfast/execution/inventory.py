@@ -86,7 +86,8 @@ def inventory(folder: Path) -> Inventory:
     if not cells:
         with suppress(HoldfastError):
             asked = [(one.evaluation, one.encoder) for one in unfinished([folder], results, failures)]
-    there = {(one.evaluation, one.encoder.name) for one in results} | {
+    finished = [one for one in results if one.planned is None]  # a partial one is still to be finished
+    there = {(one.evaluation, one.encoder.name) for one in finished} | {
         (one.evaluation, one.encoder) for one in failures
     }
     sizes, last = dict.fromkeys(KINDS, 0), 0.0
@@ -100,7 +101,7 @@ def inventory(folder: Path) -> Inventory:
         encoders=_distinct([*(one.encoder.name for one in results), *(encoder for _, encoder in asked)]),
         images=_distinct([f"{one.images.name} ({one.images.count})" for one in results]),
         evaluations=_distinct([*(one.evaluation for one in results), *(evaluation for evaluation, _ in asked)]),
-        finished=len(results),
+        finished=len(finished),
         failed=tuple(MissingCell(evaluation=f.evaluation, encoder=f.encoder, reason=f.reason) for f in failures),
         missing=tuple(
             MissingCell(evaluation=evaluation, encoder=encoder)

@@ -57,6 +57,11 @@ class Outcome:
         """How many cells were asked for."""
         return len(self.results) + len(self.failures)
 
+    @property
+    def partial(self) -> int:
+        """How many of the results are of fewer samples than planned, because a budget ended."""
+        return sum(result.planned is not None for result in self.results)
+
 
 def run_request(asked: Request, progress: Progress | None = None) -> Outcome:
     """Return what came of ``asked``, with a report of the run's folder.

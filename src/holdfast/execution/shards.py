@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from math import prod
+from time import monotonic
 from typing import Any, final
 
 from holdfast.core.encoder import Codes, Encoder
@@ -14,9 +15,9 @@ from holdfast.core.run import Observed, Run
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.store import Cell, Key, Store, StoreError, key_of
 from holdfast.execution.work import operations
-from holdfast.protocol.evaluation import Evaluation, pieces
+from holdfast.protocol.evaluation import Evaluation, parts, pieces
 from holdfast.protocol.fits import Fit
-from holdfast.protocol.observation import Observation
+from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population, represent
 
 CPU_VALUES = 1 << 22
@@ -31,8 +32,13 @@ Larger batches are no faster there: 9 images of a CNN of 60 million operations, 
 """
 FIRST = 8
 """The first shard is at most an eighth of the rows, from which the pace of the others is known."""
-OnProgress = Callable[[Observation, int, int, int], None]
-"""Told how many samples of an observation are done, of how many, and how many come next; it may raise to stop the work."""
+Waiting = Mapping[Observation, Sequence[Sequence[int]]]
+"""Of each observation the shards that are to be computed, each as its rows, in their order."""
+Choose = Callable[[Waiting], Observation | None]
+"""Says whose first shard is computed next, when there is room for one; None begins no more."""
+OnProgress = Callable[[Observation, int, int, float], None]
+"""Told how many rows of an observation are done, of how many, and the seconds that the last of them took where they were
+computed, 0 for those that were kept; it may raise to stop the work."""
 
 
 @final
@@ -54,15 +60,16 @@ Shard = tuple[Observation, Sequence[int]]
 """Rows, and what is looked at of them."""
 
 
-def look(population: Population, shard: Shard) -> Observed | Exception:
-    """Return what is seen of ``shard``, or why it cannot be: what an engine maps over shards, anywhere."""
+def look(population: Population, shard: Shard) -> tuple[Observed | Exception, float]:
+    """Return what is seen of ``shard``, or why it cannot be, and the seconds it took: what an engine maps over shards."""
     observation, rows = shard
+    began, name = monotonic(), f"{observation.name} of {population.encoder.name}"
     try:
         population = population.at_work()
-        seen = population.run.batches(rows, lambda batch: observation.observe(population, batch))
+        seen = population.run.batches(rows, lambda batch: observation.observe(population, batch), name)
     except Exception as error:
-        return error
-    return {name: values.cpu() for name, values in seen.items()}
+        return error, monotonic() - began
+    return {name: values.cpu() for name, values in seen.items()}, monotonic() - began
 
 
 def learn(population: Population, fit: Fit[Any]) -> Observed | Exception:
@@ -75,6 +82,8 @@ def learn(population: Population, fit: Fit[Any]) -> Observed | Exception:
 
 def observe(observation: Observation, population: Population, rows: Sequence[int], store: Store) -> Observed:
     """Return what ``store`` holds of ``rows``, all of which were computed, in their order."""
+    if isinstance(observation, Joint):
+        return joined([observe(part, population, rows, store) for part in observation.parts])
     ids = observation.ids(population)
     key = _key(observation, population)
     held, observed = store.observed(key, [ids[row] for row in rows])
@@ -89,6 +98,31 @@ def clean_codes(population: Population, store: Store) -> Codes:
     if codes is None:
         raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
     return codes
+
+
+def first_held(observation: Observation, population: Population, store: Store) -> list[int]:
+    """Return those rows, in the order of ``observation.rows``, that come before the first that ``store`` lacks.
+
+    First in random order: not the quick ones, which several workers finish early, but a fair sample of all.
+    """
+    rows, ids = observation.rows(population), observation.ids(population)
+    held = set.intersection(*(store.held(_key(part, population)) for part in parts(observation)))
+    first = set[int]()
+    for row in in_random_order(rows, observation, population):
+        if ids[row] not in held:
+            break
+        first.add(row)
+    return [row for row in rows if row in first]
+
+
+def in_random_order(rows: Sequence[int], observation: Observation, population: Population) -> list[int]:
+    """Return ``rows`` in the random order of their images; as they come where they are no images, or all are needed.
+
+    Folders are sorted by class and videos by time, so the first rows as they come would be no sample of the others.
+    """
+    if isinstance(observation, CleanCodes) or observation.ids(population) != population.images.ids:
+        return list(rows)
+    return sorted(rows, key=population.places.tolist().__getitem__)
 
 
 def cell_of(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run, bank: Images | None) -> Cell:
@@ -106,37 +140,37 @@ def compute(
     population: Population,
     store: Store,
     engine: Engine,
+    choose: Choose,
     told: OnProgress,
-    most: int | None = None,
 ) -> dict[Observation, Exception]:
-    """Compute the shards that ``store`` does not hold, at most so many of each observation, and return what failed.
-
-    Where the engine works on many shards at a time, those of all observations are worked on side by side.
-    """
-    shards: list[Shard] = []
+    """Compute the shards that ``store`` does not hold, as ``choose`` says, and return what failed."""
+    waiting: dict[Observation, list[list[int]]] = {}
     done: dict[Observation, int] = {}
     failed: dict[Observation, Exception] = {}
     totals = {observation: len(rows) for observation, rows in asked}
     for observation, rows in asked:
         ids = observation.ids(population)
         held = store.held(_key(observation, population))
-        mine = _missing(rows, held, observation, population)[:most]
-        shards += [(observation, part) for part in mine]
+        waiting[observation] = _missing(rows, held, observation, population)
         done[observation] = sum(ids[row] in held for row in rows)
-        told(observation, done[observation], len(rows), len(mine[0]) if mine else 0)
-    upcoming = {observation: [len(rows) for other, rows in shards if other == observation][1:] for observation in done}
-    with closing(engine.map(look, population, shards)) as finished:
-        for (observation, rows), seen in finished:
+        told(observation, done[observation], len(rows), 0.0)
+
+    def taken() -> Iterator[Shard]:
+        while left := {one: own for one, own in waiting.items() if own and one not in failed}:
+            chosen = choose(left)
+            if chosen is None:
+                return
+            yield chosen, waiting[chosen].pop(0)
+
+    with closing(engine.map(look, population, taken())) as finished:
+        for (observation, rows), (seen, seconds) in finished:
             if isinstance(seen, Exception):
                 failed.setdefault(observation, seen)
-                if len(asked) == 1:
-                    break
                 continue
             ids = observation.ids(population)
             store.keep(_key(observation, population), [ids[row] for row in rows], seen)
             done[observation] += len(rows)
-            ahead = upcoming[observation].pop(0) if upcoming[observation] else 0
-            told(observation, done[observation], totals[observation], ahead)
+            told(observation, done[observation], totals[observation], seconds)
     return failed
 
 
@@ -152,6 +186,7 @@ def _missing(rows: Sequence[int], held: set[str], observation: Observation, popu
     size, ids = max(1, _size(population, observation) // observation.inputs(population)), observation.ids(population)
     # Clean codes are quick, and copies of one image keep one code while they share a batch.
     first = size if isinstance(observation, CleanCodes) else min(size, max(1, len(rows) // FIRST))
+    rows = in_random_order(rows, observation, population)
     cut = [rows[:first], *(rows[start : start + size] for start in range(first, len(rows), size))]
     shards = ([row for row in shard if ids[row] not in held] for shard in cut)
     return [shard for shard in shards if shard]

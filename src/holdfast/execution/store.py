@@ -147,12 +147,13 @@ class Store:
         return list({(cell.evaluation, cell.encoder): cell for cells in asked for cell in cells}.values())
 
     def result(self, key: Key) -> Result | None:
-        """Return the finished cell ``key``, or None if it is missing or damaged."""
+        """Return the cell ``key``, of all or some of its samples, or None if it is missing or damaged."""
         return _record(self.folder / "results" / f"{key.stem}.json", Result)
 
     def holds(self, cell: Cell) -> bool:
-        """Return whether ``cell`` is finished."""
-        return _record(self.folder / "results" / f"{cell.result}.json", Result) is not None
+        """Return whether ``cell`` is finished, with all of its samples."""
+        result = _record(self.folder / "results" / f"{cell.result}.json", Result)
+        return result is not None and result.planned is None
 
     def finish(self, key: Key, result: Result) -> None:
         """Keep ``result`` as the cell ``key``, instead of what an earlier version found under the same protocol."""

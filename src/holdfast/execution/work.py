@@ -74,6 +74,10 @@ class Forecast:
     """How many rows of each piece are to be done."""
     totals: dict[What, int] = field(default_factory=dict)
     """How many rows there are of what was begun for some encoder."""
+    worked: float = 0.0
+    """The seconds that observations took where they were computed ..."""
+    passed: float = 0.0
+    """... while so many passed here: fewer where many are computed side by side."""
 
     def expect(self, piece: Piece) -> None:
         """Take note that ``piece`` is to be done; how many rows it has is not known yet."""
@@ -88,6 +92,10 @@ class Forecast:
         self.waiting[piece], self.totals[piece[1]] = total - done, total
         if rows:
             self.measured.setdefault(piece[1], {}).setdefault(piece[0], []).append((rows, seconds))
+
+    def pass_time(self, worked: float, passed: float) -> None:
+        """Take note that observations took ``worked`` seconds where they were computed, while so many passed here."""
+        self.worked, self.passed = self.worked + worked, self.passed + passed
 
     def seconds(self, piece: Piece, rows: int) -> float | None:
         """Return how long ``rows`` of ``piece`` will take, if that or the same of another encoder was measured."""
@@ -109,7 +117,9 @@ class Forecast:
     def _left(self, piece: Piece, rows: int) -> float:
         found = self.seconds(piece, self.totals.get(piece[1], 1) if rows < 0 else rows)
         # Nothing is known of fits and conclusions before their end; most are short beside what is observed.
-        return (inf if isinstance(piece[1], Observation) else 0.0) if found is None else found
+        if not isinstance(piece[1], Observation):
+            return found or 0.0
+        return inf if found is None else found * (self.passed / self.worked if self.worked else 1.0)
 
 
 def _pace(times: Sequence[tuple[int, float]]) -> float:

@@ -215,10 +215,10 @@ class Population:
         if len(self.images) < 2:
             raise HoldfastError("pairs of images are needed, but there is only one image; add images")
         steps = 1 + torch.arange(min(count, len(self.images) - 1))
-        return self.shuffled[(self._places[list(rows)][:, None] + steps) % len(self.images)]
+        return self.shuffled[(self.places[list(rows)][:, None] + steps) % len(self.images)]
 
     @cached_property
-    def _places(self) -> Int[Tensor, "n"]:
+    def places(self) -> Int[Tensor, "n"]:
         """Where each row stands in ``shuffled``."""
         return self.shuffled.argsort()
 

@@ -73,9 +73,9 @@ def files(results: Sequence[Result], dataset: str) -> dict[str, list[EvalResultE
 def yaml(entries: Sequence[EvalResultEntry]) -> str:
     """Return the text of a file."""
     from huggingface_hub import eval_result_entries_to_yaml
-    from huggingface_hub.utils import yaml_dump
+    from yaml import safe_dump
 
-    return yaml_dump(eval_result_entries_to_yaml(list(entries)))
+    return str(safe_dump(eval_result_entries_to_yaml(list(entries)), sort_keys=False, allow_unicode=True))
 
 
 def task(result: Result, estimate: Estimate) -> str:
@@ -97,6 +97,7 @@ def notes(result: Result, estimate: Estimate) -> str:
     sentences = (
         f"{text.words(e.quantity)} ({e.unit}): {e.claim} of {e.of}",
         f"{e.confidence:.0%} interval {interval(e)} by {e.method}, n = {e.n:,}",
+        f"Partial: a budget ended after {e.n:,} of {result.planned:,} samples" if result.planned is not None else "",
         f"The {e.better} the better" if e.better != "neither" else "",
         f"Conditions: {conditions}" if conditions else "",
         f"Evaluation {result.evaluation}, version {result.version}, settings {settings}",

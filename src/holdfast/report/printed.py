@@ -21,6 +21,7 @@ from holdfast.report.tally import sentences, tally
 FIXED = (
     "evaluation", "version", "protocol", "images", "encoder", "minus", "quantity", "value", "low", "high", "confidence", "n",
     "method", "claim", "of", "unit", "better", "rank", "outcome", "reason",
+    "planned",
 )  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def _fixed(group: Group, result: Result, name: str, e: Estimate) -> dict[str, ob
     said = (
         result.evaluation, result.version, group.key, result.images.name, name, "", e.quantity,
         *map(_digits, (e.value, e.low, e.high)), e.confidence, e.n, e.method, e.claim.value, e.of, e.unit, e.better,
-        "", "", "",
+        "", "", "", "" if result.planned is None else result.planned,
     )  # fmt: skip
     return dict(zip(FIXED, said, strict=True))
 

@@ -45,6 +45,8 @@ class Recipe:
     epochs: int = 100
     clip: float | None = None
     """The largest norm of all gradients together."""
+    ema: float | None = None
+    """Decay of an average of the encoder's weights over the steps, which then is the encoder that training makes."""
     precision: str = "float32"
     """float32, bfloat16 or float16 (mixed precision, weights stay in float32), or float64."""
     mean: tuple[float, ...] = ()
@@ -59,6 +61,10 @@ class Recipe:
             raise HoldfastError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self.clip is not None and not self.clip > 0:
             raise HoldfastError(f"clip must be positive or none, got {self.clip}")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise HoldfastError(
+                f"ema is the decay of an average and must lie between 0 and 1, or be none, got {self.ema}"
+            )
         if len(self.mean) != len(self.std):
             raise HoldfastError("normalisation needs both mean and std, one number per channel each, or neither")
         if self.mean and isinstance(self.architecture, LoadedEncoder):

@@ -70,6 +70,7 @@ class Breakaway(Evaluation):
     rivals: int = 10
     name = "breakaway"
     version = 4
+    partial = True
     uses_bank = True
     title = "Breakaway risk"
     meaning = (

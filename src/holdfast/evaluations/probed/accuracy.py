@@ -38,6 +38,7 @@ class ProbeAccuracy(Evaluation):
     samples: int = 50_000
     name = "probe-accuracy"
     version = 1
+    partial = True
     robustness = False
     uses_labels = True
     uses_bank = True

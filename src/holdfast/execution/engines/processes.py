@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, final
@@ -34,32 +35,39 @@ class Processes:
             raise HoldfastError(f"--workers must be at least 1, got {self.count}")
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
-        from loky import as_completed, get_reusable_executor
+        from loky import FIRST_COMPLETED, get_reusable_executor, wait
         from loky.process_executor import BrokenProcessPool
 
-        left, deaths = dict(enumerate(shards)), 0
+        coming, taken, deaths = iter(shards), list[Shard](), 0
         threads = str(max(1, (os.cpu_count() or 1) // self.count))
-        while left:
+        while True:
             pool = get_reusable_executor(self.count, env={"OMP_NUM_THREADS": threads})
             path = str(self._file(given))
-            waiting = {pool.submit(_apply, task, path, shard): number for number, shard in left.items()}
+            waiting = {pool.submit(_apply, task, path, shard): shard for shard in taken}  # those of workers that died
             try:
-                for done in as_completed(list(waiting)):
-                    value, deaths = done.result(), 0
-                    number = waiting.pop(done)
-                    yield left.pop(number), value
+                while True:
+                    # One more than there are workers, so that none waits for the next.
+                    for shard in islice(coming, self.count + 1 - len(waiting)):
+                        taken.append(shard)
+                        waiting[pool.submit(_apply, task, path, shard)] = shard
+                    if not waiting:
+                        return
+                    done = wait(list(waiting), return_when=FIRST_COMPLETED).done.pop()
+                    value, deaths, shard = done.result(), 0, waiting.pop(done)
+                    taken.remove(shard)
+                    yield shard, value
             except BrokenProcessPool as error:
-                deaths += 1
+                waiting, deaths = {}, deaths + 1
                 if deaths > RETRIES:
                     raise HoldfastError(
                         f"worker processes died {deaths} times in a row, most likely for want of memory; use fewer "
                         "--workers or a smaller --batch-size"
                     ) from error
             finally:
-                for unfinished in waiting:
-                    unfinished.cancel()
+                if waiting:  # nobody wants it any more
+                    pool.shutdown(wait=False, kill_workers=True)
 
     def _file(self, given: object) -> Path:
         """Return the file that holds what is ``given``: written once, also if the next call gives the same."""

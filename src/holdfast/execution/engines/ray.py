@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, final
 
 from holdfast.core.errors import HoldfastError
@@ -28,7 +29,7 @@ class Ray:
     """What was given last, and where the cluster has it."""
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         try:
             import ray
@@ -44,9 +45,13 @@ class Ray:
         if not self._sent or self._sent[0][0] is not given:
             self._sent[:] = [(given, ray.put(given))]
         apply: Any = ray.remote(num_gpus=self.gpus, max_retries=self.retries)(task)
-        waiting = {apply.remote(self._sent[0][1], shard): shard for shard in shards}
+        coming, waiting = iter(shards), dict[Any, Shard]()
         try:
-            while waiting:
+            while True:
+                for shard in islice(coming, self._room(ray.cluster_resources()) - len(waiting)):
+                    waiting[apply.remote(self._sent[0][1], shard)] = shard
+                if not waiting:
+                    return
                 for done in ray.wait(list(waiting))[0]:
                     shard = waiting.pop(done)
                     try:
@@ -57,3 +62,7 @@ class Ray:
         finally:
             for unfinished in waiting:
                 ray.cancel(unfinished)
+
+    def _room(self, resources: Mapping[str, float]) -> int:
+        """Return how many shards are worked on at a time, and one more, so that no worker waits for the next."""
+        return 1 + max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
