@@ -62,8 +62,8 @@ OBSERVED = {
     "smoothing, 10,000 copies": 10_000,
 }
 """Forwards for each image."""
-KEPT = {"float32": 4 * FEATURES, "float16": 2 * FEATURES}
-"""Bytes of a code by the type of its numbers."""
+KEPT = {f"{name}, d = {d:,}": 4 * d for name, d in {"ViT-S": 384, "ViT-B": FEATURES, "ResNet-50": 2048}.items()}
+"""Bytes of a code, which is float32 whatever the precision of the encoder (float64 alone is kept as such)."""
 BREAKAWAY = 2 * 2 * (50 + 100) + 2 * 2 * 2 * 100
 """Gradient steps for each attacked image: two balls, two divergences, two attacks; and the pairwise attack's two aims."""
 PLAN = {
@@ -108,7 +108,7 @@ def tables() -> dict[str, str]:
             ),
         ),
         "bytes": table(
-            ("codes in", "bytes an image", "GB per million images", f"TB for {ENCODERS} encoders and 10^8 images"),
+            ("codes of", "bytes an image", "GB per million images", f"TB for {ENCODERS} encoders and 10^8 images"),
             *(
                 (name, f"{k:,}", short(k * MILLION / 1e9), short(k * ENCODERS * IMAGES / 1e12))
                 for name, k in KEPT.items()
