@@ -86,12 +86,12 @@ def main(given: Sequence[str] | None = None) -> None:
     )
     asked = parser.parse_args(given)
     if asked.page:
-        page.write(collected.STORED, Path("docs"))
+        page.write(page.STORED, Path("docs"))
         return
     if "HOLDFAST_REFERENCE" not in os.environ:
         raise hf.HoldfastError("the study needs HOLDFAST_REFERENCE, the folder with images/ and encoders/")
     zoo = Zoo(Path(os.environ["HOLDFAST_REFERENCE"]), asked.out / "encoders", asked.trained)
-    measure(zoo, asked.out, asked.seeds, asked.budget, asked.workers, not asked.quick)
+    measure(zoo, asked.out / "zoo", asked.seeds, asked.budget, asked.workers, not asked.quick)
     page.write(asked.out, asked.out)
 
 

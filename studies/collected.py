@@ -16,7 +16,6 @@ from studies import measures, references
 from studies.common import Results
 from studies.zoo import DOMAINS, EPOCHS, TAUGHT, TUNED_EPOCHS, ZOO, Member, Zoo
 
-STORED = Path(__file__).parent / "stored" / "zoo"
 DIGITS = 5
 SECONDS = "seconds"
 """Of one core, to measure an encoder."""

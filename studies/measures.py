@@ -173,7 +173,7 @@ def measured(zoo: Zoo, member: Member, encoder: hf.Encoder, out: Path) -> tuple[
 def number(headline: Headline, result: Result, dataset: str) -> tuple[float, Values | None]:
     """Return one headline number and, where it is made of them, the values of the images."""
     if not headline.series:
-        return result.estimate(headline.quantity).value, None
+        return own(result, headline.quantity), None
     if headline.name == "attack radius":
         parts = rungs(result, dataset)
     elif headline.name == "divergence radius":
@@ -186,6 +186,14 @@ def number(headline: Headline, result: Result, dataset: str) -> tuple[float, Val
     if headline.name == "center smoothing":
         parts = np.nan_to_num(parts, nan=1.0)  # where it abstains, nothing less than everything is proved
     return REDUCED[headline.statistic](parts), parts
+
+
+def own(result: Result, quantity: str) -> float:
+    """Return an estimate of the encoder itself, not of the baselines that stand beside it."""
+    found = [one.value for one in result.estimates if one.quantity == quantity and "outputs" not in one.conditions]
+    if len(found) != 1:
+        raise hf.HoldfastError(f"{len(found)} estimates of {result.encoder.name} are called {quantity}, expected one")
+    return found[0]
 
 
 def rungs(result: Result, dataset: str) -> Values:

@@ -7,6 +7,7 @@ from pathlib import Path
 from holdfast.core.files import write_whole
 from studies import agreement_page
 
+STORED = Path(__file__).parent / "stored"
 OPENING = """\
 # Which number to trust
 
@@ -16,8 +17,8 @@ which measures that was seen, in one study of many encoders. Each of its sentenc
 
 
 def render(folder: Path) -> dict[str, str]:
-    """Return the text of the page and of its figures by their paths below ``docs``."""
-    lines, figures = agreement_page.render(folder)
+    """Return the text of the page and of its figures by their paths below ``docs``, from the results in ``folder``."""
+    lines, figures = agreement_page.render(folder / "zoo")
     return {"study.md": "\n".join([OPENING, *lines]) + "\n", **figures}
 
 

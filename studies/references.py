@@ -58,6 +58,7 @@ def settings(dataset: str) -> dict[str, dict[str, Any]]:
             "selection": 100,
             "copies": 1000,
             "others": 100,
+            "radii": [0.25],
         },
     }
 
