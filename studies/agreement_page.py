@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 
-import numpy as np
-
 from studies import figures, measures, references
 from studies.agreement import LEVEL, detectable
-from studies.collected import SEEDS, Found, read
+from studies.agreement_limits import encoders, silence, traps
+from studies.agreement_words import Agreements, listed, primary, spread, value
+from studies.collected import Found, read
 from studies.common import table
-from studies.conclusions import FEWEST, SCALE, Agreement, choices, concluded
+from studies.conclusions import SCALE, choices, concluded
 from studies.measures import HEADLINES
 from studies.references import CLEAN, PRIMARY, REFERENCES
-from studies.verdicts import Verdict, deceived, tied, verdict
-from studies.zoo import ZOO
+from studies.verdicts import Verdict, deceived, verdict
 
 FIGURES = "images/study"
-Agreements = Mapping[tuple[str, str], Agreement]
 
 
 def render(folder: Path) -> tuple[list[str], dict[str, str]]:
@@ -34,9 +32,9 @@ def render(folder: Path) -> tuple[list[str], dict[str, str]]:
         *_agreements(found),
         *_doubts(trained, found, verdicts),
         *_choices(trained),
-        *_traps(trained, everyone, found),
-        *_silence(trained, found),
-        *_encoders(everyone),
+        *traps(trained, everyone, found),
+        *silence(trained, found),
+        *encoders(everyone),
     ]
     drawn = {
         f"{FIGURES}/agreement.svg": figures.heat_map(found),
@@ -74,21 +72,23 @@ def _advice(trained: Found, everyone: Found, found: Agreements, verdicts: Sequen
     if kinds["some"]:
         yield f"- **Some evidence** for {_named(kinds['some'], found)}; what is missing stands under [doubts](#doubts)."
     if kinds["none"]:
-        yield f"- **No evidence** for {_listed([one.measure for one in kinds['none']])}: their intervals contain 0."
+        yield f"- **No evidence** for {listed([one.measure for one in kinds['none']])}: their intervals contain 0."
     if kinds["against"]:
         yield f"- **Do not choose by {_named(kinds['against'], found)}**: here they point the wrong way."
     if kinds["unknown"]:
-        yield f"- Nothing is known of {_listed([one.measure for one in kinds['unknown']])}: too few encoders have a value."
+        yield f"- Nothing is known of {listed([one.measure for one in kinds['unknown']])}: too few encoders have a value."
     yield from _other_uses(found)
-    tricked = {headline.name: deceived(everyone, headline) for headline in HEADLINES}
-    for name, by in tricked.items():
-        if by:
-            yield f"- **Never {name} alone**: it puts {_listed(by)} first, though half of the trained encoders serve better."
-    best, clean = choices(trained)[0], next(one for one in choices(trained) if one.by == CLEAN)
+    for headline in HEADLINES:
+        if by := deceived(everyone, headline):
+            yield (
+                f"- **Never {headline.name} alone**: it puts {listed(by)}, which learned nothing, before all trained ones, "
+                "though at least half of these serve probes better."
+            )
+    made = choices(trained)
+    clean, others = next(one for one in made if one.by == CLEAN), [one for one in made if one.by != CLEAN]
     yield (
-        f"- If only one number can be had, choosing by {best.by} cost the least: {best.lost:.3f} of {PRIMARY} on "
-        f"average, where "
-        f"choosing by {CLEAN} (with labels) cost {clean.lost:.3f}."
+        f"- Choosing the encoder by {others[0].by} cost the least, {others[0].lost:.3f} of {PRIMARY} on average; "
+        f"choosing by {CLEAN}, which needs labels, cost {clean.lost:.3f}."
     )
 
 
@@ -96,31 +96,19 @@ def _other_uses(found: Agreements) -> Iterator[str]:
     for reference in REFERENCES[1:]:
         fit = [found[h.name, reference.name] for h in HEADLINES]
         good = [one for one in fit if one.over_both[0] > 0 and one.adjusted < LEVEL]
-        said = _listed([f"{one.measure} ({one.tau:+.2f})" for one in good]) if good else "none of the measures"
+        said = listed([f"{one.measure} ({one.tau:+.2f})" for one in good]) if good else "none of the measures"
         yield f"- For *{reference.name}* ({reference.says}): {said}. This part is exploratory."
 
 
 def _named(verdicts: Sequence[Verdict], found: Agreements) -> str:
-    return _listed([f"{one.measure} (tau {_value(found[one.measure, PRIMARY])})" for one in verdicts])
-
-
-def _value(one: Agreement) -> str:
-    return f"{one.tau:+.2f} {_interval(one.over_both)}"
-
-
-def _interval(ends: tuple[float, float]) -> str:
-    return f"[{ends[0]:+.2f}, {ends[1]:+.2f}]" if isfinite(ends[0]) else "[unknown]"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return listed([f"{one.measure} (tau {value(found[one.measure, PRIMARY])})" for one in verdicts])
 
 
 def _measured(found: Found) -> Iterator[str]:
     counted = [f"{sum(m.dataset == name for m in found.members)} of {name}" for name in dict.fromkeys(_datasets(found))]
     yield from ("", "## What was measured", "")
     yield (
-        f"{len(found.members)} encoders ({_listed(counted)}) of {len(set(found.family.tolist()))} families. Each "
+        f"{len(found.members)} encoders ({listed(counted)}) of {len(set(found.family.tolist()))} families. Each "
         f"measure is one "
         f"number of {measures.IMAGES} test images without labels; {measures.ATTACKED} of them are attacked "
         f"(`{measures.ATTACK}`), and smoothing, gradients, edits and certificates look at fewer. The references use "
@@ -159,15 +147,15 @@ def _agreements(found: Agreements) -> Iterator[str]:
         [
             one.measure,
             f"{one.tau:+.2f}",
-            _interval(one.over_images),
-            _interval(one.over_encoders),
-            _interval(one.over_both),
+            spread(one.over_images),
+            spread(one.over_encoders),
+            spread(one.over_both),
             f"{one.spearman:+.2f}",
             f"{one.ceiling:.2f}" if isfinite(one.ceiling) else "unknown",
             f"{one.adjusted:.2f}",
             str(one.n),
         ]
-        for one in _primary(found)
+        for one in primary(found)
     ]
     yield from table(f"Agreement with {PRIMARY}", heads, rows)
     yield ""
@@ -177,11 +165,6 @@ def _agreements(found: Agreements) -> Iterator[str]:
         "much above it. *p*: numbers shuffled among encoders of one family and data set, corrected for "
         f"{len(HEADLINES)} measures. A measure without a value for each image has no interval over images."
     )
-
-
-def _primary(found: Agreements) -> list[Agreement]:
-    chosen = [one for (_, reference), one in found.items() if reference == PRIMARY]
-    return sorted(chosen, key=lambda one: -one.tau if isfinite(one.tau) else 2)
 
 
 def _doubts(trained: Found, found: Agreements, verdicts: Sequence[Verdict]) -> Iterator[str]:
@@ -195,10 +178,10 @@ def _doubts(trained: Found, found: Agreements, verdicts: Sequence[Verdict]) -> I
     rows = [
         [
             one.measure,
-            *(f"{value:+.2f} {_interval((low, high))}" for value, low, high in one.given.values()),
+            *(f"{value:+.2f} {spread((low, high))}" for value, low, high in one.given.values()),
             f"{one.families[0]:+.2f} to {one.families[1]:+.2f}",
         ]
-        for one in _primary(found)
+        for one in primary(found)
     ]
     yield from table(f"Partial agreement with {PRIMARY}", heads, rows)
     yield ""
@@ -226,125 +209,7 @@ def _choices(trained: Found) -> Iterator[str]:
     clean = next(one.lost for one in found if one.by == CLEAN)
     better = [one.by for one in found if one.lost < clean and one.by in {h.name for h in HEADLINES}]
     yield (
-        f"Choosing by {_listed(better)} cost less than choosing by {CLEAN}, which needs labels."
+        f"Choosing by {listed(better)} cost less than choosing by {CLEAN}, which needs labels."
         if better
         else f"No measure chose better than {CLEAN}, which needs labels."
     )
-
-
-def _traps(trained: Found, everyone: Found, found: Agreements) -> Iterator[str]:
-    yield from ("", "## Traps", "")
-    strata = {
-        "with degenerate encoders": everyone,
-        "undefended alone": trained.only(trained.eps == 0),
-        "adversarially trained alone": trained.only(trained.eps > 0),
-        "not published": trained.only(np.array([member.family != "published" for member in trained.members])),
-    }
-    heads = ["measure", "all trained", *(f"{name} ({len(part.members)})" for name, part in strata.items())]
-    rows = []
-    parts = {name: concluded(part, thorough=False) for name, part in strata.items()}
-    for one in _primary(found):
-        cells = [_value(part[one.measure, PRIMARY]) for part in parts.values()]
-        rows.append([one.measure, f"{one.tau:+.2f}", *cells])
-    yield from table(f"Tau with {PRIMARY} among other encoders", heads, rows)
-    yield ""
-    won = [headline.name for headline in HEADLINES if deceived(everyone, headline)]
-    yield (
-        f"- *Encoders that learned nothing*: {sum(everyone.degenerate)} were measured apart. "
-        + (
-            f"They win under {_listed(won)}, which therefore mean nothing alone."
-            if won
-            else "They win under no measure."
-        )
-    )
-    yield (
-        "- *Adversarial training drives both sides*: it raises most measures and the reference, so that tau may be "
-        "about who was "
-        f"so trained. Within strata, {_within(parts)}."
-    )
-    yield (
-        "- *500 epochs against 20*: published encoders were trained 25 times as long as ours. The last column "
-        "leaves them out."
-    )
-    several = sum(count > 1 for count in trained.seeds)
-    yield (
-        f"- *Seeds are not encoders*: {several} of {len(trained.members)} encoders were measured with several seeds, whose "
-        "numbers were averaged; they count once."
-    )
-    yield (
-        "- *l2 against cosine*: the attacked measures compare codes by l2, nearest neighbours by cosine. An encoder "
-        "whose codes "
-        "differ much in length may be ranked differently by the two."
-    )
-    ties = [(headline.name, tied(trained, headline)) for headline in HEADLINES]
-    full = [f"{name} ({share:.0%})" for name, share in ties if share > LEVEL]
-    yield (
-        f"- *Saturation*: {_listed(full)} cannot tell this share of pairs apart, mostly at an end of their scale."
-        if full
-        else f"- *Saturation*: every measure tells at least {1 - LEVEL:.0%} of pairs apart."
-    )
-
-
-def _within(parts: Mapping[str, Agreements]) -> str:
-    said = []
-    for name in ("undefended alone", "adversarially trained alone"):
-        kept = [one.measure for one in _primary(parts[name]) if one.over_both[0] > 0]
-        said.append(
-            f"{_listed(kept) if kept else 'no measure'} keep{'s' if len(kept) < 2 else ''} an interval above 0 {name}"
-        )
-    return " and ".join(said)
-
-
-def _silence(trained: Found, found: Agreements) -> Iterator[str]:
-    yield from ("", "## What this study cannot say", "")
-    counts = {name: _datasets(trained).count(name) for name in dict.fromkeys(member.dataset for member in ZOO)}
-    few = [f"{name} ({count})" for name, count in counts.items() if count < FEWEST]
-    if few:
-        yield f"- Anything about {_listed(few)} by itself: that is too few encoders of it."
-    yield (
-        "- Anything about large encoders or large images: all are small convolutional networks on images of 28 or "
-        "32 pixels, and "
-        "those of CIFAR-10 went through JPEG."
-    )
-    yield "- Anything about other uses than those listed: detection, segmentation, fine-tuning of the encoder itself."
-    yield (
-        "- Whether stronger attacks would change the order: all attacks take ten steps from one start, and show "
-        "only what is "
-        "possible."
-    )
-    missing = [headline.name for headline in HEADLINES if np.isnan(trained.values[headline.name]).all()]
-    if missing:
-        yield f"- Anything about {_listed(missing)}, which no encoder has a value of."
-    yield "- The certified radius under a trained linear head, which was not measured."
-    wide = [one for one in _primary(found) if one.over_both[1] - one.over_both[0] > 0.5]
-    if wide:
-        yield f"- Where {_listed([one.measure for one in wide])} stand exactly: their intervals are wider than half a tau."
-
-
-def _encoders(everyone: Found) -> Iterator[str]:
-    yield from ("", "## The encoders")
-    heads = ["encoder", "family", "adversarial training", "made", "seeds", CLEAN, PRIMARY]
-    rows = [
-        [
-            member.case,
-            member.family,
-            f"{member.eps:.3g}" if member.eps else "none",
-            member.made,
-            str(seeds),
-            f"{clean:.2f}",
-            f"{robust:.3f}",
-        ]
-        for member, seeds, clean, robust in zip(
-            everyone.members, everyone.seeds, everyone.values[CLEAN], everyone.values[PRIMARY], strict=True
-        )
-    ]
-    yield from table("Measured", heads, rows)
-    there = {member.case: seeds for member, seeds in zip(everyone.members, everyone.seeds, strict=True)}
-    lacking = [member.case for member in ZOO if member.case not in there]
-    once = [case for case, seeds in there.items() if seeds < SEEDS]
-    yield from (
-        "",
-        f"Not reached by the budget: {_listed(lacking)}." if lacking else "No member of the zoo is missing.",
-    )
-    yield ""
-    yield f"{len(once)} of {len(there)} were measured with fewer than {SEEDS} seeds; published ones have one."

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float
 
 from studies import measures, references
-from studies.common import Results
+from studies.common import Kept, Results
 from studies.zoo import DOMAINS, EPOCHS, TAUGHT, TUNED_EPOCHS, ZOO, Member, Zoo
 
 DIGITS = 5
@@ -34,10 +34,10 @@ def results(folder: Path) -> Results:
     return Results(folder, decides)
 
 
-def found(zoo: Zoo, member: Member, seed: int, out: Path) -> dict[str, float | list[float]]:
+def found(zoo: Zoo, member: Member, seed: int, out: Path) -> dict[str, Kept]:
     """Return all numbers of a member, and the values of the images that they are made of as "NAME: images"."""
     encoder, place, began = zoo.encoder(member, seed), out / member.case.replace(" ", "-") / str(seed), process_time()
-    kept: dict[str, float | list[float]] = {}
+    kept: dict[str, Kept] = {"weights": encoder.fingerprint}
     for name, part in (("measures", measures), ("references", references)):
         values, series = part.measured(zoo, member, encoder, place / name)
         kept |= {quantity: _short(value) for quantity, value in values.items()}

@@ -22,6 +22,8 @@ from holdfast.encoders.architectures.base import Architecture
 
 Found = Mapping[str, float]
 """What was measured of a case, by quantity."""
+Kept = float | str | Sequence[float]
+"""A number, the name of something, or the numbers of all images."""
 Planned = Mapping[str, Sequence[Any]]
 """The cases of each part; as text they are called by their names."""
 OPTIMISED: dict[str, Any] = {"optimiser": "adam:rate=0.001", "schedule": "constant"}
@@ -52,7 +54,7 @@ class Results:
                 for case in planned[part]:
                     self.fill(f"{part}: {case}", seed, partial(measure, case, seed))
 
-    def fill(self, case: str, seed: int, measure: Callable[[], Mapping[str, float | Sequence[float]]]) -> None:
+    def fill(self, case: str, seed: int, measure: Callable[[], Mapping[str, Kept]]) -> None:
         """Measure and keep a case unless it is there already; remember why that is not possible."""
         path, name = self.path(case, seed), f"{case}, seed {seed}"
         if path.exists():
@@ -77,8 +79,10 @@ class Results:
         path = self.path(case, seed)
         if not path.exists():
             return None
-        read: dict[str, float | list[float | None] | None] = json.loads(path.read_text())
-        return {quantity: nan if one is None else one for quantity, one in read.items() if not isinstance(one, list)}
+        read: dict[str, Any] = json.loads(path.read_text())
+        return {
+            quantity: nan if one is None else one for quantity, one in read.items() if not isinstance(one, list | str)
+        }
 
     def series(self, case: str, seed: int) -> dict[str, list[float]]:
         """Return what was found image by image, by quantity."""
@@ -108,13 +112,15 @@ class Results:
             yield "Nothing."
 
 
-def known(value: float | Sequence[float]) -> float | list[float | None] | None:
-    """Return a number, or those of all images, as JSON holds them: None where they are not finite.
+def known(value: Kept) -> float | str | list[float | None] | None:
+    """Return what was found as JSON holds it: None where a number is not finite.
 
     Example:
         >>> known(nan), known([0.5, nan])
         (None, [0.5, None])
     """
+    if isinstance(value, str):
+        return value
     if isinstance(value, Sequence):
         return [one if isfinite(one) else None for one in value]
     return value if isfinite(value) else None

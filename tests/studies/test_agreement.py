@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import false_discovery_control, kendalltau, spearmanr
 from studies.measures import median_rung
 
-from studies import agreement, common, figures, measures
+from studies import agreement, agreement_words, common, figures, measures
 
 ONE = np.zeros(12, int)
 TWO = np.repeat([0, 1], 6)
@@ -34,7 +34,7 @@ def slow_tau(x: np.ndarray, y: np.ndarray, group: np.ndarray) -> float:
     return both / np.sqrt(left * right)
 
 
-@pytest.mark.parametrize("module", [agreement, figures, measures, common], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [agreement, agreement_words, figures, measures, common], ids=lambda m: m.__name__)
 def test_examples_are_right(module) -> None:
     found = doctest.testmod(module)
     assert found.attempted
