@@ -58,13 +58,16 @@ def _centred_ranks(x: Float[np.ndarray, "e"], group: Labels) -> Float[np.ndarray
 def partial_tau(xy: Values, xz: Values, yz: Values) -> Values:
     """Return what is left of the agreement of x and y beside z, from the agreements of the three pairs.
 
+    Where z decides x or y, nothing is left to compare: nan. Where different encoders lack values, it is cut at -1 and 1.
+
     Example:
         >>> print(partial_tau(np.array(0.5), np.array(0.0), np.array(0.3)).round(3))
         0.524
     """
     room = (1 - np.square(xz)) * (1 - np.square(yz))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(room > 1e-12, (xy - xz * yz) / np.sqrt(np.maximum(room, 1e-12)), nan))
+        left = (xy - xz * yz) / np.sqrt(np.maximum(room, 1e-12))
+    return np.asarray(np.where(room > 1e-12, np.clip(left, -1, 1), nan))
 
 
 def beside(x: Values, y: Values, given: Sequence[Values], group: Labels, drawn: Values | None = None) -> Values:
@@ -94,44 +97,49 @@ def draw_families(family: Labels, count: int, seed: int) -> Float[np.ndarray, "b
 
 
 def resampled(
-    series: Sequence[Float[np.ndarray, "n"] | None],
+    series: Sequence[Float[np.ndarray, "s n"] | None],
     values: Float[np.ndarray, "e"],
-    reduce: Callable[[Float[np.ndarray, "n"]], float],
+    reduce: Callable[[Float[np.ndarray, "*b n"]], Float[np.ndarray, "*b"]],
     count: int,
     seed: int,
 ) -> Float[np.ndarray, "b e"]:
     """Return the numbers of all encoders on images drawn with replacement, the same ones for all encoders.
 
-    An encoder whose number is not made of images keeps its number.
+    ``series`` has a row for each seed of an encoder, over which the number is averaged. An encoder whose number is not made
+    of images keeps its number.
     """
-    random, found = np.random.default_rng(seed), np.tile(values, (count, 1))
-    for row in found:
-        share = random.random(max((len(one) for one in series if one is not None), default=0))
-        for place, one in enumerate(series):
-            if one is not None:
-                row[place] = reduce(one[(share[: len(one)] * len(one)).astype(int)])
+    share = np.random.default_rng(seed).random(
+        (count, max((one.shape[-1] for one in series if one is not None), default=0))
+    )
+    found = np.tile(values, (count, 1))
+    for place, one in enumerate(series):
+        if one is not None:
+            size = one.shape[-1]
+            found[:, place] = reduce(one[:, (share[:, :size] * size).astype(int)]).mean(axis=0)
     return found
 
 
 def halves(
-    series: Sequence[Float[np.ndarray, "n"] | None],
-    reduce: Callable[[Float[np.ndarray, "n"]], float],
+    series: Sequence[Float[np.ndarray, "s n"] | None],
+    reduce: Callable[[Float[np.ndarray, "*b n"]], Float[np.ndarray, "*b"]],
     group: Labels,
     count: int,
     seed: int,
 ) -> float:
     """Return the mean tau of a number on one random half of the images with itself on the other half, nan without images."""
-    if any(one is None for one in series):
+    known = [one for one in series if one is not None]
+    if len(known) < len(series) or not known:
         return nan
     random, found = np.random.default_rng(seed), []
     for _ in range(count):
-        parts = []
-        order = np.argsort(random.random(max(len(one) for one in series if one is not None)))
-        for one in series:
-            assert one is not None
-            mine = order[order < len(one)]
-            parts.append((reduce(one[mine[: len(mine) // 2]]), reduce(one[mine[len(mine) // 2 :]])))
-        first, second = np.array(parts).T
+        order = np.argsort(random.random(max(one.shape[-1] for one in known)))
+        orders = [order[order < one.shape[-1]] for one in known]
+        first, second = (
+            np.array(
+                [reduce(one[:, np.array_split(mine, 2)[k]]).mean() for one, mine in zip(known, orders, strict=True)]
+            )
+            for k in (0, 1)
+        )
         found.append(float(tau(first, second, group)))
     return float(np.mean(found))
 

@@ -10,29 +10,33 @@ from studies.agreement import LEVEL
 from studies.agreement_words import Agreements, listed, primary, value
 from studies.collected import SEEDS, Found
 from studies.common import table
-from studies.conclusions import FEWEST, concluded
+from studies.conclusions import FEWEST, Resampled, among
 from studies.measures import HEADLINES
 from studies.references import CLEAN, PRIMARY
 from studies.verdicts import deceived, tied
-from studies.zoo import ZOO
+from studies.zoo import DOMAINS, TITLES, ZOO
 
 
-def traps(trained: Found, everyone: Found, found: Agreements) -> Iterator[str]:
+def traps(resampled: Resampled, found: Agreements) -> Iterator[str]:
     """Yield what can mislead in the agreement found, each trap with what is seen of it here."""
-    yield from ("", "## Traps", "")
-    strata = {
-        "with degenerate encoders": everyone,
-        "undefended alone": trained.only(trained.eps == 0),
-        "adversarially trained alone": trained.only(trained.eps > 0),
-        "not published": trained.only(np.array([member.family != "published" for member in trained.members])),
+    yield from ("", "## Traps")
+    everyone = resampled.found
+    trained = everyone.only(~everyone.degenerate)
+    published = np.array([member.family == "published" for member in everyone.members])
+    chosen = {
+        "with degenerate encoders": np.ones(len(everyone.members), bool),
+        "undefended alone": ~everyone.degenerate & (everyone.eps == 0),
+        "adversarially trained alone": ~everyone.degenerate & (everyone.eps > 0),
+        "not published": ~everyone.degenerate & ~published,
     }
-    heads = ["measure", "all trained", *(f"{name} ({len(part.members)})" for name, part in strata.items())]
+    strata = {name: resampled.only(kept) for name, kept in chosen.items()}
+    heads = ["measure", "all trained", *(f"{name} ({len(part.found.members)})" for name, part in strata.items())]
+    parts = {name: among(part) if len(part.found.members) >= FEWEST else {} for name, part in strata.items()}
     rows = []
-    parts = {name: concluded(part, thorough=False) for name, part in strata.items()}
     for one in primary(found):
-        cells = [value(part[one.measure, PRIMARY]) for part in parts.values()]
-        rows.append([one.measure, f"{one.tau:+.2f}", *cells])
-    yield from table(f"Tau with {PRIMARY} among other encoders", heads, rows)
+        cells = [value(*part[one.measure]) if part else "too few" for part in parts.values()]
+        rows.append([one.measure, value(one.tau, one.over_both), *cells])
+    yield from table(f"Tau with {PRIMARY} among other encoders (how many)", heads, rows)
     yield ""
     won = [headline.name for headline in HEADLINES if deceived(everyone, headline)]
     yield (
@@ -71,10 +75,13 @@ def traps(trained: Found, everyone: Found, found: Agreements) -> Iterator[str]:
     )
 
 
-def _within(parts: Mapping[str, Agreements]) -> str:
+def _within(parts: Mapping[str, Mapping[str, tuple[float, tuple[float, float]]]]) -> str:
     said = []
     for name in ("undefended alone", "adversarially trained alone"):
-        kept = [one.measure for one in primary(parts[name]) if one.over_both[0] > 0]
+        if not parts[name]:
+            said.append(f"there are too few encoders {name}")
+            continue
+        kept = [measure for measure, (_, (low, _)) in parts[name].items() if low > 0]
         said.append(
             f"{listed(kept) if kept else 'no measure'} keep{'s' if len(kept) < 2 else ''} an interval above 0 {name}"
         )
@@ -84,8 +91,8 @@ def _within(parts: Mapping[str, Agreements]) -> str:
 def silence(trained: Found, found: Agreements) -> Iterator[str]:
     """Yield what nobody should read into the study."""
     yield from ("", "## What this study cannot say", "")
-    counts = {name: _datasets(trained).count(name) for name in dict.fromkeys(member.dataset for member in ZOO)}
-    few = [f"{name} ({count})" for name, count in counts.items() if count < FEWEST]
+    counts = {name: sum(member.dataset == name for member in trained.members) for name in DOMAINS}
+    few = [f"{TITLES[name]} ({count})" for name, count in counts.items() if count < FEWEST]
     if few:
         yield f"- Anything about {listed(few)} by itself: that is too few encoders of it."
     yield (

@@ -6,16 +6,19 @@ from collections.abc import Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 
+import numpy as np
+
 from studies import figures, measures, references
 from studies.agreement import LEVEL, detectable
 from studies.agreement_limits import encoders, silence, traps
 from studies.agreement_words import Agreements, listed, primary, spread, value
-from studies.collected import Found, read
+from studies.collected import SECONDS, Found, read
 from studies.common import table
-from studies.conclusions import SCALE, choices, concluded
+from studies.conclusions import SCALE, Resampled, choices, concluded
 from studies.measures import HEADLINES
 from studies.references import CLEAN, PRIMARY, REFERENCES
 from studies.verdicts import Verdict, deceived, verdict
+from studies.zoo import TITLES
 
 FIGURES = "images/study"
 
@@ -24,7 +27,8 @@ def render(folder: Path) -> tuple[list[str], dict[str, str]]:
     """Return the lines of the section and its figures by path."""
     everyone = read(folder)
     trained = everyone.only(~everyone.degenerate)
-    found = concluded(trained)
+    resampled = Resampled.of(everyone)
+    found = concluded(resampled.only(~everyone.degenerate))
     verdicts = [verdict(found[headline.name, PRIMARY]) for headline in HEADLINES]
     lines = [
         *_advice(trained, everyone, found, verdicts),
@@ -32,7 +36,7 @@ def render(folder: Path) -> tuple[list[str], dict[str, str]]:
         *_agreements(found),
         *_doubts(trained, found, verdicts),
         *_choices(trained),
-        *traps(trained, everyone, found),
+        *traps(resampled, found),
         *silence(trained, found),
         *encoders(everyone),
     ]
@@ -78,12 +82,13 @@ def _advice(trained: Found, everyone: Found, found: Agreements, verdicts: Sequen
     if kinds["unknown"]:
         yield f"- Nothing is known of {listed([one.measure for one in kinds['unknown']])}: too few encoders have a value."
     yield from _other_uses(found)
-    for headline in HEADLINES:
-        if by := deceived(everyone, headline):
-            yield (
-                f"- **Never {headline.name} alone**: it puts {listed(by)}, which learned nothing, before all trained ones, "
-                "though at least half of these serve probes better."
-            )
+    won = {headline.name: deceived(everyone, headline) for headline in HEADLINES}
+    if any(won.values()):
+        yield "- **Never alone**, because encoders that learned nothing win, though a trained one serves probes better:"
+    for name, by in won.items():
+        if by:
+            said = [f"{one.case} ({PRIMARY} {one.serves:.2f}; the best trained has {one.best:.2f})" for one in by]
+            yield f"    - {name}: {listed(said)}"
     made = choices(trained)
     clean, others = next(one for one in made if one.by == CLEAN), [one for one in made if one.by != CLEAN]
     yield (
@@ -93,19 +98,27 @@ def _advice(trained: Found, everyone: Found, found: Agreements, verdicts: Sequen
 
 
 def _other_uses(found: Agreements) -> Iterator[str]:
+    yield "- Other uses were looked at without a plan. Measures with an interval above 0 there, corrected for their number:"
     for reference in REFERENCES[1:]:
         fit = [found[h.name, reference.name] for h in HEADLINES]
         good = [one for one in fit if one.over_both[0] > 0 and one.adjusted < LEVEL]
         said = listed([f"{one.measure} ({one.tau:+.2f})" for one in good]) if good else "none of the measures"
-        yield f"- For *{reference.name}* ({reference.says}): {said}. This part is exploratory."
+        yield f"    - for *{reference.name}*: {said}"
 
 
 def _named(verdicts: Sequence[Verdict], found: Agreements) -> str:
-    return listed([f"{one.measure} (tau {value(found[one.measure, PRIMARY])})" for one in verdicts])
+    return listed(
+        [
+            f"{one.measure} (tau {value(found[one.measure, PRIMARY].tau, found[one.measure, PRIMARY].over_both)})"
+            for one in verdicts
+        ]
+    )
 
 
 def _measured(found: Found) -> Iterator[str]:
-    counted = [f"{sum(m.dataset == name for m in found.members)} of {name}" for name in dict.fromkeys(_datasets(found))]
+    counted = [
+        f"{sum(m.dataset == name for m in found.members)} of {TITLES[name]}" for name in dict.fromkeys(_datasets(found))
+    ]
     yield from ("", "## What was measured", "")
     yield (
         f"{len(found.members)} encoders ({listed(counted)}) of {len(set(found.family.tolist()))} families. Each "
@@ -119,7 +132,13 @@ def _measured(found: Found) -> Iterator[str]:
     )
     yield ""
     yield from (f"- *{reference.name}*: {reference.says}." for reference in REFERENCES)
-    yield from (f"- {headline.name} ({_better(headline.sign)}): {headline.says}." for headline in HEADLINES)
+    yield from (
+        f"- [{headline.name}](evaluations/{headline.page}.md) ({_better(headline.sign)}): {headline.says}."
+        for headline in HEADLINES
+    )
+    seconds = found.values[SECONDS]
+    yield ""
+    yield f"All of it took {np.median(seconds):.0f} seconds of one core for an encoder (median), without training."
 
 
 def _better(sign: int) -> str:
@@ -178,8 +197,8 @@ def _doubts(trained: Found, found: Agreements, verdicts: Sequence[Verdict]) -> I
     rows = [
         [
             one.measure,
-            *(f"{value:+.2f} {spread((low, high))}" for value, low, high in one.given.values()),
-            f"{one.families[0]:+.2f} to {one.families[1]:+.2f}",
+            *(value(partial, (low, high)) for partial, low, high in one.given.values()),
+            f"{one.families[0]:+.2f} to {one.families[1]:+.2f}" if isfinite(one.families[0]) else "unknown",
         ]
         for one in primary(found)
     ]

@@ -11,9 +11,14 @@ from studies.references import PRIMARY
 Agreements = Mapping[tuple[str, str], Agreement]
 
 
-def value(one: Agreement) -> str:
-    """Return tau with its interval over images and encoders."""
-    return f"{one.tau:+.2f} {spread(one.over_both)}"
+def value(tau: float, ends: tuple[float, float]) -> str:
+    """Return an agreement and its interval.
+
+    Example:
+        >>> value(0.5, (0.25, 0.75)), value(float("nan"), (0, 0))
+        ('+0.50 [+0.25, +0.75]', 'unknown')
+    """
+    return f"{tau:+.2f} {spread(ends)}" if isfinite(tau) else "unknown"
 
 
 def spread(ends: tuple[float, float]) -> str:

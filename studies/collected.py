@@ -57,7 +57,8 @@ class Found:
     seeds: tuple[int, ...]
     """How many seeds of each member were measured."""
     values: Mapping[str, Float[np.ndarray, "e"]]
-    series: Mapping[str, tuple[Float[np.ndarray, "n"] | None, ...]]
+    series: Mapping[str, tuple[Float[np.ndarray, "s n"] | None, ...]]
+    """The values of the images, a row for each seed."""
 
     def only(self, kept: Float[np.ndarray, "e"]) -> Found:
         """Return what was found of those members for which ``kept`` is true."""
@@ -114,7 +115,7 @@ def read(folder: Path) -> Found:
         members.append(member)
         seeds.append(len(there))
         values.append({name: float(np.mean([one.get(name, nan) for one in numbers])) for name in numbers[0]})
-        series.append({name: np.mean([one[name] for one in parts], axis=0) for name in parts[0]})
+        series.append({name: np.array([one[name] for one in parts]) for name in parts[0]})
     names = list(dict.fromkeys(name for one in values for name in one))
     imaged = list(dict.fromkeys(name for one in series for name in one))
     return Found(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import nan
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from studies import agreement
 from studies.agreement import interval, tau
 from studies.collected import Found
-from studies.measures import HEADLINES, REDUCED, Headline, mean
+from studies.measures import HEADLINES, REDUCED, Headline, Reduce, mean
 from studies.references import CLEAN, PRIMARY, REFERENCES
 
 REPLICATES, SHUFFLES, SPLITS, SEED = 500, 2000, 20, 0
@@ -52,56 +52,70 @@ class Agreement:
         return self.over_both[0] > 0 or self.over_both[1] < 0
 
 
+@dataclass(frozen=True)
 class Resampled:
-    """Numbers of the same encoders on redrawn images, each quantity once."""
+    """Numbers of encoders on redrawn images, by quantity; measures are larger where they say more robust."""
 
-    def __init__(self, found: Found) -> None:
-        self.found, self.kept = found, dict[str, Float[np.ndarray, "b e"]]()
+    found: Found
+    draws: Mapping[str, Float[np.ndarray, "b e"]]
 
-    def __call__(self, name: str, reduce: Callable[[Values], float]) -> Float[np.ndarray, "b e"]:
-        if name not in self.kept:
-            # Measures and references have other images, so that each has a seed of its own.
-            seed = SEED + 1 + (name in {CLEAN, *(one.name for one in REFERENCES)})
-            self.kept[name] = agreement.resampled(
-                self.found.series.get(name, (None,) * len(self.found.members)),
-                self.found.values[name],
-                reduce,
-                REPLICATES,
-                seed,
-            )
-        return self.kept[name]
+    @classmethod
+    def of(cls, found: Found) -> Resampled:
+        """Return ``REPLICATES`` draws of all quantities; measures and references have images, and so draws, of their own."""
+        measured = {h.name: h.sign * _draws(found, h.name, REDUCED[h.statistic], SEED + 1) for h in HEADLINES}
+        served = {name: _draws(found, name, mean, SEED + 2) for name in (CLEAN, *(one.name for one in REFERENCES))}
+        served["share retained"] = served[PRIMARY] / served[CLEAN]
+        return cls(found, {**measured, **served, SCALE: _draws(found, SCALE, mean, SEED)})
 
-    def measure(self, headline: Headline) -> Float[np.ndarray, "b e"]:
-        """Return a headline, larger where it says more robust."""
-        return headline.sign * self(headline.name, REDUCED[headline.statistic])
-
-    def reference(self, name: str) -> Float[np.ndarray, "b e"]:
-        """Return a reference; the share retained is a ratio of two others."""
-        if name == "share retained":
-            return self(PRIMARY, mean) / self(CLEAN, mean)
-        return self(name, mean)
+    def only(self, chosen: Bool[np.ndarray, "e"]) -> Resampled:
+        """Return the same draws of those encoders that are ``chosen``."""
+        return Resampled(self.found.only(chosen), {name: values[:, chosen] for name, values in self.draws.items()})
 
 
-def concluded(found: Found, thorough: bool = True) -> dict[tuple[str, str], Agreement]:
-    """Return what is found of each measure and reference; unless ``thorough``, of the primary reference alone."""
+def _draws(found: Found, name: str, reduce: Reduce, seed: int) -> Float[np.ndarray, "b e"]:
+    series = found.series.get(name, (None,) * len(found.members))
+    return agreement.resampled(series, found.values[name], reduce, REPLICATES, seed)
+
+
+def among(resampled: Resampled) -> dict[str, tuple[float, Interval]]:
+    """Return tau of each measure with the primary reference, and its interval over images and encoders."""
+    found = resampled.found
     drawn = agreement.draw_families(found.family, REPLICATES, SEED)
-    resampled, made = Resampled(found), dict[tuple[str, str], Agreement]()
-    for reference in REFERENCES if thorough else REFERENCES[:1]:
+    ys, made = resampled.draws[PRIMARY], dict[str, tuple[float, Interval]]()
+    for headline in HEADLINES:
+        replicates = tau(resampled.draws[headline.name], ys, found.dataset, drawn)
+        made[headline.name] = (
+            float(tau(oriented(found, headline), found.values[PRIMARY], found.dataset)),
+            interval(replicates),
+        )
+    return made
+
+
+def concluded(resampled: Resampled) -> dict[tuple[str, str], Agreement]:
+    """Return what is found of each measure with each reference."""
+    found, made = resampled.found, dict[tuple[str, str], Agreement]()
+    drawn, halves = agreement.draw_families(found.family, REPLICATES, SEED), _halves(found)
+    for reference in REFERENCES:
         for headline in HEADLINES:
-            made[headline.name, reference.name] = _agreement(found, resampled, drawn, headline, reference.name)
+            made[headline.name, reference.name] = _agreement(resampled, drawn, headline, reference.name, halves)
     return made | _adjusted(made, primary=True) | _adjusted(made, primary=False)
 
 
 def _agreement(
-    found: Found, resampled: Resampled, drawn: Float[np.ndarray, "b e"], headline: Headline, reference: str
+    resampled: Resampled,
+    drawn: Float[np.ndarray, "b e"],
+    headline: Headline,
+    reference: str,
+    halves: Mapping[str, float],
 ) -> Agreement:
+    found = resampled.found
     x, y, group = oriented(found, headline), found.values[reference], found.dataset
-    xs, ys = resampled.measure(headline), resampled.reference(reference)
+    xs, ys = resampled.draws[headline.name], resampled.draws[reference]
     given: dict[str, tuple[float, float, float]] = {}
     if reference == PRIMARY:
         for name, others in ((CLEAN, (CLEAN,)), (SCALE, (SCALE,)), (BOTH, (CLEAN, SCALE))):
             here = [found.values[one] for one in others]
-            there = [resampled(one, mean) for one in others]
+            there = [resampled.draws[one] for one in others]
             replicates = agreement.beside(xs, ys, there, group, drawn)
             given[name] = (float(agreement.beside(x, y, here, group)), *interval(replicates))
     block = found.dataset * 1000 + found.family
@@ -116,7 +130,7 @@ def _agreement(
         interval(tau(xs, ys, group, drawn)),
         given,
         agreement.leave_one_out(x, y, group, found.family),
-        _ceiling(found, headline, reference),
+        float(np.sqrt(max(halves[headline.name], 0) * max(halves[reference], 0))),
         agreement.permutation_p(x, y, group, block, SHUFFLES, SEED),
     )
 
@@ -126,15 +140,15 @@ def oriented(found: Found, headline: Headline) -> Values:
     return headline.sign * found.values[headline.name]
 
 
-def _ceiling(found: Found, headline: Headline, reference: str) -> float:
-    """Return the geometric mean of how far measure and reference agree with themselves on two halves of the images."""
+def _halves(found: Found) -> dict[str, float]:
+    """Return how far each quantity agrees with itself on two halves of its images, nan where it is not made of images."""
+    reduce: dict[str, Reduce] = {headline.name: REDUCED[headline.statistic] for headline in HEADLINES}
+    reduce |= {reference.name: mean for reference in REFERENCES}
     nothing = (None,) * len(found.members)
-    parts = (
-        (found.series.get(headline.name, nothing), REDUCED[headline.statistic]),
-        (found.series.get(reference, nothing), mean),
-    )
-    halves = [agreement.halves(series, reduce, found.dataset, SPLITS, SEED) for series, reduce in parts]
-    return float(np.sqrt(max(halves[0], 0) * max(halves[1], 0))) if not np.isnan(halves).any() else nan
+    return {
+        name: agreement.halves(found.series.get(name, nothing), how, found.dataset, SPLITS, SEED)
+        for name, how in reduce.items()
+    }
 
 
 def _adjusted(made: Mapping[tuple[str, str], Agreement], primary: bool) -> dict[tuple[str, str], Agreement]:

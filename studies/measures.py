@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -46,41 +45,46 @@ SMOOTHED = {
     "slack": 0.2,
     "attack": "adaptive:restarts=1,steps=1",
 }
-Values = Float[np.ndarray, "n"]
-Reduce = Callable[[Values], float]
+Values = Float[np.ndarray, "*b n"]
+Reduced = Float[np.ndarray, "*b"]
+Reduce = Callable[[Values], Reduced]
+"""Of images, the last axis, to one number."""
 
 
-def mean(values: Values) -> float:
+def mean(values: Values) -> Reduced:
     """Return the mean of the defined values."""
-    return float(np.nanmean(values)) if not np.isnan(values).all() else nan
+    return np.nanmean(values, axis=-1)
 
 
-def median(values: Values) -> float:
+def median(values: Values) -> Reduced:
     """Return the median of the defined values."""
-    return float(np.nanmedian(values)) if not np.isnan(values).all() else nan
+    return (np.nanmedian if np.isnan(values).any() else np.median)(values, axis=-1)
 
 
-def median_rung(values: Values) -> float:
+def median_rung(values: Values) -> Reduced:
     """Return where on the ladder half of the images have fallen, in rungs, linear between rungs.
 
     ``values`` are the rungs that each image survived, of ``RUNGS``. Where more than half survive all of them, the share
     beyond one half is added, so that there is no ceiling.
 
     Example:
-        >>> median_rung(np.array([0.0, 1.0, 1.0, 2.0])), median_rung(np.array([0.0, 0.0, 0.0]))
-        (1.5, 0.5)
+        >>> print(median_rung(np.array([[0.0, 1.0, 1.0, 2.0], [0.0, 0.0, 0.0, 0.0]])))
+        [1.5 0.5]
     """
-    known = values[~np.isnan(values)]
-    if not len(known):
-        return nan
-    alive = [1.0, *(float((known >= rung).mean()) for rung in range(1, RUNGS + 1))]
-    for rung, (before, after) in enumerate(pairwise(alive)):
-        if after <= 0.5:
-            return rung + (before - 0.5) / (before - after)
-    return RUNGS + alive[-1] - 0.5
+    known = np.maximum(1, (~np.isnan(values)).sum(axis=-1))
+    alive = np.stack([(values >= rung).sum(axis=-1) / known for rung in range(1, RUNGS + 1)], axis=-1)
+    alive = np.concatenate([np.ones((*alive.shape[:-1], 1)), alive], axis=-1)
+    after = np.where((alive <= 0.5).any(axis=-1), (alive <= 0.5).argmax(axis=-1), RUNGS)
+    high, low = (np.take_along_axis(alive, (after - k)[..., None], axis=-1)[..., 0] for k in (1, 0))
+    between = after - 1 + (high - 0.5) / np.maximum(high - low, 1e-12)
+    return np.where(low <= 0.5, between, RUNGS + low - 0.5)
 
 
 REDUCED: Mapping[str, Reduce] = {"mean": mean, "median": median, "median rung": median_rung}
+
+
+PAGES = {"center-smoothing": "smoothing", "common-perturbations": "corruptions", "common-corruptions": "corruptions"}
+"""Of evaluations that share a page with others."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,11 @@ class Headline:
     """What is known of each image, "" where no part of the number belongs to one."""
     statistic: str = "mean"
     says: str = ""
+
+    @property
+    def page(self) -> str:
+        """Return the page of the documentation on it."""
+        return PAGES.get(self.evaluation, self.evaluation)
 
 
 HEADLINES = (
@@ -185,7 +194,7 @@ def number(headline: Headline, result: Result, dataset: str) -> tuple[float, Val
         parts = one(result, headline.series)
     if headline.name == "center smoothing":
         parts = np.nan_to_num(parts, nan=1.0)  # where it abstains, nothing less than everything is proved
-    return REDUCED[headline.statistic](parts), parts
+    return float(REDUCED[headline.statistic](parts)), parts
 
 
 def own(result: Result, quantity: str) -> float:

@@ -16,7 +16,7 @@ import numpy as np
 from studies.agreement import LEVEL
 from studies.collected import Found
 from studies.conclusions import BOTH, Agreement, oriented
-from studies.measures import HEADLINES, Headline
+from studies.measures import Headline
 from studies.references import PRIMARY
 
 
@@ -48,18 +48,27 @@ def verdict(one: Agreement) -> Verdict:
     return Verdict(one.measure, "some" if doubts else "use", tuple(doubts))
 
 
-def deceived(found: Found, headline: Headline) -> list[str]:
-    """Return the degenerate encoders that a measure puts first in their data set though half of the others serve better."""
-    x, y, names = oriented(found, headline), found.values[PRIMARY], []
+@dataclass(frozen=True)
+class Deceived:
+    """A degenerate encoder that a measure puts before all trained ones of its data set, one of which serves better."""
+
+    case: str
+    serves: float
+    """Its primary reference."""
+    best: float
+    """That of the best trained encoder."""
+
+
+def deceived(found: Found, headline: Headline) -> list[Deceived]:
+    """Return the encoders that win under a measure and learned nothing."""
+    x, y, won = oriented(found, headline), found.values[PRIMARY], []
     for dataset in np.unique(found.dataset):
         mine = (found.dataset == dataset) & np.isfinite(x)
         trained = mine & ~found.degenerate
-        if not trained.any():
-            continue
-        for place in np.flatnonzero(mine & found.degenerate):
-            if x[place] > x[trained].max() and y[place] < np.median(y[trained]):
-                names.append(found.members[place].case)
-    return names
+        for place in np.flatnonzero(mine & found.degenerate) if trained.any() else ():
+            if x[place] > x[trained].max() and y[place] < y[trained].max():
+                won.append(Deceived(found.members[place].case, float(y[place]), float(y[trained].max())))
+    return won
 
 
 def tied(found: Found, headline: Headline) -> float:
@@ -68,8 +77,3 @@ def tied(found: Found, headline: Headline) -> float:
     gaps = (x[:, None] - x[None, :])[np.triu(group[:, None] == group, 1)]
     known = gaps[np.isfinite(gaps)]
     return float((known == 0).mean()) if len(known) else 0.0
-
-
-def by_name(name: str) -> Headline:
-    """Return the headline of this name."""
-    return next(headline for headline in HEADLINES if headline.name == name)

@@ -23,6 +23,7 @@ from studies.common import OPTIMISED, untrained
 from studies.training_small import COMMON, MOCO, TRAINED, TUNED
 
 DOMAINS = {"mnist": hf.Domain((1, 28, 28)), "cifar10": hf.Domain((3, 32, 32))}
+TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
 FILES = {
     "mnist": ("mnist_train", "mnist_test"),
     "cifar10": ("cifar10_jpeg_train12k", "cifar10_jpeg_test3k"),

@@ -103,9 +103,9 @@ def test_families_are_drawn_before_their_members() -> None:
 
 def test_redrawn_images_are_the_same_for_all_encoders() -> None:
     random = np.random.default_rng(1)
-    series = [random.normal(size=40), None]
+    series = [random.normal(size=(1, 40)), None]
     series.append(series[0] + 1)
-    found = agreement.resampled(series, np.array([0.0, 7.0, 1.0]), np.mean, 50, 0)
+    found = agreement.resampled(series, np.array([0.0, 7.0, 1.0]), measures.mean, 50, 0)
     assert np.allclose(found[:, 2] - found[:, 0], 1)
     assert (found[:, 1] == 7).all()
     assert found[:, 0].std() == pytest.approx(series[0].std() / np.sqrt(40), rel=0.4)
@@ -134,9 +134,9 @@ def test_a_choice_costs_what_the_best_has_more() -> None:
 
 def test_halves_of_noise_do_not_agree_and_halves_of_signal_do() -> None:
     random = np.random.default_rng(0)
-    noise = [random.normal(size=60) for _ in range(12)]
-    assert abs(agreement.halves(noise, np.mean, ONE, 20, 0)) < 0.4
-    assert agreement.halves([one + place for place, one in enumerate(noise)], np.mean, ONE, 20, 0) > 0.95
+    noise = [random.normal(size=(1, 60)) for _ in range(12)]
+    assert abs(agreement.halves(noise, measures.mean, ONE, 20, 0)) < 0.4
+    assert agreement.halves([one + place for place, one in enumerate(noise)], measures.mean, ONE, 20, 0) > 0.95
 
 
 def test_the_median_rung_has_no_ceiling() -> None:

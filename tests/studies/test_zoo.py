@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from studies.collected import Found, read
-from studies.conclusions import SCALE, choices, concluded
+from studies.conclusions import SCALE, Resampled, choices, concluded
 from studies.measures import HEADLINES
 from studies.references import CLEAN, PRIMARY, PROBES, REFERENCES, areas
 from studies.verdicts import deceived, tied, verdict
@@ -128,10 +128,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_a_measure_that_follows_the_reference_is_recommended_and_noise_is_not() -> None:
-    good = concluded(made_up())["RankMe", PRIMARY]
+    good = concluded(Resampled.of(made_up()))["RankMe", PRIMARY]
     assert good.tau == 1
     assert verdict(good).kind in {"use", "some"}
-    noise = [verdict(one).kind for (_, name), one in concluded(made_up(agreeing=False)).items() if name == PRIMARY]
+    noise = [
+        verdict(one).kind for (_, name), one in concluded(Resampled(made_up(agreeing=False))).items() if name == PRIMARY
+    ]
     assert "use" not in noise
     assert noise.count("none") >= 8
     assert verdict(replace(good, over_both=(-0.5, -0.1))).kind == "against"
@@ -143,7 +145,7 @@ def test_a_measure_that_a_degenerate_encoder_wins_is_known() -> None:
     found = made_up(lazy=True)
     up = next(headline for headline in HEADLINES if headline.sign > 0)
     down = next(headline for headline in HEADLINES if headline.sign < 0)
-    assert deceived(found, up) == ["mnist pixels"]
+    assert [one.case for one in deceived(found, up)] == ["mnist pixels"]
     assert deceived(found, down) == []
     assert tied(found, up) == 0
 
