@@ -121,24 +121,30 @@ def _measured(found: Found) -> Iterator[str]:
     ]
     yield from ("", "## What was measured", "")
     yield (
-        f"{len(found.members)} encoders ({listed(counted)}) of {len(set(found.family.tolist()))} families. Each "
-        f"measure is one "
-        f"number of {measures.IMAGES} test images without labels; {measures.ATTACKED} of them are attacked "
-        f"(`{measures.ATTACK}`), and smoothing, gradients, edits and certificates look at fewer. The references use "
-        f"{references.IMAGES} other test images with labels and another random seed. Settings were fixed in code before the "
-        "results. A measure agrees with a reference if it ranks encoders of the same data set alike: *tau* is 1 if "
-        "all pairs "
-        "are in the same order, -1 if all are reversed, 0 if it is as often one as the other."
+        f"{len(found.members)} encoders ({listed(counted)}) of {len(set(found.family.tolist()))} families. Each measure "
+        f"looks at test images without labels, {measures.IMAGES} at most; attacks are `{measures.ATTACK}`. The references "
+        f"use {references.IMAGES} other test images with labels, and another random seed. Settings and rules were fixed in "
+        "code before the results, and settings are small: two cores did all."
+    )
+    yield ""
+    yield (
+        "A measure agrees with a reference if it ranks encoders of the same data set alike: *tau* is 1 if all pairs are in "
+        "the same order, -1 if all are reversed, 0 if as many are one as the other."
     )
     yield ""
     yield from (f"- *{reference.name}*: {reference.says}." for reference in REFERENCES)
-    yield from (
-        f"- [{headline.name}](evaluations/{headline.page}.md) ({_better(headline.sign)}): {headline.says}."
-        for headline in HEADLINES
-    )
+    for headline in HEADLINES:
+        link = f"[{headline.name}](evaluations/{headline.page}.md)"
+        yield f"- {link} ({_better(headline.sign)}{_counted(found, headline.name)}): {headline.says}."
     seconds = found.values[SECONDS]
     yield ""
     yield f"All of it took {np.median(seconds):.0f} seconds of one core for an encoder (median), without training."
+
+
+def _counted(found: Found, name: str) -> str:
+    """Return how many images a number is made of, where it is made of images."""
+    known = next((one for one in found.series.get(name, ()) if one is not None), None)
+    return "" if known is None else f"; {known.shape[-1]} images"
 
 
 def _better(sign: int) -> str:
