@@ -123,8 +123,8 @@ def _measured(found: Found) -> Iterator[str]:
     yield (
         f"{len(found.members)} encoders ({listed(counted)}) of {len(set(found.family.tolist()))} families. Each measure "
         f"looks at test images without labels, {measures.IMAGES} at most; attacks are `{measures.ATTACK}`. The references "
-        f"use {references.IMAGES} other test images with labels, and another random seed. Settings and rules were fixed in "
-        "code before the results, and settings are small: two cores did all."
+        f"use {references.IMAGES} other test images with labels, and another random seed. Settings, and what earns advice, "
+        "were fixed in code before the results; settings are small, for two cores to do all."
     )
     yield ""
     yield (
