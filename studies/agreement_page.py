@@ -69,8 +69,12 @@ def _advice(trained: Found, everyone: Found, found: Agreements, verdicts: Sequen
     yield from ("", "## What to do", "")
     yield f"The later use here is a nearest-neighbour or a linear probe under attack (*{PRIMARY}*, explained below)."
     yield ""
+    won = {headline.name: by for headline in HEADLINES if (by := deceived(everyone, headline))}
     if kinds["use"]:
         yield f"- **Use {_named(kinds['use'], found)}** to foresee how well probes hold under attack."
+        for one in kinds["use"]:
+            if one.measure in won:
+                yield f"  Compare encoders of like {CLEAN} by {one.measure}: alone it is won by encoders that learned nothing."
     else:
         yield "- **No measure passed every test** for how well probes hold under attack."
     if kinds["some"]:
@@ -82,17 +86,18 @@ def _advice(trained: Found, everyone: Found, found: Agreements, verdicts: Sequen
     if kinds["unknown"]:
         yield f"- Nothing is known of {listed([one.measure for one in kinds['unknown']])}: too few encoders have a value."
     yield from _other_uses(found)
-    won = {headline.name: deceived(everyone, headline) for headline in HEADLINES}
-    if any(won.values()):
-        yield "- **Never alone**, because encoders that learned nothing win, though a trained one serves probes better:"
+    if won:
+        yield (
+            "- **Never alone**, because encoders that learned nothing win where a trained one serves probes better (in "
+            f"brackets the {PRIMARY} of the winner and of the best trained one):"
+        )
     for name, by in won.items():
-        if by:
-            said = [f"{one.case} ({PRIMARY} {one.serves:.2f}; the best trained has {one.best:.2f})" for one in by]
-            yield f"    - {name}: {listed(said)}"
+        yield f"    - {name}: {listed([f'{one.case} ({one.serves:.2f}, {one.best:.2f})' for one in by])}"
     made = choices(trained)
     clean, others = next(one for one in made if one.by == CLEAN), [one for one in made if one.by != CLEAN]
+    cheapest = listed([one.by for one in others if one.lost == others[0].lost])
     yield (
-        f"- Choosing the encoder by {others[0].by} cost the least, {others[0].lost:.3f} of {PRIMARY} on average; "
+        f"- Choosing the encoder by {cheapest} cost the least, {others[0].lost:.3f} of {PRIMARY} on average; "
         f"choosing by {CLEAN}, which needs labels, cost {clean.lost:.3f}."
     )
 
