@@ -74,7 +74,7 @@ def _advice(trained: Found, everyone: Found, found: Agreements, verdicts: Sequen
         yield f"- **Use {_named(kinds['use'], found)}** to foresee how well probes hold under attack."
         for one in kinds["use"]:
             if one.measure in won:
-                yield f"  Compare encoders of like {CLEAN} by {one.measure}: alone it is won by encoders that learned nothing."
+                yield f"  Compare encoders of like {CLEAN} by {one.measure}: alone, encoders that learned nothing win."
     else:
         yield "- **No measure passed every test** for how well probes hold under attack."
     if kinds["some"]:
