@@ -22,7 +22,7 @@ from holdfast.encoders.architectures.base import Architecture
 
 Found = Mapping[str, float]
 """What was measured of a case, by quantity."""
-Kept = float | str | Sequence[float]
+Kept = float | str | list[float]
 """A number, the name of something, or the numbers of all images."""
 Planned = Mapping[str, Sequence[Any]]
 """The cases of each part; as text they are called by their names."""
@@ -121,7 +121,7 @@ def known(value: Kept) -> float | str | list[float | None] | None:
     """
     if isinstance(value, str):
         return value
-    if isinstance(value, Sequence):
+    if isinstance(value, list):
         return [one if isfinite(one) else None for one in value]
     return value if isfinite(value) else None
 

@@ -6,7 +6,7 @@ defaults, for two cores serve the whole zoo; what that costs in precision, the i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 
 import holdfast as hf
-from holdfast.core.records import Result
+from holdfast.core.records import Result, Series
 from studies.zoo import Member, Zoo
 
 IMAGES, ATTACKED, FEW = 500, 150, 40
@@ -189,9 +189,9 @@ def number(headline: Headline, result: Result, dataset: str) -> tuple[float, Val
         families = [s.values for s in result.findings.series if s.quantity == headline.series]
         parts = np.array(families, dtype=float).mean(axis=0)
     elif headline.name == "CLEVER":
-        parts = one(result, headline.series, margin="untargeted")
+        parts = one(result.findings.series, headline.series, margin="untargeted")
     else:
-        parts = one(result, headline.series)
+        parts = one(result.findings.series, headline.series)
     if headline.name == "center smoothing":
         parts = np.nan_to_num(parts, nan=1.0)  # where it abstains, nothing less than everything is proved
     return float(REDUCED[headline.statistic](parts)), parts
@@ -227,10 +227,10 @@ def median_distance(zoo: Zoo, member: Member, encoder: hf.Encoder) -> float:
     return float(torch.pdist(codes.double()).median())
 
 
-def one(result: Result, quantity: str, **conditions: str) -> Values:
+def one(series: Sequence[Series], quantity: str, **conditions: str) -> Values:
     """Return the values of the one series of ``quantity`` under ``conditions``, in the order of the images."""
-    found = [s for s in result.findings.series if s.quantity == quantity and conditions.items() <= s.conditions.items()]
+    found = [s for s in series if s.quantity == quantity and conditions.items() <= s.conditions.items()]
     if len(found) != 1:
-        offered = sorted({f"{s.quantity} {s.conditions}" for s in result.findings.series})
+        offered = sorted({f"{s.quantity} {s.conditions}" for s in series})
         raise hf.HoldfastError(f"{len(found)} series fit {quantity} {conditions}; there are: {'; '.join(offered)}")
     return np.array(found[0].values, dtype=float)

@@ -5,6 +5,7 @@ Images and random seeds are others than those of the measures; the bank is clean
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import holdfast as hf
-from holdfast.core.records import Result
+from holdfast.core.records import Series
 from studies.measures import ATTACK, FEW, KINDS, Values, one
 from studies.zoo import Member, Zoo
 
@@ -77,26 +78,26 @@ def measured(zoo: Zoo, member: Member, encoder: hf.Encoder, out: Path) -> tuple[
         out=out,
         progress=False,
     )
-    series = areas(run["robust-accuracy"], LADDERS[member.dataset])
-    wrong = one(run["corruption-error"], "corrupted_wrong", corruption="all", probe=PROBES[0])
+    series = areas(run["robust-accuracy"].findings.series, LADDERS[member.dataset])
+    wrong = one(run["corruption-error"].findings.series, "corrupted_wrong", corruption="all", probe=PROBES[0])
     series["corrupted accuracy"] = 1 - wrong
-    series["smoothed radius"] = one(run["randomized-smoothing"], "certified_probe_radius")
+    series["smoothed radius"] = one(run["randomized-smoothing"].findings.series, "certified_probe_radius")
     values = {name: float(np.nanmean(found)) for name, found in series.items()}
     values["share retained"] = values[PRIMARY] / values[CLEAN]
     return values, series
 
 
-def areas(result: Result, ladder: tuple[float, ...]) -> dict[str, Values]:
+def areas(series: Sequence[Series], ladder: tuple[float, ...]) -> dict[str, Values]:
     """Return for each image clean accuracy and the area under what each probe still gets right, by the worse attack.
 
     An image that fell in a ball is counted as fallen in all larger ones, which hold the same attacked image.
     """
     found: dict[str, list[Values]] = {PRIMARY: [], CLEAN: []}
     for probe, name in zip(PROBES, ("kNN", "linear"), strict=True):
-        right = [one(result, "classified_right", probe=probe)]
+        right = [one(series, "classified_right", probe=probe)]
         for eps in ladder:
             attacked = [
-                one(result, "robust", probe=probe, ball=f"linf:{eps:.6g}", attack=f"{ATTACK} at the {aim}")
+                one(series, "robust", probe=probe, ball=f"linf:{eps:.6g}", attack=f"{ATTACK} at the {aim}")
                 for aim in ("probe", "code")
             ]
             right.append(np.minimum(right[-1], np.minimum(*attacked)))

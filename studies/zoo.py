@@ -256,7 +256,7 @@ def degenerate(name: str, domain: hf.Domain, seed: int, bank: hf.Images) -> hf.E
     if name == "collapsed":
         torch.manual_seed(seed + 2)
         module = Architecture.read("cnn-a").build(domain).eval()
-        last = module[-1]
+        *_, last = module.children()
         assert isinstance(last, nn.Linear)
         with torch.no_grad():
             last.weight.mul_(1e-3)

@@ -103,12 +103,11 @@ def test_families_are_drawn_before_their_members() -> None:
 
 def test_redrawn_images_are_the_same_for_all_encoders() -> None:
     random = np.random.default_rng(1)
-    series = [random.normal(size=(1, 40)), None]
-    series.append(series[0] + 1)
-    found = agreement.resampled(series, np.array([0.0, 7.0, 1.0]), measures.mean, 50, 0)
+    images = random.normal(size=(1, 40))
+    found = agreement.resampled([images, None, images + 1], np.array([0.0, 7.0, 1.0]), measures.mean, 50, 0)
     assert np.allclose(found[:, 2] - found[:, 0], 1)
     assert (found[:, 1] == 7).all()
-    assert found[:, 0].std() == pytest.approx(series[0].std() / np.sqrt(40), rel=0.4)
+    assert found[:, 0].std() == pytest.approx(images.std() / np.sqrt(40), rel=0.4)
 
 
 def test_shuffling_within_blocks_leaves_what_blocks_differ_in() -> None:
