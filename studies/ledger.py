@@ -24,7 +24,7 @@ import holdfast as hf
 from holdfast.core.files import write_whole
 from studies.claims import CLAIMS
 from studies.claims.claim import Claim
-from studies.claims.material import LackingError, Material
+from studies.claims.material import Material
 from studies.claims.measured import Measured
 
 STORED = Path(__file__).parent / "stored" / "claims"
@@ -47,7 +47,7 @@ def record(claim: Claim, material: Material) -> Record:
     """Measure a claim and return its record.
 
     Raises:
-        LackingError: something that it is measured on is not there.
+        HoldfastError: something that it is measured on is not there or does not fit.
     """
     material.used.clear()
     started = time.process_time()
@@ -93,7 +93,7 @@ def run(claims: Sequence[Claim], material: Material, folder: Path) -> None:
             continue
         try:
             found = record(claim, material)
-        except LackingError as error:
+        except hf.HoldfastError as error:
             print(f"{claim.name} is not run: {error}", file=sys.stderr, flush=True)
             continue
         write_whole(path, f"{json.dumps(found, separators=(',', ':'))}\n".encode())
@@ -112,8 +112,8 @@ def ledger_section(records: Mapping[str, Record]) -> list[str]:
         f"{counts}.",
         "",
         "*Holds*: the whole 95% interval of every number that the rule looks at lies where the claim says. *Fails*: one "
-        "lies wholly elsewhere, or there is a counterexample to an *every*. *Open*: neither; the numbers do not decide. At this "
-        "scale a verdict binds a paper only where the claim is one of mathematics, of arithmetic or of a program; of "
+        "lies wholly elsewhere, or there is a counterexample to an *every*. *Open*: neither; the numbers do not decide. At "
+        "this scale a verdict binds a paper only where the claim is one of mathematics, of arithmetic or of a program; of "
         "training it says what small encoders do. One training of a kind is no evidence about the kind, so such claims stay "
         "open until there are more seeds. A number in brackets is the interval; eps is the largest change of a pixel (0 to "
         "1).",

@@ -22,7 +22,7 @@ class Range:
     """Where a claim says that a quantity lies, ends included; an end that is a limit of an open side is infinite.
 
     Example:
-        >>> print(Range(0.9, 1.1), Range(low=0.9), Range(0, 0))
+        >>> print(Range(0.9, 1.1), Range(low=0.9), Range(0, 0), sep=", ")
         from 0.9 to 1.1, at least 0.9, exactly 0
     """
 

@@ -105,7 +105,7 @@ def at_equal_accuracy(material: Material) -> Iterator[Measured]:
 
 
 def matched(where: str, supervised: ArrayLike, clean: ArrayLike, lost: ArrayLike) -> Iterator[Measured]:
-    """Yield the drop that supervised encoders have beyond others of their accuracy, and how accuracy and drop go together."""
+    """Yield the drop that supervised encoders have beyond others of their accuracy, and how drop and accuracy go."""
     quantity, statistic = "drop of supervised less contrastive, at equal accuracy", "difference at equal accuracy"
     yield measured(quantity, where, statistic, supervised, clean, lost, units="encoders")
     yield measured("Kendall's tau of accuracy and drop", where, "Kendall", clean, lost, units="encoders")
@@ -157,8 +157,8 @@ CLAIMS = (
         "CLSL-2",
         "So contrastive encoders are the more robust ones, and not merely the less accurate, who have less to lose.",
         f"{PAPER}, section 3.1",
-        "The paper's eleven encoders and the trainings of CLSL-1: drops are explained by accuracy on the original images and "
-        "by labels in training (least squares), encoders drawn anew.",
+        "The paper's eleven encoders and the trainings of CLSL-1: drops are explained by accuracy on the original images "
+        "and by labels in training (least squares), encoders drawn anew.",
         {"drop of supervised less contrastive, at equal accuracy": ABOVE},
         at_equal_accuracy,
     ),

@@ -14,10 +14,18 @@ from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.evaluations.attacked.attacked import Targeted, Untargeted
 from holdfast.protocol.population import Population
 
+NAMES = (
+    "breakaway risk",
+    "nearest neighbour kept",
+    "universal quantile",
+    "relative quantile",
+    "overlap risk",
+    "adversarial margin",
+)
 LOWER_IS_BETTER = ("breakaway risk", "universal quantile", "overlap risk")
 U_PGD = "pgd:steps=25,step=0.001,keep=last"
 """The attack that the paper measures breakaway with."""
-STRONG = "adaptive:restarts=3"
+STRONG = "adaptive:restarts=2"
 Series = Float[np.ndarray, "n"]
 
 

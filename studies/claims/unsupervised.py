@@ -9,15 +9,16 @@ import numpy as np
 import holdfast as hf
 from holdfast.attacks.presets import read_attack
 from holdfast.core.divergences import Cosine, L2Distance
+from studies.claims.certificates import kept
 from studies.claims.claim import ABOVE, Claim, Range
 from studies.claims.material import ARMS, MNIST, STEPS, Material
 from studies.claims.measured import Measured, exact, measured
-from studies.claims.measures import STRONG, U_PGD, Series, away, better, breakaway, measured_of
+from studies.claims.measures import NAMES, STRONG, U_PGD, Series, away, better, breakaway, measured_of
 
 PAPER = "Petrov and Kwiatkowska 2022"
 EPS = 0.1
 """Of MNIST, where the paper's 0.05 moves little."""
-IMAGES, ATTACKED = 1000, 150
+IMAGES, ATTACKED = 1000, 100
 TUNED = ("moco-v2+tar", "moco-v2+untar", "moco-v2+l-pgd")
 LAST = 8
 """Images of the last batch of 1,000, the only ones that the authors' program adds up before it divides by all."""
@@ -44,9 +45,13 @@ TABLES: Mapping[str, tuple[bool, tuple[float, ...], tuple[float, ...]]] = {
 """Tables 2 and 3: whether more is better, the six standard encoders, and TAR, UNTAR and L-PGD of MoCo v2."""
 
 
-def found_of(material: Material, encoder: hf.Encoder, attack: str = STRONG) -> dict[str, Series]:
+def found_of(material: Material, encoder: hf.Encoder) -> dict[str, Series]:
     """Return the measures of an encoder on MNIST at ``EPS``."""
-    return measured_of(material.population(encoder, IMAGES), ATTACKED, EPS, attack)
+
+    def compute() -> np.ndarray:
+        return np.stack([*measured_of(material.population(encoder, IMAGES), ATTACKED, EPS, STRONG).values()])
+
+    return dict(zip(NAMES, kept(material, f"measures-{encoder.fingerprint}-{ATTACKED}-{EPS:g}", compute), strict=True))
 
 
 def of_arms(material: Material, arm: str, seeds: list[int]) -> dict[str, np.ndarray]:
@@ -85,7 +90,7 @@ def worst_and_best(material: Material) -> Iterator[Measured]:
 
 def last_batch(material: Material) -> Iterator[Measured]:
     """UNSUP-3: the breakaway risk over what the authors' program prints, which adds up the last batch alone."""
-    for name in MNIST:
+    for name in MNIST[:3]:
         population = material.population(material.published(name), IMAGES)
         rows, moved = away(population, IMAGES, EPS, U_PGD)
         shares = breakaway(population, rows, moved)
@@ -98,7 +103,7 @@ def last_batch(material: Material) -> Iterator[Measured]:
 
 def supremum(material: Material) -> Iterator[Measured]:
     """UNSUP-4: breakaway under an adaptive attack over that under the published one."""
-    for name in MNIST:
+    for name in MNIST[:4]:
         population = material.population(material.published(name), IMAGES)
         shares = [breakaway(population, *away(population, 2 * ATTACKED, 0.05, attack)) for attack in (STRONG, U_PGD)]
         if shares[1].any():
@@ -181,7 +186,10 @@ def impersonated(material: Material, arm: str, seed: int) -> Series:
     return np.array(next(one.values for one in series if one.quantity == "impersonated"))
 
 
-DATA = f"MNIST, {ATTACKED} of {IMAGES:,} images attacked at eps {EPS:g} by an adaptive attack, l2, differences image by image"
+DATA = (
+    f"MNIST, {ATTACKED} of {IMAGES:,} images attacked at eps {EPS:g} by an adaptive attack, l2, "
+    "differences image by image"
+)
 FINE = (
     "MoCo and its three kinds of adversarial fine-tuning (TAR, UNTAR, L-PGD), trained here on MNIST, as many seeds as "
     f"there are; {DATA}"
@@ -209,7 +217,7 @@ CLAIMS = (
         "The published values of breakaway risk are those of its definition.",
         f"{PAPER}, tables 2, 3 and 5 to 7",
         f"The authors' program adds up the last batch ({LAST} of {IMAGES:,} images) and divides by all. Both are computed "
-        f"of five published MNIST encoders, {IMAGES:,} images attacked by the published attack at eps {EPS:g}.",
+        f"of three published MNIST encoders, {IMAGES:,} images attacked by the published attack at eps {EPS:g}.",
         {"risk over what the program prints": Range(0.9, 1.1)},
         last_batch,
     ),
@@ -217,7 +225,7 @@ CLAIMS = (
         "UNSUP-4",
         "The published attack, of fixed steps of 0.001, stands for the worst change in the ball.",
         f"{PAPER}, sections 4 and 5",
-        f"Five published MNIST encoders, {2 * ATTACKED} images at eps 0.05, 25 steps against the adaptive attack. Stands "
+        f"Four published MNIST encoders, {2 * ATTACKED} images at eps 0.05, 25 steps against the adaptive attack. Stands "
         "for it: breakaway less than a tenth larger.",
         {"adaptive over published breakaway": Range(high=1.1)},
         supremum,
