@@ -15,10 +15,10 @@ from torch import Tensor
 
 import holdfast as hf
 from holdfast.attacks.presets import read_attack
-from holdfast.bounds import certified_radius, lower_bound
+from holdfast.bounds import Interval, certified_radius, lower_bound
 from holdfast.core.counting import nearest
 from holdfast.core.divergences import Cosine
-from holdfast.evaluations.certified.pairs import image_pairs
+from holdfast.evaluations.certified.pairs import Pairs, image_pairs
 from holdfast.objectives.misclassification import margin
 from studies.claims.certificates import (
     IMAGES,
@@ -122,7 +122,7 @@ def similarity(material: Material) -> Iterator[Measured]:
         yield measured("Spearman of similarity and certified radius", name, "mean", ranks)
 
 
-def similarities(pairs) -> Float[np.ndarray, "b k"]:
+def similarities(pairs: Pairs) -> Float[np.ndarray, "b k"]:
     """Return the cosine of each anchor and negative: unit codes differ by a vector of squared length ``2 - 2 cos``."""
     square: Tensor = pairs.specifications.square().sum(2)
     return (1 - square / 2).numpy()
@@ -158,20 +158,13 @@ def weak_attack(material: Material) -> Iterator[Measured]:
     """RVCL-7: instance accuracy that the published attack leaves, and that is left by one on the objective itself."""
     for name, eps in ((HEADED[0], 0.1), (HEADED[1], 0.2), (ROBUST, 0.3)):
         evaluation = hf.InstanceAccuracy(
-            balls=(hf.Linf(eps),), samples=30, negatives=5, method=interval(), attack=read_attack("adaptive:restarts=2")
+            balls=(hf.Linf(eps),), samples=30, negatives=5, method=Interval(), attack=read_attack("adaptive:restarts=2")
         )
         encoder = material.published(name)
         series = evaluation(encoder, material.images(encoder, IMAGES), hf.Run()).series
         left = [np.array(one.values) for one in series if one.quantity == "robust_pairs"]
         yield measured("accuracy under the published attack", f"{name}, eps {eps:g}", "mean", left[0])
         yield measured("accuracy lost to a direct attack", f"{name}, eps {eps:g}", "mean", left[0] - left[1])
-
-
-def interval():
-    """Return the cheapest method of bounding, where bounds are not looked at."""
-    from holdfast.bounds import Interval
-
-    return Interval()
 
 
 def negatives(material: Material) -> Iterator[Measured]:

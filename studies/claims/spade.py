@@ -14,6 +14,8 @@ from holdfast.evaluations.spectral.graph_pair import GraphPair, draw
 from holdfast.evaluations.spectral.graphs.knn import KNN
 from holdfast.evaluations.spectral.hops import edge_hops
 from holdfast.evaluations.spectral.stability import numbers
+from holdfast.probes.neighbours import Knn
+from studies.claims.answers import robustly_right
 from studies.claims.certificates import IMAGES, anchors, certified_and_attacked, kept
 from studies.claims.claim import ABOVE, BELOW, Claim, Range
 from studies.claims.material import MNIST, STEPS, Material
@@ -186,6 +188,23 @@ def guided(material: Material) -> Iterator[Measured]:
     yield share("graphs that rank the robust network higher", "table 9, MNIST-2CL", ordered, len(ROBUST), "graphs")
 
 
+def guided_training(material: Material) -> Iterator[Measured]:
+    """SPADE-8: robust accuracy after fine-tuning guided by SPADE less that after a random choice."""
+    arms = ("moco-v2+spade", "moco-v2+spade-control")
+    seeds = material.seeds(*arms)
+    for eps in (0.05, 0.1):
+        chosen, random = (
+            np.stack(
+                [
+                    robustly_right(material.population(material.arm(arm, seed), 150, bank=1000), Knn(k=20), eps)
+                    for seed in seeds
+                ]
+            )
+            for arm in arms
+        )
+        yield measured("gain over a random choice", f"MNIST, eps {eps:g}", "mean", chosen - random, trainings=True)
+
+
 CLAIMS = (
     Claim(
         "SPADE-1",
@@ -259,10 +278,10 @@ CLAIMS = (
         "SPADE-8",
         "Training against larger attacks on the images that SPADE chooses beats a random choice (88.5 against 83.1%).",
         f"{PAPER}, table 3 (eps 0.3 in the text, 0.2 and 0.4 in the table)",
-        "Fine-tuning of MoCo with SPADE's choice and with random scores, as many seeds as there are; accuracy of nearest "
-        "neighbours under attack.",
+        "Fine-tuning of MoCo with SPADE's choice and with random scores, trained here on MNIST, as many seeds as there are; "
+        "accuracy of nearest neighbours under attack, 150 images, a bank of 1,000.",
         {"gain over a random choice": ABOVE},
-        None,
+        guided_training,
         "Five seeds of each, and inverted scores.",
     ),
 )
