@@ -28,6 +28,15 @@ from studies.claims.material import Material
 from studies.claims.measured import Measured
 
 STORED = Path(__file__).parent / "stored" / "claims"
+CALLED = {
+    "mnist_base": "Base (eps 0)",
+    "mnist_base_adv1": "Base (eps 0.1)",
+    "mnist_cnn_4layer_a": "CNN-A (eps 0)",
+    "mnist_cnn_4layer_a_adv1": "CNN-A (eps 0.1)",
+    "mnist_cnn_4layer_a_adv3": "CNN-A (eps 0.3)",
+    "cifar10_base_adv4": "CIFAR-10 Base (eps 4.4/255 of normalised values)",
+}
+"""The published encoders, with the eps that they were trained at."""
 NOT_RUN = "not run yet"
 PAPERS = {
     "RVCL": "Certified radii of contrastive encoders (Wang and Liu 2022): how far an image may change before it provably "
@@ -103,13 +112,15 @@ def run(claims: Sequence[Claim], material: Material, folder: Path) -> None:
 def ledger_section(records: Mapping[str, Record]) -> list[str]:
     """Return the ledger as lines of Markdown, from stored records and the claims alone."""
     verdicts = {claim.name: records.get(claim.name, {"verdict": NOT_RUN})["verdict"] for claim in CLAIMS}
-    counts = ", ".join(f"{count} {name}" for name, count in Counter(verdicts.values()).most_common())
+    counts = Counter(verdicts.values()).most_common()
     lines = [
         "## Which claims hold?",
         "",
         f"Five papers make claims about the robustness of encoders. {len(CLAIMS)} of these were written down with a rule "
-        "that decides them before anything was measured, and then measured on small encoders of MNIST and CIFAR-10: "
-        f"{counts}.",
+        "that decides them before anything was measured, and then measured on small encoders of MNIST and CIFAR-10, "
+        "or looked up in the papers' own tables.",
+        "",
+        *(f"- **{name}** ({n}): {', '.join(one for one in verdicts if verdicts[one] == name)}" for name, n in counts),
         "",
         "*Holds*: the whole 95% interval of every number that the rule looks at lies where the claim says. *Fails*: one "
         "lies wholly elsewhere, or there is a counterexample to an *every*. *Open*: neither; the numbers do not decide. At "
@@ -134,16 +145,29 @@ def described(claim: Claim, found: Record | None) -> Iterator[str]:
         yield ""
         yield f"*Measured on*: {found['data']}"
         if found["measured"]:
+            yield ""
             yield f"*Rule*: {claim.rule}."
             yield ""
             yield "| number | of | value [95% interval] | n | seeds |"
             yield "|---|---|---|---|---|"
             for one in map(Measured.read, found["measured"]):
                 deciding = f"**{one.quantity}**" if one.quantity in claim.claimed else one.quantity
-                yield f"| {deciding} | {one.where} | {value(one)} | {one.n:,} {one.units} | {one.seeds} |"
+                yield f"| {deciding} | {plainly(one.where)} | {value(one)} | {one.n:,} {one.units} | {one.seeds} |"
     if claim.lacks:
         yield ""
         yield f"*Not tested*: {claim.lacks}"
+
+
+def plainly(where: str) -> str:
+    """Return ``where`` with readable names of the published encoders.
+
+    Example:
+        >>> plainly("mnist_base_adv1 over mnist_base, k 10")
+        'Base (eps 0.1) over Base (eps 0), k 10'
+    """
+    for name in sorted(CALLED, key=len, reverse=True):
+        where = where.replace(name, CALLED[name])
+    return where
 
 
 def value(one: Measured) -> str:

@@ -21,7 +21,7 @@ from studies.claims.measured import Measured, measured
 PAPER = "Zhong et al. 2022"
 CONTRASTIVE = ("simclr", "moco-v2", "byol", "barlow-twins")
 SUPERVISED = "supervised"
-SPREADING = ("gamma:5", "local-shuffle:4", "global-shuffle:4")
+SPREADING = ("gamma:5", "local-shuffle:grid=4", "global-shuffle:grid=4")
 BANK, IMAGES = 1000, 500
 DROPS = {
     "Sup-a": (76.1, 39.8),

@@ -124,10 +124,17 @@ def test_the_section_names_every_claim_and_says_which_were_not_run() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["UNSUP-2", "SPADE-7"])
-def test_two_claims_come_out_again(name: str, tmp_path: Path) -> None:
-    ledger.main(["--only", name, "--out", str(tmp_path), "--work", str(tmp_path / "work")])
-    again, before = ledger.stored(tmp_path)[name], RECORDS[name]
-    assert again["verdict"] == before["verdict"]
+def test_a_claim_on_tables_comes_out_again(tmp_path: Path) -> None:
+    ledger.main(["--only", "UNSUP-2", "--out", str(tmp_path), "--work", str(tmp_path / "work")])
+    again = ledger.stored(tmp_path)["UNSUP-2"]
+    assert {**again, "seconds": 0} == {**RECORDS["UNSUP-2"], "seconds": 0}
+
+
+@pytest.mark.slow
+def test_a_claim_on_published_encoders_comes_out_again(reference: Path, tmp_path: Path) -> None:
+    ledger.run([BY_NAME["UNSUP-4"]], Material(reference, None, tmp_path / "work"), tmp_path)
+    again, before = ledger.stored(tmp_path)["UNSUP-4"], RECORDS["UNSUP-4"]
+    assert (again["verdict"], again["encoders"]) == (before["verdict"], before["encoders"])
     for one, other in zip(again["measured"], before["measured"], strict=True):
-        assert one == other
+        assert one["where"] == other["where"]
+        assert one["value"] == pytest.approx(other["value"], rel=0.2), "attacks differ by rounding alone"
