@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,7 +91,7 @@ def comparable(material: Material) -> Iterator[Measured]:
     if material.trained is not None:
         encoders += [material.arm(arm, 0) for arm in ARMS[:7]]
     images = material.images(encoders[0], 50)
-    settings = {
+    settings: dict[str, dict[str, Any]] = {
         "as published": {"scales": SCALES},
         "scales up to 2": {"scales": tuple(k / 4 for k in range(1, 9))},
         "a smooth direction": {"scales": SCALES, "direction": "smooth"},
