@@ -66,7 +66,7 @@ def record(claim: Claim, material: Material) -> Record:
         "sentence": claim.sentence,
         "source": claim.source,
         "data": claim.data,
-        "claimed": {quantity: [ends(one.low), ends(one.high)] for quantity, one in claim.claimed.items()},
+        "claimed": {quantity: str(wanted) for quantity, wanted in claim.claimed.items()},
         "verdict": "untestable here" if claim.untestable else claim.verdict(found),
         "lacks": claim.lacks,
         "measured": [one.record() for one in found],
@@ -75,11 +75,6 @@ def record(claim: Claim, material: Material) -> Record:
         "key": key(claim, material.used),
         "seconds": round(time.process_time() - started, 1),
     }
-
-
-def ends(value: float) -> float | None:
-    """Return an end of a range as JSON takes it: an open one is null."""
-    return value if isfinite(value) else None
 
 
 def key(claim: Claim, encoders: Mapping[str, str]) -> str:

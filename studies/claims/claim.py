@@ -19,25 +19,30 @@ Verdict = Literal["holds", "fails", "open", "untestable here"]
 
 @dataclass(frozen=True)
 class Range:
-    """Where a claim says that a quantity lies, ends included; an end that is a limit of an open side is infinite.
+    """Where a claim says that a quantity lies; an end that is no limit is infinite. ``strict``: ends are not included.
 
     Example:
-        >>> print(Range(0.9, 1.1), Range(low=0.9), Range(0, 0), sep=", ")
-        from 0.9 to 1.1, at least 0.9, exactly 0
+        >>> print(Range(0.9, 1.1), Range(low=0.9), Range(0, 0), ABOVE, sep=", ")
+        from 0.9 to 1.1, at least 0.9, exactly 0, above 0
     """
 
     low: float = -inf
     high: float = inf
+    strict: bool = False
 
     def __str__(self) -> str:
         if self.low == self.high:
             return f"exactly {self.low:g}"
         if self.high == inf:
-            return f"at least {self.low:g}"
-        return f"at most {self.high:g}" if self.low == -inf else f"from {self.low:g} to {self.high:g}"
+            return f"{'above' if self.strict else 'at least'} {self.low:g}"
+        if self.low == -inf:
+            return f"{'below' if self.strict else 'at most'} {self.high:g}"
+        return f"from {self.low:g} to {self.high:g}"
 
     def holds(self, one: Measured) -> bool:
         """Return whether the whole interval lies in the range."""
+        if self.strict:
+            return self.low < one.low and one.high < self.high
         return self.low <= one.low and one.high <= self.high
 
     def fails(self, one: Measured) -> bool:
@@ -45,7 +50,7 @@ class Range:
         return one.high < self.low or one.low > self.high
 
 
-ABOVE, BELOW = Range(low=0.0), Range(high=0.0)
+ABOVE, BELOW = Range(low=0.0, strict=True), Range(high=0.0, strict=True)
 
 
 @dataclass(frozen=True)

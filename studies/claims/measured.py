@@ -23,6 +23,8 @@ from studies.common import interval
 
 DRAWS, DIGITS = 1000, 5
 """Resamples of the bootstrap; significant digits of stored values, from which everything is computed."""
+NONE_SEEN = 3.7
+"""What n units without any difference leave room for is this over n, of differences of at most 1: ``0.025 = exp(-3.7)``."""
 Column = Float[np.ndarray, "n"]
 Columns = Sequence[Sequence[Sequence[float]]]
 
@@ -112,6 +114,8 @@ def measured(
     value = float(np.mean(by_seed)) if n else nan
     # Of one number for each training, all chance is that of trainings.
     low, high = (value, value) if trainings and n == 1 else bootstrap(statistic, arrays)
+    if statistic == "mean" and low == high and n > 1:
+        low, high = value - NONE_SEEN / n, value + NONE_SEEN / n
     if trainings:
         half = interval(by_seed)[1]
         low, high = value - hypot(value - low, half), value + hypot(high - value, half)
