@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tarfile
 from collections.abc import Iterator
 from functools import partial
@@ -138,6 +139,7 @@ def test_a_folder_in_a_store_gives_what_the_same_folder_here_does(memory: Memory
     there = load("memory://pets?labels=folders", RGB)
     assert there.ids == here.ids
     assert _same(there, here)
+    assert torch.equal(pickle.loads(pickle.dumps(there.source)).read([1]), here.source.read([1]))
     assert here.labels is not None
     assert there.labels is not None
     assert there.labels.tolist() == here.labels.tolist()
