@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.records import Failure, Result
-from holdfast.core.run import Run
+from holdfast.core.records import Failure, Findings, Result
+from holdfast.core.run import Observed, Run
 from holdfast.execution import computing, shards, table
 from holdfast.execution.inventory import inventory, removable
 from holdfast.execution.store import Store, key_of
@@ -81,6 +81,20 @@ def test_every_encoder_and_evaluation_has_its_share(tmp_path: Path, clock: Clock
         ("a", 2.0): 80, ("b", 2.0): 80, ("a", 0.1): None, ("b", 0.1): None,
     }  # fmt: skip
     assert clock.now <= 34.0 * 1.1
+
+
+def test_conclusions_are_within_the_budget(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    conclude = tiny.Mean.conclude
+
+    def slowly(self: tiny.Mean, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        clock.sleep(2.0)
+        return conclude(self, population, rows, observed)
+
+    monkeypatch.setattr(tiny.Mean, "conclude", slowly)
+    results, failures = fill(tmp_path, [mean(1.0), mean(0.5)], budget=30.0)
+    assert (len(results), failures) == (4, [])
+    assert any(result.planned for result in results), "vacuous: there was time for all"
+    assert 27.0 < clock.now <= 33.0
 
 
 def test_a_partial_result_is_that_of_fewer_samples(tmp_path: Path, clock: Clock) -> None:

@@ -14,7 +14,7 @@ STOPPED = "the images written so far are kept; run the same command again to con
 
 
 def command(
-    images: Annotated[str, typer.Argument(help="A folder, an array file or source:name.")],
+    images: Annotated[str, typer.Argument(help="A folder, an array file, tar shards, an address or source:name.")],
     transform: Annotated[
         list[str], typer.Option(help="As in fog-c:3 or jpeg:30+gamma:0.5 (holdfast list transforms); repeat it.")
     ],

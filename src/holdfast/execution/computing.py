@@ -124,8 +124,17 @@ class Computing:
         """Return whether work that takes so long may begin."""
         if self.budget is None:
             return True
-        now, end = monotonic(), self.began + self.budget
-        return now < min(end, self.until) and now + seconds <= self.began + OVERRUN * self.budget
+        now = monotonic()
+        latest = self.end + (OVERRUN - 1) * self.budget
+        return now < min(self.end, self.until) and now + seconds <= latest
+
+    @property
+    def end(self) -> float:
+        """When no more work begins: conclusions, as far as they are known, end no more than a tenth of the budget later."""
+        if self.budget is None:
+            return inf
+        late = OVERRUN * self.budget - self.forecast.conclusions
+        return self.began + min(self.budget, max(late, self.budget / 2))
 
     def over(self, begun: bool) -> bool:
         """Return whether what is not done is abandoned: when the turn ends or, if all of it has ``begun``, a tenth later.
@@ -134,8 +143,7 @@ class Computing:
         """
         if self.budget is None:
             return False
-        end = self.began + self.budget
-        return monotonic() > (OVERRUN * self.budget + self.began if begun else min(end, self.until))
+        return monotonic() > (self.began + OVERRUN * self.budget if begun else min(self.end, self.until))
 
     def spent(self) -> BudgetSpentError:
         """Return why something is not run."""

@@ -25,6 +25,7 @@ from torch import Tensor
 from holdfast import data
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
+from holdfast.core.files import checksum
 from holdfast.core.images import Images
 from holdfast.core.records import SCHEMA_VERSION, Number, Record
 from holdfast.core.run import Run
@@ -32,7 +33,7 @@ from holdfast.data.base import Request
 from holdfast.data.folder import find
 from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.provenance import provenance
-from holdfast.execution.store import Store, checksum
+from holdfast.execution.store import Store
 from holdfast.transforms.base import Transform, transformed, versions
 
 MADE_FROM = "holdfast"

@@ -95,7 +95,14 @@ class ShardFolder:
             if not any(name in wanted for name in ids):
                 return ids, {}
             content = _content(member)
-            return None if content is None else (ids, safetensors.torch.load(content))
+            if (
+                content is None
+            ):  # damaged since the index was made, though nothing shows it: whoever asks next reads all
+                self._known.pop(member.path, None)
+                with suppress(OSError):
+                    member.path.with_suffix(INDEX).unlink(missing_ok=True)
+                return None
+            return ids, safetensors.torch.load(content)
 
         for ids, tensors in self._each(read):
             if tensors:

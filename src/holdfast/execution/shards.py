@@ -34,8 +34,11 @@ CPU_OPERATIONS = 1 << 29
 
 Larger batches are no faster there: 9 images of a CNN of 60 million operations, one of a ResNet-50.
 """
+CLEAN_OPERATIONS = 1 << 37
+"""How many operations of the encoder a shard of clean codes may have on a CPU, several batches: seconds of work."""
 FIRST = 8
 """The first shard is at most an eighth of the rows, from which the pace of the others is known."""
+AGAIN = "check the disk, and run the same command again, which computes anew what is damaged"
 Waiting = Mapping[Observation, Sequence[Sequence[int]]]
 """Of each observation the shards that are to be computed, each as its rows, in their order."""
 Choose = Callable[[Waiting], Observation | None]
@@ -94,7 +97,7 @@ def observe(observation: Observation, population: Population, rows: Sequence[int
     key = _key(observation, population)
     held, observed = store.observed(key, [ids[row] for row in rows])
     if len(held) < len(rows):
-        raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
+        raise StoreError(f"what was just written to {store.folder} reads back damaged; {AGAIN}")
     return {name: values.to(population.run.device) for name, values in observed.items()}
 
 
@@ -102,7 +105,7 @@ def clean_codes(population: Population, store: Store) -> Codes:
     """Return the clean codes of all images, all of which were computed: memory-mapped, one row after the other."""
     codes = store.array(_key(CleanCodes(), population), "codes", population.images.ids)
     if codes is None:
-        raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
+        raise StoreError(f"what was just written to {store.folder} reads back damaged; {AGAIN}")
     return codes
 
 
@@ -244,11 +247,13 @@ def _missing(rows: Sequence[int], held: set[str], observation: Observation, popu
 
 
 def _size(population: Population, observation: Observation) -> int:
-    """Return how many inputs make a shard: a batch, or less where a large encoder would make it last for hours."""
+    """Return how many inputs make a shard: a batch, or less where it would last for hours; of clean codes several."""
     run, encoder = population.run, population.encoder
     if run.computes_on != "cpu":
         return run.batch_size
     size = min(run.batch_size, CPU_VALUES // prod(encoder.domain.shape))
-    if not isinstance(observation, CleanCodes):
-        size = min(size, CPU_OPERATIONS // max(operations(encoder), 1))
-    return max(1, size)
+    if isinstance(observation, CleanCodes):
+        # Whole batches, so that a file is not written every few milliseconds.
+        most = min(CPU_VALUES // prod(encoder.domain.shape), CLEAN_OPERATIONS // max(operations(encoder), 1))
+        return max(1, size, size * (most // max(1, size)))
+    return max(1, min(size, CPU_OPERATIONS // max(operations(encoder), 1)))

@@ -190,7 +190,7 @@ class _Table:
                     self.finish(begun)
             return
         every = [begun for encoder in encoders if (begun := self.begin(encoder))]
-        self.take_turns(every, self.work.began + self.work.budget)
+        self.take_turns(every)
         for begun in every:
             self.finish(begun)
             begun.rest()
@@ -271,8 +271,8 @@ class _Table:
             self.work.forecast.drop(piece)
         return learned
 
-    def take_turns(self, every: Sequence[Begun], end: float) -> None:
-        """Compute what there is time for until ``end``: first one shard of all, then each encoder for an equal time.
+    def take_turns(self, every: Sequence[Begun]) -> None:
+        """Compute what there is time for: first one shard of all, then each encoder for an equal time.
 
         What one does not need is shared by the others.
         """
@@ -280,13 +280,29 @@ class _Table:
         while going:
             worked = []
             for place, begun in enumerate(going):
-                self.work.until = monotonic() + (end - monotonic()) / (len(going) - place)
-                if self.forward(begun, begun.groups, most=most or None) or most:
+                self.work.until = monotonic() + (self.work.end - monotonic()) / (len(going) - place)
+                fresh = self.forward(begun, begun.groups, most=most or None)
+                if fresh or most:
                     worked.append(begun)
+                if fresh and most and begun is every[0]:
+                    self.rehearse(begun)
                 if len(every) > 1:
                     begun.rest()
             going, most = worked, 0
         self.work.until = inf
+
+    def rehearse(self, begun: Begun) -> None:
+        """Conclude what there is of an encoder so far, only to know how long conclusions will take in the end."""
+        for observation, group in begun.groups.items():
+            seen = first_held(observation, begun.population, self.store)
+            if len(seen) < 2 or begun.why_not(observation):
+                continue
+            observed = observe(observation, begun.population, seen, self.store)
+            for evaluation in (one for one in group if one.partial):
+                since = monotonic()
+                with suppress(Exception):  # said when it is concluded indeed
+                    evaluation.result(begun.population, seen, observed)
+                    self.work.forecast.tell((begun.encoder.name, evaluation), 1, monotonic() - since, 0, 1)
 
     def finish(self, begun: Begun) -> None:
         """Conclude all that is left of an encoder, unless another rank does."""

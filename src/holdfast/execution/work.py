@@ -103,11 +103,19 @@ class Forecast:
         timed = self.measured.get(what, {})
         if name in timed:
             return rows * _pace(timed[name])
+        if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
+            return rows * sum(map(_pace, timed.values())) / len(timed) if timed else None
         others = [
             _pace(times) * max(self.operations[name], 1) / max(self.operations[other], 1)
             for other, times in timed.items()
         ]
         return rows * sum(others) / len(others) if others else None
+
+    @property
+    def conclusions(self) -> float:
+        """Return the seconds of what is waiting to be concluded, as far as they are known."""
+        waiting = [(piece, rows) for piece, rows in self.waiting.items() if rows and isinstance(piece[1], Evaluation)]
+        return sum(self._left(piece, rows) for piece, rows in waiting)
 
     @property
     def left(self) -> float:
