@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
@@ -13,10 +15,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.measure import arguments, ratio
+from benchmarks.measure import arguments, seconds
 from holdfast import data
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.images import Images
+from holdfast.data.base import THREADS
 from holdfast.data.content import side_by_side
 from holdfast.data.decode import decode
 from holdfast.data.folder import find
@@ -27,15 +30,17 @@ from holdfast.training.feed import Feed
 BATCH = 256
 
 
-def photographs(folder: Path, count: int, side: int, distinct: int = 64) -> None:
-    """Write ``count`` JPEGs of ``side`` x ``side`` pixels, 1,000 to a folder; all but ``distinct`` are links to others."""
-    rng = np.random.default_rng(0)
+def photographs(folder: Path, count: int, size: tuple[int, int], distinct: int = 64) -> None:
+    """Write ``count`` JPEGs of this width and height, 1,000 to a folder; all but ``distinct`` are links to others."""
+    rng, (width, height) = np.random.default_rng(0), size
     for row in range(count):
         path = folder / f"{row // 1000:04}" / f"{row:07}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         if row < distinct:
-            rough = Image.fromarray(rng.integers(0, 256, (side // 8, side // 8, 3)).astype(np.uint8))
-            rough.resize((side, side), Image.Resampling.BICUBIC).save(path, quality=90)
+            rough = Image.fromarray(rng.integers(0, 256, (height // 8, width // 8, 3)).astype(np.uint8))
+            smooth = np.asarray(rough.resize(size, Image.Resampling.BICUBIC))
+            noisy = smooth + rng.normal(0, 8, smooth.shape)
+            Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=85)
             os.utime(path, (1e9, 1e9))
         else:
             os.link(folder / "0000" / f"{row % distinct:07}.jpg", path)
@@ -49,30 +54,37 @@ def passed(images: Images) -> None:
 
 def decoded(paths: list[Path], geometry: Geometry) -> None:
     """Decode all files by as many threads, and do nothing else."""
-    for _ in side_by_side(lambda row: decode(paths[row], 3, geometry), range(len(paths))):
+    for _ in side_by_side(lambda row: decode(paths[row].read_bytes(), 3, geometry), range(len(paths))):
         pass
 
 
-def growth(folder: Path, counts: list[int], side: int, repeats: int) -> None:
-    """Print the first pass, and a second start, beside decoding alone."""
-    domain, geometry = Domain((3, side, side)), Geometry(side, (side, side))
-    print(f"{side} px | images | first pass, rate beside decoding alone | images a second | second start, seconds")
+def growth(folder: Path, counts: list[int], width: int, repeats: int) -> None:
+    """Print the first pass over photographs, judged, hashed and decoded, and a second start, beside decoding alone."""
+    side = min(224, width * 3 // 4)
+    domain, geometry = Domain((3, side, side)), Geometry(max(side, side * 8 // 7), (side, side))
+    print(f"JPEGs of {width} x {width * 3 // 4} for encoders of {side} pixels, {THREADS} threads")
+    print("images | first pass, rate beside decoding alone | images a second | its start | second start, seconds")
     for count in counts:
-        root = folder / f"{side}-{count}"
-        photographs(root, count, side)
+        root = folder / f"photographs-{count}"
+        photographs(root, count, (width, width * 3 // 4))
         paths = [root / path for path in find(root)]
-        index = root / "files.index"
+        index, starts, rates, times = root / "files.index", list[float](), list[float](), list[float]()
 
-        def first(root: Path = root, index: Path = index) -> None:
-            index.unlink(missing_ok=True)
+        def start(root: Path = root, index: Path = index) -> Images:
             images = data.load(str(root), domain, geometry, remembered=Remembered.at(index))
             assert images.fingerprint
-            passed(images)
+            return images
 
-        times = ratio(first, lambda paths=paths: decoded(paths, geometry), "cpu", repeats)
-        began = perf_counter()
-        assert data.load(str(root), domain, geometry, remembered=Remembered.at(index)).fingerprint
-        print(f"{count} | {1 / times[0]:.2f} | {count / times[1]:.0f} | {perf_counter() - began:.2f}", flush=True)
+        for _ in range(repeats):
+            floor = seconds(partial(decoded, paths, geometry), "cpu")
+            index.unlink(missing_ok=True)
+            began = perf_counter()
+            images = start()
+            starts.append(perf_counter() - began)
+            times.append(starts[-1] + seconds(partial(passed, images), "cpu"))
+            rates.append(floor / times[-1])
+        read = f"{median(rates):.2f} | {count / median(times):.0f} | {median(starts):.2f} | {seconds(start, 'cpu'):.2f}"
+        print(f"{count} | {read}", flush=True)
 
 
 def waiting(
@@ -90,10 +102,10 @@ def waiting(
     return waited, worked
 
 
-def feeding(folder: Path, side: int, steps: int) -> None:
-    """Print which share of training a small ResNet of 64 pixels waits for the pixels of JPEGs."""
+def feeding(folder: Path, width: int, steps: int) -> None:
+    """Print how long training a small ResNet of 64 pixels waits for the pixels of JPEGs."""
     root, domain = folder / "feed", Domain((3, 64, 64))
-    photographs(root, 64 * (steps + 8), side)
+    photographs(root, 64 * (steps + 8), (width, width * 3 // 4))
     images = data.load(str(root), domain, Geometry(72, (64, 64)))
     encoder = SmallResNet().build(domain)
     optimiser = torch.optim.SGD(encoder.parameters(), 1e-3)
@@ -106,17 +118,20 @@ def feeding(folder: Path, side: int, steps: int) -> None:
     feed = Feed(images, domain, 64, 0, torch.device("cpu"))
     feed.held = None  # as for images that do not fit into memory
     waited, worked = waiting(feed.epoch(0), step, steps)
-    print(f"feed, {side} px: {waited:.2f} s waited beside {worked:.2f} s of {steps} steps, {waited / worked:.3f}")
+    print(f"feed: {waited:.2f} s waited beside {worked:.2f} s of {steps} steps, {waited / worked:.3f}")
 
 
 def main() -> None:
     """Print everything for the numbers of files that were asked for."""
-    given = arguments("loading images", {"--files": "numbers of files, such as 1000,10000,100000", "--side": "pixels"})
-    counts = [int(count) for count in (given.files or "1000,4000").split(",")]
-    side = int(given.side or 224)
+    more = {
+        "--files": "numbers of files, such as 1000,10000,100000",
+        "--width": "of the files in pixels, 500 by default",
+    }
+    given = arguments("loading images", more)
+    counts, width = [int(count) for count in (given.files or "1000,4000").split(",")], int(given.width or 500)
     with TemporaryDirectory() as folder:
-        growth(Path(folder), counts, side, given.repeats)
-        feeding(Path(folder), side, steps=10)
+        growth(Path(folder), counts, width, given.repeats)
+        feeding(Path(folder), width, steps=10)
 
 
 if __name__ == "__main__":

@@ -181,3 +181,17 @@ def test_nearest_are_those_of_the_definition_in_blocks_of_any_size(
     # Stepwise divergences tie; then who is found is as near as who was expected.
     assert torch.allclose(distance.gather(1, found), slow.values[:, :5])
     assert nearest(divergence, asked, clean, 99, own).shape == (4, 49)
+
+
+@pytest.mark.parametrize("divergence", [L2Distance(), Cosine()], ids=str)
+def test_codes_that_are_left_out_are_nobodys_neighbours(divergence, monkeypatch):
+    monkeypatch.setattr("holdfast.core.counting.WIDE", 60)
+    clean, moved = codes(50, 4, 0), codes(9, 4, 1)
+    left_out, own = torch.zeros(50, dtype=torch.bool), torch.arange(9)
+    left_out[20::3] = True
+    counts, passed = crossings(divergence, moved, own, clean, left_out=left_out)
+    kept, among_kept = crossings(divergence, moved, own, clean[~left_out])
+    assert torch.equal(counts, kept)
+    assert torch.equal(passed[~left_out], among_kept)
+    assert not passed[left_out].any()
+    assert torch.equal(counts, _slow_crossings(divergence, moved, clean[own], clean, left_out)[0])

@@ -348,22 +348,26 @@ def test_digests_of_many_rows_are_those_of_single_rows(dtype: str) -> None:
 def test_unchanged_arrays_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "x.npz", one=DRAWN, other=DRAWN[::-1])
     os.utime(tmp_path / "x.npz", (1e9, 1e9))
-    asked = {"one": {}, "other": {}, "some": {"limit": 3}, "same": {"limit": 3, "seed": 1}}
+    asked: list[tuple[str, int | None, int]] = [("one", None, 0), ("other", None, 0), ("one", 3, 0), ("one", 3, 1)]
     index = tmp_path / "run" / "files.index"
 
     def fingerprints(rehash: bool = False) -> list[str]:
-        remembered = Remembered.at(index, rehash)
-        names = ["one", "other", "one", "one"]
+        remembered, file = Remembered.at(index, rehash), f"{tmp_path}/x.npz"
         return [
-            load(f"{tmp_path}/x.npz?images={name}", RGB, remembered=remembered, **settings).fingerprint
-            for name, settings in zip(names, asked.values(), strict=True)
+            load(f"{file}?images={name}", RGB, limit=limit, seed=seed, remembered=remembered).fingerprint
+            for name, limit, seed in asked
         ]
 
     first = fingerprints()
     assert len(set(first)) == 4, "vacuous fixture"
-    read: list[object] = []
+    read: list[str] = []
+
+    def hashed(stored: object, rows: list[int]) -> bytes:
+        read.append("hashed")
+        return bytes(16 * len(rows))
+
     monkeypatch.setattr(array_source, "check_values", lambda *_: read.append("checked"))
-    monkeypatch.setattr(array_source, "row_digests", lambda _, rows: read.append("hashed") or bytes(16 * len(rows)))
+    monkeypatch.setattr(array_source, "row_digests", hashed)
     assert fingerprints() == first
     assert read == []
     fingerprints(rehash=True)

@@ -8,7 +8,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any, ClassVar
+from typing import Any
 
 import fsspec
 import numpy as np
@@ -27,29 +27,41 @@ RGB = Domain((3, 8, 8))
 DRAWN = np.random.default_rng(0).random((6, 3, 8, 8)).astype(np.float32)
 
 
-class Flaky(MemoryFileSystem):
-    """Memory that does not answer for a while, or refuses."""
+SILENT: list[Exception] = []
+"""What the flaky store raises next, last first."""
 
-    protocol = "flaky"
-    store: ClassVar[dict[str, Any]] = {}
-    pseudo_dirs: ClassVar[list[str]] = [""]
-    silent: ClassVar[list[Exception]] = []
 
-    @classmethod
-    def _strip_protocol(cls, path: str) -> str:
-        return super()._strip_protocol(path.replace("flaky://", "memory://"))
+def _flaky_strip(kind: type, path: str) -> str:
+    return str(MemoryFileSystem._strip_protocol(path.replace("flaky://", "memory://")))
 
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> bytes:
-        if self.silent:
-            raise self.silent.pop()
-        return super().cat_file(path, start, end, **options)
 
-    def find(self, path: str, **options: Any) -> Any:
-        if "closed" in path:
-            raise PermissionError("Access Denied")
-        if "secret" in path:
-            raise RuntimeError("Unable to locate credentials")
-        return super().find(path, **options)
+def _flaky_cat(self: Any, path: str, start: int | None = None, end: int | None = None, **options: Any) -> Any:
+    if SILENT:
+        raise SILENT.pop()
+    return MemoryFileSystem.cat_file(self, path, start, end, **options)
+
+
+def _flaky_find(self: Any, path: str, **options: Any) -> Any:
+    if "closed" in path:
+        raise PermissionError("Access Denied")
+    if "secret" in path:
+        raise RuntimeError("Unable to locate credentials")
+    return MemoryFileSystem.find(self, path, **options)
+
+
+Flaky: Any = type(
+    "Flaky",
+    (MemoryFileSystem,),
+    {
+        "protocol": "flaky",
+        "store": {},
+        "pseudo_dirs": [""],
+        "_strip_protocol": classmethod(_flaky_strip),
+        "cat_file": _flaky_cat,
+        "find": _flaky_find,
+    },
+)
+"""Memory that does not answer for a while, or refuses."""
 
 
 @pytest.fixture
@@ -72,7 +84,7 @@ def memory(paint: Painter, tmp_path: Path) -> Iterator[MemoryFileSystem]:
     yield filesystem
     MemoryFileSystem.store.clear()
     Flaky.store.clear()
-    Flaky.silent.clear()
+    SILENT.clear()
 
 
 class Server(SimpleHTTPRequestHandler):
@@ -106,6 +118,19 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 def _same(found: Images, wanted: Images) -> bool:
     return found.digests == wanted.digests and torch.equal(found.pixels([2, 0, 3]), wanted.pixels([2, 0, 3]))
+
+
+def _recorded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the paths of the files that are read from now on."""
+    read: list[str] = []
+    whole = stores.StoredFile.read
+
+    def recorded(file: stores.StoredFile, start: int = 0, end: int | None = None) -> bytes:
+        read.append(file.path)
+        return whole(file, start, end)
+
+    monkeypatch.setattr(stores.StoredFile, "read", recorded)
+    return read
 
 
 def test_a_folder_in_a_store_gives_what_the_same_folder_here_does(memory: MemoryFileSystem, tmp_path: Path) -> None:
@@ -146,9 +171,7 @@ def test_unchanged_objects_are_not_read_again(
         load(name, RGB, remembered=Remembered.at(index)).fingerprint
         for name in ("memory://pets", "memory://tars/pets.tar")
     ]
-    read: list[str] = []
-    whole = stores.StoredFile.read
-    monkeypatch.setattr(stores.StoredFile, "read", lambda file, *at: read.append(file.path) or whole(file, *at))
+    read = _recorded(monkeypatch)
     again = [
         load(name, RGB, remembered=Remembered.at(index)).fingerprint
         for name in ("memory://pets", "memory://tars/pets.tar")
@@ -164,9 +187,7 @@ def test_of_many_distant_images_only_the_chosen_are_read(
     memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoded, "THOROUGH", 2)
-    read: list[str] = []
-    whole = stores.StoredFile.read
-    monkeypatch.setattr(stores.StoredFile, "read", lambda file, *at: read.append(file.path) or whole(file, *at))
+    read = _recorded(monkeypatch)
     images = load("memory://pets", RGB, limit=1)
     _ = images.fingerprint
     assert read == [f"/pets/{images.ids[0]}"]
@@ -194,15 +215,15 @@ def test_a_web_server_is_a_store_too(paint: Painter, server: str, tmp_path: Path
 def test_silence_is_waited_out_and_refusals_are_not(memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(stores, "sleep", waited.append)
-    Flaky.silent += [TimeoutError("no answer"), ConnectionResetError("reset")]
+    SILENT += [TimeoutError("no answer"), ConnectionResetError("reset")]
     assert len(load("flaky://pets", RGB)) == 4
     assert len(waited) == 2
     waited.clear()
-    Flaky.silent += [TimeoutError("no answer")] * 20
+    SILENT += [TimeoutError("no answer")] * 20
     said = r"flaky:///?pets/.*png cannot be read after 4 attempts \(no answer\); check it and the connection and run"
     with pytest.raises(HoldfastError, match=said):
         load("flaky://pets", RGB)
-    Flaky.silent.clear()
+    SILENT.clear()
     waited.clear()
     for name, reason in {"closed": "Access Denied", "secret": "Unable to locate credentials"}.items():
         with pytest.raises(

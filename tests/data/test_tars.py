@@ -13,7 +13,8 @@ import torch
 
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.data import load, stores, survey, tars
+from holdfast.data import encoded, load, stores, survey, tars
+from holdfast.data.content import all_bytes
 from holdfast.data.remembered import Remembered
 from tests.data.conftest import Painter
 
@@ -62,7 +63,8 @@ def test_samples_are_those_of_the_webdataset_package(shards: Path) -> None:
     theirs = [sample for sample in webdataset.WebDataset(path, shardshuffle=False) if "png" in sample]
     images = load(path, RGB)
     assert [f"shard-000/{sample['__key__']}" for sample in theirs] == list(images.ids)
-    fetched = [images.source.survey.fetch(row).read() for row in range(3)]
+    assert isinstance(images.source, encoded.Encoded)
+    fetched = [all_bytes(images.source.survey.fetch(row)) for row in range(3)]
     assert fetched == [sample["png"] for sample in theirs]
 
 
@@ -86,6 +88,24 @@ def test_an_index_is_made_once(shards: Path, tmp_path: Path, monkeypatch: pytest
     os.utime(shards / "shard-001.tar", (1e9 + 5, 1e9 + 5))
     assert load(f"wds:{shards}", RGB, remembered=Remembered.at(run)).fingerprint == first
     assert made == [str(shards / "shard-001.tar")]
+
+
+def test_of_many_members_only_the_chosen_are_read(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoded, "THOROUGH", 3)
+    read: list[int] = []
+    whole = stores.StoredFile.read
+
+    def recorded(tar: stores.StoredFile, start: int, end: int) -> bytes:
+        read.append(start)
+        return whole(tar, start, end)
+
+    monkeypatch.setattr(stores.StoredFile, "read", recorded)
+    images = load(f"wds:{shards}", RGB, limit=2)
+    assert len(images.fingerprint) == 16
+    assert len(read) == 2
+    more = load(f"wds:{shards}", RGB, limit=4)  # too many to be decoded first
+    assert len(read) == 2
+    assert more.pixels(range(4)).shape == (4, 3, 8, 8)
 
 
 def test_labels_are_numbers_names_or_fields_of_json(paint: Painter, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from holdfast.core.files import write_whole
 from holdfast.execution import packs
 from holdfast.execution.packs import HEAD, ShardFolder
 from holdfast.execution.store import Key, Store
@@ -36,6 +37,18 @@ def all_there(store: Store, numbers: range) -> bool:
 
 def files(folder: Path, pattern: str = "*") -> list[Path]:
     return sorted(folder.glob(f"shards/*/{pattern}"))
+
+
+def files_read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return a list that every file read as a whole from now on is added to."""
+    read, real = list[Path](), Path.read_bytes
+
+    def reading(path: Path) -> bytes:
+        read.append(path)
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    return read
 
 
 @pytest.fixture
@@ -96,6 +109,7 @@ def test_damage_that_shows_in_no_date_is_found_when_it_is_read(store):
     pack.write_bytes(damaged)
     os.utime(pack, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert len(store.observed(KEY, [f"i{number}" for number in range(MANY)])[0]) == MANY - 1
+    assert len(Store(store.folder).held(KEY)) == MANY - 1, "it is computed again"
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"[[1, 2], [[3]]]", None])
@@ -111,9 +125,7 @@ def test_an_index_may_be_thrown_away(store, content):
 
 
 def test_ids_of_packs_are_known_without_reading_them(store, monkeypatch):
-    read: list[Path] = []
-    real = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or real(path))
+    read = files_read(monkeypatch)
     assert len(Store(store.folder).held(KEY)) == MANY
     assert not [path for path in read if path.suffix == ".pack"]
 
@@ -121,9 +133,7 @@ def test_ids_of_packs_are_known_without_reading_them(store, monkeypatch):
 def test_asked_again_only_new_files_are_read(store, monkeypatch):
     store.held(KEY)
     Store(store.folder).keep(KEY, ["another"], {"value": value(0)})
-    read: list[Path] = []
-    real = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or real(path))
+    read = files_read(monkeypatch)
     assert "another" in store.held(KEY)
     assert len(read) == 1
 
@@ -142,7 +152,7 @@ def test_shards_packed_while_they_are_read_are_not_missed(tmp_path, monkeypatch)
 
 
 def test_a_pack_that_cannot_be_written_loses_nothing(tmp_path, monkeypatch):
-    real = packs.write_whole
+    real = write_whole
 
     def full(path: Path, content: bytes) -> None:
         if path.suffix == ".pack":

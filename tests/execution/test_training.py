@@ -82,7 +82,11 @@ def rewrite_started(path: Path, when: str) -> None:
 
 @pytest.mark.parametrize(
     ("stop_after", "change"),
-    [(1, {"adversary": "loss"}), (5, {"adversary": "spade-guided:k=5"}), (6, {"ema": 0.5, "objective": "byol"})],
+    [
+        (1, {"adversary": "loss"}),
+        (5, {"adversary": "spade-guided:k=5"}),
+        (6, {"ema": 0.5, "objective": "byol", "precision": "float64"}),
+    ],
     ids=["loss", "spade-guided", "ema"],
 )
 def test_an_interrupted_training_ends_like_an_unbroken_one(
@@ -421,3 +425,23 @@ def test_ctrl_c_stops_all_processes_at_one_step(tmp_path: Path) -> None:
     state = torch.load(out / "checkpoint.pt", weights_only=True)
     assert (out / "checkpoint.pt").stat().st_mtime_ns > before
     assert state["step"] > 0, "a checkpoint of the end of an epoch, not of where it was stopped"
+
+
+CROPS = {"objective": "dino:crops=2,prototypes=20", "crop_augmentation": "random-resized-crop:scale_max=0.4"}
+
+
+def test_small_crops_may_be_small(digits: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: set[tuple[int, ...]] = set()
+
+    def seen(self: loop.Training, *given: Any) -> Any:
+        made = views(self, *given)
+        sizes.add(tuple(view.shape[-1] for view in made))
+        assert all(0 <= view.min() <= view.max() <= 1 for view in made)
+        return made
+
+    views = loop.Training._views
+    monkeypatch.setattr(loop.Training, "_views", seen)
+    train({**SMALL, **CROPS, "architecture": "small-resnet:width=4", "crop_size": 4, "epochs": 1}, digits)
+    assert sizes == {(8, 8, 4, 4)}
+    with pytest.raises(HoldfastError, match="does not take crops of 4 x 4 pixels, only its own inputs of 8 x 8"):
+        train({**SMALL, **CROPS, "crop_size": 4}, digits)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
+from pathlib import Path
 from typing import final
 
 import numpy as np
@@ -32,8 +33,8 @@ class Survey:
     def examine(self, rows: Sequence[int], thorough: bool, hashing: bool) -> None:
         """Find the damaged ones of ``rows``: by their headers or, if ``thorough``, by decoding them.
 
-        Whatever is read as a whole, as everything is for ``hashing``, is hashed in passing. Those remembered as sound are
-        not read again.
+        Whatever is read as a whole, as all are for ``hashing``, is hashed in passing. Those remembered as sound are not
+        read again.
         """
 
         def examined(row: int) -> str | bytes:
@@ -60,11 +61,13 @@ class Survey:
         known = self.remembered.known.get(stamp) if stamp else None
         if known is not None and known.decoded >= thorough:
             return known.digest
-        digest = b""
-        if thorough or hashing:
-            content = all_bytes(content)
-            digest = blake2b(content).digest()
-        complain(content, thorough)
+        if isinstance(content, Path) and not thorough and not hashing:
+            complain(content, thorough)
+            digest = b""
+        else:
+            read = all_bytes(content)
+            complain(read, thorough)
+            digest = blake2b(read).digest()
         if stamp:
             self.remembered.learn(stamp, Known(thorough, digest))
         return digest

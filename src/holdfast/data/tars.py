@@ -68,8 +68,8 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
     if not ids:
         raise HoldfastError(f"{name} holds no images; expected members ending in {', '.join(folder.SUFFIXES)}")
     labels, classes = _labels(name, [label for found in samples for label in found.labels], "label" in settings)
-    members, distant = Members(tars, versions, samples), not tars[0].store.local
-    return load_encoded(name, members, ids, labels, request, settings, classes, distant)
+    members = Members(tars, versions, samples)
+    return load_encoded(name, members, ids, labels, request, settings, classes, distant=True)
 
 
 def find(name: str) -> dict[str, StoredFile]:

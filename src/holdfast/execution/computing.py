@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import final
@@ -92,10 +93,12 @@ class Computing:
         called = {part: said for observation, said in doing.items() for part in parts(observation)}
         counts: dict[Observation, int] = {}
 
-        def told(part: Observation, count: int, total: int, seconds: float) -> None:
+        def told(part: Observation, count: int, total: int, seconds: float | None) -> None:
             nonlocal since
             fresh, now = count - counts.get(part, count), monotonic()
-            self.forecast.tell((name, part), fresh, seconds, count, total)
+            measured = 0 if seconds is None else fresh  # another rank's pace is taken for one's own
+            seconds = (self.forecast.seconds((name, part), fresh) or 0.0) if seconds is None else seconds
+            self.forecast.tell((name, part), measured, seconds, count, total)
             done.left += total - count if part not in counts else -fresh
             self.forecast.pass_time(seconds, now - since if fresh else 0.0)
             done.fresh, counts[part], since = done.fresh + fresh, count, now
@@ -113,7 +116,8 @@ class Computing:
         )
         asked = [(part, part.rows(population)) for part in called]
         with suppress(BudgetSpentError):
-            done.failed = compute(asked, population, self.store, self.engine, turns.choose, told)
+            patient = partial(self.affordable, 0.0)
+            done.failed = compute(asked, population, self.store, self.engine, turns.choose, told, patient)
         return done
 
     def affordable(self, seconds: float) -> bool:

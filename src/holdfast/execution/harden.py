@@ -106,28 +106,14 @@ def harden(
     _require_gradients(original, taught)
     wanted = ball if isinstance(ball, Ball) else read_ball(ball)
     watch = agreement_of(original, held, device)
-    hardened = train(
-        recipe_of(wanted, epochs, rate, min(BATCH, len(taught)), seed, settings or {}),
-        taught,
-        bank=None if bank is None else at_hand(bank),
-        start=original,
-        device=device,
-        out=out,
-        progress=progress,
-        watch=watch,
-    )
+    recipe = recipe_of(wanted, epochs, rate, min(BATCH, len(taught)), seed, settings)
+    labelled = None if bank is None else at_hand(bank)
+    common: dict[str, Any] = {"device": device, "progress": progress}
+    hardened = train(recipe, taught, bank=labelled, start=original, out=out, watch=watch, **common)
     if hardened.name == original.name:
         hardened.name = f"{original.name}-hardened"
-    run = evaluate(
-        [original, hardened],
-        held,
-        only=EVALUATIONS,
-        ball=wanted,
-        seed=seed,
-        device=device,
-        out=None if out is None else Path(out) / FOLDER,
-        progress=progress,
-    )
+    report = None if out is None else Path(out) / FOLDER
+    run = evaluate([original, hardened], held, only=EVALUATIONS, ball=wanted, seed=seed, out=report, **common)
     return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run)
 
 

@@ -19,7 +19,7 @@ from holdfast.execution.packs import ShardFolder
 from holdfast.execution.runs import unfinished
 from holdfast.execution.store import Cells, Store
 
-RECORDS = {"results": Result, "failures": Failure, "cells": Cells}
+RECORDS: dict[str, type[Record]] = {"results": Result, "failures": Failure, "cells": Cells}
 COMPUTED = ("shards", "arrays", "fits")
 """What results are made from, a folder for each observation or fit."""
 KINDS = (*RECORDS, *COMPUTED, "partial", "other")

@@ -62,6 +62,8 @@ class ShardFolder:
         self.folder = folder
         self._known: dict[Path, tuple[Stamp, list[Member]]] = {}
         self._added = 0
+        self._counted, self._ids = set[str](), set[str]()
+        """The shards whose ids are known, and those."""
 
     def add(self, content: bytes) -> None:
         """Keep a shard, spelled as a safetensors file.
@@ -77,7 +79,13 @@ class ShardFolder:
 
     def ids(self) -> set[str]:
         """Return the ids of all samples that are kept; nothing but new files is read for it."""
-        return {name for names in self._each(lambda member: json.loads(member.ids)) for name in names}
+        members = {member.checksum: member for member in self._each(lambda member: member)}
+        if not self._counted <= members.keys():  # something was removed or damaged
+            self._counted, self._ids = set(), set()
+        for name in members.keys() - self._counted:
+            self._ids.update(json.loads(members[name].ids))
+        self._counted = set(members)
+        return self._ids.copy()
 
     def shards(self, wanted: Container[str]) -> Iterator[tuple[list[str], Observed]]:
         """Yield the ids and tensors of every shard, once, that holds any sample that is ``wanted``."""
@@ -87,7 +95,14 @@ class ShardFolder:
             if not any(name in wanted for name in ids):
                 return ids, {}
             content = _content(member)
-            return None if content is None else (ids, safetensors.torch.load(content))
+            if (
+                content is None
+            ):  # damaged since the index was made, though nothing shows it: whoever asks next reads all
+                self._known.pop(member.path, None)
+                with suppress(OSError):
+                    member.path.with_suffix(INDEX).unlink(missing_ok=True)
+                return None
+            return ids, safetensors.torch.load(content)
 
         for ids, tensors in self._each(read):
             if tensors:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import prod
 from time import monotonic
 from typing import Any, final
 
 from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.files import checksum
 from holdfast.core.images import Images
 from holdfast.core.run import Observed, Run
 from holdfast.execution.engines.base import Engine
+from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.store import Cell, Key, Store, StoreError, key_of
 from holdfast.execution.work import operations
 from holdfast.protocol.evaluation import Evaluation, parts, pieces
@@ -30,15 +34,18 @@ CPU_OPERATIONS = 1 << 29
 
 Larger batches are no faster there: 9 images of a CNN of 60 million operations, one of a ResNet-50.
 """
+CLEAN_OPERATIONS = 1 << 37
+"""How many operations of the encoder a shard of clean codes may have on a CPU, several batches: seconds of work."""
 FIRST = 8
 """The first shard is at most an eighth of the rows, from which the pace of the others is known."""
+AGAIN = "check the disk, and run the same command again, which computes anew what is damaged"
 Waiting = Mapping[Observation, Sequence[Sequence[int]]]
 """Of each observation the shards that are to be computed, each as its rows, in their order."""
 Choose = Callable[[Waiting], Observation | None]
 """Says whose first shard is computed next, when there is room for one; None begins no more."""
-OnProgress = Callable[[Observation, int, int, float], None]
+OnProgress = Callable[[Observation, int, int, float | None], None]
 """Told how many rows of an observation are done, of how many, and the seconds that the last of them took where they were
-computed, 0 for those that were kept; it may raise to stop the work."""
+computed: 0 for those that were kept, None if another rank knows; it may raise to stop the work."""
 
 
 @final
@@ -58,6 +65,8 @@ class CleanCodes(Observation):
 
 Shard = tuple[Observation, Sequence[int]]
 """Rows, and what is looked at of them."""
+Looked = tuple[Observed | Exception | None, float | None]
+"""What is seen of a shard, or why it cannot be, and the seconds it took; nothing if another rank has kept it."""
 
 
 def look(population: Population, shard: Shard) -> tuple[Observed | Exception, float]:
@@ -88,7 +97,7 @@ def observe(observation: Observation, population: Population, rows: Sequence[int
     key = _key(observation, population)
     held, observed = store.observed(key, [ids[row] for row in rows])
     if len(held) < len(rows):
-        raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
+        raise StoreError(f"what was just written to {store.folder} reads back damaged; {AGAIN}")
     return {name: values.to(population.run.device) for name, values in observed.items()}
 
 
@@ -96,7 +105,7 @@ def clean_codes(population: Population, store: Store) -> Codes:
     """Return the clean codes of all images, all of which were computed: memory-mapped, one row after the other."""
     codes = store.array(_key(CleanCodes(), population), "codes", population.images.ids)
     if codes is None:
-        raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
+        raise StoreError(f"what was just written to {store.folder} reads back damaged; {AGAIN}")
     return codes
 
 
@@ -142,8 +151,12 @@ def compute(
     engine: Engine,
     choose: Choose,
     told: OnProgress,
+    patient: Callable[[], bool] = lambda: True,
 ) -> dict[Observation, Exception]:
-    """Compute the shards that ``store`` does not hold, as ``choose`` says, and return what failed."""
+    """Compute the shards that ``store`` does not hold, as ``choose`` says, and return what failed.
+
+    Ranks wait for each other as long as they are ``patient``.
+    """
     waiting: dict[Observation, list[list[int]]] = {}
     done: dict[Observation, int] = {}
     failed: dict[Observation, Exception] = {}
@@ -162,16 +175,57 @@ def compute(
                 return
             yield chosen, waiting[chosen].pop(0)
 
-    with closing(engine.map(look, population, taken())) as finished:
+    def begin(observation: Observation, rows: Sequence[int]) -> bool:
+        return observation not in failed and choose({observation: [rows]}) is not None
+
+    looked: Generator[tuple[Shard, Looked], None, None]
+    if isinstance(engine, Ranks):
+        looked = _shared(waiting, population, store, engine, begin, patient)
+    else:
+        looked = engine.map(look, population, taken())
+    with closing(looked) as finished:
         for (observation, rows), (seen, seconds) in finished:
             if isinstance(seen, Exception):
                 failed.setdefault(observation, seen)
                 continue
-            ids = observation.ids(population)
-            store.keep(_key(observation, population), [ids[row] for row in rows], seen)
+            if seen is not None:
+                ids = observation.ids(population)
+                store.keep(_key(observation, population), [ids[row] for row in rows], seen)
             done[observation] += len(rows)
             told(observation, done[observation], totals[observation], seconds)
     return failed
+
+
+def _shared(
+    waiting: Waiting,
+    population: Population,
+    store: Store,
+    ranks: Ranks,
+    begin: Callable[[Observation, Sequence[int]], bool],
+    patient: Callable[[], bool],
+) -> Generator[tuple[Shard, Looked], None, None]:
+    """Yield each shard with what is seen of it and the seconds it took, or with None once another rank has kept it.
+
+    Observations take turns by shards.
+    """
+    keys = {observation: _key(observation, population) for observation in waiting}
+
+    def ids(shard: Shard) -> list[str]:
+        known = shard[0].ids(population)
+        return [known[row] for row in shard[1]]
+
+    turns = zip_longest(*([(one, rows) for rows in own] for one, own in waiting.items()))
+    shards = [shard for turn in turns for shard in turn if shard is not None]
+    units = {f"{keys[shard[0]].stem}-{checksum(json.dumps(ids(shard)).encode())}": shard for shard in shards}
+    for shard, found in ranks.share(
+        look,
+        population,
+        units,
+        held=lambda shard: store.held(keys[shard[0]]).issuperset(ids(shard)),
+        begin=lambda shard: begin(*shard),
+        patient=patient,
+    ):
+        yield shard, (None, None) if found is None else found
 
 
 def _key(observation: Observation, population: Population) -> Key:
@@ -193,11 +247,13 @@ def _missing(rows: Sequence[int], held: set[str], observation: Observation, popu
 
 
 def _size(population: Population, observation: Observation) -> int:
-    """Return how many inputs make a shard: a batch, or less where a large encoder would make it last for hours."""
+    """Return how many inputs make a shard: a batch, or less where it would last for hours; of clean codes several."""
     run, encoder = population.run, population.encoder
     if run.computes_on != "cpu":
         return run.batch_size
     size = min(run.batch_size, CPU_VALUES // prod(encoder.domain.shape))
-    if not isinstance(observation, CleanCodes):
-        size = min(size, CPU_OPERATIONS // max(operations(encoder), 1))
-    return max(1, size)
+    if isinstance(observation, CleanCodes):
+        # Whole batches, so that a file is not written every few milliseconds.
+        most = min(CPU_VALUES // prod(encoder.domain.shape), CLEAN_OPERATIONS // max(operations(encoder), 1))
+        return max(1, size, size * (most // max(1, size)))
+    return max(1, min(size, CPU_OPERATIONS // max(operations(encoder), 1)))

@@ -29,6 +29,7 @@ from holdfast.execution.computing import BudgetSpentError, Computing, Progress
 from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
+from holdfast.execution.engines.ranks import Ranks, leads
 from holdfast.execution.provenance import provenance
 from holdfast.execution.shards import CleanCodes, cell_of, first_held, learn, observe
 from holdfast.execution.store import Store, StoreError, key_of
@@ -92,6 +93,8 @@ def evaluate(
     for encoder in encoders:
         table.look_up(encoder, images_for)
     table.fill(encoders)
+    if isinstance(engine, Ranks):
+        engine.end()
     if progress:
         progress("all cells", 1.0, 0.0)
     return table.results, table.failures
@@ -123,10 +126,12 @@ def collect(
     for piece in (CleanCodes(), observation) if codes else (observation,):
         forecast.expect((encoder.name, piece))
     rows, ids = observation.rows(population), observation.ids(population)
-    with suppress(BudgetSpentError):
+    with suppress(BudgetSpentError if leads(work.engine) else Exception):  # rank 0 says what went wrong
         if codes:
             population = Population(encoder, images, run, work.codes(population, "codes"))
         work.compute(observation, population, observation.name)
+    if isinstance(engine, Ranks):
+        engine.end()
     held, observed = store.observed(key_of(observation, encoder, images, run), [ids[row] for row in rows])
     known = set(held)
     return population, [row for row in rows if ids[row] in known], observed
@@ -150,7 +155,7 @@ class _Table:
 
     def look_up(self, encoder: Encoder, images_for: Callable[[Encoder], Images]) -> None:
         """Take what the store holds of ``encoder``, and plan what it does not."""
-        for evaluation in self.evaluations:
+        for evaluation in self.evaluations if leads(self.work.engine) else ():
             self.store.clear_failure(evaluation.name, encoder.name)
         with self.failing(encoder, "unknown", self.evaluations):
             images, bank = images_for(encoder), None
@@ -205,8 +210,8 @@ class _Table:
                 held = bank, self.work.codes(Population(population.encoder, bank, self.run), "codes of the bank")
             learned = dict[Fit[Any], Observed | Exception]()
             begun = Begun(encoder, images, held, codes, learned, self.run)
-            for fit in dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation)):
-                learned[fit] = self.learn(fit, begun.population)
+            fits = dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation))
+            self.learn_all(begun.population, list(fits), learned)
             begun.rest()  # the next population knows what was learned
             groups: dict[Observation, list[Evaluation]] = {}
             for evaluation in missing:
@@ -217,7 +222,31 @@ class _Table:
                     begun.groups[observation] = group
         return begun
 
-    def learn(self, fit: Fit[Any], population: Population) -> Observed | Exception:
+    def learn_all(
+        self, population: Population, fits: Sequence[Fit[Any]], learned: dict[Fit[Any], Observed | Exception]
+    ) -> None:
+        """Note in ``learned`` what each of ``fits`` learns, or why it could not; ranks learn different ones."""
+        if not isinstance(self.work.engine, Ranks):
+            for fit in fits:
+                learned[fit] = self.learn(population, fit)
+            return
+        keys = {
+            fit: key_of(fit, population.encoder, population.images, self.run, population.bank_images) for fit in fits
+        }
+        units = {key.stem: fit for fit, key in keys.items()}
+        for fit, found in self.work.engine.share(
+            self.learn,
+            population,
+            units,
+            held=lambda fit: self.store.learned(keys[fit]) is not None,
+            patient=lambda: self.work.affordable(0.0),
+        ):
+            learned[fit] = self.learn(population, fit) if found is None else found
+        for fit in fits:
+            if fit not in learned:
+                learned[fit] = self.work.spent()
+
+    def learn(self, population: Population, fit: Fit[Any]) -> Observed | Exception:
         """Return what ``fit`` learns, or why it could not: that fails the cells that ask for it, and no others."""
         encoder, piece, since = population.encoder, (population.encoder.name, fit), monotonic()
         key = key_of(fit, encoder, population.images, self.run, population.bank_images)
@@ -276,8 +305,8 @@ class _Table:
                     self.work.forecast.tell((begun.encoder.name, evaluation), 1, monotonic() - since, 0, 1)
 
     def finish(self, begun: Begun) -> None:
-        """Conclude all that is left of an encoder."""
-        for observation, group in begun.groups.items():
+        """Conclude all that is left of an encoder, unless another rank does."""
+        for observation, group in begun.groups.items() if leads(self.work.engine) else ():
             with self.failing(begun.encoder, begun.images.name, group):
                 self.conclude(begun, observation, group)
 
@@ -344,7 +373,8 @@ class _Table:
                     reason=str(error) or type(error).__name__,
                     provenance=provenance(self.run, datetime.now(UTC)),
                 )
-                self.store.fail(failure)
+                if leads(self.work.engine):
+                    self.store.fail(failure)
                 self.failures.append(failure)
 
 

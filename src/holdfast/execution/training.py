@@ -19,7 +19,7 @@ from holdfast.core.run import Run
 from holdfast.core.settings import fields_of
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.execution.api import shown
-from holdfast.execution.training_folder import Record, alone, require_free
+from holdfast.execution.training_folder import Record, alone
 from holdfast.execution.training_inputs import load_inputs, module_of
 from holdfast.training import checkpoints
 from holdfast.training.gathering import rank
@@ -97,25 +97,12 @@ def train(
         inputs = load_inputs(recipe, place, start)
         module = module_of(recipe, inputs)
         if folder is not None:
-            require_free(folder)
-            if rank() == 0:
-                stack.enter_context(alone(folder))
+            stack.enter_context(alone(folder))
         show = stack.enter_context(shown(progress if rank() == 0 else False))
         record = Record(recipe, inputs, folder, int(place["keep_epochs"] or 0))
         stack.callback(record.close)
-        training = Training(
-            recipe,
-            module,
-            inputs.domain,
-            inputs.images,
-            inputs.bank,
-            fabric,
-            folder,
-            record.asked,
-            show or _silent,
-            record.after_epoch,
-            watch,
-        )
+        kept = (folder, record.asked, show or _silent, record.after_epoch)
+        training = Training(recipe, module, inputs.domain, inputs.images, inputs.bank, fabric, *kept, watch)
         training.run()
         encoder = record.encoder(training.encoder)
         if folder is not None and rank() == 0:

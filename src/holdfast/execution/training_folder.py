@@ -29,6 +29,7 @@ from holdfast.encoders import trained
 from holdfast.execution.provenance import checkout, versions
 from holdfast.execution.training_inputs import Inputs
 from holdfast.training import checkpoints
+from holdfast.training.gathering import rank
 from holdfast.training.loop import Epoch
 from holdfast.training.page import page
 from holdfast.training.recipe import Recipe
@@ -40,7 +41,7 @@ VERSION = 2
 """Raised whenever the same recipe makes other weights. 2: RoCL has all three views in one denominator."""
 
 
-def require_free(folder: Path) -> None:
+def _require_free(folder: Path) -> None:
     """Make the folder if there is none.
 
     Raises:
@@ -57,7 +58,15 @@ def require_free(folder: Path) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the folder, so that no other training writes to it; a process that dies lets go of it."""
+    """Hold the folder, so that no other training writes to it; a process that dies lets go of it.
+
+    Raises:
+        HoldfastError: another training holds it, it holds something else than a training, or cannot be written.
+    """
+    _require_free(folder)
+    if rank() != 0:  # the first process holds it for all
+        yield
+        return
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock
     except ImportError:  # Windows has other locks

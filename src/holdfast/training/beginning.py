@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
@@ -42,15 +43,36 @@ def watched_bank(bank: Images | None, domain: Domain) -> tuple[Pixels, Int[Tenso
     return bank.pixels(order.tolist(), domain=domain), torch.as_tensor(bank.labels)[order]
 
 
-def width_of(encoder: nn.Module, pixels: Pixels) -> int:
-    """Return how many features the codes have."""
+def width_of(encoder: nn.Module, pixels: Pixels, crop_size: int | None = None) -> int:
+    """Return how many features the codes have.
+
+    Raises:
+        HoldfastError: they are no vectors, or the network does not take crops of this size.
+    """
     anchor = next(encoder.parameters(), pixels)
-    codes = eval_codes(encoder, pixels.to(anchor.device, anchor.dtype))
+    pixels = pixels.to(anchor.device, anchor.dtype)
+    codes = eval_codes(encoder, pixels)
     if codes.ndim != 2:
         raise HoldfastError(
             f"the encoder must give one vector per image, got shape {tuple(codes.shape)}; pool inside it"
         )
+    if crop_size is not None:
+        try:
+            fits = eval_codes(encoder, resized(pixels, crop_size)).shape == codes.shape
+        except (RuntimeError, ValueError, AssertionError):  # whatever a network of one size says to another
+            fits = False
+        if not fits:
+            raise HoldfastError(
+                f"the network does not take crops of {crop_size} x {crop_size} pixels, only its own inputs of "
+                f"{' x '.join(map(str, pixels.shape[-2:]))}; leave crop_size out, or take one that pools over all places, "
+                "such as small-resnet"
+            )
     return codes.shape[1]
+
+
+def resized(pixels: Pixels, size: int | None) -> Float[Tensor, "b ..."]:
+    """Return images of this height and width; None leaves them as they are."""
+    return pixels if size is None else interpolate(pixels, (size, size), mode="bilinear", antialias=True)
 
 
 def check_augmentations(recipe: Recipe, domain: Domain, pixels: Pixels, noise: Noise) -> None:

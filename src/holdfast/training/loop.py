@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -28,7 +28,14 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise, hashed
 from holdfast.training import checkpoints
-from holdfast.training.beginning import check_augmentations, check_batch_norm, classes_of, watched_bank, width_of
+from holdfast.training.beginning import (
+    check_augmentations,
+    check_batch_norm,
+    classes_of,
+    resized,
+    watched_bank,
+    width_of,
+)
 from holdfast.training.feed import Feed
 from holdfast.training.gathering import processes, rank, share_statistics, somewhere
 from holdfast.training.health import COLLAPSED, eval_codes, health, neighbour_accuracy
@@ -91,7 +98,7 @@ class Training:
         check_augmentations(recipe, domain, self.feed.pixels([0]), self.feed.noise[:1])
         self.labels, classes = classes_of(images, recipe)
         self.bank = watched_bank(bank, domain)
-        width = width_of(encoder, self.feed.pixels([0, 0]).cpu())
+        width = width_of(encoder, self.feed.pixels([0, 0]).cpu(), recipe.crop_size if recipe.objective.crops else None)
         setting = Setting(domain, width, len(images), classes, recipe.batch)
         learner = recipe.objective.learner(encoder, setting)
         if not any(weight.requires_grad for weight in learner.encoder.parameters()):
@@ -99,8 +106,9 @@ class Training:
         check_batch_norm(learner, recipe.batch // processes())
         optimiser = recipe.optimiser.build(learner.parameters())
         self.learner: Learner = learner
-        self.averaged = None if recipe.ema is None else averaged(learner.encoder, recipe.ema)
         self.model, self.optimiser = fabric.setup(learner, optimiser)
+        # Behind the setup, which moves the encoder to its device and precision.
+        self.averaged = None if recipe.ema is None else averaged(learner.encoder, recipe.ema)
         self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         self.watched = self.feed.pixels(
             self.feed.noise.fork("watched").uniform((1,))[:, 0].argsort()[:WATCHED].tolist()
@@ -203,15 +211,16 @@ class Training:
         share_statistics(self.learner)
         return loss.detach()
 
-    def _views(self, pixels: Pixels, noise: Noise) -> tuple[Pixels, ...]:
+    def _views(self, pixels: Pixels, noise: Noise) -> tuple[Float[Tensor, "b ..."], ...]:
         recipe, count = self.recipe, self.recipe.objective.views
         ways = [recipe.augmentation] * count
         if count > 1 and recipe.second_augmentation is not None:
             ways[1] = recipe.second_augmentation
         ways += [recipe.crop_augmentation] * recipe.objective.crops
-        return tuple(
+        views = [
             pixels if way is None else way.applied(pixels, noise.fork("view", place)) for place, way in enumerate(ways)
-        )
+        ]
+        return (*views[:count], *(resized(crop, recipe.crop_size) for crop in views[count:]))
 
     def _codes(self) -> Codes:
         """Return the codes of all training images, in order and in eval mode."""

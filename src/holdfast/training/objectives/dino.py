@@ -31,6 +31,7 @@ from holdfast.training.learner import (
     Learner,
     Setting,
     TrainingObjective,
+    codes_of_views,
     require_not_negative,
     require_positive,
     require_share,
@@ -113,7 +114,7 @@ class DINOLearner(Learner):
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         moved = () if batch.attacked is None else (batch.attacked,)
         views = (*batch.views, *moved)
-        student = self.head(self.encoder(torch.cat(views))).chunk(len(views))
+        student = self.head(codes_of_views(self.encoder, views)).chunk(len(views))
         with torch.no_grad():
             teacher = self.teacher(torch.cat(batch.views[:2]))
         self.teacher_mean = gathered(teacher).mean(dim=0)

@@ -26,7 +26,15 @@ from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered, own_rows
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_not_negative, require_positive
+from holdfast.training.learner import (
+    Batch,
+    Learner,
+    Setting,
+    TrainingObjective,
+    codes_of_views,
+    require_not_negative,
+    require_positive,
+)
 from holdfast.training.prototypes import Prototypes
 
 Scores = Float[Tensor, "b k"]
@@ -99,7 +107,7 @@ class SwAVLearner(Learner):
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         moved = () if batch.attacked is None else (batch.attacked,)
         views = (*batch.views, *moved)
-        projected = normalize(self.head(self.encoder(torch.cat(views))), dim=1).chunk(len(views))
+        projected = normalize(self.head(codes_of_views(self.encoder, views)), dim=1).chunk(len(views))
         self.projected = torch.stack([gathered(view.detach()) for view in projected[:2]])
         scores = [self.prototypes(view) for view in projected]
         losses = [
