@@ -87,6 +87,23 @@ def growth(folder: Path, counts: list[int], width: int, repeats: int) -> None:
         print(f"{count} | {read}", flush=True)
 
 
+def rows(folder: Path, count: int) -> None:
+    """Print how long a memory-mapped array of ``count`` images takes to its fingerprint, at first and from then on."""
+    path, domain = folder / "rows.npy", Domain((1, 28, 28))
+    array = np.lib.format.open_memmap(path, "w+", np.uint8, (count, 1, 28, 28))
+    for start in range(0, count, 10_000):
+        array[start : start + 10_000] = np.random.default_rng(start).integers(
+            0, 256, array[start : start + 10_000].shape
+        )
+    del array
+    os.utime(path, (1e9, 1e9))
+
+    def start() -> None:
+        assert data.load(str(path), domain, remembered=Remembered.at(folder / "rows.index")).fingerprint
+
+    print(f"array of {count}: first {seconds(start, 'cpu'):.1f} s, second {seconds(start, 'cpu'):.1f} s", flush=True)
+
+
 def waiting(
     batches: Iterator[tuple[Tensor, Tensor]], step: Callable[[Tensor], object], steps: int
 ) -> tuple[float, float]:
@@ -130,6 +147,7 @@ def main() -> None:
     given = arguments("loading images", more)
     counts, width = [int(count) for count in (given.files or "1000,4000").split(",")], int(given.width or 500)
     with TemporaryDirectory() as folder:
+        rows(Path(folder), int(given.rows or 100_000))
         growth(Path(folder), counts, width, given.repeats)
         feeding(Path(folder), width, steps=10)
 
