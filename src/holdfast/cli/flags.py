@@ -25,5 +25,9 @@ Cluster = Annotated[
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(help="Compute in so many processes of this machine, or on so many of its GPUs.", min=1, rich_help_panel="How it is computed"),
+    typer.Option(
+        help="Compute in so many processes of this machine, or on so many of its GPUs.",
+        min=1,
+        rich_help_panel="How it is computed",
+    ),
 ]
