@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from time import sleep
 
 import pytest
 
 from holdfast.core.records import Failure, Findings, Result
 from holdfast.core.run import Observed, Run
 from holdfast.execution import computing, shards, table
+from holdfast.execution.engines.base import Done, Engine, Given, Shard
+from holdfast.execution.engines.processes import Processes
 from holdfast.execution.inventory import inventory, removable
 from holdfast.execution.store import Store, key_of
 from holdfast.execution.table import evaluate
@@ -49,11 +53,17 @@ def mean(pause: float, log: Path | None = None, **settings: float) -> tiny.Mean:
 
 
 def fill(
-    folder: Path, evaluations: Sequence[tiny.Mean], budget: float | None, names: str = "ab"
+    folder: Path,
+    evaluations: Sequence[tiny.Mean],
+    budget: float | None,
+    names: str = "ab",
+    engine: Engine | None = None,
 ) -> tuple[list[Result], list[Failure]]:
     encoders = [tiny.encoder(name, 1.0 + place) for place, name in enumerate(names)]
     images = tiny.images(COUNT)
-    return evaluate(encoders, lambda encoder: images, evaluations, Run(batch_size=5), Store(folder), budget=budget)
+    return evaluate(
+        encoders, lambda encoder: images, evaluations, Run(batch_size=5), Store(folder), engine, budget=budget
+    )
 
 
 def cells(results: Sequence[Result]) -> dict[tuple[str, float], Result]:
@@ -156,6 +166,68 @@ def test_a_gap_ends_the_sample(tmp_path: Path) -> None:
     key = key_of(observation, encoder, images, run)
     store.keep(key, [images.ids[row] for row in rows], observation.observe(population, rows))
     assert shards.first_held(observation, population, store) == sorted(order[:20])
+
+
+def marked(given: Path, shard: int) -> int:
+    (given / f"{shard} has begun").touch()
+    sleep(5.0 if shard else 0.1)
+    (given / f"{shard} is done").touch()
+    return shard
+
+
+@pytest.mark.slow
+def test_workers_take_shards_when_there_is_room_and_stop_when_nobody_wants_them(tmp_path: Path) -> None:
+    """So a spent budget and Ctrl-C, which both close the generator, leave nobody at work."""
+    taken: list[int] = []
+
+    def shards_of_work() -> Iterator[int]:
+        for shard in range(50):
+            taken.append(shard)
+            yield shard
+
+    work = Processes(2).map(marked, tmp_path, shards_of_work())
+    assert next(work) == (0, 0)
+    assert len(taken) <= 4, "two at work, and one more for who is ready first"
+    while not (tmp_path / "1 has begun").exists():
+        sleep(0.05)
+    work.close()
+    sleep(6.0)
+    assert not (tmp_path / "1 is done").exists()
+
+
+@dataclass
+class Ahead:
+    """A cluster that takes so many shards before it delivers the first."""
+
+    room: int
+    abandoned: int = 0
+
+    def map(
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+    ) -> Generator[tuple[Shard, Done], None, None]:
+        coming, begun = iter(shards), list[Shard]()
+        try:
+            while begun := [*begun, *islice(coming, self.room - len(begun))]:
+                shard = begun.pop(0)
+                begun += islice(coming, 1)
+                yield shard, task(given, shard)
+        finally:
+            self.abandoned += len(begun)
+
+
+@pytest.mark.parametrize(("room", "abandons"), [(3, False), (1000, True)])
+def test_a_budget_holds_on_a_cluster(tmp_path: Path, clock: Clock, room: int, abandons: bool) -> None:
+    """What has begun is waited for; of one that takes everything at once what is not done is abandoned."""
+    engine, log = Ahead(room), tmp_path / "log"
+    results, failures = fill(tmp_path / "run", [mean(1.0, log)], 20.0, engine=engine)
+    counts = [len(result.findings.ids) for result in results]
+    assert failures == []
+    assert clock.now <= 20.0 * 1.1 + 1.0
+    assert min(counts) >= 25, "both have their share"
+    assert (engine.abandoned > 0) == abandons
+    again, _ = fill(tmp_path / "run", [mean(1.0, log)], None, engine=engine)
+    assert [(result.planned, len(result.findings.ids)) for result in again] == [(None, 80), (None, 80)]
+    assert len(log.read_text().splitlines()) == 160, "nothing was lost or computed twice"
 
 
 def test_parts_of_a_joint_observation_go_on_side_by_side() -> None:
