@@ -25,11 +25,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from holdfast.core.balls import Ball
+from holdfast.core.differences import paired
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result, Series
 from holdfast.core.run import Run
-from holdfast.core.statistics import Better, paired, summarise
+from holdfast.core.statistics import Better, summarise
 from holdfast.evaluations.spectral.analysis import scored
 from holdfast.evaluations.spectral.clever import Clever
 from holdfast.evaluations.spectral.findings import assembled

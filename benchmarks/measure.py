@@ -6,7 +6,7 @@ import argparse
 import platform
 from collections.abc import Callable
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 
@@ -37,6 +37,13 @@ def seconds(work: Callable[[], object], device: str) -> float:
     if device.startswith("cuda"):
         torch.cuda.synchronize()
     return perf_counter() - start
+
+
+def busy(work: Callable[[], object]) -> float:
+    """Return the processor seconds of ``work``, which other work on the machine changes less than it changes time."""
+    since = process_time()
+    work()
+    return process_time() - since
 
 
 def ratio(

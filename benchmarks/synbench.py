@@ -16,10 +16,10 @@ from benchmarks.measure import arguments, ratio
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.run import Run
-from holdfast.evaluations.synthetic.bayes import secular
-from holdfast.evaluations.synthetic.mixture import Mixture
 from holdfast.evaluations.synthetic.synbench import SynBench
 from holdfast.protocol.population import Population
+from holdfast.synthetic.bayes import secular
+from holdfast.synthetic.mixture import Mixture
 
 BUDGETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 FEATURES = 768

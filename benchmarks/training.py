@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from benchmarks.measure import arguments, ratio
 from holdfast.core.encoder import Domain
 from holdfast.core.images import Images
-from holdfast.execution.training import _fabric
+from holdfast.execution.training import fabric_of
 from holdfast.training.adversary import untouched
 from holdfast.training.loop import Training
 from holdfast.training.recipe import Recipe
@@ -33,7 +33,7 @@ def training(recipe: Recipe, images: Images, domain: Domain, device: str) -> Tra
     """Return a training that keeps nothing on disk."""
     torch.manual_seed(0)
     module = recipe.architecture.build(domain)
-    fabric = _fabric(device, "float32")
+    fabric = fabric_of(device, "float32")
     return Training(recipe, module, domain, images, None, fabric, None, {}, lambda doing, share: None, _nothing, None)
 
 

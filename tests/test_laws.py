@@ -28,6 +28,7 @@ from holdfast.evaluations.probed.accuracy import ProbeAccuracy
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.request import attack_fields
+from holdfast.execution.shards import in_random_order
 from holdfast.execution.store import key_of
 from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
 from holdfast.protocol.fits import Fit
@@ -304,6 +305,26 @@ def test_whatever_decides_a_number_is_in_its_key(evaluation: Evaluation) -> None
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(part), "version", part.version + 1)
             assert key_of(evaluation, encoder, images, run) != key, part
+
+
+@pytest.mark.slow
+@every
+def test_partial_results_are_those_of_fewer_samples(evaluation: Evaluation) -> None:
+    """What a spent budget leaves of an evaluation is what it says if asked for so few from the beginning."""
+    if not evaluation.partial:
+        pytest.skip("it has no partial results")
+    images, population = digits(COUNT), asked(evaluation, digits(COUNT), DOUBLE)
+    observation, count = evaluation.observation(), 3
+    so_few: dict[str, Any] = {"samples": count}
+    order = in_random_order(observation.rows(population), observation, population)
+    rows = sorted(order[:count])
+    assert len(order) > count, "vacuous: it looks at no more"
+    partial = evaluation.result(population, rows, observation.observe(population, rows))
+    fewer = measure(replace(evaluation, **so_few), builtin(), images, DOUBLE)
+    assert same(fewer, partial)
+    assert ends(partial).keys() == ends(fewer).keys()
+    for where, interval in ends(fewer).items():
+        assert ends(partial)[where] == pytest.approx(interval, rel=1e-6, abs=1e-9, nan_ok=True), where
 
 
 @every

@@ -50,11 +50,12 @@ class Seen(Observation):
 
     log: str = ""
     pause: float = 0.0
+    samples: int = 16
     name = "seen"
     version = 1
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(16)
+        return population.choose(self.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         sleep(self.pause)
@@ -74,14 +75,16 @@ class Mean(Evaluation):
     broken: bool = False
     log: str = ""
     pause: float = 0.0
+    samples: int = 16
     name = "mean"
     version = 1
+    partial = True
     title = "Mean"
     meaning = "A number. Nothing more."
     headline = ("mean",)
 
     def observation(self) -> Seen:
-        return Seen(self.log, self.pause)
+        return Seen(self.log, self.pause, self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         if self.broken:

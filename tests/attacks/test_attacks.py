@@ -151,6 +151,20 @@ def test_last_point_is_the_published_option() -> None:
     assert (gains[0] > gains[1] + 1e-6).any(), "vacuous: the last point was always the best"
 
 
+@pytest.mark.parametrize(("attack", "looks"), [("", 5), (",keep=last", 4), (",keep=last,restarts=2", 10)])
+def test_the_last_point_of_one_restart_is_not_looked_at(attack: str, looks: int) -> None:
+    """Nobody compares its gain with another, and adversarial training pays for each forward."""
+    context, seen = context_of(builtin(), 3), []
+
+    def objective(codes: Tensor) -> Tensor:
+        seen.append(len(codes))
+        return Away()(context)(codes)
+
+    found = run(Attack.read(f"pgd:steps=4{attack}"), context, objective, Linf(0.1))
+    assert len(seen) == looks
+    assert (Away()(context)(context.encoder.forward(found)) > 0).all()
+
+
 def test_untargeted_attack_from_the_clean_image_cannot_move() -> None:
     """At the image itself the gradient of a distance is zero: the reason why U-BIM starts beside it."""
     context = context_of(builtin(), 3)

@@ -19,8 +19,8 @@ from safetensors.torch import load
 from holdfast.cli import main, run
 from holdfast.core.run import Observed
 from holdfast.evaluations.certified.pair_bounds import PairBounds
-from holdfast.execution import adversarial, table
-from holdfast.execution.store import IDS
+from holdfast.execution import adversarial, computing
+from holdfast.execution.packs import IDS
 from tests.evaluations.spectral.graphs import folded
 
 DIGITS = ["--images", "builtin:digits", "--limit"]
@@ -126,7 +126,7 @@ def test_a_spent_budget_leaves_a_part_and_says_how_much_is_missing(name, capsys,
     assert run([*SHORT[name], "--out", "unbroken", "--budget", "1000"]) == 0
     with monkeypatch.context() as patch:
         # Time stands still until something but clean codes was kept, and then the budget is spent.
-        patch.setattr(table, "monotonic", lambda: 1e9 if shards("out") else 0.0)
+        patch.setattr(computing, "monotonic", lambda: 1e9 if shards("out") else 0.0)
         patch.setattr(f"holdfast.cli.{SHORT[name][0]}.monotonic", lambda: 0.0)
         assert run([*SHORT[name], "--out", "out", "--budget", "1000"]) == 1
     record = json.loads(Path("out", f"{SHORT[name][0]}.json").read_text())

@@ -181,3 +181,32 @@ def test_nearest_are_those_of_the_definition_in_blocks_of_any_size(
     # Stepwise divergences tie; then who is found is as near as who was expected.
     assert torch.allclose(distance.gather(1, found), slow.values[:, :5])
     assert nearest(divergence, asked, clean, 99, own).shape == (4, 49)
+
+
+@pytest.mark.parametrize("divergence", [L2Distance(), Cosine()], ids=str)
+def test_codes_that_are_left_out_are_nobodys_neighbours(divergence, monkeypatch):
+    monkeypatch.setattr("holdfast.core.counting.WIDE", 60)
+    clean, moved = codes(50, 4, 0), codes(9, 4, 1)
+    left_out, own = torch.zeros(50, dtype=torch.bool), torch.arange(9)
+    left_out[20::3] = True
+    counts, passed = crossings(divergence, moved, own, clean, left_out=left_out)
+    kept, among_kept = crossings(divergence, moved, own, clean[~left_out])
+    assert torch.equal(counts, kept)
+    assert torch.equal(passed[~left_out], among_kept)
+    assert not passed[left_out].any()
+    assert torch.equal(counts, _slow_crossings(divergence, moved, clean[own], clean, left_out)[0])
+
+
+def test_few_points_look_at_no_more_codes_at_once_than_many(monkeypatch):
+    monkeypatch.setattr(counting, "WIDE", 4096)
+    largest, original = [0], counting.Frame.embed
+
+    def watched(frame: counting.Frame, points: Tensor) -> Tensor:
+        largest[0] = max(largest[0], points.numel())
+        return original(frame, points)
+
+    monkeypatch.setattr(counting.Frame, "embed", watched)
+    clean = codes(3000, 16, 0)
+    closer_counts(L2Distance(), clean[:2] + 0.1, torch.arange(2), clean)
+    nearest(L2Distance(), clean[:2] + 0.1, clean, 3)
+    assert 0 < largest[0] <= 4096

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.run import PRECISIONS, Observed, Run
 
 VALUES = torch.arange(23.0)
+Full = Callable[[], RuntimeError | MemoryError]
+"""Makes the error of a full memory."""
 
 
 def squares(rows: Sequence[int]) -> Observed:
     return {"value": VALUES[list(rows)].square(), "pair": torch.stack([VALUES[list(rows)]] * 2, dim=1)}
 
 
-def within(limit: int, sizes: list[int], error: Callable[[], RuntimeError]) -> Callable[[Sequence[int]], Observed]:
+def within(
+    limit: int, sizes: list[int], error: Callable[[], RuntimeError | MemoryError]
+) -> Callable[[Sequence[int]], Observed]:
     """Return ``squares`` for a machine whose memory holds ``limit`` samples; ``sizes`` notes what was tried."""
 
     def work(rows: Sequence[int]) -> Observed:
@@ -52,9 +59,22 @@ def test_batches_change_nothing(batch_size: int):
     assert sum(sizes) == 23
 
 
-@pytest.mark.parametrize("error", [torch_out_of_memory, really_out_of_memory])
+def no_memory() -> MemoryError:
+    """Return what Python and numpy raise."""
+    return MemoryError("Unable to allocate 20.0 GiB for an array")
+
+
+def cuda_without_memory() -> RuntimeError:
+    """Return what libraries under torch say in their own words."""
+    return RuntimeError("CUDA error: out of memory")
+
+
+@pytest.mark.filterwarnings("ignore:a batch does not fit")
+@pytest.mark.parametrize("error", [torch_out_of_memory, really_out_of_memory, no_memory, cuda_without_memory])
 @pytest.mark.parametrize("limit", [1, 2, 3, 10])
-def test_running_out_of_memory_halves_the_batch_and_loses_no_row(limit: int, error: Callable[[], RuntimeError]):
+def test_running_out_of_memory_halves_the_batch_and_loses_no_row(
+    limit: int, error: Callable[[], RuntimeError | MemoryError]
+):
     sizes: list[int] = []
     found = Run(batch_size=16).batches(range(23), within(limit, sizes, error))
     assert torch.equal(found["value"], VALUES.square())
@@ -63,6 +83,41 @@ def test_running_out_of_memory_halves_the_batch_and_loses_no_row(limit: int, err
     assert all(later <= earlier for earlier, later in pairwise(sizes))
 
 
+def test_what_fits_is_remembered_and_said_once():
+    run, sizes = Run(batch_size=16), list[int]()
+    work = within(5, sizes, no_memory)
+    with pytest.warns(HoldfastWarning, match="untargeted of mine does not fit into memory whole: 4 samples") as said:
+        run.batches(range(23), work, "untargeted of mine")
+    assert len(said) == 1, "16, 8 and 4 were tried, which nobody needs to know"
+    sizes.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run.batches(range(23), work, "untargeted of mine")
+    assert max(sizes) == 4
+    assert run == Run(batch_size=16), "it is no setting"
+    sizes.clear()
+    run.batches(range(5), within(23, sizes, no_memory), "codes of mine")
+    assert sizes == [5], "other work has its own memory"
+
+
+def test_the_failed_attempt_is_let_go_before_the_next():
+    """An error holds the frames it passed through, and these their tensors, for as long as it is handled."""
+    held: list[weakref.ref[Tensor]] = []
+
+    def work(rows: Sequence[int]) -> Observed:
+        assert all(one() is None for one in held)
+        big = torch.zeros(len(rows))
+        held.append(weakref.ref(big))
+        if len(rows) > 2:
+            raise MemoryError(f"no room for {big.numel()}")
+        return squares(rows)
+
+    with pytest.warns(HoldfastWarning, match="does not fit"):
+        Run(batch_size=8).batches(range(8), work)
+    assert len(held) == 2 + 4, "8 and 4 at a time, then 2"
+
+
+@pytest.mark.filterwarnings("ignore:a batch does not fit")
 def test_memory_may_run_out_late():
     calls = 0
 

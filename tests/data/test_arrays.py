@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import resource
 import zipfile
@@ -17,9 +18,11 @@ from safetensors.torch import save_file
 
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.data import arrays, load
-from holdfast.data.array_source import resized
+from holdfast.core.images import TensorSource
+from holdfast.data import array_source, arrays, load
+from holdfast.data.array_source import resized, row_digests
 from holdfast.data.decode import fit
+from holdfast.data.remembered import Remembered
 from holdfast.evaluations.spectral import features
 
 GREY, RGB = Domain((1, 4, 5)), Domain((3, 4, 5))
@@ -332,3 +335,52 @@ def test_members_of_archives_that_are_no_arrays_say_so(tmp_path: Path) -> None:
     for read in (lambda: load(str(tmp_path / "x.npz"), RGB), lambda: features.read(tmp_path / "x.npz")):
         with pytest.raises(HoldfastError, match=r"'images' of .* is not an array"):
             read()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float64"])
+def test_digests_of_many_rows_are_those_of_single_rows(dtype: str) -> None:
+    drawn = (DRAWN * 200).astype(dtype)
+    for stored in (torch.from_numpy(drawn), torch.from_numpy(np.asfortranarray(drawn))):
+        wanted = [TensorSource(stored).digest(row) for row in (4, 0, 5)]
+        assert row_digests(stored, [4, 0, 5]) == b"".join(wanted)
+
+
+def test_unchanged_arrays_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez(tmp_path / "x.npz", one=DRAWN, other=DRAWN[::-1])
+    os.utime(tmp_path / "x.npz", (1e9, 1e9))
+    asked: list[tuple[str, int | None, int]] = [("one", None, 0), ("other", None, 0), ("one", 3, 0), ("one", 3, 1)]
+    index = tmp_path / "run" / "files.index"
+
+    def fingerprints(rehash: bool = False) -> list[str]:
+        remembered, file = Remembered.at(index, rehash), f"{tmp_path}/x.npz"
+        return [
+            load(f"{file}?images={name}", RGB, limit=limit, seed=seed, remembered=remembered).fingerprint
+            for name, limit, seed in asked
+        ]
+
+    first = fingerprints()
+    assert len(set(first)) == 4, "vacuous fixture"
+    read: list[str] = []
+
+    def hashed(stored: object, rows: list[int]) -> bytes:
+        read.append("hashed")
+        return bytes(16 * len(rows))
+
+    monkeypatch.setattr(array_source, "check_values", lambda *_: read.append("checked"))
+    monkeypatch.setattr(array_source, "row_digests", hashed)
+    assert fingerprints() == first
+    assert read == []
+    fingerprints(rehash=True)
+    assert read == ["checked", "hashed"] * 4
+    os.utime(tmp_path / "x.npz", (1e9 + 5, 1e9 + 5))
+    fingerprints()
+    assert len(read) == 16
+
+
+def test_a_range_is_checked_anew_for_an_encoder_of_another(tmp_path: Path) -> None:
+    path, index = Path(_npy(tmp_path, DRAWN * 2 - 1)), tmp_path / "files.index"
+    os.utime(path, (1e9, 1e9))
+    remembered = Remembered.at(index)
+    _ = load(str(path), Domain((3, 4, 5), -1.0, 1.0), remembered=remembered).fingerprint
+    with pytest.raises(HoldfastError, match=r"must be finite and lie in \[0, 1\]"):
+        load(str(path), RGB, remembered=Remembered.at(index))

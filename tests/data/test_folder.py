@@ -6,9 +6,8 @@ import os
 import pickle
 import shutil
 import tracemalloc
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.data import encoded, load
+from holdfast.data import encoded, load, survey
 from holdfast.data.decode import decode
 from holdfast.data.remembered import Remembered
 from tests.data.conftest import Painter
@@ -134,13 +133,17 @@ def test_of_many_files_only_headers_are_checked_and_damage_shows_on_reading(
         images.pixels([2, 0])
 
 
-def test_a_file_that_disappears_is_one_sentence(paint: Painter, tmp_path: Path) -> None:
-    paint("a.png")
-    images = load(str(tmp_path / "images"), RGB)
-    (tmp_path / "images" / "a.png").unlink()
-    with pytest.raises(HoldfastError, match=r"image 'a\.png' cannot be decoded"):
+def test_a_file_that_disappears_is_one_sentence(
+    paint: Painter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoded, "THOROUGH", 0)  # so that loading reads no more than headers
+    paths = [paint("a.png"), paint("b.png")]
+    images = load(str(tmp_path / "images"), RGB, limit=1)
+    for path in paths:
+        path.unlink()
+    with pytest.raises(HoldfastError, match=r"image '.\.png' cannot be decoded"):
         images.pixels([0])
-    with pytest.raises(HoldfastError, match=r"image 'a\.png' is gone"):
+    with pytest.raises(HoldfastError, match=r"image '.\.png' is gone"):
         _ = images.fingerprint
 
 
@@ -249,6 +252,7 @@ def test_five_thousand_files_hold_no_pixels(paint: Painter, tmp_path: Path, monk
 
     monkeypatch.setattr(encoded, "decode", counted)
     monkeypatch.setattr(encoded, "THOROUGH", 100)
+    load(str(paint("../other/1.png").parent), Domain((3, 64, 64)))  # modules and checks of shapes take memory once
     tracemalloc.start()
     images = load(str(first.parent), Domain((3, 64, 64)))
     held, peak = tracemalloc.get_traced_memory()
@@ -275,23 +279,48 @@ def test_unchanged_files_are_not_read_again(paint: Painter, tmp_path: Path, monk
     first = load(root, RGB, remembered=Remembered.at(index)).fingerprint
     read: list[str] = []
 
-    def looked(content: Path, thorough: bool) -> None:
-        read.append(content.name)
+    def recorded(path: Path) -> bytes:
+        read.append(path.name)
+        return path.read_bytes() + b" "
 
-    def hashed(file: BinaryIO, kind: object) -> object:
-        read.append(Path(file.name).name)
-        return blake2b(b"?")
-
-    monkeypatch.setattr(encoded, "complain", looked)
-    monkeypatch.setattr(encoded, "file_digest", hashed)
+    monkeypatch.setattr(survey, "all_bytes", recorded)
     assert load(root, RGB, remembered=Remembered.at(index)).fingerprint == first
     assert read == []
     os.utime(paths[1], (1e9 + 5, 1e9 + 5))
     assert load(root, RGB, remembered=Remembered.at(index)).fingerprint != first
-    assert read == ["1.png", "1.png"]
+    assert read == ["1.png"]  # judged and hashed in one
     read.clear()
     assert load(root, RGB, remembered=Remembered.at(index, rehash=True)).fingerprint != first
-    assert len(read) == 6
+    assert sorted(read) == ["0.png", "1.png", "2.png"]
+
+
+def test_encoders_of_other_sizes_share_what_was_read(
+    paint: Painter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for row in range(3):
+        os.utime(paint(f"{row}.png"), (1e9, 1e9))
+    remembered, root = Remembered(tmp_path / "files.index"), str(tmp_path / "images")
+    first = load(root, RGB, remembered=remembered).fingerprint
+    monkeypatch.setattr(survey, "all_bytes", None)
+    assert load(root, Domain((1, 4, 4)), remembered=remembered).fingerprint == first
+
+
+def test_what_was_read_before_an_interruption_is_remembered(
+    paint: Painter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for row in range(3):
+        os.utime(paint(f"{row}.png"), (1e9, 1e9))
+    index = tmp_path / "files.index"
+
+    def interrupted(content: bytes, thorough: bool) -> None:
+        if content == paths[2].read_bytes():
+            raise KeyboardInterrupt
+
+    paths = sorted((tmp_path / "images").iterdir())
+    monkeypatch.setattr(survey, "complain", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load(str(tmp_path / "images"), RGB, remembered=Remembered.at(index))
+    assert len(Remembered.at(index).known) == 2
 
 
 def test_files_changed_just_now_and_damaged_memories_are_not_trusted(paint: Painter, tmp_path: Path) -> None:

@@ -125,3 +125,92 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(HoldfastError, match="pip install datasets"):
         load("hf:user/pets", RGB)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of Hugging Face datasets of this test's own."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path / "cache" / "holdfast-streamed"
+
+
+def _folder(paint: Painter, tmp_path: Path, kind: str) -> Path:
+    """Write six images as a dataset in a folder: parquet, or files in folders of their classes."""
+    if kind == "files":
+        for row in range(6):
+            paint(f"{'ab'[row % 2]}/{row}.png")
+        return tmp_path / "images"
+    (tmp_path / "parquet").mkdir()
+    _dataset(paint, 6).to_parquet(tmp_path / "parquet" / "data.parquet")
+    return tmp_path / "parquet"
+
+
+@pytest.mark.parametrize("kind", ["parquet", "files"])
+def test_the_first_of_a_stream_are_read_once_and_then_in_any_order(
+    paint: Painter, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder = _folder(paint, tmp_path, kind)
+    with pytest.warns(HoldfastWarning, match="is streamed: its first 4 images stand for all of it"):
+        images = load(f"hf:{folder}?streaming=true", RGB, limit=4)
+    assert images.ids == ("0", "1", "2", "3")
+    names = [f"{row}.png" for row in range(4)] if kind == "parquet" else ["a/0.png", "a/2.png", "a/4.png", "b/1.png"]
+    files = [load(str((tmp_path / "images" / name).parent), RGB) for name in names]
+    wanted = [file.pixels([file.ids.index(Path(name).name)])[0] for file, name in zip(files, names, strict=True)]
+    assert torch.equal(images.pixels([3, 0, 2]), torch.stack([wanted[3], wanted[0], wanted[2]]))
+    assert images.labels is not None
+    assert images.labels.tolist() == ([0, 1, 0, 1] if kind == "parquet" else [0, 0, 0, 1])
+    assert len(list(cache.iterdir())) == 1, "something half made was left"
+    monkeypatch.setattr(datasets, "load_dataset", None)
+    with pytest.warns(HoldfastWarning, match="is streamed"):
+        again = load(f"hf:{folder}?streaming=true&take=4", Domain((1, 5, 5)), limit=2)
+    assert set(again.digests) < set(images.digests)
+
+
+def test_a_stream_must_be_told_how_much(paint: Painter, tmp_path: Path, cache: Path) -> None:
+    folder = _folder(paint, tmp_path, "parquet")
+    for settings, said in {
+        "streaming=true": r"say how many of its first images to fetch, as in --limit 1000 or \?streaming=true&take=50000",
+        "streaming=yes": "streaming is true or false, got 'yes'",
+        "take=4": "take belongs to streaming=true",
+    }.items():
+        with pytest.raises(HoldfastError, match=said):
+            load(f"hf:{folder}?{settings}", RGB)
+
+
+@pytest.mark.filterwarnings("ignore:.* is streamed")
+def test_a_stream_that_breaks_off_leaves_nothing_half_made(
+    paint: Painter, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = _folder(paint, tmp_path, "parquet") / "data.parquet"
+    stream = datasets.load_dataset("parquet", data_files=str(file), streaming=True, split="train")
+
+    def broken(row: dict[str, Any], position: int) -> dict[str, Any]:
+        if position == 3:
+            raise ConnectionError("the hub hung up")
+        return row
+
+    broken_stream = stream.map(broken, with_indices=True, features=stream.features)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: broken_stream)
+    with pytest.raises(HoldfastError, match=r"cannot load the dataset 'user/pets' \(the hub hung up\); check name"):
+        load("hf:user/pets?streaming=true", RGB, limit=5)
+    assert list(cache.iterdir()) == []
+    assert len(load("hf:user/pets?streaming=true", RGB, limit=2)) == 2
+
+
+@pytest.mark.filterwarnings("ignore:.* is streamed")
+@pytest.mark.parametrize("streaming", ["", "?streaming=true"])
+def test_a_gated_dataset_says_where_to_ask(cache: Path, monkeypatch: pytest.MonkeyPatch, streaming: str) -> None:
+    def refuse(*args: Any, **options: Any) -> Any:
+        raise datasets.exceptions.DatasetNotFoundError("Dataset 'user/pets' is a gated dataset on the Hub. Visit it.")
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(HoldfastError, match=r"is a gated dataset .*accept its terms .* log in with hf auth login"):
+        load(f"hf:user/pets{streaming}", RGB, limit=3)
+
+
+@pytest.mark.filterwarnings("ignore:.* is streamed")
+def test_a_stream_without_images_is_one_sentence(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.csv").write_text("text,label\nhello,1\n")
+    with pytest.raises(HoldfastError, match=r"0 image columns \(none\); say which"):
+        load(f"hf:{tmp_path}/texts?streaming=true", RGB, limit=2)

@@ -49,7 +49,7 @@ def preset(objective, attack=SHORT, ball=Linf(0.05), prepare=None) -> Preset:  #
 def attack(among: Population, chosen: Preset) -> Adversarial:
     asked = AdversarialImages.of(chosen, among)
     rows = asked.rows(among)
-    seen = look(among, (asked, rows))
+    seen, _ = look(among, (asked, rows))
     if isinstance(seen, Exception):
         raise seen
     return adversarial(among, asked, rows, seen)

@@ -135,7 +135,7 @@ def test_a_run_with_a_folder_continues(tmp_path: Path, monkeypatch: pytest.Monke
         "out": tmp_path / "run",
     }
     first = hf.evaluate(encoder("mine"), images().pixels(range(20)), **asked)
-    monkeypatch.setattr("holdfast.execution.table.compute", None)  # nothing is computed again
+    monkeypatch.setattr("holdfast.execution.computing.compute", None)  # nothing is computed again
     again = hf.evaluate(encoder("mine"), images().pixels(range(20)), **asked)
     assert again.results == first.results
     assert all(answer.passed for answer in hf.check(tmp_path / "run", "overlap_risk@0.05<=1")), "none is unfinished"

@@ -121,3 +121,9 @@ class Detached(nn.Module):
 def test_what_cannot_be_hardened_is_told(module: nn.Module, images: Images, sentence: str) -> None:
     with pytest.raises(HoldfastError, match=sentence):
         hf.harden(Encoder(module, "it", Domain((1, 8, 8))), images, progress=False)
+
+
+def test_the_warm_up_follows_epochs_that_are_set() -> None:
+    assert recipe_of(BALL, 10, 0.01, 24, 0, {"epochs": "100"}).schedule.factor(3.5, 100) == pytest.approx(0.5)
+    assert str(recipe_of(BALL, 10, 0.01, 24, 0, {"epochs": "5", "schedule": "constant"}).schedule) == "constant"
+    assert recipe_of(BALL, 10, 0.01, 24, 0, {"batch": 12}) == recipe_of(BALL, 10, 0.01, 12, 0)

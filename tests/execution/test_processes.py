@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import random
 import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.execution.engines.processes import Processes
+from holdfast.execution.session import devices_of, engine
 from tests import tiny
+from tests.execution.tasks import dying, dying_once, logged, power, visible
 from tests.execution.test_table import fill, findings
-
-
-def power(given: int, shard: int) -> int:
-    return given**shard
-
-
-def dying_once(given: Path, shard: int) -> int:
-    """Kill the worker that first works on each shard."""
-    mark = given / str(shard)
-    if not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return shard * shard
-
-
-def dying(given: int, shard: int) -> int:
-    os.kill(os.getpid(), signal.SIGKILL)
-    return shard
 
 
 def test_each_shard_comes_back_with_what_was_made_of_it() -> None:
@@ -56,6 +45,45 @@ def test_killed_workers_lose_nothing(tmp_path: Path) -> None:
 def test_workers_that_always_die_end_with_a_sentence() -> None:
     with pytest.raises(HoldfastError, match="died 4 times in a row"):
         list(Processes(1).map(dying, 0, [1]))
+
+
+def test_each_worker_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPUs are made up: no task touches them."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
+    where = engine(None, "cuda", 8, Path())
+    assert isinstance(where, Processes)
+    assert {name for _, name in where.map(visible, 0.2, range(8))} == {"5", "3"}
+    assert devices_of(None, "cuda", 8) == {"workers": "cuda"}
+
+
+@pytest.mark.parametrize("device", ["cuda:1", "mps"])
+def test_workers_take_all_gpus_or_none(device: str) -> None:
+    with pytest.raises(HoldfastError, match="or --workers"):
+        engine(None, device, 2, Path())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_workers_without_a_gpu_are_refused() -> None:
+    with pytest.raises(HoldfastError, match="torch sees no GPU"):
+        engine(None, "cuda", 2, Path())
+
+
+@pytest.mark.slow
+def test_twenty_kills_lose_nothing_and_repeat_a_shard_each_at_most(tmp_path: Path) -> None:
+    kills, moments, results = 0, random.Random(0), dict[int, int]()
+    for shard, square in Processes(2).map(logged, tmp_path / "log", range(60)):
+        results[shard] = square
+        workers = multiprocessing.active_children()
+        if kills < 20 and workers and shard % 2:
+            time.sleep(moments.uniform(0.0, 0.1))
+            with suppress(ProcessLookupError):
+                os.kill(moments.choice(workers).pid or 0, signal.SIGKILL)
+                kills += 1
+    begun = (tmp_path / "log").read_text().splitlines()
+    assert kills == 20
+    assert results == {shard: shard * shard for shard in range(60)}
+    assert len(begun) <= 60 + kills
 
 
 def test_no_workers_are_refused() -> None:

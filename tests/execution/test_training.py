@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.execution.training import read_recipe, train
 from holdfast.training import loop
+from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.learner import Learner
 from holdfast.training.recipe import Recipe, read_settings, recipes
 
@@ -74,11 +76,23 @@ def test_training_leaves_the_global_generator_alone(digits: Images) -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize(("stop_after", "adversary"), [(1, "loss"), (5, "spade-guided:k=5")])
+def rewrite_started(path: Path, when: str) -> None:
+    torch.save({**torch.load(path, weights_only=True), "started": when}, path)
+
+
+@pytest.mark.parametrize(
+    ("stop_after", "change"),
+    [
+        (1, {"adversary": "loss"}),
+        (5, {"adversary": "spade-guided:k=5"}),
+        (6, {"ema": 0.5, "objective": "byol", "precision": "float64"}),
+    ],
+    ids=["loss", "spade-guided", "ema"],
+)
 def test_an_interrupted_training_ends_like_an_unbroken_one(
-    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int, adversary: str
+    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int, change: dict[str, Any]
 ) -> None:
-    adversarial = {**SMALL, "adversary": adversary}
+    adversarial = {**SMALL, **change}
     train(adversarial, digits, out=tmp_path / "whole")
     monkeypatch.setattr(loop, "SECONDS", 0.0)
     step, count = loop.Training._train_step, 0
@@ -94,8 +108,13 @@ def test_an_interrupted_training_ends_like_an_unbroken_one(
     with pytest.raises(MemoryError):
         train(adversarial, digits, out=tmp_path / "broken")
     monkeypatch.setattr(loop.Training, "_train_step", step)
+    begun = torch.load(tmp_path / "broken" / "checkpoint.pt", weights_only=True)["started"]
+    began = datetime(2020, 1, 1, tzinfo=UTC)
+    rewrite_started(tmp_path / "broken" / "checkpoint.pt", began.isoformat())
     train(adversarial, digits, out=tmp_path / "broken", resume=True)
     assert weights(tmp_path / "whole") == weights(tmp_path / "broken")
+    card = json.loads((tmp_path / "broken" / "card.json").read_text())
+    assert card["started"] == began.isoformat() < begun, "a card says when the first command began"
 
 
 def test_ctrl_c_writes_a_checkpoint(digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,6 +166,7 @@ def test_a_damaged_checkpoint_is_refused(digits: Images, tmp_path: Path) -> None
         ({"architecture": "cnn-z"}, "unknown architecture"),
         ({"mean": [0.5]}, "both mean and std"),
         ({"precision": "int8"}, "precision must be"),
+        ({"ema": 1.0}, "between 0 and 1"),
         ({"optimiser": "sgd:rate=-1"}, "must be positive"),
         ({"schedule": "steps:every=0"}, "at least 1 epoch"),
         ({"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}, "images 1 channels"),
@@ -211,6 +231,7 @@ def test_recipes_are_read_and_written(name: str) -> None:
 SCRIPT = """
 import sys
 from holdfast.training import loop
+from holdfast.training.adversaries.loss import OnLoss
 loop.SECONDS = 0.0
 from holdfast.cli import run
 sys.exit(run(sys.argv[1:]))
@@ -312,9 +333,9 @@ def test_weights_of_an_epoch_are_kept_before_its_checkpoint(
 
 
 def test_two_trainings_do_not_share_a_folder(digits: Images, tmp_path: Path) -> None:
-    from holdfast.execution.training import _alone
+    from holdfast.execution.training_folder import alone
 
-    with _alone(tmp_path), pytest.raises(HoldfastError, match="another training is writing"):
+    with alone(tmp_path), pytest.raises(HoldfastError, match="another training is writing"):
         train(SMALL, digits, out=tmp_path)
     train({**SMALL, "epochs": 1}, digits, out=tmp_path)
 
@@ -337,3 +358,90 @@ def test_masks_follow_the_images_that_are_attacked(architecture: str) -> None:
     pixels = torch.rand(40, 1, 8, 8)
     guided = train({**recipe, "adversary": "spade-guided:scores=random,share=0.5"}, pixels)
     assert guided.fingerprint != train(recipe, pixels).fingerprint
+
+
+def test_the_encoder_may_be_an_average_over_the_steps(
+    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The average is what is saved, kept and watched; running statistics are those of the encoder in training."""
+    decay, step = 0.8, loop.Training._train_step
+    states: list[dict[str, torch.Tensor]] = []
+
+    def watched(self: loop.Training, *given: Any) -> Any:
+        loss = step(self, *given)
+        states.append({name: value.clone() for name, value in self.learner.encoder.state_dict().items()})
+        return loss
+
+    monkeypatch.setattr(loop.Training, "_train_step", watched)
+    recipe = {**SMALL, "architecture": "small-resnet:width=4", "augmentation": "none", "ema": decay, "epochs": 1}
+    measured: list[dict[str, torch.Tensor]] = []
+
+    def watch(module: torch.nn.Module) -> dict[str, float]:
+        measured.append({name: value.clone() for name, value in module.state_dict().items()})
+        return {}
+
+    made = train(recipe, digits, out=tmp_path, keep_epochs=1, watch=watch).module.state_dict()
+    parameters = {name for name in made if "running" not in name and "num_batches" not in name}
+    assert parameters != made.keys(), "vacuous: no running statistics"
+    expected = states[0]
+    for state in states[1:]:
+        expected = {
+            name: decay * expected[name] + (1 - decay) * state[name] if name in parameters else state[name]
+            for name in state
+        }
+    torch.testing.assert_close(made, expected)
+    torch.testing.assert_close(measured[-1], expected)
+    assert not any(torch.equal(made[name], states[-1][name]) for name in parameters), "vacuous: no average"
+    assert json.loads((tmp_path / "card.json").read_text())["recipe"]["ema"] == decay
+
+
+def test_attacks_on_half_precision_are_computed_in_single(digits: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing scales their gradients, of which those of well fitted images would vanish in half precision."""
+    seen: dict[str, set[bool]] = {}
+
+    def climbed(self: OnLoss, learner: Learner, batch: Any) -> Any:
+        seen.setdefault(precision, set()).add(torch.is_autocast_enabled("cpu"))
+        return learner.loss_under_attack(batch)
+
+    monkeypatch.setattr(OnLoss, "climbed", climbed)
+    for precision in ("float16", "bfloat16"):
+        train({**SMALL, "adversary": "loss:steps=1", "precision": precision, "epochs": 1}, digits)
+    assert seen == {"float16": {False}, "bfloat16": {True}}
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_all_processes_at_one_step(tmp_path: Path) -> None:
+    """Torchrun passes the signal on to processes that the terminal has sent it to already: nothing is lost."""
+    (tmp_path / "recipe.toml").write_text(TOML.replace("epochs = 6", "epochs = 500"))
+    out, several = tmp_path / "out", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, *several, "-m", "holdfast", "train", str(tmp_path / "recipe.toml"), "--out", str(out)]
+    with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as process:
+        while not (out / "metrics.jsonl").exists() or len((out / "metrics.jsonl").read_text().splitlines()) < 3:
+            assert process.poll() is None, "it ended by itself"
+            time.sleep(0.05)
+        before = (out / "checkpoint.pt").stat().st_mtime_ns
+        os.killpg(process.pid, signal.SIGINT)  # what a terminal does
+        process.wait(timeout=60)
+    state = torch.load(out / "checkpoint.pt", weights_only=True)
+    assert (out / "checkpoint.pt").stat().st_mtime_ns > before
+    assert state["step"] > 0, "a checkpoint of the end of an epoch, not of where it was stopped"
+
+
+CROPS = {"objective": "dino:crops=2,prototypes=20", "crop_augmentation": "random-resized-crop:scale_max=0.4"}
+
+
+def test_small_crops_may_be_small(digits: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: set[tuple[int, ...]] = set()
+
+    def seen(self: loop.Training, *given: Any) -> Any:
+        made = views(self, *given)
+        sizes.add(tuple(view.shape[-1] for view in made))
+        assert all(0 <= view.min() <= view.max() <= 1 for view in made)
+        return made
+
+    views = loop.Training._views
+    monkeypatch.setattr(loop.Training, "_views", seen)
+    train({**SMALL, **CROPS, "architecture": "small-resnet:width=4", "crop_size": 4, "epochs": 1}, digits)
+    assert sizes == {(8, 8, 4, 4)}
+    with pytest.raises(HoldfastError, match="does not take crops of 4 x 4 pixels, only its own inputs of 8 x 8"):
+        train({**SMALL, **CROPS, "crop_size": 4}, digits)

@@ -37,6 +37,7 @@ EVERY = (
     "low-pass:1",
     "robust:linf:0.05,epochs=2",
     "fine-tune:epochs=2",
+    "synbench-robust:epochs=2,samples=64",
 )
 
 

@@ -103,6 +103,27 @@ def test_other_samples_are_refused():
     assert "samples differ" in comparison.refusals[0].reason
 
 
+def test_a_partial_result_is_compared_on_the_images_that_both_have():
+    """Those are some of all, in the order of the images, and hard ones among them are hard for both."""
+    kept = np.random.default_rng(1).permutation(200)[:60]
+    kept.sort()
+    names, worse = ids(200), NOISE + 0.1 + 0.01 * NOISE[::-1]
+    partial = measured("b", worse[kept], ids=tuple(names[k] for k in kept), planned=200)
+    (contest,) = compare([measured("a", NOISE), partial]).contests
+    (pair,) = contest.pairs
+    assert (pair.difference.n, pair.difference.outcome) == (60, "a is better")
+    assert pair.difference.value == pytest.approx((NOISE - worse)[kept].mean())
+    assert contest.ranks == {"a": 1, "b": 2}
+    apart = measured("b", NOISE[:60], ids=tuple(f"x{k}" for k in range(60)), planned=200)
+    assert "samples differ" in compare([measured("a", NOISE), apart]).refusals[0].reason
+
+
+def test_of_a_cell_that_occurs_twice_the_fuller_counts():
+    partial = measured("a", NOISE[:60], planned=200)
+    (group,) = groups([partial, measured("a", NOISE), partial])
+    assert [result.planned for result in group.results] == [None]
+
+
 def test_undefined_values_take_no_part():
     results = [measured("a", NOISE), measured("b", NOISE + 1), measured("c", np.full(200, nan))]
     comparison = compare(results)

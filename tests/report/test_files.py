@@ -89,6 +89,19 @@ def test_the_csv_holds_every_estimate(written):
         assert row["reason"] == (e.reason or "")
 
 
+def test_a_partial_result_is_said_to_be_one_everywhere(tmp_path):
+    results = [breakaway("digits-robust"), breakaway("digits-random", n=60, planned=300)]
+    files = {name: path.read_text(encoding="utf-8") for name, path in write(results, [], tmp_path).items()}
+    said = "PARTIAL: a budget ended after 60 of 300 samples"
+    assert said in files["report.html"]
+    assert "n = 60, partial: 300 samples were planned" in files["report.html"]
+    assert "n = 60, partial: 300 samples were planned" in files["table.md"]
+    report = json.loads(files["report.json"])
+    assert [result["planned"] for result in report["results"]] == [None, 300]
+    rows = csv.DictReader(files["table.csv"].splitlines())
+    assert {(row["encoder"], row["planned"]) for row in rows} == {("digits-robust", ""), ("digits-random", "300")}
+
+
 def test_the_csv_holds_every_paired_difference(written):
     rows = list(csv.DictReader(written["table.csv"].open(encoding="utf-8", newline="")))
     contests = compare(everything()[0]).contests

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from holdfast.core.errors import HoldfastError
 from holdfast.training.adversaries.loss import OnLoss
-from holdfast.training.learner import Learner, TrainingObjective, training_objectives
+from holdfast.training.learner import Learner, TrainingObjective, codes_of_views, training_objectives
 from tests.training import tiny
 
 OBJECTIVES = {name: tiny.small(kind()) for name, kind in training_objectives().items()}
@@ -140,3 +140,12 @@ def test_a_batch_of_one_image_is_refused_or_trains_the_encoder(objective: Traini
         return  # the loop refuses batch norm of one image
     made(tiny.chosen(tiny.batch(objective), torch.tensor([0]))).backward()
     assert any(bool((weight.grad != 0).any()) for weight in made.encoder.parameters() if weight.grad is not None)
+
+
+def test_views_of_one_size_are_encoded_in_one_pass() -> None:
+    """Batch norm takes its statistics from all of them, and order is kept whatever the sizes."""
+    encoder = tiny.Convolutions().train()
+    large, small, other = torch.rand(4, 3, 8, 8), torch.rand(4, 3, 6, 6), torch.rand(4, 3, 8, 8)
+    codes = codes_of_views(deepcopy(encoder), (large, small, other))
+    together, alone = deepcopy(encoder)(torch.cat([large, other])), deepcopy(encoder)(small)
+    assert torch.equal(codes, torch.cat([together[:4], alone, together[4:]]))

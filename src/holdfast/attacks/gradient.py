@@ -77,7 +77,10 @@ def random_start(pixels: Pixels, ball: Ball, noise: Noise, share: float, domain:
 def ascend(
     encoder: Encoder, pixels: Pixels, start: Pixels, objective: ObjectiveFunction, ball: Ball, attack: GradientAttack
 ) -> tuple[Pixels, Gain]:
-    """Return where ``attack.steps`` steps from ``start`` lead, and the gain there."""
+    """Return where ``attack.steps`` steps from ``start`` lead, and the gain there.
+
+    The gain is -inf where nobody compares it: at the last point of the only restart.
+    """
     length = attack.stride * ball.radius if attack.step is None else attack.step
     moved, best, gain = start, pixels, torch.full_like(pixels.flatten(1)[:, 0], -torch.inf)
     for _ in range(attack.steps):
@@ -85,6 +88,8 @@ def ascend(
         if attack.keep == "best":
             best, gain = better(best, gain, moved, here)
         moved = stepped(pixels, moved, gradient, length, ball, encoder.domain)
+    if attack.keep == "last" and attack.restarts == 1:
+        return moved, gain
     with torch.no_grad():
         here = objective(encoder.forward(moved))
     return better(best, gain, moved, here) if attack.keep == "best" else (moved, here)

@@ -20,7 +20,9 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast.cli.cluster import JobsRequestedError, submit
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.execution.engines.ranks import place
 
 INTERRUPTED = 130
 
@@ -58,7 +60,7 @@ def run(arguments: list[str]) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = partial(_warn, debug)
-            status = application()([part for part in arguments if part != "--debug"], "holdfast", standalone_mode=False)
+            status = _run_command(arguments)
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
     except typer.TyperException as error:
@@ -84,6 +86,14 @@ def run(arguments: list[str]) -> int:
         kept = getattr(sys.modules.get(f"{__name__}.{name}"), "STOPPED", "what was not written yet is lost")
         return _say(f"stopped; {kept}", INTERRUPTED)
     return status if isinstance(status, int) else 0
+
+
+def _run_command(arguments: list[str]) -> Any:
+    """Run the command that ``arguments`` name, here or as jobs elsewhere."""
+    try:
+        return application()([part for part in arguments if part != "--debug"], "holdfast", standalone_mode=False)
+    except JobsRequestedError as asked:
+        return submit(asked, arguments)
 
 
 def _version(wanted: bool) -> bool:
@@ -112,7 +122,9 @@ def _say(sentence: str, status: int, traced: bool = False) -> int:
 
 
 def _warn(debug: bool, message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print a warning; of what will change in the libraries below, only who develops needs to know."""
+    """Print a warning, once for all ranks; of what will change in the libraries below, only who develops needs to know."""
+    if place()[0] > 0 and not debug:
+        return
     if issubclass(category, HoldfastWarning):
         print(f"holdfast: warning: {message}", file=sys.stderr)
     elif debug or not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.cluster import cluster_of
 from holdfast.cli.evaluate import STOPPED
 from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
 from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
@@ -72,21 +73,25 @@ def command(
     from holdfast.execution.adversarial import AdversarialImages, adversarial
     from holdfast.execution.answers import claim, require_free
     from holdfast.execution.artefacts import export
+    from holdfast.execution.engines.ranks import leads
     from holdfast.execution.progress import Shown
     from holdfast.execution.session import devices_of, engine
     from holdfast.execution.store import Store, key_of
     from holdfast.execution.table import collect
 
+    cluster = cluster_of(cluster, workers, out)
     chosen = _preset(preset, ball_of(eps, ball), attack, objective, divergence)
-    run = Run(seed, precision=precision, batch_size=batch_size, **devices_of(cluster, device))
-    started, began, where = datetime.now(UTC), monotonic(), engine(cluster, device, workers)
+    run = Run(seed, precision=precision, batch_size=batch_size, **devices_of(cluster, device, workers))
+    started, began, where = datetime.now(UTC), monotonic(), engine(cluster, device, workers, out)
     require_free(out)
     population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run, limit), Store(out)
     wanted = AdversarialImages.of(chosen, population)
     claim(store, "attack", key_of(wanted, population.encoder, population.images, run))
-    with Shown() as shown:
+    with Shown(quiet=not leads(where)) as shown:
         require_fit(population, "attacked", where)
         population, rows, observed = collect(wanted, population, store, where, shown, budget, began)
+    if not leads(where):
+        return 0
     if not rows:
         return left_over(shown, len(population.images))
     record = export(population, chosen, adversarial(population, wanted, rows, observed), store, started)

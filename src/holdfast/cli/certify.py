@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.cluster import cluster_of
 from holdfast.cli.evaluate import STOPPED
 from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
 from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
@@ -62,6 +63,7 @@ def command(
     from holdfast.encoders import Options
     from holdfast.execution.answers import claim, require_free
     from holdfast.execution.certificates import Certificates, export
+    from holdfast.execution.engines.ranks import leads
     from holdfast.execution.progress import Shown
     from holdfast.execution.session import devices_of, engine
     from holdfast.execution.smoothed import SMOOTHING, read_smoothing
@@ -70,7 +72,8 @@ def command(
 
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
-    devices, where = devices_of(cluster, device), engine(cluster, device, workers)
+    cluster = cluster_of(cluster, workers, out)
+    devices, where = devices_of(cluster, device, workers), engine(cluster, device, workers, out)
     if method.partition(":")[0] == SMOOTHING:
         # Bounds hold dozens of times an image's memory; a noisy copy takes what an image does.
         run = Run(seed, precision=precision, batch_size=32 * batch_size, **devices)
@@ -82,9 +85,11 @@ def command(
     require_free(out)
     population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run), Store(out)
     claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
-    with Shown() as shown:
+    with Shown(quiet=not leads(where)) as shown:
         require_fit(population, "certified", where)
         _, rows, observed = collect(wanted, population, store, where, shown, budget, began, codes=False)
+    if not leads(where):
+        return 0
     if not rows:
         return left_over(shown, len(wanted.rows(population)))
     record = export(population, wanted, rows, observed, store, started)
@@ -98,6 +103,7 @@ def command(
 def _smoothed(asked: SmoothedRetrieval, population: Population, out: Path, budget: float | None, where: Engine) -> int:
     """Certify by noisy copies, whatever the encoder is; return the exit status."""
     from holdfast.execution.answers import claim, require_free
+    from holdfast.execution.engines.ranks import leads
     from holdfast.execution.progress import Shown
     from holdfast.execution.smoothed import export_smoothed, noisy_codes, plan
     from holdfast.execution.store import Store, key_of
@@ -107,10 +113,12 @@ def _smoothed(asked: SmoothedRetrieval, population: Population, out: Path, budge
     require_free(out)
     wanted, store = noisy_codes(asked), Store(out)
     claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
-    with Shown() as shown:
+    with Shown(quiet=not leads(where)) as shown:
         shown.say(plan(asked))
         require_fit(population, "certified", where)
         population, rows, observed = collect(wanted, population, store, where, shown, budget, began)
+    if not leads(where):
+        return 0
     if not rows:
         return left_over(shown, len(wanted.rows(population)))
     record = export_smoothed(population, asked, rows, observed, store, started)

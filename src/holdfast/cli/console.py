@@ -21,3 +21,16 @@ def show(table: Table) -> None:
     with out.capture() as captured:
         out.print(table)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def size(count: int) -> str:
+    """Return a number of bytes as people read it.
+
+    Example:
+        >>> size(0), size(2_340_000)
+        ('0 B', '2.3 MB')
+    """
+    amount, power = float(count), 0
+    while amount >= 1000 and power < 4:
+        amount, power = amount / 1000, power + 1
+    return f"{amount:.1f} {'kMGT'[power - 1]}B" if power else f"{count} B"

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.cluster import cluster_of
 from holdfast.cli.flags import Seed
 
 STOPPED = "the images written so far are kept; run the same command again to continue"
 
 
 def command(
-    images: Annotated[str, typer.Argument(help="A folder, an array file or source:name.")],
+    images: Annotated[str, typer.Argument(help="A folder, an array file, tar shards, an address or source:name.")],
     transform: Annotated[
         list[str], typer.Option(help="As in fog-c:3 or jpeg:30+gamma:0.5 (holdfast list transforms); repeat it.")
     ],
@@ -26,9 +27,13 @@ def command(
 ) -> None:
     """Write images as corruptions and edits change them, 8-bit PNG files in the folders they came from."""
     from holdfast.execution.corruption import corrupt
+    from holdfast.execution.engines.ranks import Ranks
     from holdfast.execution.progress import Shown
+    from holdfast.execution.session import engine
 
-    with Shown() as shown:
+    where = engine(cluster_of(None, None, out), "cpu", None, out)
+    ranks = where if isinstance(where, Ranks) else None
+    with Shown(quiet=ranks is not None and ranks.rank > 0) as shown:
         written = corrupt(
             images,
             transform,
@@ -39,6 +44,7 @@ def command(
             seed=seed,
             batch_size=batch_size,
             progress=shown,
+            ranks=ranks,
         )
         for manifest, folder in ((one, one.files[0].file.partition("/")[0]) for one in written):
             shown.say(

@@ -7,8 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli.flags import Images, Size, TrustRemoteCode, Workers
+from holdfast.cli.cluster import cluster_of
+from holdfast.cli.flags import Cluster, Images, Size, TrustRemoteCode, Workers
 from holdfast.core.errors import HoldfastError
+from holdfast.execution.engines.ranks import RANKS, place
 
 MEASURES = "What is measured"
 COMPUTES = "How it is computed"
@@ -75,11 +77,13 @@ def command(
         ),
     ] = None,
     budget: Annotated[
-        float | None, typer.Option(help="Seconds after which no new work begins.", rich_help_panel=COMPUTES)
+        float | None,
+        typer.Option(
+            help="Seconds for everything: all have their share, and what is seen by then is reported.",
+            rich_help_panel=COMPUTES,
+        ),
     ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="Compute on a Ray cluster: auto, local or its address.", rich_help_panel=COMPUTES)
-    ] = None,
+    cluster: Cluster = None,
     workers: Workers = None,
     rehash: Annotated[
         bool | None,
@@ -111,13 +115,18 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
     from holdfast.execution.progress import Shown
     from holdfast.execution.request import request
-    from holdfast.execution.session import run_request
+    from holdfast.execution.session import fill_store, run_request
     from holdfast.report.alerts import STOPPED as SPENT
     from holdfast.report.alerts import alerts, split, without
     from holdfast.report.protocol import groups
     from holdfast.report.text import listed
 
     asked = request(flags, config)
+    cluster = cluster_of(asked.cluster, asked.workers, Path(asked.out or "runs"))
+    asked = asked.model_copy(update={"cluster": cluster})
+    if cluster == RANKS and place()[0] > 0:
+        fill_store(asked)
+        return 0
     with Shown() as shown:
         outcome = run_request(asked, shown)
     spent, failed = split(outcome.failures)
@@ -125,6 +134,8 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
         shown.say(sentence)
     if spent:
         shown.say(f"{len(spent)} of {outcome.cells} cells have no result yet: {SPENT}")
+    if outcome.partial:
+        shown.say(f"{outcome.partial} of {outcome.cells} cells have a partial result: {SPENT}")
     if failed:
         shown.say(
             f"{len(failed)} of {outcome.cells} cells have no result; mend the cause and run the same command "
@@ -133,7 +144,7 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     for alert in alerts(groups(outcome.results)):
         shown.say(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     print(f"Report: {outcome.report}")
-    return 1 if outcome.failures else 0
+    return 1 if outcome.failures or outcome.partial else 0
 
 
 def _words(text: str | None) -> list[str] | None:

@@ -8,7 +8,7 @@ import typer
 
 T = TypeVar("T")
 
-Images = Annotated[T, typer.Option(help="A folder, an array file or source:name.")]
+Images = Annotated[T, typer.Option(help="A folder, an array file, tar shards, an address or source:name.")]
 Seed = Annotated[int, typer.Option(help="Decides every random choice.")]
 Arch = Annotated[str | None, typer.Option(help="package.module:factory, for checkpoints.")]
 Size = Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")]
@@ -18,9 +18,12 @@ Budget = Annotated[
 ]
 Cluster = Annotated[
     str | None,
-    typer.Option(help="Compute on a Ray cluster: auto, local or its address.", rich_help_panel="How it is computed"),
+    typer.Option(
+        help="Compute on a Ray cluster (auto, local or its address) or as Slurm jobs (slurm:ranks=8).",
+        rich_help_panel="How it is computed",
+    ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(help="Compute in so many processes of this machine.", min=1, rich_help_panel="How it is computed"),
+    typer.Option(help="Compute in so many processes of this machine, or on so many of its GPUs.", min=1, rich_help_panel="How it is computed"),
 ]

@@ -14,7 +14,9 @@ STOPPED = "a checkpoint was written; run the same command again to go on from it
 
 def command(
     recipe: Annotated[str, typer.Argument(help="A TOML file, or a name (holdfast list recipes).")],
-    images: Annotated[str | None, typer.Option(help="A folder, an array file or source:name.")] = None,
+    images: Annotated[
+        str | None, typer.Option(help="A folder, an array file, tar shards, an address or source:name.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the encoder; trained:OUT then loads it.")] = None,
     bank: Annotated[
         str | None, typer.Option(help="Labelled images whose nearest neighbours are checked after each epoch.")

@@ -23,6 +23,8 @@ from holdfast.core.errors import HoldfastError
 
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
+WIDE = 2**24
+"""Entries of one block of clean codes: 128 MB in float64."""
 
 CANCELS = 1e-3
 """Share of two squared norms below which their distance is computed from the difference."""
@@ -52,24 +54,32 @@ def closer_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], c
 
 
 def crossings(
-    divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean, originals: Moved | None = None
+    divergence: Divergence,
+    moved: Moved,
+    own: Int[Tensor, "m"],
+    clean: Clean,
+    originals: Moved | None = None,
+    left_out: Bool[Tensor, "n"] | None = None,
 ) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
     """Return for each moved code how many clean codes are strictly closer than its own, and for each of those to how many.
 
     Arguments are those of ``closer_counts``. Where the own codes are not among ``clean``, they are ``originals``, and
-    ``own`` is -1.
+    ``own`` is -1. Clean codes that are ``left_out`` are nobody's neighbours.
     """
     originals = clean[own] if originals is None else originals
     if divergence.embed(clean[:1]) is None:
-        return _slow_crossings(divergence, moved, originals, clean)
+        return _slow_crossings(divergence, moved, originals, clean, left_out)
     frame = Frame.of(divergence, clean)
     points, mine = frame.embed(moved), frame.embed(originals)
     height = min(len(points), 1024)
     counts = torch.zeros(len(points), dtype=torch.int64, device=points.device)
     passed = torch.zeros(len(clean), dtype=torch.int64, device=points.device)
-    for left in range(0, len(clean), TILE // height):
-        block = clean[left : left + TILE // height]
+    width = _width(height, clean.shape[1])
+    for left in range(0, len(clean), width):
+        block = clean[left : left + width]
         candidates, there = frame.embed(block), passed[left : left + len(block)]
+        if left_out is not None:
+            candidates.masked_fill_(left_out[left : left + width, None], torch.nan)
         for top in range(0, len(points), height):
             part = slice(top, top + height)
             tile = Tile(points[part], mine[part], torch.where(own[part] < 0, -1, own[part] - left), candidates)
@@ -79,6 +89,11 @@ def crossings(
                 counts[part] += row.bincount(minlength=len(counts[part]))
                 there += column.bincount(minlength=len(block))
     return counts, passed
+
+
+def _width(height: int, features: int) -> int:
+    """Return how many clean codes are looked at together by ``height`` points: few points would see too many at once."""
+    return max(1, min(TILE // height, WIDE // features))
 
 
 @dataclass(frozen=True)
@@ -160,7 +175,11 @@ def among(mask: Bool[Tensor, "b k"]) -> Int[Tensor, "b"]:
 
 
 def _slow_crossings(
-    divergence: Divergence, moved: Moved, originals: Moved, clean: Clean
+    divergence: Divergence,
+    moved: Moved,
+    originals: Moved,
+    clean: Clean,
+    left_out: Bool[Tensor, "n"] | None = None,
 ) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
     """The definition, one moved code at a time: for divergences without an embedding, and the tests' oracle."""
     counts, passed = (torch.zeros(len(codes), dtype=torch.int64, device=clean.device) for codes in (moved, clean))
@@ -168,6 +187,8 @@ def _slow_crossings(
     threshold = divergence(moved, originals.double()) * (1 - TIE)
     for i, code in enumerate(moved):
         closer = divergence(code.expand_as(clean), clean) < threshold[i]
+        if left_out is not None:
+            closer &= ~left_out
         counts[i] = closer.sum()
         passed += closer
     return counts, passed
@@ -279,8 +300,9 @@ def nearest(
         own_points = None if frame is None else frame.embed(part.double())
         best = torch.full((len(part), 0), torch.inf, dtype=torch.float64, device=clean.device)
         which = torch.zeros(len(part), 0, dtype=torch.int64, device=clean.device)
-        for left in range(0, len(clean), TILE // height):
-            block = clean[left : left + TILE // height]
+        width = _width(height, clean.shape[1])
+        for left in range(0, len(clean), width):
+            block = clean[left : left + width]
             if frame is None or own_points is None:
                 distance = torch.stack([divergence(code.expand_as(block), block) for code in part]).double()
             else:

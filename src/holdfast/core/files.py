@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
+from secrets import token_hex
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -13,10 +15,11 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         OSError: it cannot be written; what was there before stays.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    # Processes of several machines may have one number.
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -24,3 +27,17 @@ def write_whole(path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):
             partial.unlink()
+
+
+def checksum(content: bytes) -> str:
+    """Return the hash that names a file's content, 16 hexadecimal digits."""
+    return blake2b(content, digest_size=8).hexdigest()
+
+
+def checksum_of(path: Path) -> str:
+    """Return ``checksum`` of the content of ``path``, read block by block."""
+    digest = blake2b(digest_size=8)
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.noise import Noise
 
 Observed = dict[str, Tensor]
@@ -31,6 +32,8 @@ class Run:
     batch_size: int = 256
     attack_seed: int | None = None
     workers: str | None = None
+    fitting: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+    """Of work that once ran out of memory, by name: how many samples at a time went well. No setting, but a memory."""
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -61,13 +64,28 @@ class Run:
         """Return the random streams of samples ``ids`` on this run's device."""
         return Noise.of(self.seed if self.attack_seed is None else self.attack_seed, ids, self.device)
 
-    def batches(self, rows: Sequence[int], work: Callable[[Sequence[int]], Observed]) -> Observed:
+    def batches(self, rows: Sequence[int], work: Callable[[Sequence[int]], Observed], name: str = "") -> Observed:
         """Return ``work`` over all ``rows``, in batches that halve whenever memory runs out.
+
+        What went well is remembered for later calls of the same ``name``, if it has one.
 
         Raises:
             HoldfastError: not even one sample fits into memory.
         """
-        parts = list(_halving(rows, work, self.batch_size))
+        size = min(self.batch_size, self.fitting.get(name, self.batch_size))
+        parts = []
+        for fits, part in _halving(rows, work, size):
+            parts.append(part)
+            if fits < size:
+                size = fits
+                warnings.warn(
+                    f"{name or 'a batch'} does not fit into memory whole: {size} samples at a time from here on, which "
+                    f"changes no result; --batch-size {size} says so from the beginning",
+                    HoldfastWarning,
+                    stacklevel=2,
+                )
+                if name:
+                    self.fitting[name] = size
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -78,26 +96,33 @@ def _kind(device: str) -> str:
         raise HoldfastError(f"unknown device {device!r}; use cpu, cuda, cuda:1 or mps") from error
 
 
-def _halving(rows: Sequence[int], work: Callable[[Sequence[int]], Observed], size: int) -> Iterator[Observed]:
+def _halving(
+    rows: Sequence[int], work: Callable[[Sequence[int]], Observed], size: int
+) -> Iterator[tuple[int, Observed]]:
+    """Yield how many samples at a time fit into memory so far, and what ``work`` makes of the next of ``rows``."""
     start = 0
     while start < len(rows):
         batch = rows[start : start + size]
         try:
             part = work(batch)
-        except RuntimeError as error:
+        except (RuntimeError, MemoryError) as error:
             if not _out_of_memory(error):
                 raise
-            if size == 1:
+            if len(batch) == 1:
                 raise HoldfastError(
                     "one single sample does not fit into memory; use a smaller encoder or image"
                 ) from error
-            size = max(1, min(size, len(batch)) // 2)
+            part = None
+        if part is None:  # only here has Python let go of the error, and with it of what the failed attempt had made
+            size = len(batch) // 2
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             continue
-        yield part
+        yield size, part
         start += len(batch)
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+def _out_of_memory(error: RuntimeError | MemoryError) -> bool:
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return any(said in str(error) for said in ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"))

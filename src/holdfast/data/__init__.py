@@ -24,7 +24,7 @@ Loader = Callable[[str, dict[str, str], Request], Images]
 
 @cache
 def loaders() -> dict[str, Loader]:
-    """Return every loader by its source: arrays, builtin, folder, hf."""
+    """Return every loader by its source: arrays, builtin, folder, fsspec, hf, wds."""
     modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
     return {module.SOURCE: module.load for module in modules if hasattr(module, "SOURCE")}
 
@@ -42,9 +42,10 @@ def load(
     """Return the images that ``reference`` names, as inputs of an encoder with this ``domain`` and ``geometry``.
 
     Args:
-        reference: a path (a folder of image files, a saved Hugging Face dataset, a .npy, .npz or .safetensors file) or
-            ``source:name``, with settings after a question mark: ``folder:photos?labels=folders``,
-            ``data.npz?images=x_test``, ``hf:user/name@revision?split=test``, ``builtin:digits``.
+        reference: a path (a folder of image files, a saved Hugging Face dataset, a .npy, .npz or .safetensors file, tar
+            shards), an address such as ``s3://bucket/folder``, or ``source:name``, with settings after a question mark:
+            ``folder:photos?labels=folders``, ``data.npz?images=x_test``, ``hf:user/name@revision?split=test``,
+            ``shards/{000..099}.tar``, ``builtin:digits``.
         domain: shape and range of the encoder's inputs.
         geometry: how its source resizes and crops images; by default they are fitted to the domain.
         limit: at most so many images, chosen at random by ``seed`` and the images' ids.
@@ -65,8 +66,10 @@ def load(
     body, _, query = reference.partition("?")
     settings = _settings(query, reference)
     source, colon, name = body.partition(":")
-    if not colon or source not in loaders():
-        source, name = _kind(body), body
+    if name.startswith("//") or (source not in loaders() and "://" in body):
+        source, name = "fsspec", body
+    elif not colon or source not in loaders():
+        source, name = kind(body), body
     return loaders()[source](
         name, settings, Request(domain, geometry, limit, seed, max_unreadable, remembered or Remembered())
     )
@@ -79,17 +82,19 @@ def _settings(query: str, reference: str) -> dict[str, str]:
         raise HoldfastError(f"{reference!r}: settings take the form ?key=value&key=value, got {query!r}") from error
 
 
-def _kind(body: str) -> str:
+def kind(body: str) -> str:
     """Return which loader reads the path ``body``."""
-    from holdfast.data import arrays, huggingface
+    from holdfast.data import arrays, huggingface, tars
 
     path = Path(body).expanduser()
     if path.is_dir():
         return huggingface.SOURCE if huggingface.saved(path) else "folder"
     if path.suffix.lower() in arrays.SUFFIXES and path.is_file():
         return arrays.SOURCE
+    if tars.spelled(body):
+        return tars.SOURCE
     if path.is_file():
-        wanted = f"a folder of images or a file ending in {', '.join(arrays.SUFFIXES)}"
+        wanted = f"a folder of images or a file ending in {', '.join(arrays.SUFFIXES)}, .tar"
         raise HoldfastError(f"{body!r} is neither {wanted}; pass the folder that holds it")
     source, colon, _ = body.partition(":")
     other = f", and no image source {source!r}; {nearest(source, list(loaders()))}" if colon else "; check the path"

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
@@ -12,37 +17,73 @@ from torch.nn.functional import interpolate
 
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError
-from holdfast.core.images import Images, TensorSource
-from holdfast.data.base import Request
+from holdfast.core.images import Images
+from holdfast.data.base import THREADS, Request
+from holdfast.data.remembered import Remembered
 
 Layout = Literal["as stored", "grey", "channels first", "channels last"]
 BLOCK = 1 << 22
 """Values looked at together."""
+DIGEST = 16
+"""Bytes of a row's digest."""
 
 
-def load_array(name: str, stored: Tensor, labels: Int[Tensor, "n"] | None, request: Request) -> Images:
+@runtime_checkable
+class Rows(Protocol):
+    """A tensor, or what is fetched like one: (n, ...)."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: Any, /) -> Tensor: ...
+
+
+def load_array(
+    name: str,
+    stored: Rows,
+    labels: Int[Tensor, "n"] | None,
+    request: Request,
+    file: Path | str | None = None,
+    part: str = "",
+) -> Images:
     """Return the rows of ``stored`` that ``request`` chooses, with their positions as ids.
+
+    Rows found sound and their digests are remembered of ``file`` and the array ``part`` of it.
 
     Raises:
         HoldfastError: shape or type do not suit the encoder, or a chosen image holds NaN or is out of range.
     """
     source = ArraySource(name, stored, request)
-    images = Images(source, labels=labels, name=name)
-    chosen = request.choose(images.ids)
-    check_values(name, stored, chosen, request.domain)
-    return images if len(chosen) == len(images) else images[chosen]
+    if len(stored) == 0:
+        raise HoldfastError(f"{name} holds no images")
+    ids = [str(row) for row in range(len(stored))]
+    chosen, domain, remembered = request.choose(ids), request.domain, request.remembered
+    which = blake2b(np.array(chosen, dtype=np.int64).tobytes()).hexdigest()
+
+    def checked() -> bytes:
+        check_values(name, stored, chosen, domain)
+        return b"sound"
+
+    remembered.recall(remembered.stamp(file, part, which, domain.low, domain.high), checked)
+    rows = ChosenRows(source, chosen, remembered, remembered.stamp(file, part, which, "digests"))
+    return Images(rows, [ids[row] for row in chosen], None if labels is None else labels[chosen], name)
 
 
 class ArraySource:
-    """An array in memory or in a memory map; what is read of it is put into the domain's shape.
+    """An array in memory, in a memory map or far away; what is read of it is put into the domain's shape.
 
     Images of another height and width than the encoder's are resized and cropped as its geometry says, with an
     antialiasing filter; images of its height and width are taken as they are. Grey ones are repeated for encoders of
     three channels. A digest is that of the stored row, so that encoders of different sizes share it.
     """
 
-    def __init__(self, name: str, stored: Tensor, request: Request) -> None:
-        self.stored, self.domain = TensorSource(stored), request.domain
+    def __init__(self, name: str, stored: Rows, request: Request) -> None:
+        self.stored, self.domain = stored, request.domain
         if stored.dtype == torch.uint8 and (self.domain.low, self.domain.high) != (0, 1):
             raise HoldfastError(
                 f"{name} holds uint8, which stands for pixels in [0, 1], but the encoder takes values in "
@@ -62,7 +103,7 @@ class ArraySource:
         return len(self.stored)
 
     def read(self, rows: Sequence[int]) -> Tensor:
-        pixels = self.stored.read(rows)
+        pixels = self.stored[torch.as_tensor(rows, dtype=torch.int64)]
         if self.layout == "as stored":
             return pixels
         if self.layout == "grey":
@@ -74,10 +115,49 @@ class ArraySource:
         return pixels.expand(-1, self.domain.shape[0], -1, -1)
 
     def digest(self, row: int) -> bytes:
-        return self.stored.digest(row)
+        return row_digests(self.stored, [row])
 
 
-def _size(stored: Tensor, layout: Layout) -> tuple[int, ...]:
+class ChosenRows:
+    """Rows of an array; their digests are found all at once, and remembered under ``stamp``."""
+
+    def __init__(self, source: ArraySource, rows: Sequence[int], remembered: Remembered, stamp: bytes | None) -> None:
+        self.source, self.rows, self.remembered, self.stamp = source, rows, remembered, stamp
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: Sequence[int]) -> Tensor:
+        return self.source.read([self.rows[row] for row in rows])
+
+    def digest(self, row: int) -> bytes:
+        return self._digests[DIGEST * row : DIGEST * (row + 1)]
+
+    @cached_property
+    def _digests(self) -> bytes:
+        found = self.remembered.recall(self.stamp, lambda: row_digests(self.source.stored, self.rows))
+        self.remembered.save()
+        return found
+
+
+def row_digests(stored: Rows, rows: Sequence[int]) -> bytes:
+    """Return what ``TensorSource.digest`` does of each of ``rows``, one after the other, in a tenth of its time."""
+    start = blake2b(f"{stored.dtype}{tuple(stored.shape[1:])}".encode(), digest_size=DIGEST)
+
+    def hashed(block: Sequence[int]) -> bytes:
+        found = []
+        for values in stored[torch.as_tensor(block)].flatten(1).contiguous().view(torch.uint8).numpy():
+            digest = start.copy()
+            digest.update(values)
+            found.append(digest.digest())
+        return b"".join(found)
+
+    step = max(1, BLOCK // max(1, stored[0].numel()))
+    with ThreadPoolExecutor(THREADS) as pool:
+        return b"".join(pool.map(hashed, [rows[first : first + step] for first in range(0, len(rows), step)]))
+
+
+def _size(stored: Rows, layout: Layout) -> tuple[int, ...]:
     return tuple(stored.shape[1:3] if layout in ("grey", "channels last") else stored.shape[2:4])
 
 
@@ -128,7 +208,7 @@ def resized(pixels: Shaped[Tensor, "b c h w"], geometry: Geometry) -> Float[Tens
     return values[:, :, top : top + rows, left : left + columns]
 
 
-def check_values(name: str, stored: Tensor, rows: Sequence[int], domain: Domain) -> None:
+def check_values(name: str, stored: Rows, rows: Sequence[int], domain: Domain) -> None:
     """Raise with the position of the first of ``rows`` that is not finite and in range; the array is read once."""
     if stored.dtype == torch.uint8:
         return

@@ -48,7 +48,7 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
     labels = None
     if "labels" in held:
         labels = as_labels(held["labels"], len(stored), "labels" in settings, f"labels of {name}")
-    return load_array(name, stored, labels, request)
+    return load_array(name, stored, labels, request, path, settings.get("images", ""))
 
 
 def _npy(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -143,12 +143,17 @@ def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str,
 
 
 def _tensor(array: np.ndarray, name: str) -> Tensor:
-    if str(array.dtype) not in TYPES:
-        raise HoldfastError(
-            f"images of {name} must be {', '.join(TYPES)} in this machine's byte order, got {array.dtype}; convert them"
-        )
-    if array.ndim < 2:
-        raise HoldfastError(f"{name} must hold one row per image, got an array of shape {array.shape}")
+    check_type(str(array.dtype), array.shape, name)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it ever written to
         return torch.from_numpy(array)
+
+
+def check_type(dtype: str, shape: tuple[int, ...], name: str) -> None:
+    """Raise unless arrays of this type and shape can hold images."""
+    if dtype not in TYPES:
+        raise HoldfastError(
+            f"images of {name} must be {', '.join(TYPES)} in this machine's byte order, got {dtype}; convert them"
+        )
+    if len(shape) < 2:
+        raise HoldfastError(f"{name} must hold one row per image, got an array of shape {shape}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from io import BytesIO
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,19 +30,36 @@ ELONGATED = 16
 """How many times longer than wide an image may be before its ends, which no crop shows, are cut off unseen."""
 
 
+_ALLOWED: list[int] = []
+_OUTSIDE = ExitStack()
+_TURN = Lock()
+
+
 @contextmanager
 def pixel_limit(most: int) -> Iterator[None]:
-    """Have Pillow refuse images, frames and tiles of more than ``most`` pixels; its limit is one for all threads."""
+    """Have Pillow refuse images, frames and tiles of more than ``most`` pixels.
+
+    Pillow has one limit for all threads, so the first to come sets it, the last to leave restores it, and in between the
+    largest counts.
+    """
     from PIL import Image
 
-    before = Image.MAX_IMAGE_PIXELS
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        Image.MAX_IMAGE_PIXELS = most // 2  # Pillow warns above its limit and refuses above twice as much
-        try:
-            yield
-        finally:
-            Image.MAX_IMAGE_PIXELS = before
+    with _TURN:
+        if not _ALLOWED:
+            _OUTSIDE.callback(setattr, Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
+            _OUTSIDE.enter_context(warnings.catch_warnings())
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        _ALLOWED.append(most)
+        Image.MAX_IMAGE_PIXELS = max(_ALLOWED) // 2  # Pillow warns above its limit and refuses above twice as much
+    try:
+        yield
+    finally:
+        with _TURN:
+            _ALLOWED.remove(most)
+            if _ALLOWED:
+                Image.MAX_IMAGE_PIXELS = max(_ALLOWED) // 2
+            else:
+                _OUTSIDE.close()
 
 
 def opened(content: Path | bytes) -> Image.Image:
@@ -68,7 +86,7 @@ def complain(content: Path | bytes, thorough: bool) -> None:
     """Raise if the file is damaged: as its header says or, if ``thorough``, as decoding all of it shows."""
     with opened(content) as image:
         if thorough:
-            image.draft(None, (64, 64))  # reads all of a JPEG but computes few of its pixels
+            image.draft(None, (1, 1))  # reads all of a JPEG but computes an eighth of its rows and columns
             _plain(image, "RGB")
 
 

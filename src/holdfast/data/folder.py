@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -16,6 +16,7 @@ from holdfast.data.base import Request, check_settings
 from holdfast.data.encoded import load_encoded
 
 SOURCE = "folder"
+SETTINGS = ("labels", "max_pixels")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm")
 
 
@@ -25,20 +26,25 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
     With the setting ``labels=folders``, the first folder of each path is its class, numbered in sorted order. Larger
     images than ``max_pixels`` count as damaged.
     """
-    check_settings(settings, ["labels", "max_pixels"], SOURCE)
+    check_settings(settings, SETTINGS, SOURCE)
     root = Path(name).expanduser()
     if not root.is_dir():
         raise HoldfastError(f"no folder {name!r}; check the path")
     paths = find(root)
     if not paths:
         raise HoldfastError(f"folder {name!r} holds no images; expected files ending in {', '.join(SUFFIXES)}")
-    labels, names = None, tuple[str, ...]()
-    if "labels" in settings:
-        if settings["labels"] != "folders":
-            raise HoldfastError(f"labels of a folder must be 'folders', got {settings['labels']!r}")
-        labels, names = classes(paths)
+    labels, names = labelled(paths, settings)
     ids = [_text(path) for path in paths]
     return load_encoded(name, Files(str(root), paths), ids, labels, request, settings, names)
+
+
+def labelled(paths: Sequence[str], settings: Mapping[str, str]) -> tuple[Int[Tensor, "n"] | None, tuple[str, ...]]:
+    """Return what ``classes`` does, if the settings ask for it."""
+    if "labels" not in settings:
+        return None, ()
+    if settings["labels"] != "folders":
+        raise HoldfastError(f"labels of a folder must be 'folders', got {settings['labels']!r}")
+    return classes(paths)
 
 
 class Files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.images import Images
 from holdfast.data.base import Request, as_labels, check_settings
 from holdfast.data.encoded import load_encoded
+from holdfast.data.streamed import first_rows
 
 SOURCE = "hf"
 
@@ -21,12 +23,12 @@ def saved(path: Path) -> bool:
 def load(name: str, settings: dict[str, str], request: Request) -> Images:
     """Return the images of the dataset ``name`` (a saved folder, or ``user/name@revision``), decoded when read.
 
-    Settings: ``split``, ``config`` (where a hub dataset has several), the columns ``image`` and ``label``, and
-    ``max_pixels`` (larger images count as damaged).
-    Ids are positions in the split.
+    Settings: ``split``, ``config`` (where a hub dataset has several), the columns ``image`` and ``label``,
+    ``max_pixels`` (larger images count as damaged), and ``streaming=true``, which fetches no more than the first ``take``
+    rows. Ids are positions in the split.
     """
-    check_settings(settings, ["split", "config", "image", "label", "max_pixels"], SOURCE)
-    dataset = _split(name, _open(name, settings), settings.get("split"))
+    check_settings(settings, ["split", "config", "image", "label", "max_pixels", "streaming", "take"], SOURCE)
+    dataset = _streamed(name, settings, request) if _streaming(settings) else _whole(name, settings)
     column = _image_column(name, dataset, settings.get("image"))
     labels, names = None, ()
     if (key := settings.get("label", "label")) in dataset.column_names:
@@ -54,31 +56,70 @@ class Column:
         return image["bytes"] if image["bytes"] is not None else Path(image["path"])
 
 
-def _open(name: str, settings: dict[str, str]) -> Any:
+def _streaming(settings: Mapping[str, str]) -> bool:
+    wanted = settings.get("streaming", "false")
+    if wanted not in ("true", "false"):
+        raise HoldfastError(f"streaming is true or false, got {wanted!r}")
+    if wanted == "false" and "take" in settings:
+        raise HoldfastError("take belongs to streaming=true; --limit chooses among all images")
+    return wanted == "true"
+
+
+def _whole(name: str, settings: Mapping[str, str]) -> Any:
+    return _split(name, _open(name, settings), settings.get("split"))
+
+
+def _streamed(name: str, settings: Mapping[str, str], request: Request) -> Any:
+    """Return the first rows of a dataset, with the columns that are needed."""
+
+    def start() -> Any:
+        stream = _split(name, _open(name, settings, streaming=True), settings.get("split"))
+        stream = stream if stream.features else stream._resolve_features()  # some formats tell with the first row
+        column, label = _image_column(name, stream, settings.get("image")), settings.get("label", "label")
+        return stream.select_columns([key for key in (column, label) if key in stream.features])
+
+    _datasets()
+    try:
+        return first_rows(name, settings, request, start)
+    except HoldfastError:
+        raise
+    except Exception as error:  # the library raises anything at all about what it streams
+        raise HoldfastError(_refused(name, error)) from error
+
+
+def _datasets() -> Any:
     try:
         import datasets
     except ImportError as error:
         raise HoldfastError("Hugging Face datasets need the extra packages; run pip install datasets") from error
+    return datasets
+
+
+def _open(name: str, settings: Mapping[str, str], **options: Any) -> Any:
+    datasets = _datasets()
     path = Path(name).expanduser()
     try:
         if saved(path):
             return datasets.load_from_disk(str(path))
         repository, _, revision = name.partition("@")
         return datasets.load_dataset(
-            repository, settings.get("config"), revision=revision or None, split=settings.get("split")
+            repository, settings.get("config"), revision=revision or None, split=settings.get("split"), **options
         )
     except Exception as error:  # the library raises anything at all about names and files it does not understand
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise HoldfastError(
-            f"cannot load the dataset {name!r} ({said}); check name, revision and connection"
-        ) from error
+        raise HoldfastError(_refused(name, error)) from error
+
+
+def _refused(name: str, error: Exception) -> str:
+    said = (str(error).splitlines() or [type(error).__name__])[0]
+    advice = "check name, revision and connection"
+    if "gated" in f"{type(error).__name__} {said}".lower():
+        advice = "accept its terms on its page on the hub, then log in with hf auth login or set HF_TOKEN"
+    return f"cannot load the dataset {name!r} ({said}); {advice}"
 
 
 def _split(name: str, dataset: Any, wanted: str | None) -> Any:
     """Return the one split that is meant."""
-    import datasets
-
-    if not isinstance(dataset, datasets.DatasetDict):
+    if not isinstance(dataset, dict):
         return dataset
     splits = list(dataset)
     if wanted is None and len(splits) == 1:

@@ -1,4 +1,4 @@
-"""What is known of image files from an earlier start: that they can be read, and their digests.
+"""What is known of image files from an earlier start: that they can be read, their digests, and what archives hold.
 
 A file counts as unchanged while its path, size and time of change are. That is what ``make`` and ``git`` rely on, too;
 ``--rehash`` reads every file again. A file changed within the last seconds is not remembered, for clocks are coarse.
@@ -7,6 +7,7 @@ A file counts as unchanged while its path, size and time of change are. That is 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -16,9 +17,13 @@ from typing import final
 
 import numpy as np
 
+from holdfast.core.files import write_whole
+
 YOUNG = 2.0
 """Seconds within which a file may change twice and keep its time of change."""
 RECORD = np.dtype([("stamp", "V16"), ("decoded", "u1"), ("digest", "V64")])
+FORMAT = b"files.index 2"
+"""Part of the checksum, so that an index in an older format counts as damaged."""
 
 
 @dataclass(slots=True)
@@ -37,6 +42,11 @@ class Remembered:
 
     path: Path | None = None
     known: dict[bytes, Known] = field(default_factory=dict)
+    """Files of one image, by their stamps."""
+    contents: dict[bytes, bytes] = field(default_factory=dict)
+    """What is known of files of many images, such as the digests of an array's rows, by their stamps."""
+    changed: bool = False
+    """Whether more is known than was saved."""
 
     @classmethod
     def at(cls, path: Path | None, rehash: bool = False) -> Remembered:
@@ -45,39 +55,82 @@ class Remembered:
         if path is None or rehash:
             return remembered
         with suppress(OSError, ValueError):
-            content = path.read_bytes()
-            checksum, records = content[:16], content[16:]
-            if blake2b(records, digest_size=16).digest() == checksum:
-                for record in np.frombuffer(records, RECORD):
-                    digest = bytes(record["digest"])
-                    known = Known(bool(record["decoded"]), digest if any(digest) else b"")
-                    remembered.known[bytes(record["stamp"])] = known
+            written = path.read_bytes()
+            if _checksum(written[16:]) == written[:16]:
+                count = int.from_bytes(written[16:24], "little")
+                records = np.frombuffer(written, RECORD, count, 24)
+                for stamp, decoded, digest in records.tolist():
+                    remembered.known[stamp] = Known(bool(decoded), digest if any(digest) else b"")
+                remembered.contents = dict(_unpacked(written, 24 + records.nbytes))
         return remembered
 
     def __reduce__(self) -> tuple[type[Remembered], tuple[()]]:
         """Go to other processes empty-handed: they read pixels alone."""
         return Remembered, ()
 
-    def stamp(self, file: Path | bytes, max_pixels: int) -> bytes | None:
-        """Return what ``file`` is known by until it changes; None if it is no file or changed just now."""
-        if self.path is None or not isinstance(file, Path):
+    def stamp(self, file: Path | str | None, *context: object) -> bytes | None:
+        """Return what ``file`` is known by, together with ``context``, until it changes.
+
+        Args:
+            file: a local file, or text that identifies a stored object and changes with its content, or neither.
+            context: what else decides the meaning of what is remembered, such as the largest size allowed.
+
+        Returns:
+            16 bytes; None if there is no file, or it changed just now, or nothing is to be remembered.
+        """
+        if self.path is None or file is None:
             return None
-        status = file.stat()
-        if time() - status.st_mtime < YOUNG:
+        said = local_version(file) if isinstance(file, Path) else file
+        if said is None:
             return None
-        said = os.fsencode(file.absolute()) + f"\0{status.st_size} {status.st_mtime_ns} {max_pixels}".encode()
-        return blake2b(said, digest_size=16).digest()
+        return blake2b(os.fsencode(said) + b"\0" + " ".join(map(str, context)).encode(), digest_size=16).digest()
+
+    def learn(self, stamp: bytes, known: Known) -> None:
+        """Remember what is ``known`` of the file of one image."""
+        self.known[stamp] = known
+        self.changed = True
+
+    def recall(self, stamp: bytes | None, find: Callable[[], bytes]) -> bytes:
+        """Return what is known under ``stamp``; where nothing is, what ``find`` returns, to be known from now on."""
+        if stamp in self.contents:
+            return self.contents[stamp]
+        found = find()
+        if stamp is not None:
+            self.contents[stamp] = found
+            self.changed = True
+        return found
 
     def save(self) -> None:
         """Write what is known, in one step; without a word if that cannot be: it is only slower next time."""
-        if self.path is None or not self.known:
+        if self.path is None or not self.changed:
             return
         records = np.zeros(len(self.known), RECORD)
         for record, (stamp, known) in zip(records, self.known.items(), strict=True):
             record["stamp"], record["decoded"], record["digest"] = stamp, known.decoded, known.digest.ljust(64, b"\0")
-        content = records.tobytes()
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        parts = [len(self.known).to_bytes(8, "little"), records.tobytes()]
+        for stamp, content in self.contents.items():
+            parts += [stamp, len(content).to_bytes(8, "little"), content]
+        written = b"".join(parts)
         with suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(blake2b(content, digest_size=16).digest() + content)
-            partial.replace(self.path)
+            write_whole(self.path, _checksum(written) + written)
+            self.changed = False
+
+
+def local_version(file: Path) -> str | None:
+    """Return text that changes when ``file`` does; None if it changed just now."""
+    status = os.stat(file)
+    if time() - status.st_mtime < YOUNG:
+        return None
+    return f"{os.path.abspath(file)}\0{status.st_size} {status.st_mtime_ns}"
+
+
+def _checksum(written: bytes) -> bytes:
+    return blake2b(written, digest_size=16, person=FORMAT).digest()
+
+
+def _unpacked(written: bytes, start: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield stamps and contents from the position ``start`` on."""
+    while start < len(written):
+        length = int.from_bytes(written[start + 16 : start + 24], "little")
+        yield written[start : start + 16], written[start + 24 : start + 24 + length]
+        start += 24 + length

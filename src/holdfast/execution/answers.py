@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import HoldfastError
+from holdfast.execution.engines.ranks import LEASES
 from holdfast.execution.store import Key, Store
 
 REQUEST = "request.json"
-UNFINISHED = {REQUEST, "shards", "arrays"}
+UNFINISHED = {REQUEST, "shards", "arrays", LEASES}
 """What a request leaves before its answer: shards say themselves what they belong to."""
 
 

@@ -140,7 +140,7 @@ def evaluate(
         batch_size: at most so many images at a time; changes no result.
         limit: at most so many images, chosen by ``seed``.
         budget: seconds after which no new work begins.
-        workers: compute in so many processes of this machine; by default in this one.
+        workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; by default in this one.
         baselines: what to measure beside the encoders: pixels, random.
         out: folder of the run; with the same folder an interrupted run continues. By default it is kept in memory.
         progress: show it on stderr; by default in terminals and notebooks.
@@ -191,6 +191,13 @@ def evaluate(
         warnings.warn(
             f"{len(failures)} of {len(results) + len(failures)} cells have no result, see run.failures; the first: "
             f"{failures[0].evaluation} of {failures[0].encoder}: {failures[0].reason}",
+            HoldfastWarning,
+            stacklevel=2,
+        )
+    if partial := [result for result in results if result.planned is not None]:
+        warnings.warn(
+            f"{len(partial)} of {len(results) + len(failures)} cells are of fewer samples than planned, because the budget "
+            "ended; the same call with out= goes on",
             HoldfastWarning,
             stacklevel=2,
         )

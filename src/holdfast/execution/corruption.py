@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -25,13 +25,15 @@ from torch import Tensor
 from holdfast import data
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
+from holdfast.core.files import checksum
 from holdfast.core.images import Images
 from holdfast.core.records import SCHEMA_VERSION, Number, Record
 from holdfast.core.run import Run
 from holdfast.data.base import Request
 from holdfast.data.folder import find
+from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.provenance import provenance
-from holdfast.execution.store import Store, checksum
+from holdfast.execution.store import Store
 from holdfast.transforms.base import Transform, transformed, versions
 
 MADE_FROM = "holdfast"
@@ -83,6 +85,7 @@ def corrupt(
     seed: int = 0,
     batch_size: int = 64,
     progress: Callable[[str, float], None] | None = None,
+    ranks: Ranks | None = None,
 ) -> tuple[Manifest, ...]:
     """Write ``images`` as each transform changes them below the folder ``out``; what is there already stays.
 
@@ -96,6 +99,7 @@ def corrupt(
         seed: of what is drawn for each image.
         batch_size: so many images at a time.
         progress: told what is being done, and which share of everything is done.
+        ranks: this process and those that write files with it; rank 0 alone writes and returns manifests.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
@@ -110,12 +114,18 @@ def corrupt(
     for folder, one in zip(folders, wanted, strict=True):
         _require_same(store.folder / f"{folder}.json", _asked(one, seed, loaded))
         _require_no_others(store.folder / folder, names)
+    if ranks:
+        for folder, one in zip(folders, wanted, strict=True):
+            _share(ranks, store, folder, names, loaded, transformed(loaded, one, seed), batch_size)
+        ranks.end()
+        if ranks.rank > 0:
+            return ()
     written: list[Manifest] = []
     for folder, one in zip(folders, wanted, strict=True):
         so_far, started, changed = len(written), datetime.now(UTC), transformed(loaded, one, seed)
         files: list[CorruptedImage] = []
-        for part in _files(store, folder, names, loaded, changed, batch_size):
-            files += part
+        for rows in _batches(len(loaded), batch_size):
+            files += _batch(store, folder, names, loaded, changed, rows)
             if progress:
                 progress(str(one), (so_far + len(files) / len(loaded)) / len(wanted))
         manifest = Manifest(
@@ -180,34 +190,52 @@ def _require_no_others(folder: Path, names: Sequence[str]) -> None:
         )
 
 
-def _files(
-    store: Store, folder: str, names: Sequence[str], images: Images, changed: Images, batch_size: int
-) -> Iterator[list[CorruptedImage]]:
-    """Yield what there is, batch by batch, after the files that are missing or damaged have been written."""
-    for start in range(0, len(images), batch_size):
-        rows = range(start, min(start + batch_size, len(images)))
-        clean = images.pixels(rows, dtype=torch.float64)
-        # A digest may be that of a file, of which images of several sizes are made.
-        size = "x".join(map(str, clean.shape[1:]))
-        keys = {row: f"{changed.digests[row].hex()}-{size}" for row in rows}
-        paths = {row: f"{folder}/{names[row]}.png" for row in rows}
-        found = {row: _held(store.folder / paths[row], keys[row]) for row in rows}
-        held = {row: content for row, content in found.items() if content is not None}
-        if missing := [row for row in rows if row not in held]:
-            levels = (changed.pixels(missing, dtype=torch.float64) * 255).round().byte()
-            for row, image in zip(missing, levels, strict=True):
-                held[row] = _png(image, keys[row])
-                store.export(paths[row], held[row])
-        yield [
-            CorruptedImage(
-                id=images.ids[row],
-                file=paths[row],
-                key=keys[row],
-                checksum=checksum(held[row]),
-                change=float((_levels(held[row]) - before * 255).abs().mean()),
-            )
-            for row, before in zip(rows, clean, strict=True)
-        ]
+def _share(
+    ranks: Ranks, store: Store, folder: str, names: Sequence[str], images: Images, changed: Images, batch_size: int
+) -> None:
+    """Write what is missing, batch by batch with other processes; who reads the files then sees which are damaged."""
+
+    def written(rows: Sequence[int]) -> bool:
+        return all((store.folder / f"{folder}/{names[row]}.png").exists() for row in rows)
+
+    def write(_: None, rows: Sequence[int]) -> None:
+        _batch(store, folder, names, images, changed, rows)
+
+    batches = _batches(len(images), batch_size)
+    for _ in ranks.share(write, None, {f"{folder}-{rows[0]}": rows for rows in batches if not written(rows)}, written):
+        pass
+
+
+def _batches(count: int, size: int) -> list[Sequence[int]]:
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _batch(
+    store: Store, folder: str, names: Sequence[str], images: Images, changed: Images, rows: Sequence[int]
+) -> list[CorruptedImage]:
+    """Return what there is of ``rows``, after the files that are missing or damaged have been written."""
+    clean = images.pixels(rows, dtype=torch.float64)
+    # A digest may be that of a file, of which images of several sizes are made.
+    size = "x".join(map(str, clean.shape[1:]))
+    keys = {row: f"{changed.digests[row].hex()}-{size}" for row in rows}
+    paths = {row: f"{folder}/{names[row]}.png" for row in rows}
+    found = {row: _held(store.folder / paths[row], keys[row]) for row in rows}
+    held = {row: content for row, content in found.items() if content is not None}
+    if missing := [row for row in rows if row not in held]:
+        levels = (changed.pixels(missing, dtype=torch.float64) * 255).round().byte()
+        for row, image in zip(missing, levels, strict=True):
+            held[row] = _png(image, keys[row])
+            store.export(paths[row], held[row])
+    return [
+        CorruptedImage(
+            id=images.ids[row],
+            file=paths[row],
+            key=keys[row],
+            checksum=checksum(held[row]),
+            change=float((_levels(held[row]) - before * 255).abs().mean()),
+        )
+        for row, before in zip(rows, clean, strict=True)
+    ]
 
 
 def _held(path: Path, key: str) -> bytes | None:

@@ -126,6 +126,7 @@ def _row(result: Result, estimate: Estimate) -> dict[str, object]:
         "low": estimate.low,
         "high": estimate.high,
         "n": estimate.n,
+        "planned": result.planned,
         "claim": estimate.claim.value,
         "unit": estimate.unit,
         "better": estimate.better,

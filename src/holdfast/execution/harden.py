@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,8 @@ HELD_OUT, SHARE = 1000, 5
 """Kept from training: one in five images, at most a thousand."""
 FEWEST = 20
 BATCH = 128
+WARMUP = 0.07
+"""Share of the epochs in which the rate rises."""
 PART = 128
 EVALUATIONS = ("breakaway", "displacement")
 FOLDER = "before-after"
@@ -96,11 +98,7 @@ def harden(
         HoldfastError: the encoder passes no gradient or has no weights, there are too few images, or something that was
             named does not exist or does not fit.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise HoldfastError(
-            "harden runs in one process, since it measures in the end; for several use holdfast train with objective = "
-            '"distillation" and adversary = "loss"'
-        )
+    _require_one_process()
     original = (load(encoder) if isinstance(encoder, str) else encoder).to("cpu", torch.float32)
     named = at_hand(images)
     found = data.load(named, original.domain, original.geometry) if isinstance(named, str) else named
@@ -108,44 +106,41 @@ def harden(
     _require_gradients(original, taught)
     wanted = ball if isinstance(ball, Ball) else read_ball(ball)
     watch = agreement_of(original, held, device)
-    hardened = train(
-        recipe_of(wanted, epochs, rate, min(BATCH, len(taught)), seed),
-        taught,
-        bank=None if bank is None else at_hand(bank),
-        start=original,
-        device=device,
-        settings=settings,
-        out=out,
-        progress=progress,
-        watch=watch,
-    )
+    recipe = recipe_of(wanted, epochs, rate, min(BATCH, len(taught)), seed, settings)
+    labelled = None if bank is None else at_hand(bank)
+    common: dict[str, Any] = {"device": device, "progress": progress}
+    hardened = train(recipe, taught, bank=labelled, start=original, out=out, watch=watch, **common)
     if hardened.name == original.name:
         hardened.name = f"{original.name}-hardened"
-    run = evaluate(
-        [original, hardened],
-        held,
-        only=EVALUATIONS,
-        ball=wanted,
-        seed=seed,
-        device=device,
-        out=None if out is None else Path(out) / FOLDER,
-        progress=progress,
-    )
+    report = None if out is None else Path(out) / FOLDER
+    run = evaluate([original, hardened], held, only=EVALUATIONS, ball=wanted, seed=seed, out=report, **common)
     return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run)
 
 
-def recipe_of(ball: Ball, epochs: int, rate: float, batch: int, seed: int) -> Recipe:
-    """Return how an encoder is hardened."""
-    return Recipe(
+def recipe_of(
+    ball: Ball, epochs: int, rate: float, batch: int, seed: int, settings: Mapping[str, Any] | None = None
+) -> Recipe:
+    """Return how an encoder is hardened, with ``settings`` instead of what they name; the warm-up follows the epochs."""
+    recipe = Recipe(
         objective=Distillation(),
         architecture=LoadedEncoder("hardened"),
         adversary=OnLoss(ball, steps=10),
         optimiser=AdamW(rate=rate, weight_decay=1e-4),
-        schedule=Cosine(warmup=0.07 * epochs),
         batch=batch,
         epochs=epochs,
         seed=seed,
     )
+    settings = settings or {}
+    recipe = Recipe.of({**recipe.plain(), **settings})
+    return recipe if "schedule" in settings else replace(recipe, schedule=Cosine(warmup=WARMUP * recipe.epochs))
+
+
+def _require_one_process() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise HoldfastError(
+            "harden runs in one process, since it measures in the end; for several use holdfast train with objective = "
+            '"distillation" and adversary = "loss"'
+        )
 
 
 def parted(images: Images, limit: int | None, seed: int) -> tuple[Images, Images]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import warnings
 from collections import Counter
@@ -13,6 +14,8 @@ from itertools import product
 from pathlib import Path
 from time import monotonic
 from typing import TypedDict
+
+import torch
 
 from holdfast import data
 from holdfast.core.encoder import Domain, Encoder, Geometry
@@ -29,6 +32,7 @@ from holdfast.encoders.reference import named
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
+from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.request import Request, asked_balls, planned, references
 from holdfast.execution.store import Store, StoreError
@@ -56,6 +60,11 @@ class Outcome:
     def cells(self) -> int:
         """How many cells were asked for."""
         return len(self.results) + len(self.failures)
+
+    @property
+    def partial(self) -> int:
+        """How many of the results are of fewer samples than planned, because a budget ended."""
+        return sum(result.planned is not None for result in self.results)
 
 
 def run_request(asked: Request, progress: Progress | None = None) -> Outcome:
@@ -89,7 +98,7 @@ def fill_store(
         precision=asked.precision,
         batch_size=asked.batch_size,
         attack_seed=asked.attack_seed,
-        **devices_of(asked.cluster, asked.device),
+        **devices_of(asked.cluster, asked.device, asked.workers),
     )
     reference = images_reference(asked)
     store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
@@ -122,14 +131,16 @@ def fill_store(
 
     for encoder in encoders:
         evaluations = labelled(asked, evaluations, images_for(encoder), bank_for(encoder))
-    store.request(asked.model_dump_json(indent=1))
+    computing = engine(asked.cluster, asked.device, asked.workers, store.folder)
+    if leads(computing):
+        store.request(asked.model_dump_json(indent=1))
     results, failures = evaluate(
         encoders,
         images_for,
         evaluations,
         run,
         store,
-        engine(asked.cluster, asked.device, asked.workers),
+        computing,
         progress,
         asked.budget,
         began,
@@ -264,26 +275,42 @@ class Devices(TypedDict, total=False):
     workers: str
 
 
-def devices_of(cluster: str | None, device: str) -> Devices:
-    """Return where a run computes: on ``device``, here or else on a cluster that need not have a machine like this."""
-    return Devices(device=device) if cluster is None else Devices(workers=device)
+def devices_of(cluster: str | None, device: str, workers: int | None = None) -> Devices:
+    """Return where a run computes: on ``device``, here or else in workers that alone have it.
+
+    Ranks on one machine take its GPUs in turn, unless one of them is named.
+    """
+    if cluster == RANKS:
+        return Devices(device=f"cuda:{place()[2] % max(1, torch.cuda.device_count())}" if device == "cuda" else device)
+    return Devices(device=device) if cluster is None and workers is None else Devices(workers=device)
 
 
-def engine(cluster: str | None, device: str, workers: int | None = None) -> Engine:
-    """Return what computes shards: this process, so many others here, or the Ray cluster at an address, a GPU a shard.
+def engine(cluster: str | None, device: str, workers: int | None, folder: Path) -> Engine:
+    """Return what computes shards: this process, so many others here, the ranks that share ``folder``, or a Ray cluster.
 
     Raises:
         HoldfastError: workers are asked for where they are of no use.
     """
-    if workers is not None and (cluster is not None or device != "cpu"):
+    if workers is not None and (cluster is not None or device not in ("cpu", "cuda")):
         raise HoldfastError(
-            "--workers are processes on the CPUs of this machine; leave --cluster and --device out, or --workers"
+            "--workers are processes on the CPUs of this machine, or with --device cuda one for each of its GPUs; leave "
+            "--cluster and any other --device out, or --workers"
         )
     if workers is not None:
-        return Processes(workers)
+        return Processes(workers, _visible_gpus() if device == "cuda" else ())
     if cluster is None:
         return Local()
+    if cluster == RANKS:
+        rank, count, _ = place()
+        return Ranks(rank, count, folder / LEASES)
     return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)
+
+
+def _visible_gpus() -> list[str]:
+    """Return the GPUs of this machine as ``CUDA_VISIBLE_DEVICES`` names them."""
+    if not (count := torch.cuda.device_count()):
+        raise HoldfastError("device 'cuda' was asked for but torch sees no GPU; use --device cpu")
+    return os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")[:count]
 
 
 def _short(reference: str) -> str:

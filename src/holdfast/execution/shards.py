@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import prod
+from time import monotonic
 from typing import Any, final
 
-from holdfast.core.encoder import Codes
-from holdfast.core.run import Observed
+from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.files import checksum
+from holdfast.core.images import Images
+from holdfast.core.run import Observed, Run
 from holdfast.execution.engines.base import Engine
-from holdfast.execution.store import Key, Store, StoreError, key_of
+from holdfast.execution.engines.ranks import Ranks
+from holdfast.execution.store import Cell, Key, Store, StoreError, key_of
 from holdfast.execution.work import operations
+from holdfast.protocol.evaluation import Evaluation, parts, pieces
 from holdfast.protocol.fits import Fit
-from holdfast.protocol.observation import Observation
+from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population, represent
 
 CPU_VALUES = 1 << 22
@@ -27,10 +34,18 @@ CPU_OPERATIONS = 1 << 29
 
 Larger batches are no faster there: 9 images of a CNN of 60 million operations, one of a ResNet-50.
 """
+CLEAN_OPERATIONS = 1 << 37
+"""How many operations of the encoder a shard of clean codes may have on a CPU, several batches: seconds of work."""
 FIRST = 8
 """The first shard is at most an eighth of the rows, from which the pace of the others is known."""
-OnProgress = Callable[[Observation, int, int, int], None]
-"""Told how many samples of an observation are done, of how many, and how many come next; it may raise to stop the work."""
+AGAIN = "check the disk, and run the same command again, which computes anew what is damaged"
+Waiting = Mapping[Observation, Sequence[Sequence[int]]]
+"""Of each observation the shards that are to be computed, each as its rows, in their order."""
+Choose = Callable[[Waiting], Observation | None]
+"""Says whose first shard is computed next, when there is room for one; None begins no more."""
+OnProgress = Callable[[Observation, int, int, float | None], None]
+"""Told how many rows of an observation are done, of how many, and the seconds that the last of them took where they were
+computed: 0 for those that were kept, None if another rank knows; it may raise to stop the work."""
 
 
 @final
@@ -50,17 +65,20 @@ class CleanCodes(Observation):
 
 Shard = tuple[Observation, Sequence[int]]
 """Rows, and what is looked at of them."""
+Looked = tuple[Observed | Exception | None, float | None]
+"""What is seen of a shard, or why it cannot be, and the seconds it took; nothing if another rank has kept it."""
 
 
-def look(population: Population, shard: Shard) -> Observed | Exception:
-    """Return what is seen of ``shard``, or why it cannot be: what an engine maps over shards, anywhere."""
+def look(population: Population, shard: Shard) -> tuple[Observed | Exception, float]:
+    """Return what is seen of ``shard``, or why it cannot be, and the seconds it took: what an engine maps over shards."""
     observation, rows = shard
+    began, name = monotonic(), f"{observation.name} of {population.encoder.name}"
     try:
         population = population.at_work()
-        seen = population.run.batches(rows, lambda batch: observation.observe(population, batch))
+        seen = population.run.batches(rows, lambda batch: observation.observe(population, batch), name)
     except Exception as error:
-        return error
-    return {name: values.cpu() for name, values in seen.items()}
+        return error, monotonic() - began
+    return {name: values.cpu() for name, values in seen.items()}, monotonic() - began
 
 
 def learn(population: Population, fit: Fit[Any]) -> Observed | Exception:
@@ -73,11 +91,13 @@ def learn(population: Population, fit: Fit[Any]) -> Observed | Exception:
 
 def observe(observation: Observation, population: Population, rows: Sequence[int], store: Store) -> Observed:
     """Return what ``store`` holds of ``rows``, all of which were computed, in their order."""
+    if isinstance(observation, Joint):
+        return joined([observe(part, population, rows, store) for part in observation.parts])
     ids = observation.ids(population)
     key = _key(observation, population)
     held, observed = store.observed(key, [ids[row] for row in rows])
     if len(held) < len(rows):
-        raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
+        raise StoreError(f"what was just written to {store.folder} reads back damaged; {AGAIN}")
     return {name: values.to(population.run.device) for name, values in observed.items()}
 
 
@@ -85,8 +105,43 @@ def clean_codes(population: Population, store: Store) -> Codes:
     """Return the clean codes of all images, all of which were computed: memory-mapped, one row after the other."""
     codes = store.array(_key(CleanCodes(), population), "codes", population.images.ids)
     if codes is None:
-        raise StoreError(f"what was just written to {store.folder} reads back damaged; check the disk")
+        raise StoreError(f"what was just written to {store.folder} reads back damaged; {AGAIN}")
     return codes
+
+
+def first_held(observation: Observation, population: Population, store: Store) -> list[int]:
+    """Return those rows, in the order of ``observation.rows``, that come before the first that ``store`` lacks.
+
+    First in random order: not the quick ones, which several workers finish early, but a fair sample of all.
+    """
+    rows, ids = observation.rows(population), observation.ids(population)
+    held = set.intersection(*(store.held(_key(part, population)) for part in parts(observation)))
+    first = set[int]()
+    for row in in_random_order(rows, observation, population):
+        if ids[row] not in held:
+            break
+        first.add(row)
+    return [row for row in rows if row in first]
+
+
+def in_random_order(rows: Sequence[int], observation: Observation, population: Population) -> list[int]:
+    """Return ``rows`` in the random order of their images; as they come where they are no images, or all are needed.
+
+    Folders are sorted by class and videos by time, so the first rows as they come would be no sample of the others.
+    """
+    if isinstance(observation, CleanCodes) or observation.ids(population) != population.images.ids:
+        return list(rows)
+    return sorted(rows, key=population.places.tolist().__getitem__)
+
+
+def cell_of(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run, bank: Images | None) -> Cell:
+    """Return what a store must know of a cell to tell later which of its files are still needed."""
+    keys = [key_of(what, encoder, images, run, bank) for what in (CleanCodes(), *pieces(evaluation)[1:])]
+    if bank is not None:
+        keys.append(key_of(CleanCodes(), encoder, bank, run))
+    result = key_of(evaluation, encoder, images, run, bank).stem
+    made_from = tuple(key.stem for key in keys)
+    return Cell(evaluation=evaluation.name, encoder=encoder.name, result=result, made_from=made_from)
 
 
 def compute(
@@ -94,38 +149,83 @@ def compute(
     population: Population,
     store: Store,
     engine: Engine,
+    choose: Choose,
     told: OnProgress,
-    most: int | None = None,
+    patient: Callable[[], bool] = lambda: True,
 ) -> dict[Observation, Exception]:
-    """Compute the shards that ``store`` does not hold, at most so many of each observation, and return what failed.
+    """Compute the shards that ``store`` does not hold, as ``choose`` says, and return what failed.
 
-    Where the engine works on many shards at a time, those of all observations are worked on side by side.
+    Ranks wait for each other as long as they are ``patient``.
     """
-    shards: list[Shard] = []
+    waiting: dict[Observation, list[list[int]]] = {}
     done: dict[Observation, int] = {}
     failed: dict[Observation, Exception] = {}
     totals = {observation: len(rows) for observation, rows in asked}
     for observation, rows in asked:
         ids = observation.ids(population)
-        held, _ = store.observed(_key(observation, population), [ids[row] for row in rows])
-        mine = _missing(rows, {*held}, observation, population)[:most]
-        shards += [(observation, part) for part in mine]
-        done[observation] = len(held)
-        told(observation, len(held), len(rows), len(mine[0]) if mine else 0)
-    upcoming = {observation: [len(rows) for other, rows in shards if other == observation][1:] for observation in done}
-    with closing(engine.map(look, population, shards)) as finished:
-        for (observation, rows), seen in finished:
+        held = store.held(_key(observation, population))
+        waiting[observation] = _missing(rows, held, observation, population)
+        done[observation] = sum(ids[row] in held for row in rows)
+        told(observation, done[observation], len(rows), 0.0)
+
+    def taken() -> Iterator[Shard]:
+        while left := {one: own for one, own in waiting.items() if own and one not in failed}:
+            chosen = choose(left)
+            if chosen is None:
+                return
+            yield chosen, waiting[chosen].pop(0)
+
+    def begin(observation: Observation, rows: Sequence[int]) -> bool:
+        return observation not in failed and choose({observation: [rows]}) is not None
+
+    looked: Generator[tuple[Shard, Looked], None, None]
+    if isinstance(engine, Ranks):
+        looked = _shared(waiting, population, store, engine, begin, patient)
+    else:
+        looked = engine.map(look, population, taken())
+    with closing(looked) as finished:
+        for (observation, rows), (seen, seconds) in finished:
             if isinstance(seen, Exception):
                 failed.setdefault(observation, seen)
-                if len(asked) == 1:
-                    break
                 continue
-            ids = observation.ids(population)
-            store.keep(_key(observation, population), [ids[row] for row in rows], seen)
+            if seen is not None:
+                ids = observation.ids(population)
+                store.keep(_key(observation, population), [ids[row] for row in rows], seen)
             done[observation] += len(rows)
-            ahead = upcoming[observation].pop(0) if upcoming[observation] else 0
-            told(observation, done[observation], totals[observation], ahead)
+            told(observation, done[observation], totals[observation], seconds)
     return failed
+
+
+def _shared(
+    waiting: Waiting,
+    population: Population,
+    store: Store,
+    ranks: Ranks,
+    begin: Callable[[Observation, Sequence[int]], bool],
+    patient: Callable[[], bool],
+) -> Generator[tuple[Shard, Looked], None, None]:
+    """Yield each shard with what is seen of it and the seconds it took, or with None once another rank has kept it.
+
+    Observations take turns by shards.
+    """
+    keys = {observation: _key(observation, population) for observation in waiting}
+
+    def ids(shard: Shard) -> list[str]:
+        known = shard[0].ids(population)
+        return [known[row] for row in shard[1]]
+
+    turns = zip_longest(*([(one, rows) for rows in own] for one, own in waiting.items()))
+    shards = [shard for turn in turns for shard in turn if shard is not None]
+    units = {f"{keys[shard[0]].stem}-{checksum(json.dumps(ids(shard)).encode())}": shard for shard in shards}
+    for shard, found in ranks.share(
+        look,
+        population,
+        units,
+        held=lambda shard: store.held(keys[shard[0]]).issuperset(ids(shard)),
+        begin=lambda shard: begin(*shard),
+        patient=patient,
+    ):
+        yield shard, (None, None) if found is None else found
 
 
 def _key(observation: Observation, population: Population) -> Key:
@@ -140,17 +240,20 @@ def _missing(rows: Sequence[int], held: set[str], observation: Observation, popu
     size, ids = max(1, _size(population, observation) // observation.inputs(population)), observation.ids(population)
     # Clean codes are quick, and copies of one image keep one code while they share a batch.
     first = size if isinstance(observation, CleanCodes) else min(size, max(1, len(rows) // FIRST))
+    rows = in_random_order(rows, observation, population)
     cut = [rows[:first], *(rows[start : start + size] for start in range(first, len(rows), size))]
     shards = ([row for row in shard if ids[row] not in held] for shard in cut)
     return [shard for shard in shards if shard]
 
 
 def _size(population: Population, observation: Observation) -> int:
-    """Return how many inputs make a shard: a batch, or less where a large encoder would make it last for hours."""
+    """Return how many inputs make a shard: a batch, or less where it would last for hours; of clean codes several."""
     run, encoder = population.run, population.encoder
     if run.computes_on != "cpu":
         return run.batch_size
     size = min(run.batch_size, CPU_VALUES // prod(encoder.domain.shape))
-    if not isinstance(observation, CleanCodes):
-        size = min(size, CPU_OPERATIONS // max(operations(encoder), 1))
-    return max(1, size)
+    if isinstance(observation, CleanCodes):
+        # Whole batches, so that a file is not written every few milliseconds.
+        most = min(CPU_VALUES // prod(encoder.domain.shape), CLEAN_OPERATIONS // max(operations(encoder), 1))
+        return max(1, size, size * (most // max(1, size)))
+    return max(1, min(size, CPU_OPERATIONS // max(operations(encoder), 1)))

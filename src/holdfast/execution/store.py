@@ -6,8 +6,9 @@ rewritten in place, and whatever cannot be read back exactly (truncated, damaged
     run.json                          what was asked for, last
     results/EVALUATION-ENCODER-KEY.json
     failures/EVALUATION-ENCODER.json
+    cells/CHECKSUM.json               which cells were asked for, and what each is made from
     fits/FIT-KEY/CHECKSUM.safetensors
-    shards/OBSERVATION-KEY/CHECKSUM.safetensors
+    shards/OBSERVATION-KEY/CHECKSUM.safetensors   or many of them in CHECKSUM.pack, with CHECKSUM.index
     arrays/OBSERVATION-KEY/CHECKSUM.npy
     files.index                       image files found sound, and their digests
 
@@ -19,34 +20,29 @@ other, where a population's is too large to be held in memory.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from hashlib import blake2b
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import safetensors.torch
 import torch
-from jaxtyping import Shaped
 from pydantic import ValidationError
 from torch import Tensor
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.core.files import write_whole
+from holdfast.core.files import checksum, write_whole
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Record, Result
 from holdfast.core.run import Observed, Run
+from holdfast.execution.mapped import mapped, write_rows
+from holdfast.execution.packs import IDS, ShardFolder
 from holdfast.protocol.evaluation import Evaluation, circumstances, parts, settings
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
-
-Kept = TypeVar("Kept", Result, Failure)
-IDS = ".ids"
-"""The tensor of each shard that spells its samples' ids (JSON as bytes)."""
 
 
 class StoreError(HoldfastError):
@@ -74,6 +70,24 @@ class Key(Record):
     def stem(self) -> str:
         """A file name that a person can read and that is unique."""
         return "-".join(filter(None, (self.kind, _plain(self.name), self.digest)))
+
+
+class Cell(Record):
+    """A cell that was asked for, the file its result has, and the folders of what it is made from."""
+
+    evaluation: str
+    encoder: str
+    result: str
+    made_from: tuple[str, ...]
+
+
+class Cells(Record):
+    """The cells that one command asked for of one encoder."""
+
+    cells: tuple[Cell, ...]
+
+
+Kept = TypeVar("Kept", Result, Failure, Cells)
 
 
 def key_of(
@@ -104,16 +118,14 @@ def _plain(name: str) -> str:
     return re.sub(r"[^\w.]+", "_", name)[:60]
 
 
-def checksum(content: bytes) -> str:
-    """Return the hash that names a file's content."""
-    return blake2b(content, digest_size=8).hexdigest()
-
-
 class Store:
     """The files of one run under ``folder``. Every write makes the folders it needs, or raises ``StoreError``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._shard_folders: dict[str, ShardFolder] = {}
+        self._home: tuple[int, int] | None = None
+        """The folder that was written to, once one was."""
 
     def request(self, content: str) -> None:
         """Record what was asked for, as JSON text."""
@@ -123,9 +135,25 @@ class Store:
         """Write the file ``name`` below the folder, made of what is kept here and meant for people and programs."""
         self._write(self.folder / name, content)
 
+    def expect(self, cells: Sequence[Cell]) -> None:
+        """Record that ``cells`` were asked for: a file for each set of them, so that two commands may do so at once."""
+        content = Cells(cells=tuple(cells)).model_dump_json(indent=1).encode()
+        self._write(self.folder / "cells" / f"{checksum(content)}.json", content)
+
+    def cells(self) -> list[Cell]:
+        """Return every cell that was asked for; of one evaluation of one encoder the way it was asked for last."""
+        paths = sorted((self.folder / "cells").glob("[!.]*.json"), key=_changed)
+        asked = [record.cells for path in paths if (record := _record(path, Cells))]
+        return list({(cell.evaluation, cell.encoder): cell for cells in asked for cell in cells}.values())
+
     def result(self, key: Key) -> Result | None:
-        """Return the finished cell ``key``, or None if it is missing or damaged."""
+        """Return the cell ``key``, of all or some of its samples, or None if it is missing or damaged."""
         return _record(self.folder / "results" / f"{key.stem}.json", Result)
+
+    def holds(self, cell: Cell) -> bool:
+        """Return whether ``cell`` is finished, with all of its samples."""
+        result = _record(self.folder / "results" / f"{cell.result}.json", Result)
+        return result is not None and result.planned is None
 
     def finish(self, key: Key, result: Result) -> None:
         """Keep ``result`` as the cell ``key``, instead of what an earlier version found under the same protocol."""
@@ -159,20 +187,30 @@ class Store:
         """Keep what was ``observed`` of the samples ``ids`` (tensors whose first axis runs over them)."""
         tensors = dict(observed)
         tensors[IDS] = torch.frombuffer(bytearray(json.dumps(list(ids)).encode()), dtype=torch.uint8)
-        self._save(self._shards(key), tensors)
+        shards = self._shards(key)
+        with self._writing(shards.folder):
+            shards.add(_spelled(tensors))
+
+    def held(self, key: Key) -> set[str]:
+        """Return the ids of all samples of which something was observed; asked again, it reads no more than new files."""
+        return self._shards(key).ids()
 
     def observed(self, key: Key, ids: Sequence[str]) -> tuple[list[str], Observed]:
         """Return which of ``ids`` were observed, in their order, and what was seen of them, row by row."""
-        names: list[str] = []
-        parts: list[Observed] = []
-        for held, part in self._held(key):
-            names += held
-            parts.append(part)
-        row = {name: position for position, name in reversed(list(enumerate(names)))}
-        have = [name for name in ids if name in row]
-        order = torch.tensor([row[name] for name in have], dtype=torch.int64)
-        tensors = parts[0] if have else {}
-        return have, {name: torch.cat([part[name] for part in parts])[order] for name in tensors}
+        row = {name: position for position, name in enumerate(ids)}
+        filled, found = np.zeros(len(ids), dtype=bool), Observed()
+        for names, tensors in self._shards(key).shards(row):
+            here = [position for position, name in enumerate(names) if name in row and not filled[row[name]]]
+            rows = [row[names[position]] for position in here]
+            for name, values in tensors.items():
+                if name not in found:
+                    found[name] = values.new_empty((len(ids), *values.shape[1:]))
+                found[name][rows] = values[here]
+            filled[rows] = True
+        if filled.all():
+            return list(ids), found
+        have = filled.nonzero()[0].tolist()
+        return [ids[position] for position in have], {name: values[have] for name, values in found.items()}
 
     def array(self, key: Key, name: str, ids: Sequence[str]) -> Tensor | None:
         """Return tensor ``name`` of what was observed of all ``ids``, memory-mapped; None if some are missing.
@@ -180,31 +218,13 @@ class Store:
         It is written once, shard by shard, so that no more than a shard is ever held.
         """
         folder = self.folder / "arrays" / key.stem
-        for path in sorted(folder.glob("*.npy")):
-            if (known := _mapped(path)) is not None:
-                return known
-        row = {name: position for position, name in enumerate(ids)}
-        partial, whole, filled = folder / f".{os.getpid()}.npy", None, set[int]()
-        try:
-            for held, part in self._held(key):
-                here = [position for position, sample in enumerate(held) if sample in row]
-                rows, values = [row[held[position]] for position in here], _plain_numbers(part[name])[here]
-                if whole is None:
-                    folder.mkdir(parents=True, exist_ok=True)
-                    whole = np.lib.format.open_memmap(partial, "w+", values.dtype, (len(ids), *values.shape[1:]))
-                whole[rows] = values
-                filled.update(rows)
-            if whole is None or len(filled) < len(ids):
-                return None
-            whole.flush()
-            path = folder / f"{_checksum_of(partial)}.npy"
-            partial.replace(path)
-        except OSError as error:
-            raise _unwritable(partial, error) from error
-        finally:
-            with suppress(OSError):
-                partial.unlink()
-        return _mapped(path)
+        if (known := mapped(folder)) is not None:
+            return known
+        # Asked first, so that nothing is written in vain.
+        if not self.held(key).issuperset(ids):
+            return None
+        with self._writing(folder):
+            return write_rows(folder, self._shards(key).shards(frozenset(ids)), name, ids)
 
     def learned(self, key: Key) -> Observed | None:
         """Return what was learned under ``key``, or None if that is missing or damaged."""
@@ -212,29 +232,47 @@ class Store:
 
     def keep_learned(self, key: Key, learned: Observed) -> None:
         """Keep what was ``learned``."""
-        self._save(self._fits(key), learned)
+        content = _spelled(learned)
+        self._write(self._fits(key) / f"{checksum(content)}.safetensors", content)
 
-    def _held(self, key: Key) -> Iterator[tuple[list[str], Observed]]:
-        for tensors in _intact(self._shards(key)):
-            yield json.loads(tensors.pop(IDS).numpy().tobytes()), tensors
-
-    def _shards(self, key: Key) -> Path:
-        return self.folder / "shards" / key.stem
+    def _shards(self, key: Key) -> ShardFolder:
+        return self._shard_folders.setdefault(key.stem, ShardFolder(self.folder / "shards" / key.stem))
 
     def _fits(self, key: Key) -> Path:
         return self.folder / "fits" / key.stem
 
-    def _save(self, folder: Path, tensors: Observed) -> None:
-        # Cloned because tensors that share memory are refused.
-        own = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
-        content = safetensors.torch.save(own)
-        self._write(folder / f"{checksum(content)}.safetensors", content)
-
     def _write(self, path: Path, content: bytes) -> None:
-        try:
+        with self._writing(path):
             write_whole(path, content)
+
+    @contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Turn whatever keeps ``path`` from being written into one sentence."""
+        if self._home not in (None, _identity(self.folder)):
+            # Made again, it would hold a piece of the run, perhaps below the point where a drive used to be.
+            raise StoreError(
+                f"{self.folder} is gone: removed, or on a drive that is not there any more; bring it back, or choose "
+                "another --out, and run the same command again"
+            )
+        try:
+            yield
         except OSError as error:
             raise _unwritable(path, error) from error
+        self._home = self._home or _identity(self.folder)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return what tells ``folder`` from another of its name; None if it is not there."""
+    with suppress(OSError):
+        status = folder.stat()
+        return status.st_dev, status.st_ino
+    return None
+
+
+def _spelled(tensors: Observed) -> bytes:
+    # Cloned because tensors that share memory are refused.
+    own = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
+    return safetensors.torch.save(own)
 
 
 def _intact(folder: Path) -> Iterator[Observed]:
@@ -253,34 +291,16 @@ def _unwritable(path: Path, error: OSError) -> StoreError:
     )
 
 
-def _plain_numbers(values: Tensor) -> Shaped[np.ndarray, "..."]:
-    """Return ``values`` as an array; bfloat16, which numpy does not know, as the bits it has."""
-    return (values.view(torch.int16) if values.dtype == torch.bfloat16 else values).numpy()
-
-
-def _mapped(path: Path) -> Tensor | None:
-    """Return the array at ``path`` without reading it into memory, or None if it is damaged."""
-    with suppress(OSError, ValueError):
-        if _checksum_of(path) == path.stem:
-            # Copied when written to, so that torch need not warn: nobody writes.
-            values = torch.from_numpy(np.load(path, mmap_mode="c"))
-            return values.view(torch.bfloat16) if values.dtype == torch.int16 else values
-    return None
-
-
-def _checksum_of(path: Path) -> str:
-    """Return ``checksum`` of the content of ``path``, read block by block."""
-    digest = blake2b(digest_size=8)
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _cell(result: Result) -> tuple[object, ...]:
     """Return what tells a cell of a report from others."""
     encoder = result.encoder.name, result.encoder.fingerprint
     return result.evaluation, result.version, encoder, result.images.fingerprint, result.settings
+
+
+def _changed(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
 def _record(path: Path, kind: type[Kept]) -> Kept | None:
@@ -291,7 +311,7 @@ def _record(path: Path, kind: type[Kept]) -> Kept | None:
 
 
 def _records(folder: Path, kind: type[Kept]) -> list[Kept]:
-    found = (_record(path, kind) for path in sorted(folder.glob("*.json")))
+    found = (_record(path, kind) for path in sorted(folder.glob("[!.]*.json")))
     return [record for record in found if record is not None]
 
 

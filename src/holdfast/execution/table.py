@@ -4,12 +4,15 @@ Per encoder: is it fit to be measured, its clean codes, what is learned from the
 each distinct observation once (evaluations that ask for an equal one share it): a first shard of all, from which the
 time left is known, then the rest, then the conclusions.
 Whatever the store already holds is not computed again.
+
+Under a budget encoders and observations take turns, so that each has its share of the time when it ends; what they have
+seen by then, a random sample, is concluded where an evaluation allows that.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,36 +20,33 @@ from math import inf
 from time import monotonic
 from typing import Any, TypeVar
 
-from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run import Observed, Run
+from holdfast.execution.computing import BudgetSpentError, Computing, Progress
 from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
+from holdfast.execution.engines.ranks import Ranks, leads
 from holdfast.execution.provenance import provenance
-from holdfast.execution.shards import CleanCodes, Shard, clean_codes, compute, learn, observe
+from holdfast.execution.shards import CleanCodes, cell_of, first_held, learn, observe
 from holdfast.execution.store import Store, StoreError, key_of
+from holdfast.execution.turns import Begun
 from holdfast.execution.work import Forecast, operations
-from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
+from holdfast.protocol.evaluation import Evaluation, learning, pieces, with_bank
 from holdfast.protocol.fits import Fit
-from holdfast.protocol.observation import Joint, Observation, joined
+from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
 log = logging.getLogger("holdfast")
 What = TypeVar("What")
-Done = TypeVar("Done")
+Answer = TypeVar("Answer")
 
 
-Progress = Callable[[str, float, float], None]
-"""Told what is being done, which share of all work is finished and how many seconds are left (infinite if unknown)."""
-OVERRUN = 1.1
-"""How many times the budget a piece of work may be expected to end at and still begin."""
-
-
-class BudgetSpentError(Exception):
-    """The time is up: not a failure of the cell, which the next run computes."""
+FEWEST = 10
+"""So many rows at least make a partial result: of fewer no interval says anything."""
 
 
 def evaluate(
@@ -71,7 +71,8 @@ def evaluate(
         store: keeps what is finished and knows what already is.
         engine: where shards are computed; in this process by default.
         progress: is told how far things are.
-        budget: seconds after which no new work begins, nor before if it would end more than a tenth later.
+        budget: seconds after which no new work begins, nor before if it would end more than a tenth later. All have
+            their share of it, and what is seen by then is concluded as partial results.
         began: when the budget began to run, by ``time.monotonic``; now by default.
         bank_for: gives the bank for an encoder, apart from its images, if there is one.
 
@@ -87,11 +88,13 @@ def evaluate(
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
     began = monotonic() if began is None else began
     forecast = Forecast({encoder.name: operations(encoder) for encoder in encoders})
-    table = _Table(evaluations, run, store, engine or Local(), progress, budget, began, forecast, bank_for)
+    work = Computing(store, engine or Local(), progress, budget, began, forecast)
+    table = _Table(evaluations, run, store, work, bank_for)
     for encoder in encoders:
         table.look_up(encoder, images_for)
-    for encoder in encoders:
-        table.fill(encoder)
+    table.fill(encoders)
+    if isinstance(engine, Ranks):
+        engine.end()
     if progress:
         progress("all cells", 1.0, 0.0)
     return table.results, table.failures
@@ -119,14 +122,16 @@ def collect(
     encoder, images, run = population.encoder, population.images, population.run
     began = monotonic() if began is None else began
     forecast = Forecast({encoder.name: operations(encoder)})
-    table = _Table((), run, store, engine or Local(), progress, budget, began, forecast)
+    work = Computing(store, engine or Local(), progress, budget, began, forecast)
     for piece in (CleanCodes(), observation) if codes else (observation,):
         forecast.expect((encoder.name, piece))
     rows, ids = observation.rows(population), observation.ids(population)
-    with suppress(BudgetSpentError):
+    with suppress(BudgetSpentError if leads(work.engine) else Exception):  # rank 0 says what went wrong
         if codes:
-            population = Population(encoder, images, run, table.codes(population, "codes"))
-        table.compute(observation, population, rows, observation.name)
+            population = Population(encoder, images, run, work.codes(population, "codes"))
+        work.compute(observation, population, observation.name)
+    if isinstance(engine, Ranks):
+        engine.end()
     held, observed = store.observed(key_of(observation, encoder, images, run), [ids[row] for row in rows])
     known = set(held)
     return population, [row for row in rows if ids[row] in known], observed
@@ -139,180 +144,209 @@ class _Table:
     evaluations: Sequence[Evaluation]
     run: Run
     store: Store
-    engine: Engine
-    progress: Progress | None
-    budget: float | None
-    began: float
-    forecast: Forecast
+    work: Computing
     bank_for: Callable[[Encoder], Images | None] | None = None
-    share: float = 0.0
     results: list[Result] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     missing: dict[str, tuple[Images, Images | None, list[Evaluation]]] = field(default_factory=dict)
     """By encoder, its images, its bank and the evaluations that the store does not hold."""
+    partial: dict[tuple[str, Evaluation], Result] = field(default_factory=dict)
+    """What the store holds of them, by encoder's name: results of some of the rows."""
 
     def look_up(self, encoder: Encoder, images_for: Callable[[Encoder], Images]) -> None:
         """Take what the store holds of ``encoder``, and plan what it does not."""
-        for evaluation in self.evaluations:
+        for evaluation in self.evaluations if leads(self.work.engine) else ():
             self.store.clear_failure(evaluation.name, encoder.name)
         with self.failing(encoder, "unknown", self.evaluations):
             images, bank = images_for(encoder), None
             if self.bank_for and any(with_bank(evaluation) for evaluation in self.evaluations):
                 bank = self.bank_for(encoder)
-            known = [self.store.result(key_of(e, encoder, images, self.run, bank)) for e in self.evaluations]
-            self.results += [result for result in known if result is not None]
-            missing = [e for e, result in zip(self.evaluations, known, strict=True) if result is None]
+            missing = []
+            for evaluation in self.evaluations:
+                known = self.store.result(key_of(evaluation, encoder, images, self.run, bank))
+                if known is not None and known.planned is None:
+                    self.results.append(known)
+                    continue
+                missing.append(evaluation)
+                if known is not None:
+                    self.partial[encoder.name, evaluation] = known
             self.missing[encoder.name] = images, bank, missing
+            self.store.expect([cell_of(evaluation, encoder, images, self.run, bank) for evaluation in self.evaluations])
             for evaluation in missing:
                 for what in pieces(evaluation):
-                    self.forecast.expect((encoder.name, what))
+                    self.work.forecast.expect((encoder.name, what))
 
-    def fill(self, encoder: Encoder) -> None:
-        """Compute what is missing of ``encoder``: each evaluation ends up among the results or among the failures."""
+    def fill(self, encoders: Sequence[Encoder]) -> None:
+        """Compute what is missing: each evaluation ends up among the results or among the failures.
+
+        One encoder after the other; under a budget all at once, in turns.
+        """
+        if self.work.budget is None:
+            for encoder in encoders:
+                if begun := self.begin(encoder):
+                    self.forward(begun, begun.groups, most=1)
+                    if not isinstance(self.work.engine, Local):
+                        self.forward(begun, begun.groups)
+                    self.finish(begun)
+            return
+        every = [begun for encoder in encoders if (begun := self.begin(encoder))]
+        self.take_turns(every)
+        for begun in every:
+            self.finish(begun)
+            begun.rest()
+
+    def begin(self, encoder: Encoder) -> Begun | None:
+        """Return ``encoder`` with its codes and what is learned from them, if anything is missing of it."""
         images, bank, missing = self.missing.get(encoder.name, (None, None, []))
         if images is None or not missing:
-            return
+            return None
+        begun = None
         with self.failing(encoder, images.name, missing):
             population = Population(encoder, images, self.run)
-            if problem := unfit(population, self.engine):
+            if problem := unfit(population, self.work.engine):
                 raise HoldfastError(problem)
-            codes, held = self.codes(population, "codes"), None
+            codes, held = self.work.codes(population, "codes"), None
             if bank is not None and any(with_bank(evaluation) for evaluation in missing):
-                held = Population(population.encoder, bank, self.run)
-                held = Population(population.encoder, bank, self.run, self.codes(held, "codes of the bank"))
-            population = Population(population.encoder, images, self.run, codes, bank=held)
+                held = bank, self.work.codes(Population(population.encoder, bank, self.run), "codes of the bank")
+            learned = dict[Fit[Any], Observed | Exception]()
+            begun = Begun(encoder, images, held, codes, learned, self.run)
             fits = dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation))
-            known = {fit: self.learn(fit, population) for fit in fits}
-            population = Population(population.encoder, images, self.run, codes, known, held)
+            self.learn_all(begun.population, list(fits), learned)
+            begun.rest()  # the next population knows what was learned
             groups: dict[Observation, list[Evaluation]] = {}
             for evaluation in missing:
                 groups.setdefault(evaluation.observation(), []).append(evaluation)
-            measured = [group for group in groups.items() if self.measure(population, *group)]
-            if not isinstance(self.engine, Local):
-                self.together(population, [observation for observation, _ in measured])
-            for observation, group in measured:
+            for observation, group in groups.items():
                 with self.failing(encoder, images.name, group):
-                    self.conclude(population, observation, group)
+                    observation.rows(begun.population)  # or else they fail alone
+                    begun.groups[observation] = group
+        return begun
 
-    def learn(self, fit: Fit[Any], population: Population) -> Observed | Exception:
+    def learn_all(
+        self, population: Population, fits: Sequence[Fit[Any]], learned: dict[Fit[Any], Observed | Exception]
+    ) -> None:
+        """Note in ``learned`` what each of ``fits`` learns, or why it could not; ranks learn different ones."""
+        if not isinstance(self.work.engine, Ranks):
+            for fit in fits:
+                learned[fit] = self.learn(population, fit)
+            return
+        keys = {
+            fit: key_of(fit, population.encoder, population.images, self.run, population.bank_images) for fit in fits
+        }
+        units = {key.stem: fit for fit, key in keys.items()}
+        for fit, found in self.work.engine.share(
+            self.learn,
+            population,
+            units,
+            held=lambda fit: self.store.learned(keys[fit]) is not None,
+            patient=lambda: self.work.affordable(0.0),
+        ):
+            learned[fit] = self.learn(population, fit) if found is None else found
+        for fit in fits:
+            if fit not in learned:
+                learned[fit] = self.work.spent()
+
+    def learn(self, population: Population, fit: Fit[Any]) -> Observed | Exception:
         """Return what ``fit`` learns, or why it could not: that fails the cells that ask for it, and no others."""
         encoder, piece, since = population.encoder, (population.encoder.name, fit), monotonic()
         key = key_of(fit, encoder, population.images, self.run, population.bank_images)
         try:
             learned = self.store.learned(key)
             if learned is None:
-                self.tell(f"{encoder.name}: learning {fit.name.replace('-', ' ')}", self.forecast.seconds(piece, 1))
-                found = _once(self.engine, learn, population, fit)
+                self.work.tell(f"{encoder.name}: learning {fit.name.replace('-', ' ')}")
+                if not self.work.affordable(self.work.forecast.seconds(piece, 1) or 0.0):
+                    raise self.work.spent()
+                found = _once(self.work.engine, learn, population, fit)
                 if isinstance(found, Exception):
                     raise found
                 learned = found
                 self.store.keep_learned(key, learned)
-                self.forecast.tell(piece, 1, monotonic() - since, 1, 1)
+                self.work.forecast.tell(piece, 1, monotonic() - since, 1, 1)
         except StoreError:
             raise
         except Exception as error:
             log.debug("%s: %s could not be learned", encoder.name, fit.name, exc_info=True)
             return error
         finally:
-            self.forecast.drop(piece)
+            self.work.forecast.drop(piece)
         return learned
 
-    def measure(self, population: Population, observation: Observation, group: Sequence[Evaluation]) -> bool:
-        """Compute the first shard of each piece, so that the time left is known early; say whether that went well.
+    def take_turns(self, every: Sequence[Begun]) -> None:
+        """Compute what there is time for: first one shard of all, then each encoder for an equal time.
 
-        On a cluster, which works on many shards at a time, all wait for the pieces themselves.
+        What one does not need is shared by the others.
         """
-        failed = len(self.failures)
-        with self.failing(population.encoder, population.images.name, group):
-            rows = observation.rows(population)
-            for piece in parts(observation):
-                self.compute(piece, population, rows, named(group), 1 if isinstance(self.engine, Local) else 0)
-        return len(self.failures) == failed
+        going, most = list(every), 1
+        while going:
+            worked = []
+            for place, begun in enumerate(going):
+                self.work.until = monotonic() + (self.work.end - monotonic()) / (len(going) - place)
+                fresh = self.forward(begun, begun.groups, most=most or None)
+                if fresh or most:
+                    worked.append(begun)
+                if fresh and most and begun is every[0]:
+                    self.rehearse(begun)
+                if len(every) > 1:
+                    begun.rest()
+            going, most = worked, 0
+        self.work.until = inf
 
-    def together(self, population: Population, observations: Sequence[Observation]) -> None:
-        """Compute all pieces of ``observations`` side by side; what fails or is not reached fails again on its own."""
-        pieces = dict.fromkeys(piece for observation in observations for piece in parts(observation))
-        with suppress(BudgetSpentError):
-            self.forward([(piece, piece.rows(population)) for piece in pieces], population, "all evaluations")
+    def rehearse(self, begun: Begun) -> None:
+        """Conclude what there is of an encoder so far, only to know how long conclusions will take in the end."""
+        for observation, group in begun.groups.items():
+            seen = first_held(observation, begun.population, self.store)
+            if len(seen) < 2 or begun.why_not(observation):
+                continue
+            observed = observe(observation, begun.population, seen, self.store)
+            for evaluation in (one for one in group if one.partial):
+                since = monotonic()
+                with suppress(Exception):  # said when it is concluded indeed
+                    evaluation.result(begun.population, seen, observed)
+                    self.work.forecast.tell((begun.encoder.name, evaluation), 1, monotonic() - since, 0, 1)
 
-    def conclude(self, population: Population, observation: Observation, group: Sequence[Evaluation]) -> None:
-        """Observe once, then conclude every evaluation of the ``group`` that shares the observation."""
-        encoder, images, started = population.encoder, population.images, datetime.now(UTC)
-        rows = observation.rows(population)
-        observed = self.observe(observation, population, rows, named(group))
+    def finish(self, begun: Begun) -> None:
+        """Conclude all that is left of an encoder, unless another rank does."""
+        for observation, group in begun.groups.items() if leads(self.work.engine) else ():
+            with self.failing(begun.encoder, begun.images.name, group):
+                self.conclude(begun, observation, group)
+
+    def conclude(self, begun: Begun, observation: Observation, group: Sequence[Evaluation]) -> None:
+        """Observe what is left, but for a budget, then conclude every evaluation of the ``group`` that shares it."""
+        started, population = datetime.now(UTC), begun.population
+        rows = seen = observation.rows(population)
+        if self.work.budget is None:
+            self.forward(begun, {observation: group})
+        if error := begun.why_not(observation):
+            raise error
+        if self.work.budget is not None:
+            seen = first_held(observation, population, self.store)
+        whole, enough = len(seen) == len(rows), len(seen) >= FEWEST
+        observed = observe(observation, population, seen, self.store) if whole or enough else {}
         for evaluation in group:
-            with self.failing(encoder, images.name, [evaluation]):
-                piece, since = (encoder.name, evaluation), monotonic()
-                self.tell(f"{encoder.name}: {evaluation.name}, conclusion", self.forecast.seconds(piece, 1))
-                result = evaluation.result(population, rows, observed)
-                result = result.model_copy(update={"provenance": provenance(self.run, started)})
-                self.store.finish(key_of(evaluation, encoder, images, self.run, population.bank_images), result)
+            with self.failing(begun.encoder, begun.images.name, [evaluation]):
+                if not whole and not (enough and evaluation.partial):
+                    raise self.work.spent()
+                known = self.partial.get((begun.encoder.name, evaluation))
+                if not whole and known is not None and len(known.findings.ids) >= len(seen):
+                    raise self.work.spent()  # no more is known than then
+                piece, since = (begun.encoder.name, evaluation), monotonic()
+                self.work.tell(f"{begun.encoder.name}: {evaluation.name}, conclusion")
+                result = evaluation.result(population, seen, observed)
+                planned = None if whole else len(rows)
+                result = result.model_copy(update={"provenance": provenance(self.run, started), "planned": planned})
+                key = key_of(evaluation, begun.encoder, begun.images, self.run, population.bank_images)
+                self.store.finish(key, result)
                 self.results.append(result)
-                self.forecast.tell(piece, 1, monotonic() - since, 1, 1)
-
-    def observe(self, observation: Observation, population: Population, rows: Sequence[int], doing: str) -> Observed:
-        """Return what is seen of ``rows`` for ``doing``, which progress names."""
-        if isinstance(observation, Joint):
-            # Piece by piece, so that other evaluations share the pieces.
-            count = len(observation.parts)
-            return joined(
-                [
-                    self.observe(piece, population, rows, f"{doing} (part {k} of {count})")
-                    for k, piece in enumerate(observation.parts, start=1)
-                ]
-            )
-        self.compute(observation, population, rows, doing)
-        return observe(observation, population, rows, self.store)
-
-    def codes(self, population: Population, doing: str) -> Codes:
-        """Return the clean codes of all images."""
-        self.compute(CleanCodes(), population, range(len(population.images)), doing)
-        return clean_codes(population, self.store)
-
-    def compute(
-        self, observation: Observation, population: Population, rows: Sequence[int], doing: str, most: int | None = None
-    ) -> None:
-        """Compute what the store does not hold of ``rows``, at most so many shards, and measure how long it takes."""
-        self.forward([(observation, rows)], population, doing, most, alone=True)
+                self.work.forecast.tell(piece, 1, monotonic() - since, 1, 1)
 
     def forward(
-        self,
-        asked: Sequence[Shard],
-        population: Population,
-        doing: str,
-        most: int | None = None,
-        alone: bool = False,
-    ) -> None:
-        """Compute what the store does not hold of what is ``asked``; what fails is an error where it stands ``alone``."""
-        name, since = population.encoder.name, monotonic()
-        before: dict[Observation, int] = {}
-
-        def told(observation: Observation, done: int, total: int, upcoming: int) -> None:
-            nonlocal since
-            piece, fresh, now = (name, observation), done - before.get(observation, done), monotonic()
-            self.forecast.tell(piece, fresh, now - since, done, total)
-            before[observation], since = done, now
-            if upcoming or fresh:
-                stage = f"{name}: {doing}, {done} of {total}"
-                self.tell(stage, self.forecast.seconds(piece, upcoming) if upcoming else None)
-
-        failed = compute(asked, population, self.store, self.engine, told, most)
-        if alone and failed:
-            raise failed[asked[0][0]]
-
-    def tell(self, doing: str, upcoming: float | None) -> None:
-        """Report progress, if anyone listens, and stop here if what comes next does not fit into the budget."""
-        spent, left = monotonic() - self.began, self.forecast.left
-        if left < inf:
-            self.share = max(self.share, spent / (spent + left))
-        if self.progress:
-            self.progress(doing, self.share, left)
-        if self.budget is None:
-            return
-        if spent >= self.budget or spent + (upcoming or 0) > OVERRUN * self.budget:
-            raise BudgetSpentError(
-                f"not run: the budget of {self.budget:g} s was spent; run the same command again to continue"
-            )
+        self, begun: Begun, groups: Mapping[Observation, Sequence[Evaluation]], most: int | None = None
+    ) -> bool:
+        """Compute what the store does not hold for ``groups``, and return whether any of it was; what fails is noted."""
+        sound = {one: named(group) for one, group in groups.items() if not begun.why_not(one)}
+        done = self.work.shards(begun.population, sound, most, begun.rows)
+        begun.failed |= done.failed
+        return done.fresh > 0
 
     @contextmanager
     def failing(self, encoder: Encoder, images: str, evaluations: Sequence[Evaluation]) -> Iterator[None]:
@@ -324,9 +358,13 @@ class _Table:
         except Exception as error:
             log.debug("%s failed", encoder.name, exc_info=True)
             for evaluation in evaluations:
-                if (encoder.name, evaluation) in self.forecast.waiting:
+                if (encoder.name, evaluation) in self.work.forecast.waiting:
                     for what in pieces(evaluation):
-                        self.forecast.drop((encoder.name, what))
+                        self.work.forecast.drop((encoder.name, what))
+                known = self.partial.get((encoder.name, evaluation))
+                if known is not None and isinstance(error, BudgetSpentError):
+                    self.results.append(known)  # it got no further than before
+                    continue
                 failure = Failure(
                     evaluation=evaluation.name,
                     encoder=encoder.name,
@@ -335,7 +373,8 @@ class _Table:
                     reason=str(error) or type(error).__name__,
                     provenance=provenance(self.run, datetime.now(UTC)),
                 )
-                self.store.fail(failure)
+                if leads(self.work.engine):
+                    self.store.fail(failure)
                 self.failures.append(failure)
 
 
@@ -356,7 +395,7 @@ def _problem(population: Population, _: None) -> str | None:
     return " ".join(check.sentence for check in failed) or None
 
 
-def _once(engine: Engine, task: Callable[[Population, What], Done], population: Population, what: What) -> Done:
+def _once(engine: Engine, task: Callable[[Population, What], Answer], population: Population, what: What) -> Answer:
     """Return what ``task`` makes of ``what``, computed where ``engine`` computes shards."""
     ((_, done),) = engine.map(task, population, [what])
     return done

@@ -1,55 +1,35 @@
-"""From a recipe and images to an encoder on disk.
-
-OUT/
-  encoder.safetensors card.json   the encoder, which every command loads as trained:OUT
-  epochs/0005.safetensors         its weights after single epochs, where they are kept
-  metrics.jsonl tensorboard/      what was measured after each epoch
-  training.html                   the curves
-  checkpoint.pt                   from which a training that was interrupted goes on
-"""
+"""From a recipe and images to an encoder: alone, or in the processes that torchrun has started."""
 
 from __future__ import annotations
 
-import copy
-import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from holdfast import data
-from holdfast.core.encoder import Domain, Encoder, Normalised
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, nearest
-from holdfast.core.files import write_whole
 from holdfast.core.images import Images
-from holdfast.core.records import ImagesInfo
 from holdfast.core.run import Run
 from holdfast.core.settings import fields_of
-from holdfast.data.base import Request as Selection
-from holdfast.encoders import trained
-from holdfast.encoders.architectures.loaded import LoadedEncoder, trainable
-from holdfast.execution.api import at_hand, shown
-from holdfast.execution.provenance import checkout, versions
-from holdfast.protocol.bank import apart
+from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.execution.api import shown
+from holdfast.execution.training_folder import Record, alone
+from holdfast.execution.training_inputs import load_inputs, module_of
 from holdfast.training import checkpoints
 from holdfast.training.gathering import rank
-from holdfast.training.loop import Epoch, Training, Watch
-from holdfast.training.page import page
+from holdfast.training.loop import Training, Watch
 from holdfast.training.recipe import Recipe, read_settings
-from holdfast.transforms.base import Transform, transformed
+from holdfast.transforms.base import Transform
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-    from torch.utils.tensorboard import SummaryWriter
 
-VERSION = 1
-"""Raised whenever the same recipe makes other weights."""
 PLACE = ("images", "bank", "transform", "limit", "size", "channels", "device", "keep_epochs", "out")
 """What a file may say beside the recipe; arguments of the same names win."""
 FABRIC_PRECISION: dict[str, Any] = {
@@ -84,7 +64,8 @@ def train(
         recipe: a Recipe, the name of one (``holdfast list recipes``), a TOML file, or its content.
         images: a folder, a reference, Images, or a tensor (n, channels, height, width) in [0, 1].
         bank: other images, labelled: after each epoch the share whose nearest others show their class is measured.
-        start: train this encoder further, whatever architecture the recipe names.
+        start: train this encoder further, whatever architecture the recipe names. All its weights are trained: an Encoder
+            holds all of them still, so which of them its module had frozen before is not known.
         transform: what the images are changed by before anything else, the same in every epoch: ``fog-c:3``.
         limit: at most so many images, chosen by the recipe's seed.
         size: height and width of the inputs; needed where images are files of any size.
@@ -112,34 +93,20 @@ def train(
     if resume and (folder is None or not (folder / checkpoints.FILE).exists()):
         raise HoldfastError(f"there is nothing to resume in {folder}; leave --resume out to begin")
     with torch.random.fork_rng(devices=[]), ExitStack() as stack:
-        fabric = _fabric(str(place["device"] or "cpu"), recipe.precision)
-        taught, watched, domain = _images(recipe, place, start)
-        module = _module(recipe, domain, start)
+        fabric = fabric_of(str(place["device"] or "cpu"), recipe.precision)
+        inputs = load_inputs(recipe, place, start)
+        module = module_of(recipe, inputs)
         if folder is not None:
-            _require_free(folder)
-            if rank() == 0:
-                stack.enter_context(_alone(folder))
-        began = datetime.now(UTC)
+            stack.enter_context(alone(folder))
         show = stack.enter_context(shown(progress if rank() == 0 else False))
-        record = _Record(recipe, taught, watched, domain, folder, int(place["keep_epochs"] or 0), began, start)
+        record = Record(recipe, inputs, folder, int(place["keep_epochs"] or 0))
         stack.callback(record.close)
-        training = Training(
-            recipe,
-            module,
-            domain,
-            taught,
-            watched,
-            fabric,
-            folder,
-            record.asked,
-            show or _silent,
-            record.after_epoch,
-            watch,
-        )
+        kept = (folder, record.asked, show or _silent, record.after_epoch)
+        training = Training(recipe, module, inputs.domain, inputs.images, inputs.bank, fabric, *kept, watch)
         training.run()
-        encoder = record.encoder(training.learner.encoder)
+        encoder = record.encoder(training.encoder)
         if folder is not None and rank() == 0:
-            record.finish(encoder, training.curve)
+            record.finish(encoder, training.curve, training.started)
         fabric.barrier()
     return encoder
 
@@ -167,7 +134,7 @@ def read_recipe(
     return made, place
 
 
-def _fabric(device: str, precision: str) -> Fabric:
+def fabric_of(device: str, precision: str) -> Fabric:
     """Return what places the work: here, or in the processes that torchrun has started."""
     try:
         from lightning_fabric import Fabric
@@ -186,192 +153,3 @@ def _fabric(device: str, precision: str) -> Fabric:
     )
     fabric.launch()
     return fabric
-
-
-def _images(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None) -> tuple[Images, Images | None, Domain]:
-    """Return the training images, the bank without copies of them, and the inputs that both are."""
-    if place["images"] is None:
-        raise HoldfastError('training needs images; name them with --images, or as images = "photos/" in the file')
-    named = at_hand(place["images"])
-    domain = _domain(recipe, named, place, start)
-    geometry = start.geometry if start is not None else None
-    taught = _loaded(named, domain, geometry, place["limit"], recipe.seed)
-    original = taught
-    if place["transform"] is not None:
-        taught = transformed(taught, place["transform"], recipe.seed)
-    if place["bank"] is None:
-        return taught, None, domain
-    bank = _loaded(at_hand(place["bank"]), domain, geometry, None, recipe.seed)
-    if bank.labels is None:
-        raise HoldfastError(f"the bank {bank.name} has no labels, so its neighbours say nothing; leave --bank out")
-    return taught, apart(bank, original), domain
-
-
-def _domain(recipe: Recipe, named: str | Images, place: Mapping[str, Any], start: Encoder | None) -> Domain:
-    if start is not None:
-        return start.domain
-    if isinstance(named, Images):
-        return Domain(tuple(named.pixels([0]).shape[1:]))
-    size, channels = place["size"], place["channels"] or 3
-    if size is None:
-        raise HoldfastError("how large are the inputs? name it with --size, as in --size 32")
-    if channels not in (1, 3):
-        raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
-    return Domain((channels, int(size), int(size)))
-
-
-def _loaded(named: str | Images, domain: Domain, geometry: Any, limit: int | None, seed: int) -> Images:
-    if isinstance(named, str):
-        return data.load(named, domain, geometry, limit=limit, seed=seed)
-    named.pixels([0], domain=domain)
-    return named if limit is None else named[Selection(domain, limit=limit, seed=seed).choose(named.ids)]
-
-
-def _module(recipe: Recipe, domain: Domain, start: Encoder | None) -> nn.Module:
-    """Return the module to train, its random weights drawn by the recipe's seed."""
-    torch.manual_seed(recipe.seed)
-    if start is not None:
-        return trainable(copy.deepcopy(start.module))
-    if len(recipe.mean) not in (0, 1, domain.shape[0]):
-        raise HoldfastError(
-            f"mean and std have {len(recipe.mean)} numbers, and images {domain.shape[0]} channels; give one of each per "
-            "channel"
-        )
-    module = recipe.architecture.build(domain)
-    return Normalised(module, recipe.mean, recipe.std, len(domain.shape)) if recipe.mean else module
-
-
-def _require_free(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    except OSError as error:
-        raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
-    if names and checkpoints.FILE not in names:
-        raise HoldfastError(f"{folder} holds something else than a training; choose another --out")
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the folder, so that no other training writes to it; a process that dies lets go of it."""
-    try:
-        from fcntl import LOCK_EX, LOCK_NB, flock
-    except ImportError:  # Windows has other locks
-        yield
-        return
-    with (folder / ".lock").open("w") as file:
-        try:
-            flock(file, LOCK_EX | LOCK_NB)
-        except OSError:
-            raise HoldfastError(
-                f"another training is writing to {folder}; wait for it, or choose another --out"
-            ) from None
-        for left in folder.glob(f".{checkpoints.FILE}.*"):  # by processes that were killed while they wrote
-            left.unlink(missing_ok=True)
-        yield
-
-
-class _Record:
-    """What is written of a training while it runs and at its end."""
-
-    def __init__(
-        self,
-        recipe: Recipe,
-        images: Images,
-        bank: Images | None,
-        domain: Domain,
-        folder: Path | None,
-        keep_epochs: int,
-        began: datetime,
-        start: Encoder | None,
-    ) -> None:
-        self.recipe, self.images, self.bank, self.domain = recipe, images, bank, domain
-        self.folder, self.keep_epochs, self.began, self.start = folder, keep_epochs, began, start
-        self.writer: SummaryWriter | None = None
-        self.asked: dict[str, Any] = {
-            **recipe.plain(),
-            "images": images.fingerprint,
-            "labels": images.labels_fingerprint if recipe.objective.needs_labels else "",
-            "bank": "" if bank is None else bank.fingerprint,
-            "start": "" if start is None else start.fingerprint,
-            "inputs": [*domain.shape, domain.low, domain.high],
-            "version": VERSION,
-        }
-
-    def after_epoch(self, module: nn.Module, curve: list[Epoch]) -> None:
-        """Write what was measured so far, and the weights where they are kept."""
-        if self.folder is None:
-            return
-        epoch = int(curve[-1]["epoch"])
-        lines = "".join(json.dumps(one) + "\n" for one in curve)
-        try:
-            write_whole(self.folder / "metrics.jsonl", lines.encode())
-            self._scalars(curve[-1], epoch)
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
-        if self.keep_epochs and epoch % self.keep_epochs == 0:
-            trained.write_epoch(self.folder, epoch, self.encoder(module).module)
-
-    def _scalars(self, found: Epoch, epoch: int) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            return
-        assert self.folder is not None
-        self.writer = self.writer or SummaryWriter(str(self.folder / "tensorboard"), purge_step=epoch)
-        for name, value in found.items():
-            if name != "epoch":
-                self.writer.add_scalar(name, value, epoch)
-        self.writer.flush()
-
-    def encoder(self, module: nn.Module) -> Encoder:
-        """Return the encoder that ``module`` is."""
-        name = self.folder.name if self.folder is not None else self.recipe.objective.name
-        geometry = self.start.geometry if self.start is not None else None
-        source = f"{trained.SOURCE}:{self.folder}" if self.folder is not None else "python"
-        module = copy.deepcopy(module).cpu().float().eval()
-        pooling = self.start.pooling if self.start is not None else "inside the module"
-        return Encoder(module, name, self.domain, source=source, geometry=geometry, pooling=pooling)
-
-    def finish(self, encoder: Encoder, curve: list[Epoch]) -> None:
-        """Write weights, card and page."""
-        assert self.folder is not None
-        architecture = str(self.recipe.architecture) if self.start is None else trained.architecture_of(self.start)
-        said = f"{self.recipe.objective} with {self.recipe.adversary}" if self.recipe.adversary else None
-        card = trained.Card.of(
-            encoder,
-            architecture,
-            recipe=self.recipe.plain(),
-            objective=said or str(self.recipe.objective),
-            seed=self.recipe.seed,
-            epochs=self.recipe.epochs,
-            images=_info(self.images),
-            bank=None if self.bank is None else _info(self.bank),
-            curve=tuple(curve),
-            versions={**versions(), **checkout()},
-            started=self.began.isoformat(timespec="seconds"),
-            finished=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
-        card = trained.write(self.folder, encoder, card)
-        try:
-            write_whole(self.folder / "training.html", page(card).encode())
-        except OSError as error:
-            raise unwritable(self.folder, error) from error
-
-    def close(self) -> None:
-        """Close what is open."""
-        if self.writer is not None:
-            self.writer.close()
-
-
-def unwritable(folder: Path, error: OSError) -> HoldfastError:
-    """Return what to say when nothing more can be written."""
-    return HoldfastError(
-        f"cannot write to {folder}: {error.strerror or error}; free some space and run the same command again, which goes "
-        "on from the last checkpoint"
-    )
-
-
-def _info(images: Images) -> ImagesInfo:
-    skipped = tuple(f"{name}: {reason}" for name, reason in images.skipped.items())
-    return ImagesInfo(name=images.name, fingerprint=images.fingerprint, count=len(images), skipped=skipped)

@@ -74,6 +74,10 @@ class Forecast:
     """How many rows of each piece are to be done."""
     totals: dict[What, int] = field(default_factory=dict)
     """How many rows there are of what was begun for some encoder."""
+    worked: float = 0.0
+    """The seconds that observations took where they were computed ..."""
+    passed: float = 0.0
+    """... while so many passed here: fewer where many are computed side by side."""
 
     def expect(self, piece: Piece) -> None:
         """Take note that ``piece`` is to be done; how many rows it has is not known yet."""
@@ -89,17 +93,29 @@ class Forecast:
         if rows:
             self.measured.setdefault(piece[1], {}).setdefault(piece[0], []).append((rows, seconds))
 
+    def pass_time(self, worked: float, passed: float) -> None:
+        """Take note that observations took ``worked`` seconds where they were computed, while so many passed here."""
+        self.worked, self.passed = self.worked + worked, self.passed + passed
+
     def seconds(self, piece: Piece, rows: int) -> float | None:
         """Return how long ``rows`` of ``piece`` will take, if that or the same of another encoder was measured."""
         name, what = piece
         timed = self.measured.get(what, {})
         if name in timed:
             return rows * _pace(timed[name])
+        if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
+            return rows * sum(map(_pace, timed.values())) / len(timed) if timed else None
         others = [
             _pace(times) * max(self.operations[name], 1) / max(self.operations[other], 1)
             for other, times in timed.items()
         ]
         return rows * sum(others) / len(others) if others else None
+
+    @property
+    def conclusions(self) -> float:
+        """Return the seconds of what is waiting to be concluded, as far as they are known."""
+        waiting = [(piece, rows) for piece, rows in self.waiting.items() if rows and isinstance(piece[1], Evaluation)]
+        return sum(self._left(piece, rows) for piece, rows in waiting)
 
     @property
     def left(self) -> float:
@@ -109,7 +125,9 @@ class Forecast:
     def _left(self, piece: Piece, rows: int) -> float:
         found = self.seconds(piece, self.totals.get(piece[1], 1) if rows < 0 else rows)
         # Nothing is known of fits and conclusions before their end; most are short beside what is observed.
-        return (inf if isinstance(piece[1], Observation) else 0.0) if found is None else found
+        if not isinstance(piece[1], Observation):
+            return found or 0.0
+        return inf if found is None else found * (self.passed / self.worked if self.worked else 1.0)
 
 
 def _pace(times: Sequence[tuple[int, float]]) -> float:

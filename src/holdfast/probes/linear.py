@@ -85,10 +85,10 @@ class Linear(Probe):
         return linear_scores(population.encoder, learned, population.run.device)
 
 
-def linear_scores(encoder: Encoder, learned: Observed, device: str) -> LinearScores:
-    """Return the head that was ``learned`` for codes of ``encoder``."""
+def linear_scores(encoder: Encoder, learned: Observed, device: str, caution: str = "") -> LinearScores:
+    """Return the head that was ``learned`` for codes of ``encoder``, and what a reader must know of it."""
     classes, weight, bias = (learned[name].to(device) for name in ("classes", "weight", "bias"))
-    return LinearScores(encoder=encoder, classes=classes, weight=weight, bias=bias)
+    return LinearScores(encoder=encoder, classes=classes, weight=weight, bias=bias, caution=caution)
 
 
 def logistic_regression(
@@ -103,11 +103,10 @@ def logistic_regression(
     """
     from sklearn.linear_model import LogisticRegression
 
-    codes = codes.double().cpu()
-    centre, spread = codes.mean(0), codes.std(0).clamp_min(1e-9)
-    fit = LogisticRegression(tol=tolerance, max_iter=5000).fit(
-        ((codes - centre) / spread).numpy(), labels.cpu().numpy()
-    )
+    own = codes.to("cpu", torch.float64, copy=True)  # the only copy, standardised in its place
+    centre, spread = own.mean(0), own.std(0).clamp_min(1e-9)
+    own.sub_(centre).div_(spread)
+    fit = LogisticRegression(tol=tolerance, max_iter=5000).fit(own.numpy(), labels.cpu().numpy())
     weight, bias = torch.tensor(fit.coef_) / spread, torch.tensor(fit.intercept_)
     bias = bias - weight @ centre
     if len(weight) == 1:  # two classes share one row

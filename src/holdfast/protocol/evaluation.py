@@ -39,6 +39,9 @@ class Evaluation(ABC):
     """Whether the encoder must pass gradients or be traced, whatever the attacks are."""
     robustness: ClassVar[bool] = True
     """Whether its numbers say how robust an encoder is, and so count when a report names the most robust one."""
+    partial: ClassVar[bool] = False
+    """Whether ``conclude`` makes of the first rows in random order what it makes of all if so few ``samples`` are asked
+    for. A spent budget then leaves a partial result; of others it leaves none."""
     title: ClassVar[str]
     meaning: ClassVar[str]
     """What the numbers mean, in two sentences: reports print it."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -15,7 +16,7 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.noise import hashed
+from holdfast.core.noise import hashed_each
 from holdfast.core.records import EncoderInfo, ImagesInfo
 from holdfast.core.run import Observed, Run
 from holdfast.objectives.base import AttackContext
@@ -173,9 +174,8 @@ class Population:
     @cached_property
     def shuffled(self) -> Int[Tensor, "n"]:
         """All rows in an order that the seed and the ids alone decide: the source of every random choice of samples."""
-        return torch.tensor(
-            sorted(range(len(self.images)), key=lambda row: hashed(self.run.seed, "order", self.images.ids[row]))
-        )
+        keys = hashed_each((self.run.seed, "order"), self.images.ids)
+        return torch.from_numpy(np.argsort(keys, kind="stable"))
 
     def choose(self, count: int) -> list[int]:
         """Return up to ``count`` randomly chosen rows, ascending; the same samples however the images are ordered."""
@@ -186,10 +186,13 @@ class Population:
     @cached_property
     def originals(self) -> Int[Tensor, "n"]:
         """For each row the row that stands for all exact copies of its image: the first of them in ``shuffled``."""
-        digests, first = self.images.digests, dict[bytes, int]()
-        for row in self.shuffled.tolist():
-            first.setdefault(digests[row], row)
-        return torch.tensor([first[digest] for digest in digests])
+        digests = np.array(self.images.digests, dtype=object)[self.shuffled.numpy()].tolist()
+        # A dictionary keeps the place that is written last, hence from the end.
+        first = dict(zip(reversed(digests), reversed(range(len(digests))), strict=True))
+        stands_for = np.fromiter((first[digest] for digest in digests), np.int64, len(digests))
+        originals = torch.empty_like(self.shuffled)
+        originals[self.shuffled] = self.shuffled[torch.from_numpy(stands_for)]
+        return originals
 
     @cached_property
     def partners(self) -> Int[Tensor, "n"]:
@@ -215,10 +218,10 @@ class Population:
         if len(self.images) < 2:
             raise HoldfastError("pairs of images are needed, but there is only one image; add images")
         steps = 1 + torch.arange(min(count, len(self.images) - 1))
-        return self.shuffled[(self._places[list(rows)][:, None] + steps) % len(self.images)]
+        return self.shuffled[(self.places[list(rows)][:, None] + steps) % len(self.images)]
 
     @cached_property
-    def _places(self) -> Int[Tensor, "n"]:
+    def places(self) -> Int[Tensor, "n"]:
         """Where each row stands in ``shuffled``."""
         return self.shuffled.argsort()
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import nan
 
-from jaxtyping import Float
+import numpy as np
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine, Divergence
+from holdfast.core.intervals import jackknife, jackknife_interval
+from holdfast.core.moments import moments, together
 from holdfast.core.records import Claim, Estimate
-from holdfast.core.statistics import jackknife
 from holdfast.protocol.population import Population
 
-COLLAPSED = 1e-6
-"""Spread of the codes, relative to their size, below which they count as one point."""
+GROUPS = 10
+"""Of the jackknife of the rank."""
 
 
 def effective_rank(codes: Float[Tensor, "n d"]) -> float:
@@ -27,24 +29,43 @@ def effective_rank(codes: Float[Tensor, "n d"]) -> float:
         >>> round(effective_rank(torch.eye(3)), 6)
         2.0
     """
-    if collapsed(codes):
-        return 0.0
-    centred = codes.double() - codes.double().mean(0)
-    gram = centred.T @ centred if codes.shape[1] <= len(codes) else centred @ centred.T
-    return float(gram.trace() ** 2 / gram.square().sum())
+    if codes.shape[1] > len(codes):  # the Gram matrix of samples is the smaller one
+        return _rank_of_few(codes)
+    return moments(codes).rank
 
 
 def collapsed(codes: Float[Tensor, "n d"]) -> bool:
     """Return whether all codes are one point up to rounding."""
-    return bool((codes - codes.mean(0)).abs().max() <= COLLAPSED * codes.abs().max())
+    return moments(codes, scatter=False).collapsed
+
+
+def _rank_of_few(codes: Float[Tensor, "n d"]) -> float:
+    if collapsed(codes):
+        return 0.0
+    centred = codes.double() - codes.double().mean(0)
+    gram = centred @ centred.T
+    return float(gram.trace() ** 2 / gram.square().sum())
+
+
+def _rank_interval(codes: Float[Tensor, "n d"], order: Int[Tensor, "n"]) -> tuple[float, float, float]:
+    """Return the effective rank and the interval of the jackknife whose groups are taken in turn from ``order``."""
+    if len(codes) < GROUPS or codes.shape[1] > len(codes):
+        shuffled = codes[order]
+        value, ends = effective_rank(shuffled), (nan, nan)
+        if len(codes) >= GROUPS:
+            ends = jackknife(lambda rows: effective_rank(shuffled[rows]), len(codes), GROUPS)
+        return value, *ends
+    groups = [moments(codes, order[k::GROUPS]) for k in range(GROUPS)]
+    value = together(groups).rank
+    left_out = [together(groups[:k] + groups[k + 1 :]).rank for k in range(GROUPS)]
+    return value, *jackknife_interval(value, np.array(left_out))
 
 
 def rank_estimate(population: Population) -> Estimate:
     """Return the effective rank of the clean codes with its interval."""
-    codes = population.codes[population.shuffled]  # so that no group depends on the order of the images
-    value, low, high = effective_rank(codes), nan, nan
-    if len(codes) >= 10:
-        low, high = jackknife(lambda rows: effective_rank(codes[rows]), len(codes))
+    codes = population.codes
+    # Shuffled, so that no group depends on the order of the images.
+    value, low, high = _rank_interval(codes, population.shuffled.to(codes.device))
     return Estimate(
         quantity="effective_rank",
         value=value,
@@ -62,17 +83,17 @@ def rank_estimate(population: Population) -> Estimate:
 def population_warnings(population: Population, divergences: Sequence[Divergence] = ()) -> tuple[str, ...]:
     """Return the sentences a reader must see beside any number about this population under these divergences."""
     said = []
-    digests = population.images.digests
+    count = len(population.images)
+    twins = count - len(population.originals.unique())
     # Of copies of one image nobody can tell whether the encoder tells images apart.
-    if len(set(digests)) > 1 and collapsed(population.codes):
+    if count - twins > 1 and collapsed(population.codes):
         said.append(
             "COLLAPSED: all images have the same code up to rounding. Nothing can break away from it, so every strict "
             "comparison below reads as perfect robustness; the encoder is useless, not robust."
         )
-    twins = len(digests) - len(set(digests))
     if twins:
         said.append(
-            f"{twins} of {len(digests)} images are exact copies of others; a pair of copies has no distance to compare "
+            f"{twins} of {count} images are exact copies of others; a pair of copies has no distance to compare "
             "with and is left out where that matters, and breakaway counts each image once. Remove duplicates for clean "
             "numbers."
         )

@@ -14,6 +14,8 @@ FEW = 50
 NAMED = 3
 """So many unread images are named in a warning; the facts at the end of the page name all."""
 STOPPED = "stopped by --budget; run the same command again to continue"
+PARTIAL = "PARTIAL"
+"""How the warning begins that a budget ended before all samples were looked at."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,12 @@ def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
 
 def _own(result: Result) -> Iterator[str]:
     count = len(result.findings.ids)
+    if result.planned is not None:
+        yield (
+            f"{PARTIAL}: a budget ended after {count:,} of {text.counted(result.planned, 'sample')}, a random choice. "
+            "Intervals are those of so few, and encoders are compared on the images that both have. Run the same command "
+            "again to go on."
+        )
     if 0 < count < FEW:
         yield (
             f"Only {text.counted(count, 'sample')} could be looked at, which decide little: intervals are wide and rare "

@@ -5,17 +5,18 @@ both. Numbers that need all inputs at once, spectra and areas, are compared by t
 *tied* when the interval of the difference contains zero. The rank of an encoder is one plus the
 number of encoders that are better than it by more than that. Baselines are compared, but neither hold a rank nor take one.
 Ranks stand on equal evidence: there are none where an encoder of the table has no number, for it might be the best.
+Where a budget left an encoder with fewer images, it is compared on those that both have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from itertools import combinations
 from math import isfinite, isnan
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from holdfast.core.differences import Difference, paired, unpaired
 from holdfast.core.records import Claim, Conditions, Estimate, Record, Result, Series
-from holdfast.core.statistics import Difference, paired, unpaired
 from holdfast.report.protocol import Group, baselines, difference, groups, labels, tabled
 from holdfast.report.text import listed
 
@@ -84,6 +85,14 @@ class Comparison(Record):
         return next((c for c in self.contests if (c.protocol, c.quantity, c.conditions, c.claim) == wanted), None)
 
 
+class _Number(NamedTuple):
+    """An estimate with the values of its samples, if it has some to pair, and what these samples are called."""
+
+    estimate: Estimate
+    series: Series | None
+    ids: tuple[str, ...]
+
+
 def compare(results: Sequence[Result]) -> Comparison:
     """Return all paired comparisons of the encoders in ``results``, and what could not be compared."""
     contests: list[Contest] = []
@@ -130,12 +139,10 @@ def matching(result: Result, like: Estimate) -> Estimate | None:
     return next((estimate for estimate in result.estimates if same(estimate) == same(like)), None)
 
 
-def _held(
-    group: Group, like: Estimate, collapsed: Sequence[str], refusals: list[Refusal]
-) -> dict[str, tuple[Estimate, Series | None]]:
+def _held(group: Group, like: Estimate, collapsed: Sequence[str], refusals: list[Refusal]) -> dict[str, _Number]:
     """Return estimate and per-sample series of each encoder that can take part; the others are added to ``refusals``."""
-    held: dict[str, tuple[Estimate, Series | None]] = {}
-    ids: tuple[str, ...] | None = None
+    held: dict[str, _Number] = {}
+    first: Result | None = None
     for name, result in group.items():
         estimate = matching(result, like)
         if estimate is None:
@@ -152,13 +159,19 @@ def _held(
             reason = "it is not a mean or median of one recorded value per sample, so there is nothing to pair"
         elif not any(isfinite(value) for value in series.values):
             reason = "no sample has a finite value"
-        elif ids is not None and ids != result.findings.ids:
+        elif first is not None and not _alike(first, result):
             reason = "its samples differ from those of the other encoders"
         if reason is None:
-            held[name], ids = (estimate, series), result.findings.ids
+            held[name], first = _Number(estimate, series, result.findings.ids), result
         else:
             refusals.append(_refusal(group, (name,), reason or "", like))
     return held
+
+
+def _alike(a: Result, b: Result) -> bool:
+    """Return whether two results looked at the same samples, or would have, had no budget ended before."""
+    same = a.findings.ids == b.findings.ids
+    return same or ((a.planned, b.planned) != (None, None) and bool(set(a.findings.ids) & set(b.findings.ids)))
 
 
 def _series(result: Result, estimate: Estimate) -> Series | None:
@@ -172,14 +185,14 @@ def _series(result: Result, estimate: Estimate) -> Series | None:
 def _contest(
     group: Group,
     like: Estimate,
-    held: dict[str, tuple[Estimate, Series | None]],
+    held: dict[str, _Number],
     ranked: Sequence[str],
     refusals: list[Refusal],
 ) -> Contest:
     """Return the contest of those who ``held`` a number; ``ranked`` are all who must be compared before any has a rank."""
     pairs = []
     for a, b in combinations(held, 2):
-        apart = _difference(*held[a], *held[b])
+        apart = _difference(held[a], held[b])
         if not isnan(apart.low + apart.value + apart.high):
             pairs.append(Pair(a=a, b=b, difference=apart))
         else:
@@ -200,10 +213,20 @@ def _contest(
     )
 
 
-def _difference(a: Estimate, left: Series | None, b: Estimate, right: Series | None) -> Difference:
-    if left is None or right is None:
-        return unpaired(a, b)
-    return paired(left, right, a.statistic, a.better, a.confidence)
+def _difference(a: _Number, b: _Number) -> Difference:
+    if a.series is None or b.series is None:
+        return unpaired(a.estimate, b.estimate)
+    left, right = a.series, b.series
+    if a.ids != b.ids:
+        common = set(a.ids) & set(b.ids)
+        left, right = _on(a.ids, left, common), _on(b.ids, right, common)
+    return paired(left, right, a.estimate.statistic, a.estimate.better, a.estimate.confidence)
+
+
+def _on(ids: Sequence[str], series: Series, common: Set[str]) -> Series:
+    """Return the values of ``series``, which runs over ``ids``, at those that are ``common``, in the order of their ids."""
+    values = dict(zip(ids, series.values, strict=True))
+    return series.model_copy(update={"values": tuple(values[name] for name in sorted(common)), "reasons": {}})
 
 
 def _loser(pair: Pair) -> str | None:

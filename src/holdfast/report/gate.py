@@ -146,6 +146,7 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
         if gate.concerns(name, result.encoder.name, result.encoder.source):
             matching = [estimate for estimate in result.estimates if gate.matches(estimate)]
             found[name] = found.get(name, []) + matching
+    unfinished = {id(e): result for result in results if result.planned is not None for e in result.estimates}
     reasons = {failure.encoder: f"{failure.evaluation} failed: {failure.reason}" for failure in failures}
     measured = {result.encoder.name for result in results} | {result.encoder.source for result in results}
     missing = [name for name in reasons if name not in measured]
@@ -159,7 +160,7 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
     return tuple(
         Answer(gate, name, False, f"{name} has collapsed: one code for all images is useless, whatever its numbers")
         if name in collapsed
-        else _answer(gate, name, gate.worst(estimates))
+        else _answer(gate, name, worst := gate.worst(estimates), unfinished.get(id(worst)))
         if estimates
         else Answer(
             gate, name, False, f"{name}: {gate.quantity} was not measured; {reasons.get(name, 'no result matches')}"
@@ -215,7 +216,7 @@ def _up(value: float) -> float:
     return rounded if rounded >= value else float(f"{value * 1.05:.2g}")
 
 
-def _answer(gate: Gate, name: str, worst: Estimate) -> Answer:
+def _answer(gate: Gate, name: str, worst: Estimate, partial: Result | None) -> Answer:
     where = f" at {text.conditions(worst.conditions)}" if worst.conditions else ""
     if isnan(worst.value):
         return Answer(
@@ -224,13 +225,15 @@ def _answer(gate: Gate, name: str, worst: Estimate) -> Answer:
     passed = gate.holds(worst.value)
     said = f"{name}: {gate.quantity} is {text.number(worst.value)} {interval(worst)}".rstrip() + where
     asked = f"{'keeps' if passed else 'breaks'} {gate.operator} {gate.bound:g}"
-    return Answer(gate, name, passed, f"{said}, {asked}{_caveat(gate, worst, passed)}")
+    return Answer(gate, name, passed, f"{said}, {asked}{_caveat(gate, worst, passed, partial)}")
 
 
-def _caveat(gate: Gate, worst: Estimate, passed: bool) -> str:
+def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -> str:
     """Return what a reader should know of an answer that the bare comparison hides."""
     open_end = Claim.LOWER if gate.limits == "above" else Claim.UPPER
     parts = []
+    if partial is not None:
+        parts.append(f"partial: a budget ended after {len(partial.findings.ids)} of {partial.planned} samples")
     if gate.holds(worst.low) != gate.holds(worst.high):
         parts.append("its interval contains the bound")
     # Contradictions are counted, and are none of the encoder's: nothing stronger is asked of it.

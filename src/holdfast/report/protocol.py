@@ -61,13 +61,15 @@ def baselines(results: Sequence[Result]) -> tuple[str, ...]:
 def groups(results: Sequence[Result]) -> tuple[Group, ...]:
     """Return the results by protocol, those with most encoders first within each evaluation.
 
-    A cell that occurs twice (the same run given twice, or repeated) counts once.
+    A cell that occurs twice (the same run given twice, or repeated) counts once: the one that looked at more samples.
     """
     called = labels(results)
     found: dict[tuple[str, str], dict[str, Result]] = {}
     for result in results:
         cells = found.setdefault((result.evaluation, protocol(result)), {})
-        cells.setdefault(called[result.encoder.name, result.encoder.fingerprint], result)
+        name = called[result.encoder.name, result.encoder.fingerprint]
+        if name not in cells or len(cells[name].findings.ids) < len(result.findings.ids):
+            cells[name] = result
     order = list(dict.fromkeys(evaluation for evaluation, _ in found))
     ranked = sorted(found.items(), key=lambda item: (order.index(item[0][0]), -len(item[1])))
     return tuple(Group(tuple(cells.values()), tuple(cells)) for _, cells in ranked)

@@ -144,6 +144,8 @@ class Answer(Record):
     low: Number
     high: Number
     n: int
+    planned: int | None = None
+    """How many samples were planned, where a budget ended before all were looked at."""
     confidence: float
     standing: Standing
     warnings: tuple[str, ...]
@@ -163,7 +165,8 @@ class Answer(Record):
         """Return in words from how many samples the number comes, and what its interval is if not the usual one."""
         share = f"{self.confidence:.0%} interval" if self.interval and self.confidence != 0.95 else ""
         missing = "" if self.interval or isnan(self.value) or not self.said else "no interval"
-        return ", ".join(filter(None, (f"n = {self.n:,}", share, missing)))
+        partial = "" if self.planned is None else f"partial: {self.planned:,} samples were planned"
+        return ", ".join(filter(None, (f"n = {self.n:,}", partial, share, missing)))
 
     @property
     def warned(self) -> str:
@@ -317,6 +320,7 @@ def _outcome(question: Question, worst: Estimate, results: Sequence[Result]) -> 
 
 def _answer(name: str, evaluation: str, estimate: Estimate | None, standing: Standing, group: Group) -> Answer:
     warned = [alert.warning for alert in alerts([group]) if name in alert.encoders]
+    planned = dict(group.items())[name].planned if estimate else None
     if estimate is None:
         nan = float("nan")
         return Answer(
@@ -331,6 +335,7 @@ def _answer(name: str, evaluation: str, estimate: Estimate | None, standing: Sta
         low=estimate.low,
         high=estimate.high,
         n=estimate.n,
+        planned=planned,
         confidence=estimate.confidence,
         standing=standing,
         warnings=tuple(warned),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 from jaxtyping import Shaped
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.nn.functional import all_gather
 
 
@@ -38,3 +38,27 @@ def gathered(values: Shaped[Tensor, "b ..."]) -> Shaped[Tensor, "n ..."]:
 def own_rows(count: int, device: torch.device | str = "cpu") -> Tensor:
     """Return where this process's ``count`` samples stand among those of all."""
     return torch.arange(count, device=device) + rank() * count
+
+
+def somewhere(flag: bool, device: torch.device) -> bool:
+    """Return whether it is so in any process; all must ask."""
+    if processes() == 1:
+        return flag
+    flags = torch.tensor(int(flag), device=device)
+    dist.all_reduce(flags, dist.ReduceOp.MAX)
+    return bool(flags)
+
+
+def share_statistics(module: nn.Module) -> None:
+    """Give all processes the running statistics of batch norm that the first has.
+
+    Then attacks, scores and what is measured after an epoch see one encoder, though batches differ.
+    """
+    norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    buffers = [buffer for part in norms for buffer in part.buffers(recurse=False) if buffer.is_floating_point()]
+    if processes() == 1 or not buffers:
+        return
+    everything = torch.cat([buffer.flatten() for buffer in buffers])
+    dist.broadcast(everything, 0)
+    for buffer, shared in zip(buffers, everything.split([buffer.numel() for buffer in buffers]), strict=True):
+        buffer.copy_(shared.view_as(buffer))

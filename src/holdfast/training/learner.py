@@ -7,11 +7,12 @@ copies, queues, prototypes) as parameters and persistent buffers, so that its st
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, final
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -42,7 +43,7 @@ class Batch:
         self,
         rows: Int[Tensor, "b"],
         pixels: Pixels,
-        views: tuple[Pixels, ...],
+        views: tuple[Float[Tensor, "b ..."], ...],
         labels: Int[Tensor, "b"] | None,
         noise: Noise,
         attacked: Pixels | None = None,
@@ -171,6 +172,16 @@ def require_share(objective: TrainingObjective, *settings: str) -> None:
     for name in settings:
         if not 0 <= getattr(objective, name) <= 1:
             raise HoldfastError(f"{objective.name}: {name} must lie in [0, 1], got {getattr(objective, name)}")
+
+
+def codes_of_views(encoder: nn.Module, views: Sequence[Float[Tensor, "b ..."]]) -> Float[Tensor, "n d"]:
+    """Return the codes of all views, below one another; those of one size pass together, for batch norm to see one batch."""
+    found: dict[int, Codes] = {}
+    for shape in dict.fromkeys(view.shape for view in views):
+        same = [place for place, view in enumerate(views) if view.shape == shape]
+        codes = codes_of(encoder, torch.cat([views[place] for place in same]))
+        found |= zip(same, codes.chunk(len(same)), strict=True)
+    return torch.cat([found[place] for place in range(len(views))])
 
 
 def codes_of(module: nn.Module, pixels: Pixels) -> Codes:

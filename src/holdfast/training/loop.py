@@ -9,8 +9,9 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
 from time import monotonic
@@ -18,16 +19,25 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise, hashed
 from holdfast.training import checkpoints
+from holdfast.training.beginning import (
+    check_augmentations,
+    check_batch_norm,
+    classes_of,
+    resized,
+    watched_bank,
+    width_of,
+)
 from holdfast.training.feed import Feed
-from holdfast.training.gathering import processes, rank
+from holdfast.training.gathering import processes, rank, share_statistics, somewhere
 from holdfast.training.health import COLLAPSED, eval_codes, health, neighbour_accuracy
 from holdfast.training.learner import Batch, Learner, Setting
 from holdfast.training.recipe import Recipe
@@ -39,8 +49,6 @@ SECONDS = 60.0
 """At least this often a checkpoint is written."""
 WATCHED = 512
 """Training images whose codes are looked at after each epoch."""
-SEARCHED = 2000
-"""Images of the bank among which neighbours are looked for after each epoch."""
 LOOKED = {"cpu": 1, "cuda": 25}
 """After how many steps a loss is looked at: on a GPU each look waits for the device."""
 
@@ -87,17 +95,20 @@ class Training:
         self.told, self.after_epoch, self.watch = told, after_epoch, watch
         self.dtype = torch.float64 if recipe.precision == "float64" else torch.float32
         self.feed = Feed(images, domain, recipe.batch, recipe.seed, fabric.device)
-        self.labels, classes = _classes(images, recipe)
-        self.bank = _watched_bank(bank, domain)
-        width = _width(encoder, self.feed.pixels([0, 0]).cpu())
+        check_augmentations(recipe, domain, self.feed.pixels([0]), self.feed.noise[:1])
+        self.labels, classes = classes_of(images, recipe)
+        self.bank = watched_bank(bank, domain)
+        width = width_of(encoder, self.feed.pixels([0, 0]).cpu(), recipe.crop_size if recipe.objective.crops else None)
         setting = Setting(domain, width, len(images), classes, recipe.batch)
         learner = recipe.objective.learner(encoder, setting)
         if not any(weight.requires_grad for weight in learner.encoder.parameters()):
             raise HoldfastError("the encoder has no weights that can be trained (none takes a gradient); unfreeze some")
-        _check_batch_norm(learner, recipe.batch // processes())
+        check_batch_norm(learner, recipe.batch // processes())
         optimiser = recipe.optimiser.build(learner.parameters())
         self.learner: Learner = learner
         self.model, self.optimiser = fabric.setup(learner, optimiser)
+        # Behind the setup, which moves the encoder to its device and precision.
+        self.averaged = None if recipe.ema is None else averaged(learner.encoder, recipe.ema)
         self.rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         self.watched = self.feed.pixels(
             self.feed.noise.fork("watched").uniform((1,))[:, 0].argsort()[:WATCHED].tolist()
@@ -105,6 +116,7 @@ class Training:
         self.epoch, self.step, self.curve = 0, 0, list[Epoch]()
         self.total, self.seconds, self.prepared = 0.0, 0.0, dict[str, Tensor]()
         self.stopped = False
+        self.started = datetime.now(UTC).isoformat(timespec="seconds")
 
     def run(self) -> None:
         """Train to the end, or until interrupted, from the checkpoint if there is one.
@@ -121,6 +133,14 @@ class Training:
                 self._run_epoch()
 
     @property
+    def encoder(self) -> nn.Module:
+        """Return the encoder that training is for: the average of its weights over the steps, where that is asked for."""
+        if self.averaged is None:
+            return self.learner.encoder
+        inner: nn.Module = self.averaged.module
+        return inner
+
+    @property
     def progress(self) -> float:
         """Return the share of all steps that are done."""
         return (self.epoch * self.feed.steps + self.step) / (self.recipe.epochs * self.feed.steps)
@@ -134,21 +154,23 @@ class Training:
         self.learner.train()
         noise = self.feed.noise.fork("epoch", self.epoch)
         total = torch.zeros((), dtype=torch.float64, device=self.fabric.device)
-        look = LOOKED.get(self.fabric.device.type, 25)
+        look, stopped = LOOKED.get(self.fabric.device.type, 25), False
         for rows, pixels in self.feed.epoch(self.epoch, self.step):
             total += self._train_step(rows, pixels, noise[rows]).double()
             self.step += 1
             kept_long = monotonic() - kept > SECONDS
-            if self.step % look == 0 or self.step == self.feed.steps or kept_long or self.stopped:
+            if self.step % look == 0 or self.step == self.feed.steps:
+                stopped = somewhere(self.stopped, self.fabric.device)
                 self._require_finite(total)
             self.told(f"epoch {self.epoch + 1} of {self.recipe.epochs}", self.progress)
-            if self.stopped or (kept_long and self.step < self.feed.steps):
+            if stopped or (kept_long and self.step < self.feed.steps):
+                self._require_finite(total)
                 self.total += float(total)
                 total.zero_()
                 self.seconds += monotonic() - began
                 self._save()
                 began = kept = monotonic()
-            if self.stopped:
+            if stopped:
                 raise KeyboardInterrupt
         mean = (self.total + float(total)) / self.feed.steps
         seconds = self.seconds + monotonic() - began
@@ -170,7 +192,8 @@ class Training:
         labels = None if self.labels is None else self.labels[rows].to(pixels.device)
         batch = Batch(rows.to(pixels.device), pixels, self._views(pixels, noise), labels, noise)
         if recipe.adversary is not None:
-            with self.fabric.autocast():
+            # Nothing scales an attack's gradients, and in half precision those of well fitted images would be 0.
+            with nullcontext() if recipe.precision == "float16" else self.fabric.autocast():
                 batch.attacked = recipe.adversary(self.learner, batch, self.domain, self.prepared)
         factor = recipe.schedule.factor(self.epoch + self.step / self.feed.steps, recipe.epochs)
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
@@ -183,17 +206,21 @@ class Training:
             self.fabric.clip_gradients(self.model, self.optimiser, max_norm=recipe.clip, error_if_nonfinite=False)
         self.optimiser.step()
         self.learner.after_step(progress)
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.learner.encoder)
+        share_statistics(self.learner)
         return loss.detach()
 
-    def _views(self, pixels: Pixels, noise: Noise) -> tuple[Pixels, ...]:
+    def _views(self, pixels: Pixels, noise: Noise) -> tuple[Float[Tensor, "b ..."], ...]:
         recipe, count = self.recipe, self.recipe.objective.views
         ways = [recipe.augmentation] * count
         if count > 1 and recipe.second_augmentation is not None:
             ways[1] = recipe.second_augmentation
         ways += [recipe.crop_augmentation] * recipe.objective.crops
-        return tuple(
-            pixels if way is None else way(pixels, noise.fork("view", place)) for place, way in enumerate(ways)
-        )
+        views = [
+            pixels if way is None else way.applied(pixels, noise.fork("view", place)) for place, way in enumerate(ways)
+        ]
+        return (*views[:count], *(resized(crop, recipe.crop_size) for crop in views[count:]))
 
     def _codes(self) -> Codes:
         """Return the codes of all training images, in order and in eval mode."""
@@ -203,7 +230,7 @@ class Training:
 
     def _health(self) -> Epoch:
         self._require_finite_weights()
-        codes = eval_codes(self.learner.encoder, self.watched.to(self.dtype))
+        codes = eval_codes(self.encoder, self.watched.to(self.dtype))
         if not bool(codes.isfinite().all()):  # running statistics may be infinite where weights are not
             raise HoldfastError(f"codes are no longer finite after epoch {self.epoch}; {ADVICE}{self._last()}")
         found = health(codes)
@@ -215,10 +242,10 @@ class Training:
             )
         seen = asdict(found)
         if self.watch is not None:
-            seen |= self.watch(self.learner.encoder)
+            seen |= self.watch(self.encoder)
         if self.bank is not None:
             pixels, labels = self.bank
-            codes = eval_codes(self.learner.encoder, pixels.to(self.fabric.device, self.dtype))
+            codes = eval_codes(self.encoder, pixels.to(self.fabric.device, self.dtype))
             seen["knn_accuracy"] = neighbour_accuracy(codes, labels.to(codes.device))
         return seen
 
@@ -238,7 +265,7 @@ class Training:
         self.curve.append(found)
         # Before the checkpoint, after which a resumed training would not come back to it.
         if rank() == 0:
-            self.after_epoch(self.learner.encoder, self.curve)
+            self.after_epoch(self.encoder, self.curve)
         self._save()
 
     def _require_finite_weights(self) -> None:
@@ -256,6 +283,7 @@ class Training:
             self.asked,
             {
                 "learner": self.learner.state_dict(),
+                "averaged": None if self.averaged is None else self.averaged.state_dict(),
                 "optimiser": self.optimiser.state_dict(),
                 "precision": self.fabric.strategy.precision.state_dict(),
                 "prepared": self.prepared,
@@ -264,6 +292,7 @@ class Training:
                 "total": self.total,
                 "seconds": self.seconds,
                 "curve": self.curve,
+                "started": self.started,
             },
         )
 
@@ -272,11 +301,13 @@ class Training:
         if state is None:
             return
         self.learner.load_state_dict(state["learner"])
+        if self.averaged is not None:
+            self.averaged.load_state_dict(state["averaged"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.fabric.strategy.precision.load_state_dict(state["precision"])
         self.prepared, self.curve = state["prepared"], state["curve"]
         self.epoch, self.step = state["epoch"], state["step"]
-        self.total, self.seconds = state["total"], state["seconds"]
+        self.total, self.seconds, self.started = state["total"], state["seconds"], state["started"]
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -286,7 +317,8 @@ class Training:
             return
 
         def stop(number: int, frame: FrameType | None) -> None:
-            if self.stopped:
+            # Torchrun passes on what reached this process already, so of several none loses patience.
+            if self.stopped and processes() == 1:
                 raise KeyboardInterrupt
             self.stopped = True
 
@@ -298,41 +330,7 @@ class Training:
                 signal.signal(number, handler)
 
 
-def _classes(images: Images, recipe: Recipe) -> tuple[Int[Tensor, "n"] | None, int]:
-    """Return the labels as 0, 1, ... and how many classes there are, if the images have labels."""
-    if images.labels is None:
-        if recipe.objective.needs_labels:
-            raise HoldfastError(
-                f"{recipe.objective} learns from labels, and {images.name} has none; name a labelled source "
-                "(folder:photos?labels=folders), or choose an objective without labels"
-            )
-        return None, 0
-    values, columns = torch.as_tensor(images.labels).unique(return_inverse=True)
-    if recipe.objective.needs_labels and len(values) < 2:
-        raise HoldfastError(
-            f"all images of {images.name} have one label, so {recipe.objective} has nothing to tell apart"
-        )
-    return columns, len(values)
-
-
-def _watched_bank(bank: Images | None, domain: Domain) -> tuple[Tensor, Tensor] | None:
-    if bank is None or bank.labels is None:
-        return None
-    order = Noise.of(0, bank.ids).fork("watched").uniform((1,))[:, 0].argsort()[:SEARCHED]
-    return bank.pixels(order.tolist(), domain=domain), torch.as_tensor(bank.labels)[order]
-
-
-def _width(encoder: nn.Module, pixels: Pixels) -> int:
-    """Return how many features the codes have."""
-    anchor = next(encoder.parameters(), pixels)
-    codes = eval_codes(encoder, pixels.to(anchor.device, anchor.dtype))
-    if codes.ndim != 2:
-        raise HoldfastError(
-            f"the encoder must give one vector per image, got shape {tuple(codes.shape)}; pool inside it"
-        )
-    return codes.shape[1]
-
-
-def _check_batch_norm(learner: Learner, share: int) -> None:
-    if share == 1 and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in learner.modules()):
-        raise HoldfastError("batch norm needs at least 2 images in a batch of each process, got 1; raise batch")
+def averaged(encoder: nn.Module, decay: float) -> AveragedModel:
+    """Return the moving average of an encoder's weights, with the running statistics that the encoder has itself."""
+    average = AveragedModel(encoder, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    return average.requires_grad_(False)

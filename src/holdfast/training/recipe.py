@@ -37,6 +37,8 @@ class Recipe:
     """What makes the second view, where it differs from the first."""
     crop_augmentation: Transform | None = None
     """What makes the small crops of objectives that ask for them."""
+    crop_size: int | None = None
+    """Height and width of these crops in pixels, for networks that take inputs of any size; none: those of the images."""
     adversary: Adversary | None = None
     optimiser: Optimiser = SGD()
     schedule: Schedule = Cosine()
@@ -45,6 +47,8 @@ class Recipe:
     epochs: int = 100
     clip: float | None = None
     """The largest norm of all gradients together."""
+    ema: float | None = None
+    """Decay of an average of the encoder's weights over the steps, which then is the encoder that training makes."""
     precision: str = "float32"
     """float32, bfloat16 or float16 (mixed precision, weights stay in float32), or float64."""
     mean: tuple[float, ...] = ()
@@ -59,6 +63,12 @@ class Recipe:
             raise HoldfastError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self.clip is not None and not self.clip > 0:
             raise HoldfastError(f"clip must be positive or none, got {self.clip}")
+        if self.crop_size is not None and self.crop_size < 1:
+            raise HoldfastError(f"crop_size must be at least 1 pixel, or none, got {self.crop_size}")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise HoldfastError(
+                f"ema is the decay of an average and must lie between 0 and 1, or be none, got {self.ema}"
+            )
         if len(self.mean) != len(self.std):
             raise HoldfastError("normalisation needs both mean and std, one number per channel each, or neither")
         if self.mean and isinstance(self.architecture, LoadedEncoder):

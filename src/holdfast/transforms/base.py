@@ -88,9 +88,15 @@ class Transform(Spelled):
         return self.applied(pixels, noise)
 
     def applied(self, pixels: ImagePixels, noise: Noise) -> ImagePixels:
-        """Return the changed images in [0, 1], for callers that know that ``pixels`` are images in [0, 1]."""
+        """Return the changed images in [0, 1], for callers that know that ``pixels`` are images in [0, 1].
+
+        Raises:
+            HoldfastError: pixels are not finite, where that can be seen without waiting: on the CPU.
+        """
         changed = self.change(pixels, noise.fork("transform", self.name))
         assert changed.shape == pixels.shape, f"{self} returned {tuple(changed.shape)} for {tuple(pixels.shape)}"
+        if changed.device.type != "cpu":  # each look would wait for the device
+            return changed.clamp(0, 1).to(pixels.dtype)
         low, high = extent(changed)
         if not (isfinite(low) and isfinite(high)):
             raise HoldfastError(f"{self} made pixels that are not finite; choose other settings")

@@ -18,9 +18,10 @@ from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
+from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Result, Series
 from holdfast.core.run import Run
-from holdfast.core.statistics import share_interval, summarise
+from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.attacked import Case
 from holdfast.evaluations.attacked.breakaway import Breakaway, of_clusters
 from holdfast.evaluations.attacked.displacement import Displacement

@@ -17,13 +17,13 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result
 from holdfast.core.run import Run
-from holdfast.evaluations.synthetic.probe import Probe
 from holdfast.evaluations.synthetic.synbench import SynBench
 from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population
+from holdfast.synthetic.accuracies import RuleAccuracies
 from tests import samples
-from tests.evaluations.synthetic.test_score import BUDGETS
+from tests.synthetic.test_score import BUDGETS
 
 SMALL = SynBench(samples=512, scales=(0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5))
 
@@ -227,7 +227,7 @@ def test_a_run_keeps_each_scale_and_goes_on(tmp_path: Path) -> None:
 
 def test_scales_are_observed_alike_alone_and_together() -> None:
     population = Population(samples.builtin(), samples.digits(4), Run(precision="float64"))
-    probe: Probe = SMALL.observation()
+    probe: RuleAccuracies = SMALL.observation()
     together, alone = probe.observe(population, [2, 5]), probe.observe(population, [5])
     assert torch.allclose(together["products"][1], alone["products"][0], atol=1e-12)
     assert not torch.allclose(together["products"][0], alone["products"][0], atol=1e-3)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from holdfast.core.run import Run
-from holdfast.evaluations.synthetic.reference import SCALES, reference
-from holdfast.evaluations.synthetic.score import area
 from holdfast.evaluations.synthetic.synbench import SynBench
 from holdfast.evaluations.synthetic.uncertainty import WHOLE, score_covariance, tied
-from tests.evaluations.synthetic.test_score import BUDGETS, THRESHOLDS, kept, population_score
+from holdfast.synthetic.reference import SCALES, reference
+from holdfast.synthetic.score import area
 from tests.evaluations.synthetic.test_synbench import SMALL, encoder, measured, scores
+from tests.synthetic.test_score import BUDGETS, THRESHOLDS, kept, population_score
 
 
 def test_numbers_cover_the_population_of_a_linear_map() -> None:

@@ -7,7 +7,10 @@ from math import log
 import torch
 from torch import Tensor, nn
 
+from holdfast.core.encoder import Domain
+from holdfast.training.learner import Setting
 from holdfast.training.objectives.dino import DINO, DINOLearner
+from tests.samples import builtin, digits
 from tests.training.objectives import batches
 
 SETTINGS = DINO(prototypes=9, hidden=8, projection=5, crops=1)
@@ -89,3 +92,22 @@ def test_a_collapse_sits_at_the_logarithm_of_the_prototypes() -> None:
             weight.zero_()
         learner.teacher.load_state_dict(nn.Sequential(learner.encoder, learner.head).state_dict())
     torch.testing.assert_close(learner(batches.batch(views=3)), torch.tensor(log(9), dtype=torch.float64))
+
+
+def entropy_of_first_targets(norm: bool) -> float:
+    """The mean entropy of what a new teacher says of digits, once it is centred."""
+    torch.manual_seed(0)
+    encoder = builtin("digits-random").module
+    learner = DINO(prototypes=100, norm=norm).learner(encoder, Setting(Domain((1, 8, 8)), 32, 64, 0, 64)).train()
+    assert isinstance(learner, DINOLearner)
+    with torch.no_grad():
+        scores = learner.teacher(digits(64).pixels(range(64)))
+        learner.center.copy_(scores.mean(0))
+        targets = learner.targets(scores)
+    return float(-(targets * targets.log()).sum(1).mean())
+
+
+def test_batch_norm_in_the_projection_gives_convolutions_something_to_learn() -> None:
+    """Without it, a teacher of codes that have most in common says the same of all images, and training goes nowhere."""
+    assert entropy_of_first_targets(norm=False) > 0.99 * log(100)
+    assert entropy_of_first_targets(norm=True) < 0.85 * log(100)

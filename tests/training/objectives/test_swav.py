@@ -56,7 +56,13 @@ def test_the_queue_holds_the_newest_images_first() -> None:
 
 
 def test_a_checkpoint_holds_the_queue() -> None:
-    assert {"queue", "queued", "epoch"} <= made(SwAV(queue=6)).state_dict().keys()
+    learner, again = made(SwAV(queue=6)), made(SwAV(queue=6))
+    learner.before_epoch(3, batches.no_codes)
+    learner.queued = 5
+    learner.queue.fill_(0.5)
+    again.load_state_dict(learner.state_dict())
+    assert (again.epoch, again.queued) == (3, 5)
+    assert torch.equal(again.queue, learner.queue)
 
 
 @pytest.mark.parametrize("spread", [0.1, 1.0])

@@ -28,9 +28,10 @@ from holdfast.attacks.presets import NAMED
 from holdfast.core.balls import Ball
 from holdfast.core.counting import crossings, nearest
 from holdfast.core.divergences import Divergence
+from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Series
 from holdfast.core.run import Observed
-from holdfast.core.statistics import share_interval, summarise
+from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.attacked import (
     ATTACKS,
     BALLS,
@@ -69,6 +70,7 @@ class Breakaway(Evaluation):
     rivals: int = 10
     name = "breakaway"
     version = 4
+    partial = True
     uses_bank = True
     title = "Breakaway risk"
     meaning = (
@@ -154,13 +156,14 @@ class Searched:
     def __init__(self, population: Population) -> None:
         self.population = population
         self.held = population.bank if population.bank_images else population
-        originals = self.held.originals.to(population.codes.device)
-        self.distinct, self.index = originals.unique(return_inverse=True)
+        self.originals = self.held.originals.to(population.codes.device)
+        copies = self.originals != torch.arange(len(self.originals), device=self.originals.device)
+        self.copies, self.distinct = copies if copies.any() else None, int((~copies).sum())
 
     @property
     def others(self) -> int:
         """How many images can be closer to an attacked one than its own."""
-        return max(1, len(self.distinct) - (self.held is self.population))
+        return max(1, self.distinct - (self.held is self.population))
 
     def closer(self, rows: Sequence[int], case: Case, moved: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return how many images are closer to each moved code than its own, and how many moved codes pass each of ``rows``.
@@ -175,8 +178,8 @@ class Searched:
         defined = divergence(moved.double(), clean.double()).isfinite() & ~copies
         moved = moved.masked_fill(~defined[:, None], torch.nan)
         within = self.held is population
-        own = self.index[list(rows)] if within else torch.full_like(self.index[:1].expand(len(rows)), -1)
-        counts, passed = crossings(divergence, moved, own, self.held.codes[self.distinct], clean)
+        own = self.originals[list(rows)] if within else torch.full_like(self.originals[:1].expand(len(rows)), -1)
+        counts, passed = crossings(divergence, moved, own, self.held.codes, clean, self.copies)
         passed_here = passed[own].double().masked_fill(~defined, torch.nan) if within else None
         return counts.double().masked_fill(~defined, torch.nan), passed_here
 

@@ -42,6 +42,7 @@ class Displacement(Evaluation):
     reference: int = 10_000
     name = "displacement"
     version = 3
+    partial = True
     title = "Displacement under attack"
     meaning = (
         "The universal quantile says what share of pairs of different images lie no farther apart than an attack moves "

@@ -53,6 +53,7 @@ class Impersonation(Evaluation):
     probe: Probe = Linear()
     name = "impersonation"
     version = 3
+    partial = True
     uses_labels = True
     uses_bank = True
     title = "Impersonation"

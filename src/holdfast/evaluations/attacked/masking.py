@@ -77,6 +77,7 @@ class Masking(Evaluation):
     samples: int = 100
     name = "masking"
     version = 3
+    partial = True
     needs_gradients = True
     robustness = False  # it is about the attacks
     title = "Gradient masking"

@@ -40,6 +40,7 @@ class Overlap(Evaluation):
     samples: int = 1024
     name = "overlap"
     version = 3
+    partial = True
     title = "Overlap risk"
     meaning = (
         "Two images overlap when each can be changed so that the impostor looks more like the first image than the first "

@@ -58,6 +58,7 @@ class InstanceAccuracy(Evaluation):
     neurons: int = 50_000
     name = "instance-accuracy"
     version = 3
+    partial = True
     needs_gradients = True
     uses_labels = True
     title = "Instance accuracy"

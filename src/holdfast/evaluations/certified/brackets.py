@@ -72,6 +72,7 @@ class BracketEvaluation(Evaluation):
     method: Method = Crown()
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
+    partial = True
 
     @property
     def certification(self) -> Certification:

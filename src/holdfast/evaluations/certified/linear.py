@@ -169,6 +169,7 @@ class LinearRadius(Evaluation):
     neurons: int = 50_000
     name = "linear-radius"
     version = 3
+    partial = True
     needs_gradients = True
     uses_labels = True
     uses_bank = True

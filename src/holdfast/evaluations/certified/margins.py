@@ -104,6 +104,7 @@ class MarginDistribution(Evaluation):
     neurons: int = 50_000
     name = "margin-distribution"
     version = 4
+    partial = True
     needs_gradients = True
     uses_labels = True
     title = "Margin distribution"

@@ -64,6 +64,7 @@ class CertifiedRadius(Evaluation):
     neurons: int = 50_000
     name = "certified-radius"
     version = 5
+    partial = True
     needs_gradients = True
     uses_labels = True
     title = "Certified radius"

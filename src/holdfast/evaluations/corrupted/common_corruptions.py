@@ -34,6 +34,7 @@ class CommonCorruptions(Evaluation):
     reference: int = 2000
     name = "common-corruptions"
     version = 1
+    partial = True
     uses_bank = True
     title = "Common corruptions"
     meaning = (

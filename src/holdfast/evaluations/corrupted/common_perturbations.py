@@ -43,6 +43,7 @@ class CommonPerturbations(Evaluation):
     reference: int = 2000
     name = "common-perturbations"
     version = 1
+    partial = True
     uses_bank = True
     title = "Everyday edits"
     meaning = (

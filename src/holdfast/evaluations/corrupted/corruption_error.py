@@ -49,6 +49,7 @@ class CorruptionError(Evaluation):
     reference: int = 2000
     name = "corruption-error"
     version = 1
+    partial = True
     uses_labels = True
     uses_bank = True
     needs_labels = True

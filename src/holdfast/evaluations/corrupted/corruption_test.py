@@ -71,6 +71,7 @@ class CorruptionTest(Evaluation):
     reference: int = 2000
     name = "corruption-test"
     version = 2
+    partial = True
     uses_labels = True
     uses_bank = True
     needs_labels = True

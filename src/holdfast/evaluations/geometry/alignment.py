@@ -55,6 +55,7 @@ class Alignment(Evaluation):
     samples: int = 1000
     name = "alignment"
     version = 1
+    partial = False  # LiDAR grows with the number of images
     robustness = False
     title = "Alignment of views"
     meaning = (

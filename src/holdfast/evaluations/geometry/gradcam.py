@@ -103,6 +103,7 @@ class GradCam(Evaluation):
     samples: int = 100
     name = "grad-cam"
     version = 1
+    partial = True
     needs_gradients = True
     robustness = False
     title = "Where the code comes from (Grad-CAM)"

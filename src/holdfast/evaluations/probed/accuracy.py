@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings
 from holdfast.core.run import Observed
-from holdfast.core.statistics import share_interval, summarise
+from holdfast.core.statistics import summarise
 from holdfast.evaluations.probed.answers import Answers
 from holdfast.evaluations.probed.findings import CLEAN, margin_series, right_series
 from holdfast.probes.base import Probe, class_names
@@ -37,6 +38,7 @@ class ProbeAccuracy(Evaluation):
     samples: int = 50_000
     name = "probe-accuracy"
     version = 1
+    partial = True
     robustness = False
     uses_labels = True
     uses_bank = True

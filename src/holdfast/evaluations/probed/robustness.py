@@ -70,6 +70,7 @@ class RobustAccuracy(Evaluation):
     samples: int = 1000
     name = "robust-accuracy"
     version = 1
+    partial = True
     uses_labels = True
     uses_bank = True
     needs_labels = True

@@ -36,6 +36,7 @@ class SmoothedEvaluation(Evaluation):
     probes: tuple[Probe, ...] = (NoiseProbe(), Knn())
     radii: tuple[float, ...] = (0.25,)
     alpha: float = 0.001
+    partial = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

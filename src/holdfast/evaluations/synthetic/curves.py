@@ -10,8 +10,8 @@ from torch import Tensor
 
 from holdfast.core.records import Curve
 from holdfast.core.run import Observed
-from holdfast.evaluations.synthetic.reference import expected_bound, reference
-from holdfast.evaluations.synthetic.score import expected_above
+from holdfast.synthetic.reference import expected_bound, reference
+from holdfast.synthetic.score import expected_above
 
 POINTS = 101
 TELLING = 0.55

@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Conditions, Estimate
 from holdfast.core.run import Observed
-from holdfast.core.statistics import share_interval
-from holdfast.evaluations.synthetic.score import score
 from holdfast.evaluations.synthetic.uncertainty import EXTRAPOLATED, WHOLE, score_covariance, tied
+from holdfast.synthetic.score import score
+from holdfast.synthetic.suggestion import expected_bounds
 
 Z = 1.959963984540054
 """Standard errors on each side of a 95% interval."""
@@ -41,8 +42,8 @@ class ScoringInputs:
 
     @property
     def bounds(self) -> Float[Tensor, "n p e"]:
-        """The expected bounds; 0 where nothing was classified rightly, which is above no threshold anyway."""
-        return self.observed["bound"] / self.observed["right"].clamp_min(1e-9)
+        """The expected bounds."""
+        return expected_bounds(self.observed)
 
     def scores(self, parts: tuple[float, ...]) -> Scores:
         """Return the combination of the scores under the rules of each part of the train set."""

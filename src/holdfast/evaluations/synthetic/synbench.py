@@ -15,18 +15,16 @@ from typing import final
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.records import Findings
 from holdfast.core.run import Observed
-from holdfast.evaluations.synthetic.bayes import check_budgets
 from holdfast.evaluations.synthetic.curves import curves
 from holdfast.evaluations.synthetic.findings import ScoringInputs, estimates, synbench_warnings
-from holdfast.evaluations.synthetic.mixture import DIRECTIONS
-from holdfast.evaluations.synthetic.probe import Probe, features
-from holdfast.evaluations.synthetic.reference import SCALES
-from holdfast.evaluations.synthetic.score import MODES
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
-
-FEWEST = 64
-"""Samples per set below which a half of it may well hold one class only."""
+from holdfast.synthetic.accuracies import FEWEST, RuleAccuracies, features
+from holdfast.synthetic.bayes import check_budgets
+from holdfast.synthetic.mixture import DIRECTIONS
+from holdfast.synthetic.reference import SCALES
+from holdfast.synthetic.score import MODES
+from holdfast.synthetic.suggestion import BUDGETS, ENCODINGS, SAMPLES, THRESHOLDS
 
 
 @final
@@ -35,10 +33,10 @@ class SynBench(Evaluation):
     """How much of the separability of synthetic Gaussian classes the representation keeps; looks at no image."""
 
     scales: tuple[float, ...] = SCALES
-    thresholds: tuple[float, ...] = (0.7, 0.75, 0.8, 0.85, 0.9)
-    budgets: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8)
-    samples: int | str = 2048
-    encodings: int = 2_000_000
+    thresholds: tuple[float, ...] = THRESHOLDS
+    budgets: tuple[float, ...] = BUDGETS
+    samples: int | str = SAMPLES
+    encodings: int = ENCODINGS
     direction: str = "ones"
     mode: str = "exact"
     name = "synbench"
@@ -72,8 +70,8 @@ class SynBench(Evaluation):
                 "allow more, or give fewer scales"
             )
 
-    def observation(self) -> Probe:
-        return Probe(self.scales, self.budgets, self.samples, self.encodings, self.direction)
+    def observation(self) -> RuleAccuracies:
+        return RuleAccuracies(self.scales, self.budgets, self.samples, self.encodings, self.direction)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         observed = {name: values.double().cpu() for name, values in observed.items()}

@@ -19,8 +19,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.run import Observed
-from holdfast.evaluations.synthetic.reference import reference
-from holdfast.evaluations.synthetic.score import area
+from holdfast.synthetic.reference import reference
+from holdfast.synthetic.score import area
 
 WHOLE = (0.0, 0.0, 1.0)
 """The score as a combination of those of (first half, second half, whole train set)."""
@@ -34,7 +34,7 @@ def score_covariance(
     """Return the covariance over budgets of a combination of scores at each threshold.
 
     Args:
-        observed: what ``Probe`` observed of ``n`` test samples per scale.
+        observed: what ``RuleAccuracies`` observed of ``n`` test samples per scale.
         scales: of the mixture.
         thresholds: of the scores.
         n: test samples per scale.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from typing import final
 
 from holdfast.execution.engines.base import Done, Given, Shard
@@ -18,6 +18,6 @@ class Local:
     """
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         return ((shard, task(given, shard)) for shard in shards)

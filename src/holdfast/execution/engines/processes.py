@@ -1,13 +1,15 @@
-"""Shards in worker processes of this machine. A worker that dies costs the shards it held, which are computed again."""
+"""Shards in worker processes of this machine. A worker that dies costs the shard it held, which is computed again."""
 
 from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, final
@@ -23,43 +25,71 @@ RETRIES = 3
 @final
 @dataclass(frozen=True)
 class Processes:
-    """Computes in ``count`` processes, which share this machine's cores evenly."""
+    """Computes in ``count`` processes, which share this machine's cores evenly; each sees one of ``gpus``, if there are.
+
+    GPUs are named as in ``CUDA_VISIBLE_DEVICES``. There are no more processes than those.
+    """
 
     count: int
+    gpus: Sequence[str] = ()
+    _pools: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """One pool for each process: when one dies, no other is disturbed."""
     _sent: list[tuple[Any, Path]] = field(default_factory=list, init=False, repr=False, compare=False)
     """What was given last, and the file in which workers find it."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
             raise HoldfastError(f"--workers must be at least 1, got {self.count}")
+        finalize(self, _stop, self._pools)
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
-        from loky import as_completed, get_reusable_executor
+        from loky import FIRST_COMPLETED, wait
         from loky.process_executor import BrokenProcessPool
 
-        left, deaths = dict(enumerate(shards)), 0
-        threads = str(max(1, (os.cpu_count() or 1) // self.count))
-        while left:
-            pool = get_reusable_executor(self.count, env={"OMP_NUM_THREADS": threads})
-            path = str(self._file(given))
-            waiting = {pool.submit(_apply, task, path, shard): number for number, shard in left.items()}
-            try:
-                for done in as_completed(list(waiting)):
+        path, coming, deaths = str(self._file(given)), iter(shards), 0
+        waiting: dict[Future[Done], tuple[int, Shard]] = {}
+        idle = list(range(min(self.count, len(self.gpus) or self.count)))
+        try:
+            while True:
+                for shard in islice(coming, len(idle)):
+                    worker = idle.pop(0)
+                    waiting[self._submit(worker, task, path, shard)] = worker, shard
+                if not waiting:
+                    return
+                done = wait(list(waiting), return_when=FIRST_COMPLETED).done.pop()
+                worker, shard = waiting.pop(done)
+                try:
                     value, deaths = done.result(), 0
-                    number = waiting.pop(done)
-                    yield left.pop(number), value
-            except BrokenProcessPool as error:
-                deaths += 1
-                if deaths > RETRIES:
-                    raise HoldfastError(
-                        f"worker processes died {deaths} times in a row, most likely for want of memory; use fewer "
-                        "--workers or a smaller --batch-size"
-                    ) from error
-            finally:
-                for unfinished in waiting:
-                    unfinished.cancel()
+                except BrokenProcessPool as error:
+                    deaths += 1
+                    if deaths > RETRIES:
+                        raise HoldfastError(
+                            f"worker processes died {deaths} times in a row, most likely for want of memory; use fewer "
+                            "--workers or a smaller --batch-size"
+                        ) from error
+                    waiting[self._submit(worker, task, path, shard)] = worker, shard
+                    continue
+                idle.append(worker)
+                yield shard, value
+        finally:
+            for worker, _ in waiting.values():  # nobody wants it any more
+                _stop({worker: self._pools.pop(worker)})
+
+    def _submit(self, worker: int, task: Callable[[Any, Any], Any], path: str, shard: Any) -> Future[Any]:
+        """Send ``shard`` to a worker, which is started if it does not live."""
+        from loky import ProcessPoolExecutor
+        from loky.process_executor import BrokenProcessPool
+
+        if worker in self._pools:
+            with suppress(BrokenProcessPool):
+                return self._pools[worker].submit(_apply, task, path, shard)
+        environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.count))}
+        if self.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
+        self._pools[worker] = ProcessPoolExecutor(1, env=environment)
+        return self._pools[worker].submit(_apply, task, path, shard)
 
     def _file(self, given: object) -> Path:
         """Return the file that holds what is ``given``: written once, also if the next call gives the same."""
@@ -73,6 +103,11 @@ class Processes:
             self._sent[:] = [(given, Path(file.name))]
             finalize(self, _delete, Path(file.name))
         return self._sent[0][1]
+
+
+def _stop(pools: dict[int, Any]) -> None:
+    for pool in pools.values():
+        pool.shutdown(wait=False, kill_workers=True)
 
 
 def _delete(path: Path) -> None:

@@ -1,13 +1,39 @@
-"""Shards on a Ray cluster (https://docs.ray.io). A lost worker costs the shards it held: Ray computes them again."""
+"""Shards on a Ray cluster (https://docs.ray.io), in actors that keep what they are given.
+
+An actor that is lost, with its machine or alone, costs the shard it held: another computes it, and a new actor is asked
+for. Ray's own restarts are not used, because a shard would wait for its actor's machine while others are idle.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from types import ModuleType
 from typing import Any, final
 
 from holdfast.core.errors import HoldfastError
 from holdfast.execution.engines.base import Done, Given, Shard
+
+
+class Worker:
+    """Keeps what it is given until that changes."""
+
+    def __init__(self) -> None:
+        self.reference, self.given = "", None
+
+    def begin(self) -> None:
+        """Return once there is room for this actor."""
+
+    def apply(self, task: Callable[[Any, Any], Any], where: Sequence[Any], shard: Any) -> Any:
+        """Return what ``task`` makes of ``shard`` and of the one object that ``where`` refers to."""
+        import ray
+
+        if self.reference != where[0].hex():
+            self.given = None  # so that both are never in memory
+            self.reference, self.given = where[0].hex(), ray.get(where[0])
+        return task(self.given, shard)
 
 
 @final
@@ -17,8 +43,8 @@ class Ray:
 
     Args:
         address: of the cluster, as ``ray.init`` takes it.
-        gpus: how many (or which share of one) each shard needs.
-        retries: how often a shard is tried again after its worker was lost.
+        gpus: how many (or which share of one) each actor needs; without, it needs a CPU.
+        retries: how often in a row actors may be lost without a shard finished between.
     """
 
     address: str = "auto"
@@ -26,10 +52,55 @@ class Ray:
     retries: int = 3
     _sent: list[tuple[Any, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
     """What was given last, and where the cluster has it."""
+    _actors: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    """Those that have begun."""
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Sequence[Shard]
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
+        ray = self._connected()
+        if not self._sent or self._sent[0][0] is not given:
+            self._sent[:] = [(given, ray.put(given))]
+        coming, left, idle, losses = iter(shards), deque[Shard](), list(self._actors), 0
+        waiting: dict[Any, tuple[Any, list[Shard]]] = {}
+        try:
+            while True:
+                at_work = sum(len(held) for _, held in waiting.values())
+                left.extend(islice(coming, max(0, self._room(ray.cluster_resources()) - at_work - len(left))))
+                while left and idle:
+                    actor, shard = idle.pop(), left.popleft()
+                    waiting[actor.apply.remote(task, [self._sent[0][1]], shard)] = actor, [shard]
+                for _ in range(len(left) - sum(not held for _, held in waiting.values())):
+                    actor = self._hired(ray)
+                    waiting[actor.begin.remote()] = actor, []
+                if not left and not any(held for _, held in waiting.values()):
+                    return
+                done = ray.wait(list(waiting))[0][0]
+                actor, held = waiting.pop(done)
+                try:
+                    value, losses = ray.get(done), 0
+                except ray.exceptions.RayTaskError as error:
+                    raise error.cause from error
+                except ray.exceptions.RayActorError as error:
+                    losses += 1
+                    if losses > self.retries:
+                        raise HoldfastError(
+                            f"Ray lost {losses} workers in a row ({error}); look for want of memory, or use fewer"
+                        ) from error
+                    self._actors[:] = [other for other in self._actors if other is not actor]
+                    left.extendleft(held)
+                    continue
+                if not held:
+                    self._actors.append(actor)
+                idle.append(actor)
+                for shard in held:
+                    yield shard, value
+        finally:
+            for actor, _ in waiting.values():  # at work, which nothing else stops, or not begun for want of room
+                ray.kill(actor)
+                self._actors[:] = [other for other in self._actors if other is not actor]
+
+    def _connected(self) -> ModuleType:
         try:
             import ray
         except ImportError as error:
@@ -41,19 +112,11 @@ class Ray:
                 raise HoldfastError(
                     f"no Ray cluster at {self.address!r} ({error}); start one with `ray start --head`, or use 'local'"
                 ) from error
-        if not self._sent or self._sent[0][0] is not given:
-            self._sent[:] = [(given, ray.put(given))]
-        apply: Any = ray.remote(num_gpus=self.gpus, max_retries=self.retries)(task)
-        waiting = {apply.remote(self._sent[0][1], shard): shard for shard in shards}
-        try:
-            while waiting:
-                for done in ray.wait(list(waiting))[0]:
-                    shard = waiting.pop(done)
-                    try:
-                        value = ray.get(done)
-                    except ray.exceptions.RayTaskError as error:
-                        raise error.cause from error
-                    yield shard, value
-        finally:
-            for unfinished in waiting:
-                ray.cancel(unfinished)
+        return ray
+
+    def _room(self, resources: Mapping[str, float]) -> int:
+        """Return how many actors the whole cluster has room for."""
+        return max(1, int(resources.get("GPU", 0.0) / self.gpus if self.gpus else resources.get("CPU", 1.0)))
+
+    def _hired(self, ray: Any) -> Any:
+        return ray.remote(num_cpus=0 if self.gpus else 1, num_gpus=self.gpus, max_restarts=0)(Worker).remote()

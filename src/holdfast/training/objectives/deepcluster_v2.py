@@ -28,7 +28,15 @@ from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_not_negative, require_positive
+from holdfast.training.learner import (
+    Batch,
+    Learner,
+    Setting,
+    TrainingObjective,
+    codes_of_views,
+    require_not_negative,
+    require_positive,
+)
 
 BLOCK = 8192
 """Images whose cosines with all centroids are held at once."""
@@ -108,7 +116,7 @@ class DeepClusterLearner(Learner):
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         moved = () if batch.attacked is None else (batch.attacked,)
         views = (*batch.views, *moved)
-        projected = self.head(self.encoder(torch.cat(views)))
+        projected = self.head(codes_of_views(self.encoder, views))
         first, second, *_ = normalize(projected.detach(), dim=1).chunk(len(views))
         self.seen = gathered(batch.rows), torch.stack([gathered(first), gathered(second)])
         return self.losses(projected, batch.rows.repeat(len(views))).mean()

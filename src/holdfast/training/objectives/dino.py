@@ -31,6 +31,7 @@ from holdfast.training.learner import (
     Learner,
     Setting,
     TrainingObjective,
+    codes_of_views,
     require_not_negative,
     require_positive,
     require_share,
@@ -59,6 +60,8 @@ class DINO(TrainingObjective):
     """Width of the projection's two hidden layers; 2048 in the paper."""
     projection: int = 256
     """Width of the projection."""
+    norm: bool = False
+    """Whether batch norm stands before the projection's nonlinearities, as the authors have it as an option."""
     frozen_epochs: int = 1
     """Epochs in which the student's prototypes stay as they are."""
     crops: int = 0
@@ -72,14 +75,11 @@ class DINO(TrainingObjective):
         require_not_negative(self, "warmup_epochs", "frozen_epochs", "crops")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
-        head = nn.Sequential(
-            nn.Linear(setting.width, self.hidden),
-            nn.GELU(),
-            nn.Linear(self.hidden, self.hidden),
-            nn.GELU(),
-            nn.Linear(self.hidden, self.projection),
-            Prototypes(self.projection, self.prototypes),
-        )
+        layers: list[nn.Module] = []
+        for width in (setting.width, self.hidden):
+            layers += [nn.Linear(width, self.hidden), *([nn.BatchNorm1d(self.hidden)] if self.norm else []), nn.GELU()]
+        layers += [nn.Linear(self.hidden, self.projection), Prototypes(self.projection, self.prototypes)]
+        head = nn.Sequential(*layers)
         for layer in head:
             if isinstance(layer, nn.Linear):
                 # With torch's own biases, all images have almost the same scores, and the first epochs end in a collapse.
@@ -107,15 +107,14 @@ class DINOLearner(Learner):
         self.head, self.settings = head, settings
         self.teacher = frozen_copy(nn.Sequential(encoder, head))
         self.center: Tensor
-        self.epoch: Tensor
         self.register_buffer("center", torch.zeros(settings.prototypes))
-        self.register_buffer("epoch", torch.zeros((), dtype=torch.long))
+        self.epoch = 0  # no buffer, for reading one of a GPU waits for it
         self.teacher_mean = torch.zeros(settings.prototypes)
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         moved = () if batch.attacked is None else (batch.attacked,)
         views = (*batch.views, *moved)
-        student = self.head(self.encoder(torch.cat(views))).chunk(len(views))
+        student = self.head(codes_of_views(self.encoder, views)).chunk(len(views))
         with torch.no_grad():
             teacher = self.teacher(torch.cat(batch.views[:2]))
         self.teacher_mean = gathered(teacher).mean(dim=0)
@@ -129,7 +128,7 @@ class DINOLearner(Learner):
 
     def targets(self, teacher: Scores) -> Scores:
         """Return the teacher's probabilities, centred so that no prototype has them all, sharp so that not all have some."""
-        temperature = self.settings.teacher_temperature_in(int(self.epoch))
+        temperature = self.settings.teacher_temperature_in(self.epoch)
         return ((teacher - self.center) / temperature).softmax(dim=1)
 
     def losses(self, student: Scores, target: Scores) -> Float[Tensor, "b"]:
@@ -141,10 +140,18 @@ class DINOLearner(Learner):
         return nn.Sequential(self.encoder, self.head), lambda scores: self.losses(scores, target)
 
     def before_epoch(self, epoch: int, codes: Callable[[], Float[Tensor, "n d"]]) -> None:
-        self.epoch.fill_(epoch)
+        self.epoch = epoch
+
+    def get_extra_state(self) -> Tensor:
+        """Return what checkpoints hold beside weights and buffers."""
+        return torch.tensor(self.epoch)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on from what a checkpoint holds."""
+        self.epoch = int(state)
 
     def before_step(self, progress: float) -> None:
-        if int(self.epoch) < self.settings.frozen_epochs:
+        if self.epoch < self.settings.frozen_epochs:
             self.head[-1].weight.grad = None
 
     def after_step(self, progress: float) -> None:

@@ -1,26 +1,28 @@
-"""SimCLR: two views of an image are alike, and unlike the views of all other images of the batch.
+"""SimCLR: the views of an image are alike, and unlike the views of all other images of the batch.
 
-With unit projections ``z`` of the ``2n`` views, temperature ``T`` and the other view ``p(i)`` of view ``i``:
+With unit projections ``z`` of the ``V n`` views of ``n`` images, temperature ``T`` and the other views ``P(i)`` of view
+``i``'s image:
 
-    loss = mean_i -log( exp(z_i.z_p(i) / T) / sum_{k != i} exp(z_i.z_k / T) )                    (NT-Xent)
+    loss = mean_i sum_{p in P(i)} -log( exp(z_i.z_p / T) / sum_{k != i} exp(z_i.z_k / T) )       (NT-Xent)
 
-Chen et al. 2020, https://arxiv.org/abs/2002.05709, equation 1. With an adversary that climbs the loss it is RoCL (Kim, Tack
-and Hwang 2020, https://arxiv.org/abs/2006.07589): the mean NT-Xent over the pairs of two views and the attacked one, and
-1/256 of that between attacked and second view. Departures: its authors' program has all three views in one
-denominator and sums the two positives of an anchor, so that their extra term weighs half as much beside the rest; and its
-attack has the other attacked images among the negatives, where this one is of each image alone.
+Chen et al. 2020, https://arxiv.org/abs/2002.05709, equation 1, for two views. With an adversary that climbs the loss it is
+RoCL (Kim, Tack and Hwang 2020, https://arxiv.org/abs/2006.07589): that sum over both views and the attacked one, all
+``3 n`` in one denominator, and 1/256 of NT-Xent between attacked and second view, as in its authors' program
+(https://github.com/Kim-Minseon/RoCL). Two departures from the program: gradients pass through both sides of a product,
+where there the side that an anchor is compared with is held still; and its attack has the other attacked images among the
+negatives, where this one is of each image alone.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import nll_loss, normalize
 
 from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
@@ -41,17 +43,18 @@ EXTRA = 1 / 256
 """RoCL's weight of the additional term between the attacked view and the second one."""
 
 
-def nt_xent(one: Codes, two: Codes, temperature: float) -> Float[Tensor, ""]:
-    """Return NT-Xent between two views of the same images, shape (b, d) each: this process's anchors, all negatives."""
-    one, two = normalize(one, dim=1), normalize(two, dim=1)
-    everybody = torch.cat([gathered(one), gathered(two)])
-    rows, count = own_rows(len(one), one.device), len(everybody) // 2
+def nt_xent(views: Sequence[Codes], temperature: float) -> Float[Tensor, ""]:
+    """Return NT-Xent among views of the same images, shape (b, d) each: this process's anchors, all negatives."""
+    units = [normalize(view, dim=1) for view in views]
+    everybody = torch.cat([gathered(view) for view in units])
+    own, count = own_rows(len(units[0]), units[0].device), len(everybody) // len(units)
     losses = []
-    for view, itself, other in ((one, rows, rows + count), (two, rows + count, rows)):
+    for place, view in enumerate(units):
         logits = view @ everybody.T / temperature
-        logits = logits.scatter(1, itself[:, None], -torch.inf)
-        losses.append(cross_entropy(logits, other))
-    return (losses[0] + losses[1]) / 2
+        logits = logits.scatter(1, (own + place * count)[:, None], -torch.inf)
+        chances = logits.log_softmax(dim=1)
+        losses += [nll_loss(chances, own + other * count) for other in range(len(units)) if other != place]
+    return torch.stack(losses).sum() / len(units)
 
 
 @final
@@ -89,9 +92,8 @@ class SimCLRLearner(Learner):
         views = (*batch.views[:2], *moved)
         # One pass, so that batch norm sees one batch.
         parts = self.head(self.encoder(torch.cat(views))).chunk(len(views))
-        losses = [nt_xent(one, two, self.temperature) for one, two in combinations(parts, 2)]
-        loss = torch.stack(losses).mean()
-        return loss + EXTRA * nt_xent(parts[2], parts[1], self.temperature) if moved else loss
+        loss = nt_xent(parts, self.temperature)
+        return loss + EXTRA * nt_xent((parts[2], parts[1]), self.temperature) if moved else loss
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         network = nn.Sequential(self.encoder, self.head)

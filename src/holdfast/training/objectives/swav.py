@@ -26,7 +26,15 @@ from holdfast.core.encoder import Codes
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered, own_rows
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_not_negative, require_positive
+from holdfast.training.learner import (
+    Batch,
+    Learner,
+    Setting,
+    TrainingObjective,
+    codes_of_views,
+    require_not_negative,
+    require_positive,
+)
 from holdfast.training.prototypes import Prototypes
 
 Scores = Float[Tensor, "b k"]
@@ -92,17 +100,14 @@ class SwAVLearner(Learner):
         self.head, self.settings = head, settings
         self.prototypes = Prototypes(settings.projection, settings.prototypes)
         self.queue: Tensor
-        self.queued: Tensor
-        self.epoch: Tensor
         self.register_buffer("queue", torch.zeros(2, settings.queue, settings.projection))
-        self.register_buffer("queued", torch.zeros((), dtype=torch.long))
-        self.register_buffer("epoch", torch.zeros((), dtype=torch.long))
+        self.epoch, self.queued = 0, 0  # no buffers, for reading one of a GPU waits for it
         self.projected = self.queue
 
     def forward(self, batch: Batch) -> Float[Tensor, ""]:
         moved = () if batch.attacked is None else (batch.attacked,)
         views = (*batch.views, *moved)
-        projected = normalize(self.head(self.encoder(torch.cat(views))), dim=1).chunk(len(views))
+        projected = normalize(self.head(codes_of_views(self.encoder, views)), dim=1).chunk(len(views))
         self.projected = torch.stack([gathered(view.detach()) for view in projected[:2]])
         scores = [self.prototypes(view) for view in projected]
         losses = [
@@ -117,7 +122,7 @@ class SwAVLearner(Learner):
     def assign(self, scores: Scores, place: int) -> Scores:
         """Return the assignments of this process's images, from their whole view at this ``place``."""
         everybody = gathered(scores.detach())
-        if int(self.queued) >= self.settings.queue:
+        if self.queued >= self.settings.queue:
             everybody = torch.cat([everybody, self.prototypes(self.queue[place]).to(scores)])
         assignments = sinkhorn(everybody.float() if scores.itemsize < 4 else everybody, *self.balance)
         return assignments[own_rows(len(scores), scores.device)]
@@ -140,14 +145,22 @@ class SwAVLearner(Learner):
         return network, loss
 
     def before_epoch(self, epoch: int, codes: Callable[[], Float[Tensor, "n d"]]) -> None:
-        self.epoch.fill_(epoch)
+        self.epoch = epoch
+
+    def get_extra_state(self) -> Tensor:
+        """Return what checkpoints hold beside weights and buffers."""
+        return torch.tensor([self.epoch, self.queued])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on from what a checkpoint holds."""
+        self.epoch, self.queued = state.tolist()
 
     def before_step(self, progress: float) -> None:
-        if int(self.epoch) < self.settings.frozen_epochs:
+        if self.epoch < self.settings.frozen_epochs:
             self.prototypes.weight.grad = None
 
     def after_step(self, progress: float) -> None:
-        if self.settings.queue and int(self.epoch) >= self.settings.queue_epoch:
+        if self.settings.queue and self.epoch >= self.settings.queue_epoch:
             newest = torch.cat([self.projected.to(self.queue), self.queue], dim=1)
             self.queue.copy_(newest[:, : self.settings.queue])
-            self.queued.add_(self.projected.shape[1]).clamp_(max=self.settings.queue)
+            self.queued = min(self.queued + self.projected.shape[1], self.settings.queue)

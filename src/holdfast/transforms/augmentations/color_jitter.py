@@ -81,9 +81,8 @@ def jittered(pixels: ImagePixels, factors: Float[Tensor, "b 4"], order: Int[Tens
         mean = towards_mean[:, step] * (flat.mean(2) @ luma)
         pixels = torch.baddbmm(mean[:, None, None], maps[:, step], flat).clamp_(0, 1).view_as(pixels)
         if len(luma) == 3:
-            turning = ((order[:, step] == HUE) & (factors[:, HUE] != 0)).nonzero()[:, 0]
-            turned = hue_turned(pixels.index_select(0, turning), factors[turning, HUE])
-            pixels.index_copy_(0, turning, turned)
+            turning = (order[:, step] == HUE) & (factors[:, HUE] != 0)
+            pixels = sometimes(pixels, turning, lambda some, rows: hue_turned(some, factors[rows, HUE]))
     return pixels
 
 

@@ -7,8 +7,8 @@ import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.evaluations.synthetic.mixture import DIRECTIONS, Mixture, direction
-from holdfast.evaluations.synthetic.moments import Pooled
+from holdfast.synthetic.mixture import DIRECTIONS, Mixture, direction
+from holdfast.synthetic.moments import Pooled
 
 NAMES = [str(k) for k in range(20_000)]
 

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from holdfast.evaluations.synthetic.bayes import secular
-from holdfast.evaluations.synthetic.moments import Pooled
+from holdfast.synthetic.bayes import secular
+from holdfast.synthetic.moments import Pooled
 
 
 @dataclass(frozen=True)

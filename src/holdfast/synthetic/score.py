@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, nearest
-from holdfast.evaluations.synthetic.reference import reference
+from holdfast.synthetic.reference import reference
 
 MODES = ("exact", "published")
 GRID = (0.6, 1.0, 100)

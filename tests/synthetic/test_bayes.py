@@ -15,12 +15,12 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
-from holdfast.evaluations.synthetic import bayes
-from holdfast.evaluations.synthetic.bayes import accuracy, robust_accuracy, secular
-from holdfast.evaluations.synthetic.mixture import Mixture
-from holdfast.evaluations.synthetic.reference import expected_bound
-from tests.evaluations.synthetic.isotropic import isotropic_rule
-from tests.evaluations.synthetic.linf import homotopy
+from holdfast.synthetic import bayes
+from holdfast.synthetic.bayes import accuracy, robust_accuracy, secular
+from holdfast.synthetic.mixture import Mixture
+from holdfast.synthetic.reference import expected_bound
+from tests.synthetic.isotropic import isotropic_rule
+from tests.synthetic.linf import homotopy
 
 BUDGETS = [0.0, 0.2, 0.4, 0.6, 0.8]
 

@@ -20,21 +20,23 @@ from torch import Tensor
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Observed
-from holdfast.evaluations.synthetic.mixture import Mixture, direction
-from holdfast.evaluations.synthetic.moments import Pooled
-from holdfast.evaluations.synthetic.rules import Rules
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
+from holdfast.synthetic.mixture import Mixture, direction
+from holdfast.synthetic.moments import Pooled
+from holdfast.synthetic.rules import Rules
 
 CHUNK = 1024
 """Codes held at a time."""
+FEWEST = 64
+"""Samples per set below which a half of it may well hold one class only."""
 PER_FEATURE = 20
 """Train samples per feature that ``auto`` asks for: a bias of a few percent."""
 
 
 @final
 @dataclass(frozen=True)
-class Probe(Observation):
+class RuleAccuracies(Observation):
     """Accuracies and bounds of the robust rules, scale by scale: its rows are scales, not images."""
 
     scales: tuple[float, ...]
@@ -93,7 +95,7 @@ class Probe(Observation):
 
 
 def _tested(rules: Sequence[Rules], codes: Codes, labels: Float[Tensor, "b"]) -> Observed:
-    """Return the sums over samples that ``Probe`` averages."""
+    """Return the sums over samples that ``RuleAccuracies`` averages."""
     judged = [rule(codes, labels) for rule in rules]
     every = torch.cat([part.double() for pair in judged for part in pair], 1)
     right, bound = every.sum(0).reshape(len(rules), 2, -1).unbind(1)

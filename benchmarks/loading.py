@@ -1,0 +1,156 @@
+"""Loading images: a folder's first pass beside decoding alone, a second start, and whether training waits for pixels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from time import perf_counter
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from benchmarks.measure import arguments, seconds
+from holdfast import data
+from holdfast.core.encoder import Domain, Geometry
+from holdfast.core.images import Images
+from holdfast.data.base import THREADS
+from holdfast.data.content import side_by_side
+from holdfast.data.decode import decode
+from holdfast.data.folder import find
+from holdfast.data.remembered import Remembered
+from holdfast.encoders.architectures.resnet import SmallResNet
+from holdfast.training.feed import Feed
+
+BATCH = 256
+
+
+def photographs(folder: Path, count: int, size: tuple[int, int], distinct: int = 64) -> None:
+    """Write ``count`` JPEGs of this width and height, 1,000 to a folder; all but ``distinct`` are links to others."""
+    rng, (width, height) = np.random.default_rng(0), size
+    for row in range(count):
+        path = folder / f"{row // 1000:04}" / f"{row:07}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if row < distinct:
+            rough = Image.fromarray(rng.integers(0, 256, (height // 8, width // 8, 3)).astype(np.uint8))
+            smooth = np.asarray(rough.resize(size, Image.Resampling.BICUBIC))
+            noisy = smooth + rng.normal(0, 8, smooth.shape)
+            Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(path, quality=85)
+            os.utime(path, (1e9, 1e9))
+        else:
+            os.link(folder / "0000" / f"{row % distinct:07}.jpg", path)
+
+
+def passed(images: Images) -> None:
+    """Read all pixels once, a batch at a time."""
+    for start in range(0, len(images), BATCH):
+        images.source.read(range(start, min(start + BATCH, len(images))))
+
+
+def decoded(paths: list[Path], geometry: Geometry) -> None:
+    """Decode all files by as many threads, and do nothing else."""
+    for _ in side_by_side(lambda row: decode(paths[row].read_bytes(), 3, geometry), range(len(paths))):
+        pass
+
+
+def growth(folder: Path, counts: list[int], width: int, repeats: int) -> None:
+    """Print the first pass over photographs, judged, hashed and decoded, and a second start, beside decoding alone."""
+    side = min(224, width * 3 // 4)
+    domain, geometry = Domain((3, side, side)), Geometry(max(side, side * 8 // 7), (side, side))
+    print(f"JPEGs of {width} x {width * 3 // 4} for encoders of {side} pixels, {THREADS} threads")
+    print("images | first pass, rate beside decoding alone | images a second | its start | second start, seconds")
+    for count in counts:
+        root = folder / f"photographs-{count}"
+        photographs(root, count, (width, width * 3 // 4))
+        paths = [root / path for path in find(root)]
+        index, starts, rates, times = root / "files.index", list[float](), list[float](), list[float]()
+
+        def start(root: Path = root, index: Path = index) -> Images:
+            images = data.load(str(root), domain, geometry, remembered=Remembered.at(index))
+            assert images.fingerprint
+            return images
+
+        for _ in range(repeats):
+            floor = seconds(partial(decoded, paths, geometry), "cpu")
+            index.unlink(missing_ok=True)
+            began = perf_counter()
+            images = start()
+            starts.append(perf_counter() - began)
+            times.append(starts[-1] + seconds(partial(passed, images), "cpu"))
+            rates.append(floor / times[-1])
+        read = f"{median(rates):.2f} | {count / median(times):.0f} | {median(starts):.2f} | {seconds(start, 'cpu'):.2f}"
+        print(f"{count} | {read}", flush=True)
+
+
+def rows(folder: Path, count: int) -> None:
+    """Print how long a memory-mapped array of ``count`` images takes to its fingerprint, at first and from then on."""
+    path, domain = folder / "rows.npy", Domain((1, 28, 28))
+    array = np.lib.format.open_memmap(path, "w+", np.uint8, (count, 1, 28, 28))
+    for start in range(0, count, 10_000):
+        array[start : start + 10_000] = np.random.default_rng(start).integers(
+            0, 256, array[start : start + 10_000].shape
+        )
+    del array
+    os.utime(path, (1e9, 1e9))
+
+    def start() -> None:
+        assert data.load(str(path), domain, remembered=Remembered.at(folder / "rows.index")).fingerprint
+
+    print(f"array of {count}: first {seconds(start, 'cpu'):.1f} s, second {seconds(start, 'cpu'):.1f} s", flush=True)
+
+
+def waiting(
+    batches: Iterator[tuple[Tensor, Tensor]], step: Callable[[Tensor], object], steps: int
+) -> tuple[float, float]:
+    """Return the seconds spent waiting for pixels and those of ``steps`` steps, the first batch left out."""
+    _, pixels = next(batches)
+    waited = worked = 0.0
+    for _ in range(steps):
+        began = perf_counter()
+        step(pixels)
+        done = perf_counter()
+        _, pixels = next(batches)
+        waited, worked = waited + perf_counter() - done, worked + done - began
+    return waited, worked
+
+
+def feeding(folder: Path, width: int, steps: int) -> None:
+    """Print how long training a small ResNet of 64 pixels waits for the pixels of JPEGs."""
+    root, domain = folder / "feed", Domain((3, 64, 64))
+    photographs(root, 64 * (steps + 8), (width, width * 3 // 4))
+    images = data.load(str(root), domain, Geometry(72, (64, 64)))
+    encoder = SmallResNet().build(domain)
+    optimiser = torch.optim.SGD(encoder.parameters(), 1e-3)
+
+    def step(pixels: Tensor) -> None:
+        optimiser.zero_grad()
+        encoder(pixels).square().mean().backward()
+        optimiser.step()
+
+    feed = Feed(images, domain, 64, 0, torch.device("cpu"))
+    feed.held = None  # as for images that do not fit into memory
+    waited, worked = waiting(feed.epoch(0), step, steps)
+    print(f"feed: {waited:.2f} s waited beside {worked:.2f} s of {steps} steps, {waited / worked:.3f}")
+
+
+def main() -> None:
+    """Print everything for the numbers of files that were asked for."""
+    more = {
+        "--files": "numbers of files, such as 1000,10000,100000",
+        "--width": "of the files in pixels, 500 by default",
+    }
+    given = arguments("loading images", more)
+    counts, width = [int(count) for count in (given.files or "1000,4000").split(",")], int(given.width or 500)
+    with TemporaryDirectory() as folder:
+        rows(Path(folder), int(given.rows or 100_000))
+        growth(Path(folder), counts, width, given.repeats)
+        feeding(Path(folder), width, steps=10)
+
+
+if __name__ == "__main__":
+    main()

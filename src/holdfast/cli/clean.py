@@ -1,0 +1,34 @@
+"""``holdfast clean``: remove what no result of a run needs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run, as given to evaluate --out.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Remove it without asking.")] = False,
+) -> int:
+    """Remove what finished cells were made from, failures and abandoned partial files; results always stay."""
+    from holdfast.cli.console import size
+    from holdfast.core.errors import HoldfastError
+    from holdfast.execution.inventory import removable, remove
+
+    found = removable(folder)
+    if not found:
+        print(f"nothing in {folder} can be spared")
+        return 0
+    for one in found:
+        print(f"{one.kind:9} {len(one.files):6} files {size(one.bytes):>10}")
+    total = size(sum(one.bytes for one in found))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise HoldfastError(f"{total} in {folder} can be removed; --yes does so")
+        typer.confirm(f"remove {total} from {folder}?", abort=True)
+    remove(found)
+    print(f"removed {total}")
+    return 0

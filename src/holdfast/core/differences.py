@@ -1,0 +1,132 @@
+"""The difference of two encoders: paired, sample by sample, or from the intervals of two numbers alone."""
+
+from __future__ import annotations
+
+from functools import lru_cache, partial
+from math import hypot, isfinite, isnan, nan
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from holdfast.core.intervals import Values, bounded_interval, decides_nothing, draws_for, skewed_interval
+from holdfast.core.noise import hashed
+from holdfast.core.records import Estimate, Number, Record, Series
+from holdfast.core.statistics import Better, limits_of
+
+ROUNDING = 1e-6
+"""Relative difference of two encoders' values up to which they are equal: codes are computed in float32."""
+
+
+@lru_cache(maxsize=2)
+def _draws(n: int) -> Int[np.ndarray, "r n"]:
+    """Return how often each of ``n`` samples occurs in each resample; the draws depend on n alone."""
+    rng = np.random.default_rng(abs(hashed("bootstrap", n)))
+    counts = np.empty((draws_for(n), n), dtype=np.int8)  # a sample is drawn once on average, and never a hundred times
+    for row in counts:
+        row[:] = np.bincount(rng.integers(0, n, n), minlength=n)
+    return counts
+
+
+def _resampled_medians(values: Values) -> Float[np.ndarray, "r"]:
+    """Return the median of ``values`` in each resample."""
+    counts, n = _draws(len(values)), len(values)
+    order = np.argsort(values, kind="stable")
+    result = np.empty(len(counts))
+    step = max(1, 2**22 // n)  # rows at a time, so that memory stays bounded
+    for top in range(0, len(counts), step):
+        cumulative = counts[top : top + step, order].cumsum(1, dtype=np.int32)
+        # The sample in the middle, or the two there are: the first whose cumulative count reaches its rank.
+        middle = [values[order[(cumulative >= rank).argmax(1)]] for rank in ((n + 1) // 2, n // 2 + 1)]
+        result[top : top + step] = (middle[0] + middle[1]) / 2
+    return result
+
+
+def _median_difference(left: Values, right: Values, confidence: float) -> tuple[float, float]:
+    """Return the percentile interval of the difference of two medians over resampled samples (Efron 1979)."""
+    if np.median(left) < np.median(right):  # one way round, so that swapping the two swaps the ends
+        low, high = _median_difference(right, left, confidence)
+        return -high, -low
+    order = np.lexsort((right, left))  # so that draws meet the samples in the same order however these are ordered
+    draws = _resampled_medians(left[order]) - _resampled_medians(right[order])
+    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)
+
+
+Outcome = Literal["a is better", "b is better", "tied", "a is lower", "a is higher"]
+
+
+class Difference(Record):
+    """The difference ``a - b`` of the same statistic on the same samples, and what may be said of it."""
+
+    value: Number
+    low: Number
+    high: Number
+    n: int
+    outcome: Outcome
+    paired: bool = True
+    """Sample by sample, or from the intervals of the two numbers, which tells less."""
+
+
+@np.errstate(invalid="ignore")  # infinite values have no difference: it is nan, which says so
+def paired(a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95) -> Difference:
+    """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
+
+    Values that differ by no more than rounding count as equal.
+
+    The interval is that of a mean, of the samples' differences, or a bootstrap's for medians. So few samples that even one
+    sign throughout would be chance (fewer than 6) are tied.
+
+    Raises:
+        ValueError: the two run over different numbers of samples.
+    """
+    left, right = np.asarray(a.values, dtype=np.float64), np.asarray(b.values, dtype=np.float64)
+    if len(left) != len(right):
+        raise ValueError(f"paired series need the same samples, got {len(left)} and {len(right)}")
+    both = ~(np.isnan(left) | np.isnan(right))
+    left, right = left[both], right[both]
+    # What rounding makes of equal values is no difference: where it is the same for all images, it would decide.
+    right = np.where(np.isclose(left, right, rtol=ROUNDING, atol=0), left, right)
+    n = len(left)
+    if not n:
+        return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")
+    if statistic == "median":
+        value = float(np.median(left) - np.median(right))
+        low, high = _median_difference(left, right, confidence)
+    else:
+        ours, theirs = limits_of(a), limits_of(b)
+        limits = (ours[0] - theirs[1], ours[1] - theirs[0]) if ours and theirs else None
+        differences = np.sort(left - right)
+        value = float(differences.mean())
+        interval = skewed_interval if limits is None else partial(bounded_interval, limits=limits)
+        low, high = interval(differences, confidence=confidence)
+    tied = low <= 0 <= high or isnan(value + low + high) or decides_nothing(n, confidence)
+    return Difference(value=value, low=low, high=high, n=n, outcome="tied" if tied else _outcome(value, better))
+
+
+def unpaired(a: Estimate, b: Estimate) -> Difference:
+    """Return the difference of two numbers from their intervals alone, as if they were independent.
+
+    The distances to the ends add up in squares (Zou and Donner 2008, https://doi.org/10.1002/sim.3095). Two encoders on
+    the same inputs mostly err alike, so this says *tied* more often than it must.
+
+    Example:
+        >>> from holdfast.core.records import Claim
+        >>> number = Estimate(quantity="q", value=1.0, low=0.7, high=1.3, n=9, method="", unit="", claim=Claim.ESTIMATE,
+        ...                   of="", better="lower", statistic="whole")
+        >>> found = unpaired(number, number.model_copy(update={"value": 2.0, "low": 1.6, "high": 2.4}))
+        >>> round(found.low, 3), round(found.high, 3), found.outcome
+        (-1.5, -0.5, 'a is better')
+    """
+    value = a.value - b.value
+    low = value - hypot(a.value - a.low, b.high - b.value)
+    high = value + hypot(a.high - a.value, b.value - b.low)
+    tied = low <= 0 <= high or not isfinite(low + high)
+    outcome: Outcome = "tied" if tied else _outcome(value, a.better)
+    return Difference(value=value, low=low, high=high, n=min(a.n, b.n), outcome=outcome, paired=False)
+
+
+def _outcome(value: float, better: Better) -> Outcome:
+    if better == "neither":
+        return "a is lower" if value < 0 else "a is higher"
+    return "a is better" if (value < 0) == (better == "lower") else "b is better"

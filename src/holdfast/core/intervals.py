@@ -1,0 +1,164 @@
+"""Intervals of shares, medians and means: numbers in, two ends out. Every function names its method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import nan, sqrt
+
+import numpy as np
+from jaxtyping import Float
+
+from holdfast.core.noise import hashed
+
+MOST_DRAWS, ALL_DRAWS = 2000, 40_000_000
+Values = Float[np.ndarray, "n"]
+Limits = tuple[float, float]
+"""Two numbers between which every value of the population lies, sampled or not."""
+
+
+def draws_for(n: int) -> int:
+    """Return how many random weightings of ``n`` samples are drawn: 2000, fewer (but 200) where each takes long."""
+    return max(200, min(MOST_DRAWS, ALL_DRAWS // n))
+
+
+def decides_nothing(n: int, confidence: float) -> bool:
+    """Return whether ``n`` samples are too few for any interval free of assumptions: even if all fall on one side."""
+    return 2.0 ** (1 - n) > 1 - confidence
+
+
+def share_interval(successes: int | float, n: int | float, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the mid-P interval of a share (Lancaster 1961): exact tails in which what was seen counts half.
+
+    Samples that depend on each other count for fewer, in fractions (Korn and Graubard 1998).
+
+    Where few fail, Wilson's covers as little as 84%, and that of Clopper and Pearson nearly always 98% and more.
+
+    Example:
+        >>> low, high = share_interval(0, 1024)
+        >>> low, round(high, 4)
+        (0.0, 0.0029)
+    """
+    tail = (1 - confidence) / 2
+    return _lowest_share(successes, n, tail), 1 - _lowest_share(n - successes, n, tail)
+
+
+def _lowest_share(successes: int | float, n: int | float, tail: float) -> float:
+    """Return the share at which more successes, and half of the chance of as many, have chance ``tail``."""
+    from scipy.optimize import brentq
+    from scipy.special import betainc
+
+    def at_least(count: int | float, share: float) -> float:
+        # The binomial tail, which has a meaning between whole numbers as well.
+        return float(betainc(count, n - count + 1, share)) if count <= n else 0.0
+
+    def excess(share: float) -> float:
+        return (at_least(successes + 1, share) + at_least(successes, share)) / 2 - tail
+
+    return float(brentq(excess, 0, successes / n, xtol=1e-15)) if successes else 0.0
+
+
+def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the order statistics that cover the median with ``confidence``, whatever the distribution.
+
+    Too few samples (fewer than 6 for 95%) have none that do; they give their whole range.
+    """
+    from scipy.stats import binom
+
+    n = len(values)
+    below = int(binom.ppf((1 - confidence) / 2, n, 0.5))
+    rank = max(1, below)  # the largest with P(B < rank) <= (1 - confidence) / 2
+    ordered = np.sort(values)
+    return float(ordered[rank - 1]), float(ordered[n - rank])
+
+
+def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of the mean of values that cannot leave ``limits`` (Gaffke 2005).
+
+    An image that was not sampled may have any value within the limits. So each end is taken over the samples and one more
+    at the limit on that side, under random weights: the share of the population that each image stands for (Learned-Miller
+    and Thomas 2019, https://arxiv.org/abs/1905.06208). For yes or no this is the interval of Clopper and Pearson; for their
+    paired differences, McNemar's exact test.
+
+    Example:
+        >>> low, high = bounded_interval(np.zeros(1000), (0.0, 1.0))
+        >>> low, round(high, 3)
+        (0.0, 0.004)
+    """
+    least, most = limits
+    return -_upper_end(-values, -least, confidence), _upper_end(values, most, confidence)
+
+
+def _upper_end(values: Values, most: float, confidence: float) -> float:
+    # Sorted, so that the weights meet the values in the same order however the images are ordered.
+    below = _weights(len(values)) @ np.sort(most - values)[::-1].astype(np.float32)
+    return max(most - float(np.quantile(below, (1 - confidence) / 2)), float(values.mean()))
+
+
+@lru_cache(maxsize=2)
+def _weights(n: int) -> Float[np.ndarray, "r n"]:
+    """Return random weights of ``n`` samples that leave some to one more: uniform among those that add up to 1."""
+    rng = np.random.default_rng(abs(hashed("weights", n)))
+    weights = rng.standard_exponential((draws_for(n), n + 1), dtype=np.float32)
+    return weights[:, :n] / weights.sum(1, keepdims=True)
+
+
+def skewed_interval(values: Values, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of the mean of values without limits: Student's, wider where their skewness asks for it.
+
+    Its ends are also taken with the skewness removed, by the cubic transformation of the studentised mean (Hall 1992,
+    https://doi.org/10.1111/j.2517-6161.1992.tb01876.x). The outer ends hold: alone, Student's covers too little where values
+    are skewed, and the other tells alike encoders apart in up to 17 of 100 cases where few images differ, and far.
+    """
+    from scipy.special import stdtrit
+
+    n = len(values)
+    if n < 2 or not np.isfinite(values).all():
+        return nan, nan
+    values = np.sort(values)  # so that sums round alike however the images are ordered
+    mean, spread = float(values.mean()), float(values.std())
+    if spread <= abs(mean) * n * np.finfo(np.float64).eps:
+        return mean, mean
+    skewness = float((((values - mean) / spread) ** 3).mean()) / sqrt(n)
+    quantile = float(stdtrit(n - 1, (1 + confidence) / 2))
+
+    def untransformed(t: float) -> float:
+        if abs(skewness) < 1e-6:
+            return t
+        return float(3 / skewness * (np.cbrt(1 + skewness * (t - skewness / 6)) - 1))
+
+    error = spread / sqrt(n - 1)
+    below, above = max(quantile, untransformed(quantile)), max(quantile, -untransformed(-quantile))
+    return mean - error * below, mean + error * above
+
+
+def jackknife(
+    statistic: Callable[[list[int]], float], n: int, groups: int = 10, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the interval of a smooth ``statistic`` of samples by deleting one group at a time (Shao and Tu 1995).
+
+    ``statistic`` takes the rows to use. For statistics too slow to resample thousands of times.
+    """
+    if n < 2:
+        return nan, nan
+    everyone = list(range(n))
+    groups = min(groups, n)
+    left_out = [statistic([row for row in everyone if row % groups != group]) for group in range(groups)]
+    return jackknife_interval(statistic(everyone), np.array(left_out), confidence)
+
+
+def jackknife_interval(whole: float, left_out: Float[np.ndarray, "g"], confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval of a statistic from its value and from those with one group of samples left out at a time.
+
+    Example:
+        >>> low, high = jackknife_interval(2.0, np.array([1.9, 2.0, 2.1]))
+        >>> round((low + high) / 2, 6), low < 2 < high
+        (2.0, True)
+    """
+    from scipy.special import stdtrit
+
+    groups = len(left_out)
+    error = sqrt((groups - 1) / groups * float(((left_out - left_out.mean()) ** 2).sum()))
+    half = float(stdtrit(groups - 1, (1 + confidence) / 2)) * error
+    centre = groups * whole - (groups - 1) * float(left_out.mean())  # without its first-order bias
+    return centre - half, centre + half

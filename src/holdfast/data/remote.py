@@ -1,0 +1,43 @@
+"""Images behind an address that fsspec opens: `s3://bucket/folder`, `gs://`, `hf://datasets/user/name`, `https://` ..."""
+
+from __future__ import annotations
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.data import arrays, folder, remote_arrays, tars
+from holdfast.data.base import Request, check_settings
+from holdfast.data.encoded import load_encoded
+from holdfast.data.stores import Store, StoredFiles
+
+SOURCE = "fsspec"
+
+
+def load(name: str, settings: dict[str, str], request: Request) -> Images:
+    """Return the images of the folder, array file or tars at the address ``name``; nothing is copied to this machine.
+
+    Settings are those of the same thing on this machine: see ``folder``, ``arrays`` and ``wds``.
+    """
+    store, path = Store.at(name)
+    if store.local:
+        return local(path, settings, request)
+    if path.endswith(".tar"):
+        return tars.load(name, settings, request)
+    if path.lower().endswith(tuple(arrays.SUFFIXES)):
+        return remote_arrays.load(name, settings, request)
+    check_settings(settings, folder.SETTINGS, SOURCE)
+    found = {name: file for name, file in store.find(path).items() if name.lower().endswith(folder.SUFFIXES)}
+    if not found:
+        raise HoldfastError(
+            f"{name} holds no images; expected files ending in {', '.join(folder.SUFFIXES)}, or an address that ends in "
+            f".tar or {', '.join(arrays.SUFFIXES)}"
+        )
+    labels, names = folder.labelled(list(found), settings)
+    files = StoredFiles(list(found.values()))
+    return load_encoded(name, files, list(found), labels, request, settings, names, distant=True)
+
+
+def local(path: str, settings: dict[str, str], request: Request) -> Images:
+    """Return the images at a path of this machine, spelled as ``file://``."""
+    from holdfast.data import kind, loaders
+
+    return loaders()[kind(path)](path, settings, request)

@@ -1,0 +1,195 @@
+"""WebDataset shards: tar files of images with their labels, read in any order and never unpacked.
+
+The members of a tar that share a name up to its first dot are one sample, as in https://github.com/webdataset/webdataset:
+``0001.jpg`` and ``0001.cls``. Where each image lies is found once for each tar and remembered.
+"""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int
+from torch import Tensor
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.data import folder
+from holdfast.data.base import Request, as_labels, check_settings
+from holdfast.data.content import Stored, side_by_side
+from holdfast.data.encoded import load_encoded
+from holdfast.data.stores import Store, StoredFile
+
+SOURCE = "wds"
+MISSING = -1
+"""The position of an image that is not there, though other members of its sample are."""
+
+
+class Samples(NamedTuple):
+    """What a tar holds: the samples' keys, where their images lie, and their labels (None where there is none)."""
+
+    keys: list[str]
+    starts: list[int]
+    sizes: list[int]
+    labels: list[Any]
+
+
+def spelled(path: str) -> bool:
+    """Return whether ``path`` looks like that of tars."""
+    return path.endswith(".tar")
+
+
+def load(name: str, settings: dict[str, str], request: Request) -> Images:
+    """Return the images of the tars that ``name`` stands for: a tar, a folder of them, or a pattern such as {000..099}.tar.
+
+    Settings: ``image``, the ending of the images where samples have several (``left.png``); ``label``, a field of the
+    samples' ``.json`` (by default their ``.cls``, or else the field ``label``); ``max_pixels``. Ids are shard/key.
+    """
+    check_settings(settings, ["image", "label", "max_pixels"], SOURCE)
+    shards = find(name)
+    chosen = settings.get("image", ""), settings.get("label", "")
+    tars, versions = list(shards.values()), [tar.version for tar in shards.values()]
+
+    def indexed(position: int) -> Samples:
+        stamp = request.remembered.stamp(versions[position], "samples", *chosen)
+        found = request.remembered.recall(stamp, lambda: json.dumps(index(tars[position], *chosen)).encode())
+        return Samples(*json.loads(found))
+
+    try:
+        samples = list(side_by_side(indexed, range(len(tars))))
+    finally:
+        request.remembered.save()
+    ids = [f"{shard}/{key}" for shard, found in zip(shards, samples, strict=True) for key in found.keys]
+    if not ids:
+        raise HoldfastError(f"{name} holds no images; expected members ending in {', '.join(folder.SUFFIXES)}")
+    labels, classes = _labels(name, [label for found in samples for label in found.labels], "label" in settings)
+    members = Members(tars, versions, samples)
+    return load_encoded(name, members, ids, labels, request, settings, classes, distant=True)
+
+
+def find(name: str) -> dict[str, StoredFile]:
+    """Return the tars that ``name`` stands for, by their names without the ending."""
+    store, path = Store.at(name)
+    if spelled(name):
+        found = store.expand(path)
+    else:
+        found = {tar: file for tar, file in store.find(path).items() if spelled(tar)}
+        if not found:
+            raise HoldfastError(
+                f"{name} holds no shards; expected files ending in .tar (compressed ones, .tar.gz, cannot "
+                "be read in any order: unpack them)"
+            )
+    return {tar.removesuffix(".tar"): file for tar, file in found.items()}
+
+
+class Members:
+    """From a row to its image in one of the tars."""
+
+    def __init__(self, tars: Sequence[StoredFile], versions: Sequence[str | None], samples: Sequence[Samples]) -> None:
+        self.tars, self.versions = tars, versions
+        self.tar_of = np.repeat(np.arange(len(tars)), [len(found.keys) for found in samples])
+        self.starts = np.concatenate([np.array(found.starts, np.int64) for found in samples])
+        self.sizes = np.concatenate([np.array(found.sizes, np.int64) for found in samples])
+
+    def __call__(self, row: int) -> Stored:
+        tar, start, size = int(self.tar_of[row]), int(self.starts[row]), int(self.sizes[row])
+        if start == MISSING:
+            raise ValueError("no image among the members of this name")
+        version = self.versions[tar]
+        return Stored(partial(self.tars[tar].read, start, start + size), version and f"{version}\0{start} {size}")
+
+
+def index(tar: StoredFile, image: str, label: str) -> Samples:
+    """Return what ``tar`` holds, its images being those that end in ``image`` if that is not empty.
+
+    Raises:
+        HoldfastError: it is truncated or damaged, or which member is a sample's image is not clear.
+    """
+    try:
+        with tar.open() as file, tarfile.open(fileobj=file, mode="r:") as opened:
+            members = _members(tar.address, opened)
+            _check_end(opened, file)
+            return _samples(tar.address, members, opened, image, label)
+    except (tarfile.TarError, EOFError) as error:
+        raise HoldfastError(
+            f"{tar.address} is truncated or not a tar file ({error}); fetch or write it again (compressed ones must be "
+            "unpacked)"
+        ) from error
+
+
+def _members(name: str, opened: tarfile.TarFile) -> dict[str, dict[str, tarfile.TarInfo]]:
+    """Return the members of each sample by their endings."""
+    found: dict[str, dict[str, tarfile.TarInfo]] = {}
+    for member in opened:
+        path = PurePosixPath(member.name)
+        stem, _, ending = path.name.partition(".")
+        if not member.isreg() or member.issparse() or not stem:
+            continue
+        sample = found.setdefault(str(path.with_name(stem)), {})
+        if sample.setdefault(ending.lower(), member) is not member:
+            raise HoldfastError(
+                f"{name} holds {member.name!r} twice; write it again with a key of its own for each sample"
+            )
+    return found
+
+
+def _check_end(opened: tarfile.TarFile, file: Any) -> None:
+    """Raise if the list of members ends without a mark: tarfile takes damage and the end of the file for the end, too."""
+    file.seek(opened.offset)
+    if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.ReadError(f"neither a member nor the end at byte {opened.offset}")
+
+
+def _samples(
+    name: str, members: Mapping[str, Mapping[str, tarfile.TarInfo]], opened: tarfile.TarFile, image: str, label: str
+) -> Samples:
+    found = Samples([], [], [], [])
+    for key, sample in members.items():
+        images = [ending for ending in sample if (ending == image if image else f".{ending}".endswith(folder.SUFFIXES))]
+        if len(images) > 1:
+            raise HoldfastError(
+                f"sample {key!r} of {name} has {len(images)} images ({', '.join(images)}); say which, as in "
+                f"?image={images[0]}"
+            )
+        if not images and not {"cls", "json"} & set(sample):
+            continue  # a note beside the samples
+        at = sample[images[0]] if images else None
+        found.keys.append(key)
+        found.starts.append(at.offset_data if at else MISSING)
+        found.sizes.append(at.size if at else 0)
+        found.labels.append(_label(sample, opened, label))
+    return found
+
+
+def _label(sample: Mapping[str, tarfile.TarInfo], opened: tarfile.TarFile, field: str) -> Any:
+    """Return a sample's label, or None."""
+    try:
+        if not field and "cls" in sample:
+            text = _content(opened, sample["cls"]).strip()
+            return int(text) if text.isdecimal() else text
+        if "json" in sample:
+            return json.loads(_content(opened, sample["json"])).get(field or "label")
+    except (ValueError, AttributeError):  # no JSON, or no object
+        pass
+    return None
+
+
+def _content(opened: tarfile.TarFile, member: tarfile.TarInfo) -> str:
+    file = opened.extractfile(member)
+    return file.read().decode("utf-8", "replace") if file else ""
+
+
+def _labels(name: str, found: list[Any], named: bool) -> tuple[Int[Tensor, "n"] | None, tuple[str, ...]]:
+    """Return a number for each sample, and the classes' names if the labels are such."""
+    if not named and all(label is None for label in found):
+        return None, ()
+    if all(isinstance(label, str) for label in found):
+        classes = sorted(set(found))
+        numbers = {label: number for number, label in enumerate(classes)}
+        return as_labels([numbers[label] for label in found], len(found), named, f"labels of {name}"), tuple(classes)
+    return as_labels(found, len(found), named, f"labels of {name}"), ()

@@ -1,0 +1,160 @@
+"""Shards computed while there is time, and what is told of it: what is being done, how far it is, how long it will take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from time import monotonic
+from typing import final
+
+from holdfast.core.encoder import Codes
+from holdfast.execution.engines.base import Engine
+from holdfast.execution.shards import CleanCodes, clean_codes, compute
+from holdfast.execution.store import Store
+from holdfast.execution.turns import Turns
+from holdfast.execution.work import Forecast
+from holdfast.protocol.evaluation import parts
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+
+Progress = Callable[[str, float, float], None]
+"""Told what is being done, which share of all work is finished and how many seconds are left (infinite if unknown)."""
+OVERRUN = 1.1
+"""How many times the budget a piece of work may be expected to end at and still begin."""
+
+
+class BudgetSpentError(Exception):
+    """The time is up: not a failure of the cell, which the next run computes."""
+
+
+@dataclass
+class Done:
+    """What came of computing shards."""
+
+    failed: dict[Observation, Exception] = field(default_factory=dict)
+    fresh: int = 0
+    """How many rows were computed."""
+    left: int = 0
+    """How many were not."""
+
+
+@final
+@dataclass
+class Computing:
+    """Computes what a store lacks on an engine, within a budget."""
+
+    store: Store
+    engine: Engine
+    progress: Progress | None
+    budget: float | None
+    began: float
+    forecast: Forecast
+    share: float = 0.0
+    until: float = inf
+    """When the turn of an encoder ends, by ``time.monotonic``."""
+
+    def codes(self, population: Population, doing: str) -> Codes:
+        """Return the clean codes of all images."""
+        self.compute(CleanCodes(), population, doing)
+        return clean_codes(population, self.store)
+
+    def compute(self, observation: Observation, population: Population, doing: str) -> None:
+        """Compute what the store does not hold of ``observation``.
+
+        Raises:
+            BudgetSpentError: there is no time for all of it.
+            Exception: what went wrong with a part of it.
+        """
+        done = self.shards(population, {observation: doing})
+        for error in done.failed.values():
+            raise error
+        if done.left:
+            raise self.spent()
+
+    def shards(
+        self,
+        population: Population,
+        doing: Mapping[Observation, str],
+        most: int | None = None,
+        rows: Counter[Observation] | None = None,
+    ) -> Done:
+        """Compute what the store does not hold of observations, of each at most so many shards, while there is time.
+
+        Args:
+            doing: the observations, with what progress calls them.
+            most: shards of each part.
+            rows: how many of each part have been begun already, which is written on.
+        """
+        name, since, done = population.encoder.name, monotonic(), Done()
+        called = {part: said for observation, said in doing.items() for part in parts(observation)}
+        counts: dict[Observation, int] = {}
+
+        def told(part: Observation, count: int, total: int, seconds: float | None) -> None:
+            nonlocal since
+            fresh, now = count - counts.get(part, count), monotonic()
+            measured = 0 if seconds is None else fresh  # another rank's pace is taken for one's own
+            seconds = (self.forecast.seconds((name, part), fresh) or 0.0) if seconds is None else seconds
+            self.forecast.tell((name, part), measured, seconds, count, total)
+            done.left += total - count if part not in counts else -fresh
+            self.forecast.pass_time(seconds, now - since if fresh else 0.0)
+            done.fresh, counts[part], since = done.fresh + fresh, count, now
+            if fresh or count < total:
+                self.tell(f"{name}: {called[part]}, {count} of {total}")
+            if fresh and self.over(begun=turns.refused):
+                raise self.spent()
+
+        turns = Turns(
+            list(doing),
+            lambda part, count: self.forecast.seconds((name, part), count),
+            self.affordable,
+            most,
+            Counter() if rows is None else rows,
+        )
+        asked = [(part, part.rows(population)) for part in called]
+        with suppress(BudgetSpentError):
+            patient = partial(self.affordable, 0.0)
+            done.failed = compute(asked, population, self.store, self.engine, turns.choose, told, patient)
+        return done
+
+    def affordable(self, seconds: float) -> bool:
+        """Return whether work that takes so long may begin."""
+        if self.budget is None:
+            return True
+        now = monotonic()
+        latest = self.end + (OVERRUN - 1) * self.budget
+        return now < min(self.end, self.until) and now + seconds <= latest
+
+    @property
+    def end(self) -> float:
+        """When no more work begins: conclusions, as far as they are known, end no more than a tenth of the budget later."""
+        if self.budget is None:
+            return inf
+        late = OVERRUN * self.budget - self.forecast.conclusions
+        return self.began + min(self.budget, max(late, self.budget / 2))
+
+    def over(self, begun: bool) -> bool:
+        """Return whether what is not done is abandoned: when the turn ends or, if all of it has ``begun``, a tenth later.
+
+        That it has is known once a further shard was asked for and refused.
+        """
+        if self.budget is None:
+            return False
+        return monotonic() > (self.began + OVERRUN * self.budget if begun else min(self.end, self.until))
+
+    def spent(self) -> BudgetSpentError:
+        """Return why something is not run."""
+        return BudgetSpentError(
+            f"not run: the budget of {self.budget:g} s was spent; run the same command again to continue"
+        )
+
+    def tell(self, doing: str) -> None:
+        """Report progress, if anyone listens."""
+        spent, left = monotonic() - self.began, self.forecast.left
+        if left < inf:
+            self.share = max(self.share, spent / (spent + left))
+        if self.progress:
+            self.progress(doing, self.share, left)

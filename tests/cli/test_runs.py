@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import json
+
+from holdfast.cli import run
+from tests.cli.stored import breakaway, failure, run_of
+from tests.execution.test_inventory import fill
+from tests.tiny import Mean
+
+
+def test_runs_says_what_there_is(tmp_path, capsys):
+    folder = run_of(tmp_path, [breakaway("one")], [failure("two", "too large")])
+    assert run(["runs", folder]) == 0
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert said[0] == folder
+    assert "encoders one" in said
+    assert "evaluations breakaway" in said
+    assert "cells 1 finished, 1 failed, 0 missing" in said
+    assert "failed breakaway of two: too large" in said
+    assert any(line.startswith("size ") and "results" in line for line in said)
+    assert run(["runs", folder, "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["finished"], len(told["failed"]), told["bytes"]["shards"]) == (1, 1, 0)
+
+
+def test_runs_without_a_run_is_one_sentence(tmp_path, capsys):
+    assert run(["runs", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_clean_asks_before_it_removes_and_keeps_results(tmp_path, capsys):
+    store = fill(tmp_path, Mean())
+    assert run(["clean", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert "shards" in shown.out
+    assert "can be removed; --yes does so" in shown.err
+    assert list(tmp_path.glob("shards/*/*"))
+    assert run(["clean", str(tmp_path), "--yes"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("removed ")
+    assert not list(tmp_path.glob("shards/*/*"))
+    assert len(store.results()) == 1
+    assert run(["clean", str(tmp_path), "--yes"]) == 0
+    assert "nothing in" in capsys.readouterr().out
+
+
+def test_clean_without_a_run_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "shards").mkdir()
+    assert run(["clean", str(tmp_path), "--yes"]) == 2
+    assert "holds no run" in capsys.readouterr().err

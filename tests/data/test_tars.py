@@ -1,0 +1,164 @@
+"""WebDataset shards: the same images as from files, by an index that is made once, and every way to be damaged."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from holdfast.core.encoder import Domain
+from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.data import encoded, load, stores, survey, tars
+from holdfast.data.content import all_bytes
+from holdfast.data.remembered import Remembered
+from tests.data.conftest import Painter
+
+RGB = Domain((3, 8, 8))
+
+
+def _shard(path: Path, members: dict[str, bytes]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as file:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            file.addfile(entry, io.BytesIO(content))
+    os.utime(path, (1e9, 1e9))
+    return path
+
+
+@pytest.fixture
+def shards(paint: Painter, tmp_path: Path) -> Path:
+    """Two shards of three images each, with the files they are made of."""
+    for shard in range(2):
+        members = {"README.txt": b"a note"}
+        for row in range(3):
+            members[f"{row}.png"] = paint(f"shard-00{shard}/{row}.png").read_bytes()
+            members[f"{row}.cls"] = str(row % 2).encode()
+        _shard(tmp_path / "tars" / f"shard-00{shard}.tar", members)
+    return tmp_path / "tars"
+
+
+def test_members_are_the_files_they_were_made_of(shards: Path, tmp_path: Path) -> None:
+    files = load(str(tmp_path / "images"), RGB)
+    for reference in (f"{shards}/shard-{{000..001}}.tar", f"wds:{shards}", f"{shards}/shard-*.tar"):
+        images = load(reference, RGB)
+        assert images.ids == tuple(f"shard-00{shard}/{row}" for shard in range(2) for row in range(3))
+        assert torch.equal(images.pixels([4, 0, 5]), files.pixels([4, 0, 5]))
+        assert images.digests == files.digests
+        assert torch.equal(pickle.loads(pickle.dumps(images.source)).read([4]), images.source.read([4]))
+        assert images.labels is not None
+        assert images.labels.tolist() == [0, 1, 0, 0, 1, 0]
+    alone = load(f"{shards}/shard-001.tar", RGB)
+    assert alone.ids == images.ids[3:], "a shard's ids depend on the others"
+
+
+def test_samples_are_those_of_the_webdataset_package(shards: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    path = str(shards / "shard-000.tar")
+    theirs = [sample for sample in webdataset.WebDataset(path, shardshuffle=False) if "png" in sample]
+    images = load(path, RGB)
+    assert [f"shard-000/{sample['__key__']}" for sample in theirs] == list(images.ids)
+    assert isinstance(images.source, encoded.Encoded)
+    fetched = [all_bytes(images.source.survey.fetch(row)) for row in range(3)]
+    assert fetched == [sample["png"] for sample in theirs]
+
+
+def test_an_index_is_made_once(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "files.index"
+    first = load(f"wds:{shards}", RGB, remembered=Remembered.at(run)).fingerprint
+    made: list[str] = []
+    index = tars.index
+
+    def counted(tar: stores.StoredFile, *settings: str) -> tars.Samples:
+        made.append(tar.path)
+        return index(tar, *settings)
+
+    monkeypatch.setattr(tars, "index", counted)
+    monkeypatch.setattr(survey, "all_bytes", None)
+    again = load(f"wds:{shards}", RGB, remembered=Remembered.at(run))
+    assert again.fingerprint == first
+    assert made == []
+    monkeypatch.undo()
+    monkeypatch.setattr(tars, "index", counted)
+    os.utime(shards / "shard-001.tar", (1e9 + 5, 1e9 + 5))
+    assert load(f"wds:{shards}", RGB, remembered=Remembered.at(run)).fingerprint == first
+    assert made == [str(shards / "shard-001.tar")]
+
+
+def test_of_many_members_only_the_chosen_are_read(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoded, "THOROUGH", 3)
+    read: list[int] = []
+    whole = stores.StoredFile.read
+
+    def recorded(tar: stores.StoredFile, start: int, end: int) -> bytes:
+        read.append(start)
+        return whole(tar, start, end)
+
+    monkeypatch.setattr(stores.StoredFile, "read", recorded)
+    images = load(f"wds:{shards}", RGB, limit=2)
+    assert len(images.fingerprint) == 16
+    assert len(read) == 2
+    more = load(f"wds:{shards}", RGB, limit=4)  # too many to be decoded first
+    assert len(read) == 2
+    assert more.pixels(range(4)).shape == (4, 3, 8, 8)
+
+
+def test_labels_are_numbers_names_or_fields_of_json(paint: Painter, tmp_path: Path) -> None:
+    image = paint("1.png").read_bytes()
+    notes = [json.dumps({"label": name, "size": size}).encode() for name, size in (("dog", 1), ("cat", 7))]
+    path = _shard(tmp_path / "a.tar", {"1.png": image, "1.json": notes[0], "2.png": image, "2.json": notes[1]})
+    named, sizes = load(str(path), RGB), load(f"{path}?label=size", RGB)
+    assert named.labels is not None
+    assert sizes.labels is not None
+    assert (named.labels.tolist(), named.classes) == ([1, 0], ("cat", "dog"))
+    assert sizes.labels.tolist() == [1, 7]
+    with pytest.raises(HoldfastError, match=r"labels of .* must be one integer per image"):
+        load(f"{path}?label=none", RGB)
+
+
+def test_damaged_and_missing_images_are_skipped_where_they_lie(paint: Painter, tmp_path: Path) -> None:
+    members = {f"{row}.png": paint(f"{row}.png").read_bytes() for row in range(18)}
+    members = {**members, "5.png": members["5.png"][:60], "7.png": b"", "lone.cls": b"1"}
+    path = _shard(tmp_path / "a.tar", members)
+    assert len(members) == 19
+    said = r"3 of 19 images .* cannot be read: a/5 \(.*\), a/7 \(zero bytes\), a/lone \(no image among"
+    with pytest.warns(HoldfastWarning, match="labels of"), pytest.warns(HoldfastWarning, match=said):
+        images = load(str(path), RGB, max_unreadable=0.2)
+    assert len(images) == 16
+    assert images.pixels(range(16)).shape == (16, 3, 8, 8)
+
+
+def test_what_is_no_set_of_samples_is_one_sentence(shards: Path, paint: Painter, tmp_path: Path) -> None:
+    image = paint("1.png", size=(40, 40)).read_bytes()
+    whole = (shards / "shard-000.tar").read_bytes()
+    (tmp_path / "cut.tar").write_bytes(whole[:2048])
+    (tmp_path / "middle.tar").write_bytes(whole[:1024] + b"\7" * 512 + whole[1536:])
+    (tmp_path / "text.tar").write_text("no tar at all " * 100)
+    _shard(tmp_path / "both.tar", {"1.left.png": image, "1.right.png": image})
+    _shard(tmp_path / "none.tar", {"1.txt": b"nothing"})
+    with tarfile.open(tmp_path / "twice.tar", "w") as file:
+        for _ in range(2):
+            file.add(tmp_path / "images" / "1.png", "1.png")
+    for name, said in {
+        "cut": "cut.tar is truncated or not a tar file",
+        "middle": r"middle.tar is truncated or not a tar file \(neither a member nor the end at byte 1024\)",
+        "text": "text.tar is truncated or not a tar file",
+        "both": r"sample '1' of .* has 2 images \(left.png, right.png\); say which, as in \?image=left.png",
+        "none": "none.tar holds no images; expected members ending in .jpg",
+        "twice": "twice.tar holds '1.png' twice",
+        "shard-{1..2}": "no file .*shard-1.tar'; check the path",
+        "shard-{12}": r"braces hold \{000..099\} or \{a,b\}, got \{12\}",
+        "nowhere*": "no file fits .*nowhere",
+    }.items():
+        with pytest.raises(HoldfastError, match=said):
+            load(f"wds:{tmp_path}/{name}.tar", RGB)
+    assert load(f"{tmp_path}/both.tar?image=right.png", RGB).ids == ("both/1",)
+    with pytest.raises(HoldfastError, match=r"holds no shards; expected files ending in \.tar"):
+        load(f"wds:{tmp_path}/images", RGB)

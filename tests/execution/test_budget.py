@@ -1,0 +1,244 @@
+"""A budget: everybody has a share of it, and what is seen when it ends is a fair sample, said to be partial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from time import sleep
+
+import pytest
+
+from holdfast.core.records import Failure, Findings, Result
+from holdfast.core.run import Observed, Run
+from holdfast.execution import computing, shards, table
+from holdfast.execution.engines.base import Done, Engine, Given, Shard
+from holdfast.execution.engines.processes import Processes
+from holdfast.execution.inventory import inventory, removable
+from holdfast.execution.store import Store, key_of
+from holdfast.execution.table import evaluate
+from holdfast.execution.turns import Turns
+from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.population import Population
+from tests import tiny
+
+COUNT = 100
+
+
+@dataclass
+class Clock:
+    """A clock that only what is observed moves."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    for module in (computing, shards, table):
+        monkeypatch.setattr(module, "monotonic", made)
+    monkeypatch.setattr(tiny, "sleep", made.sleep)
+    return made
+
+
+def mean(pause: float, log: Path | None = None, **settings: float) -> tiny.Mean:
+    return tiny.Mean(pause=pause, log=str(log or ""), samples=80, **settings)
+
+
+def fill(
+    folder: Path,
+    evaluations: Sequence[tiny.Mean],
+    budget: float | None,
+    names: str = "ab",
+    engine: Engine | None = None,
+) -> tuple[list[Result], list[Failure]]:
+    encoders = [tiny.encoder(name, 1.0 + place) for place, name in enumerate(names)]
+    images = tiny.images(COUNT)
+    return evaluate(
+        encoders, lambda encoder: images, evaluations, Run(batch_size=5), Store(folder), engine, budget=budget
+    )
+
+
+def cells(results: Sequence[Result]) -> dict[tuple[str, float], Result]:
+    return {(result.encoder.name, result.settings["pause"]): result for result in results}
+
+
+def test_shards_follow_the_random_order_of_the_images(tmp_path: Path, clock: Clock) -> None:
+    """Folders are sorted by class: their first images are no sample of all."""
+    fill(tmp_path / "run", [mean(1.0, tmp_path / "log")], budget=4.5, names="a")
+    seen = (tmp_path / "log").read_text().splitlines()
+    population = Population(tiny.encoder(), tiny.images(COUNT), Run())
+    assert seen == [f"image{row}" for row in population.shuffled[: len(seen)].tolist()]
+    assert 0 < len(seen) < 80
+
+
+def test_every_encoder_and_evaluation_has_its_share(tmp_path: Path, clock: Clock) -> None:
+    """A shard of one evaluation takes twenty times as long as one of the other, and the budget is for half of all."""
+    results, failures = fill(tmp_path, [mean(2.0), mean(0.1)], budget=34.0)
+    found = {cell: len(result.findings.ids) for cell, result in cells(results).items()}
+    assert failures == []
+    assert found["a", 0.1] == found["b", 0.1] == 80, "what is cheap is done"
+    assert abs(found["a", 2.0] - found["b", 2.0]) <= 5
+    assert 30 <= found["a", 2.0] < 80
+    assert {cell: result.planned for cell, result in cells(results).items()} == {
+        ("a", 2.0): 80, ("b", 2.0): 80, ("a", 0.1): None, ("b", 0.1): None,
+    }  # fmt: skip
+    assert clock.now <= 34.0 * 1.1
+
+
+def test_conclusions_are_within_the_budget(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    conclude = tiny.Mean.conclude
+
+    def slowly(self: tiny.Mean, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        clock.sleep(2.0)
+        return conclude(self, population, rows, observed)
+
+    monkeypatch.setattr(tiny.Mean, "conclude", slowly)
+    results, failures = fill(tmp_path, [mean(1.0), mean(0.5)], budget=30.0)
+    assert (len(results), failures) == (4, [])
+    assert any(result.planned for result in results), "vacuous: there was time for all"
+    assert 27.0 < clock.now <= 33.0
+
+
+def test_a_partial_result_is_that_of_fewer_samples(tmp_path: Path, clock: Clock) -> None:
+    (result,), _ = fill(tmp_path, [mean(1.0)], budget=8.0, names="a")
+    count = len(result.findings.ids)
+    fewer = tiny.Mean(samples=count)(tiny.encoder("a", 1.0), tiny.images(COUNT), Run())
+    assert 10 <= count < 80
+    assert result.findings == fewer.findings
+
+
+def test_a_later_run_goes_on_and_replaces_it(tmp_path: Path, clock: Clock) -> None:
+    first, _ = fill(tmp_path / "run", [mean(1.0, tmp_path / "log")], budget=16.0)
+    assert all(result.planned == 80 for result in Store(tmp_path / "run").results())
+    second, _ = fill(tmp_path / "run", [mean(1.0, tmp_path / "log")], budget=8.0)
+    assert [len(result.findings.ids) for result in second] > [len(result.findings.ids) for result in first]
+    last, failures = fill(tmp_path / "run", [mean(1.0, tmp_path / "log")], budget=None)
+    assert failures == []
+    assert last == Store(tmp_path / "run").results()
+    assert [(result.planned, len(result.findings.ids)) for result in last] == [(None, 80), (None, 80)]
+    whole, _ = fill(tmp_path / "whole", [mean(1.0)], budget=None)
+    assert [result.findings for result in last] == [result.findings for result in whole]
+    assert len((tmp_path / "log").read_text().splitlines()) == 160, "nothing was computed twice"
+
+
+def test_what_a_partial_result_is_made_from_is_still_needed(tmp_path: Path, clock: Clock) -> None:
+    Store(tmp_path).request("{}")
+    fill(tmp_path, [mean(1.0)], budget=8.0, names="a")
+    assert [cell.encoder for cell in inventory(tmp_path).missing] == ["a"]
+    assert removable(tmp_path) == []
+    fill(tmp_path, [mean(1.0)], budget=None, names="a")
+    assert {one.kind for one in removable(tmp_path)} >= {"shards"}
+
+
+def test_too_small_a_budget_leaves_what_was_known(tmp_path: Path, clock: Clock) -> None:
+    first, _ = fill(tmp_path, [mean(1.0)], budget=16.0)
+    again, failures = fill(tmp_path, [mean(1.0)], budget=0.0)
+    assert (again, failures) == (first, [])
+
+
+def test_too_few_rows_make_no_result(tmp_path: Path, clock: Clock) -> None:
+    results, (failure,) = fill(tmp_path, [mean(1.0)], budget=1.5, names="a")
+    assert (results, failure.error) == ([], "BudgetSpentError")
+
+
+def test_what_says_nothing_of_fewer_stays_missing(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny.Mean, "partial", False)
+    results, (failure,) = fill(tmp_path, [mean(1.0)], budget=10.0, names="a")
+    assert (results, failure.error) == ([], "BudgetSpentError")
+
+
+def test_a_gap_ends_the_sample(tmp_path: Path) -> None:
+    """What workers finish early may be what is quick: rows after the first that is missing do not count."""
+    encoder, images, store, run = tiny.encoder(), tiny.images(COUNT), Store(tmp_path), Run()
+    population, observation = Population(encoder, images, run), tiny.Seen(samples=80)
+    order = population.shuffled[:80].tolist()
+    rows = [*order[:20], *order[30:]]
+    key = key_of(observation, encoder, images, run)
+    store.keep(key, [images.ids[row] for row in rows], observation.observe(population, rows))
+    assert shards.first_held(observation, population, store) == sorted(order[:20])
+
+
+def marked(given: Path, shard: int) -> int:
+    (given / f"{shard} has begun").touch()
+    sleep(5.0 if shard else 0.1)
+    (given / f"{shard} is done").touch()
+    return shard
+
+
+@pytest.mark.slow
+def test_workers_take_shards_when_there_is_room_and_stop_when_nobody_wants_them(tmp_path: Path) -> None:
+    """So a spent budget and Ctrl-C, which both close the generator, leave nobody at work."""
+    taken: list[int] = []
+
+    def shards_of_work() -> Iterator[int]:
+        for shard in range(50):
+            taken.append(shard)
+            yield shard
+
+    work = Processes(2).map(marked, tmp_path, shards_of_work())
+    assert next(work) == (0, 0)
+    assert len(taken) <= 4, "two at work, and one more for who is ready first"
+    while not (tmp_path / "1 has begun").exists():
+        sleep(0.05)
+    work.close()
+    sleep(6.0)
+    assert not (tmp_path / "1 is done").exists()
+
+
+@dataclass
+class Ahead:
+    """A cluster that takes so many shards before it delivers the first."""
+
+    room: int
+    abandoned: int = 0
+
+    def map(
+        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+    ) -> Generator[tuple[Shard, Done], None, None]:
+        coming, begun = iter(shards), list[Shard]()
+        try:
+            while begun := [*begun, *islice(coming, self.room - len(begun))]:
+                shard = begun.pop(0)
+                begun += islice(coming, 1)
+                yield shard, task(given, shard)
+        finally:
+            self.abandoned += len(begun)
+
+
+@pytest.mark.parametrize(("room", "abandons"), [(3, False), (1000, True)])
+def test_a_budget_holds_on_a_cluster(tmp_path: Path, clock: Clock, room: int, abandons: bool) -> None:
+    """What has begun is waited for; of one that takes everything at once what is not done is abandoned."""
+    engine, log = Ahead(room), tmp_path / "log"
+    results, failures = fill(tmp_path / "run", [mean(1.0, log)], 20.0, engine=engine)
+    counts = [len(result.findings.ids) for result in results]
+    assert failures == []
+    assert clock.now <= 20.0 * 1.1 + 1.0
+    assert min(counts) >= 25, "both have their share"
+    assert (engine.abandoned > 0) == abandons
+    again, _ = fill(tmp_path / "run", [mean(1.0, log)], None, engine=engine)
+    assert [(result.planned, len(result.findings.ids)) for result in again] == [(None, 80), (None, 80)]
+    assert len(log.read_text().splitlines()) == 160, "nothing was lost or computed twice"
+
+
+def test_parts_of_a_joint_observation_go_on_side_by_side() -> None:
+    cheap, dear, alone = (tiny.Seen(pause=pause) for pause in (1.0, 5.0, 3.0))
+    pace = {part: part.pause for part in (cheap, dear, alone)}
+    waiting: dict[Observation, list[list[int]]] = {part: [[0]] * 20 for part in pace}
+    turns = Turns([Joint((cheap, dear)), alone], lambda part, rows: rows * pace[part], lambda seconds: True)
+    for _ in range(24):
+        chosen = turns.choose(waiting)
+        assert chosen is not None
+        waiting[chosen].pop()
+    left = {part: len(own) for part, own in waiting.items()}
+    assert abs(left[cheap] - left[dear]) <= 1
+    assert abs((20 - left[cheap]) * 6 - (20 - left[alone]) * 3) <= 6, "as much time for one as for the other"
