@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.core.records import Failure, Findings, Result
 from holdfast.core.run import Observed, Run
-from holdfast.execution import computing, shards, table
+from holdfast.execution import computing, learning, shards, table
 from holdfast.execution.engines.base import Done, Engine, Given, Shard
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.inventory import inventory, removable
@@ -42,7 +42,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (computing, shards, table):
+    for module in (computing, learning, shards, table):
         monkeypatch.setattr(module, "monotonic", made)
     monkeypatch.setattr(tiny, "sleep", made.sleep)
     return made
