@@ -22,6 +22,8 @@ from holdfast.encoders.architectures.base import Architecture
 
 Found = Mapping[str, float]
 """What was measured of a case, by quantity."""
+Kept = float | str | list[float]
+"""A number, the name of something, or the numbers of all images."""
 Planned = Mapping[str, Sequence[Any]]
 """The cases of each part; as text they are called by their names."""
 OPTIMISED: dict[str, Any] = {"optimiser": "adam:rate=0.001", "schedule": "constant"}
@@ -52,7 +54,7 @@ class Results:
                 for case in planned[part]:
                     self.fill(f"{part}: {case}", seed, partial(measure, case, seed))
 
-    def fill(self, case: str, seed: int, measure: Callable[[], Found]) -> None:
+    def fill(self, case: str, seed: int, measure: Callable[[], Mapping[str, Kept]]) -> None:
         """Measure and keep a case unless it is there already; remember why that is not possible."""
         path, name = self.path(case, seed), f"{case}, seed {seed}"
         if path.exists():
@@ -63,7 +65,7 @@ class Results:
             self.failed[name] = str(error)
             print(f"{name} has no result: {error}", file=sys.stderr, flush=True)
             return
-        kept = {quantity: value if isfinite(value) else None for quantity, value in found.items()}
+        kept = {quantity: known(value) for quantity, value in found.items()}
         path.parent.mkdir(exist_ok=True)
         write_whole(path, json.dumps(kept, indent=1).encode())
         print(f"{name} is done", file=sys.stderr, flush=True)
@@ -77,8 +79,20 @@ class Results:
         path = self.path(case, seed)
         if not path.exists():
             return None
-        read: dict[str, float | None] = json.loads(path.read_text())
-        return {quantity: nan if value is None else value for quantity, value in read.items()}
+        read: dict[str, Any] = json.loads(path.read_text())
+        return {
+            quantity: nan if one is None else one for quantity, one in read.items() if not isinstance(one, list | str)
+        }
+
+    def series(self, case: str, seed: int) -> dict[str, list[float]]:
+        """Return what was found image by image, by quantity."""
+        path = self.path(case, seed)
+        read: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        return {
+            quantity: [nan if value is None else value for value in values]
+            for quantity, values in read.items()
+            if isinstance(values, list)
+        }
 
     def values(self, case: str, quantity: str, seeds: int) -> list[float]:
         """Return a quantity under each seed, nan where it is not known."""
@@ -96,6 +110,20 @@ class Results:
                 yield f"- {case}, seeds {', '.join(map(str, left))}: {'; '.join(sorted(reasons)) or 'not run'}"
         if found_all:
             yield "Nothing."
+
+
+def known(value: Kept) -> float | str | list[float | None] | None:
+    """Return what was found as JSON holds it: None where a number is not finite.
+
+    Example:
+        >>> known(nan), known([0.5, nan])
+        (None, [0.5, None])
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return [one if isfinite(one) else None for one in value]
+    return value if isfinite(value) else None
 
 
 def plain(case: str) -> str:

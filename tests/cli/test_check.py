@@ -51,6 +51,25 @@ def test_one_broken_gate_fails_and_is_named(both, capsys):
     assert len(lines) == 4, "one line per gate and encoder"
 
 
+def test_the_answers_are_written_as_markdown_failures_first(both, capsys):
+    bound = (worst(ROBUST) + worst(WEAK)) / 2
+    gates = ["--require", "breakaway_risk<=1", "--require", f"breakaway_risk<={bound}"]
+    checked(capsys, both, *gates, "--markdown", "new/check.md")
+    lines = Path("new/check.md").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "### Holdfast: 1 of 2 gates failed"
+    assert "597 images of builtin:digits" in lines[2]
+    found = [line.split(" | ")[0].strip("| ") for line in lines if line.startswith("| ") and "gate" not in line]
+    assert found == ["---", "**FAILED**", "passed", "passed", "passed"]
+    assert f"{WEAK}: breakaway\\_risk is" in next(line for line in lines if "FAILED" in line)
+    checked(capsys, both, *gates[:2], "--markdown", "new/check.md")
+    assert Path("new/check.md").read_text(encoding="utf-8").startswith("### Holdfast: 1 gate passed\n")
+
+
+def test_a_turned_gate_warns_in_the_markdown_too(both, capsys):
+    checked(capsys, both, "--require", "breakaway_risk>=0", "--markdown", "check.md")
+    assert "\n- warning: gate" in Path("check.md").read_text(encoding="utf-8")
+
+
 def test_several_runs_are_checked_together(capsys):
     one, two = run_of("one", [breakaway(ROBUST)]), run_of("two", [breakaway(WEAK)])
     bound = (worst(ROBUST) + worst(WEAK)) / 2

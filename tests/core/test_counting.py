@@ -195,3 +195,18 @@ def test_codes_that_are_left_out_are_nobodys_neighbours(divergence, monkeypatch)
     assert torch.equal(passed[~left_out], among_kept)
     assert not passed[left_out].any()
     assert torch.equal(counts, _slow_crossings(divergence, moved, clean[own], clean, left_out)[0])
+
+
+def test_few_points_look_at_no_more_codes_at_once_than_many(monkeypatch):
+    monkeypatch.setattr(counting, "WIDE", 4096)
+    largest, original = [0], counting.Frame.embed
+
+    def watched(frame: counting.Frame, points: Tensor) -> Tensor:
+        largest[0] = max(largest[0], points.numel())
+        return original(frame, points)
+
+    monkeypatch.setattr(counting.Frame, "embed", watched)
+    clean = codes(3000, 16, 0)
+    closer_counts(L2Distance(), clean[:2] + 0.1, torch.arange(2), clean)
+    nearest(L2Distance(), clean[:2] + 0.1, clean, 3)
+    assert 0 < largest[0] <= 4096

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tarfile
 from collections.abc import Iterator
 from functools import partial
@@ -138,6 +139,7 @@ def test_a_folder_in_a_store_gives_what_the_same_folder_here_does(memory: Memory
     there = load("memory://pets?labels=folders", RGB)
     assert there.ids == here.ids
     assert _same(there, here)
+    assert torch.equal(pickle.loads(pickle.dumps(there.source)).read([1]), here.source.read([1]))
     assert here.labels is not None
     assert there.labels is not None
     assert there.labels.tolist() == here.labels.tolist()
@@ -215,11 +217,11 @@ def test_a_web_server_is_a_store_too(paint: Painter, server: str, tmp_path: Path
 def test_silence_is_waited_out_and_refusals_are_not(memory: MemoryFileSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(stores, "sleep", waited.append)
-    SILENT += [TimeoutError("no answer"), ConnectionResetError("reset")]
+    SILENT.extend([TimeoutError("no answer"), ConnectionResetError("reset")])
     assert len(load("flaky://pets", RGB)) == 4
     assert len(waited) == 2
     waited.clear()
-    SILENT += [TimeoutError("no answer")] * 20
+    SILENT.extend([TimeoutError("no answer")] * 20)
     said = r"flaky:///?pets/.*png cannot be read after 4 attempts \(no answer\); check it and the connection and run"
     with pytest.raises(HoldfastError, match=said):
         load("flaky://pets", RGB)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 import tarfile
 from pathlib import Path
 
@@ -51,6 +52,7 @@ def test_members_are_the_files_they_were_made_of(shards: Path, tmp_path: Path) -
         assert images.ids == tuple(f"shard-00{shard}/{row}" for shard in range(2) for row in range(3))
         assert torch.equal(images.pixels([4, 0, 5]), files.pixels([4, 0, 5]))
         assert images.digests == files.digests
+        assert torch.equal(pickle.loads(pickle.dumps(images.source)).read([4]), images.source.read([4]))
         assert images.labels is not None
         assert images.labels.tolist() == [0, 1, 0, 0, 1, 0]
     alone = load(f"{shards}/shard-001.tar", RGB)

@@ -158,6 +158,18 @@ def test_a_following_rank_computes_and_leaves_the_conclusions(tmp_path: Path) ->
     assert len(looked_at(log)) == 16, "nothing is computed twice"
 
 
+def test_a_budget_ends_a_rank_that_waits_for_another(tmp_path: Path) -> None:
+    """The other seems to be at work on everything."""
+    began, evaluation, engine = monotonic(), tiny.Mean(pause=1e-3), Ranks(0, 2, tmp_path / "leases")
+    claim = Ranks._claim
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ranks, "_claim", lambda self, name: None if name.startswith("seen") else claim(self, name))
+        _, (failure,) = fill(tmp_path, [evaluation], Run(batch_size=4), engine, budget=1.0)
+    assert failure.error == "BudgetSpentError"
+    assert monotonic() - began < 10
+    assert fill(tmp_path, [evaluation], Run(batch_size=4))[1] == []
+
+
 def test_a_failing_cell_is_recorded_by_rank_0_alone(tmp_path: Path) -> None:
     broken = tiny.Mean(log=str(tmp_path / "no" / "folder"))
     ranked(1, tmp_path / "run", broken)

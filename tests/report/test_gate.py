@@ -7,6 +7,7 @@ import pytest
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import COLLAPSED, Failure, Result
 from holdfast.report.gate import check, parse, warning
+from holdfast.report.printed import answered
 from tests.report.synthetic import breakaway, everything, impersonation
 
 
@@ -161,3 +162,14 @@ def test_a_count_of_contradictions_needs_no_stronger_attack():
     (answer,) = check(parse("contradictions<=0"), [counted])
     assert answer.passed
     assert answer.sentence.endswith("keeps <= 0")
+
+
+def test_answers_fit_into_a_comment_and_failures_are_never_left_out_for_those_that_passed(results):
+    passing, failing = check(parse("breakaway_risk@0.1<=1"), results), check(parse("breakaway_risk@0.1<=0"), results)
+    assert all(answer.passed for answer in passing)
+    assert not any(answer.passed for answer in failing)
+    said = answered((*passing * 300, *failing), results)
+    assert 50_000 < len(said) < 65_536
+    assert said.count("**FAILED**") == len(failing)
+    left_out = 300 * len(passing) - said.count("| passed |")
+    assert said.endswith(f"\n\n{left_out:,} more answers did not fit.\n")

@@ -18,11 +18,16 @@ def command(
             "'breakaway_risk@linf:8/255,attack=adaptive,encoder=NAME<=0.05'. Repeatable."
         ),
     ],
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write the answers as a Markdown table, too, failures first.")
+    ] = None,
 ) -> int:
     """Check results against bounds; the exit status is 1 if one is broken or was not measured."""
     # Loaded here, because these need torch.
     from holdfast.execution.runs import read, unfinished
+    from holdfast.report.files import save
     from holdfast.report.gate import check, parse, warning
+    from holdfast.report.printed import answered
     from holdfast.report.relative import with_relative_errors
 
     gates = [parse(said) for said in require]
@@ -30,8 +35,12 @@ def command(
     failures += unfinished(runs, results, failures)
     results = with_relative_errors(results)
     answers = [answer for gate in gates for answer in check(gate, results, failures)]
-    for said in filter(None, (warning(gate, results) for gate in gates)):
+    warnings = [said for gate in gates if (said := warning(gate, results))]
+    for said in warnings:
         print(said, file=sys.stderr)
+    if markdown:
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        save(markdown, answered(answers, results, warnings))
     for answer in answers:
         print(f"{'passed' if answer.passed else 'FAILED'}  {answer.gate.text}  {answer.sentence}")
     failed = list(dict.fromkeys(answer.gate.text for answer in answers if not answer.passed))

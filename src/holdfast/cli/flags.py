@@ -19,11 +19,15 @@ Budget = Annotated[
 Cluster = Annotated[
     str | None,
     typer.Option(
-        help="Compute on a Ray cluster: auto, local or its address. Under torchrun and srun: ranks.",
+        help="Compute on a Ray cluster (auto, local or its address) or as Slurm jobs (slurm:ranks=8).",
         rich_help_panel="How it is computed",
     ),
 ]
 Workers = Annotated[
     int | None,
-    typer.Option(help="Compute in so many processes of this machine.", min=1, rich_help_panel="How it is computed"),
+    typer.Option(
+        help="Compute in so many processes of this machine, or on so many of its GPUs.",
+        min=1,
+        rich_help_panel="How it is computed",
+    ),
 ]

@@ -215,18 +215,22 @@ def _version(details: Mapping[str, Any]) -> str | None:
     return f"{details.get('size')} {times[0]}" if times else None
 
 
+def _status(error: Exception) -> int:
+    """Return the status of an answer over HTTP, which each store's package keeps under a name of its own; else 0."""
+    response = getattr(error, "response", None)
+    found = getattr(error, "status", None), getattr(error, "code", None), getattr(response, "status_code", None)
+    return next((status for status in found if isinstance(status, int)), 0)
+
+
 def _final(error: Exception) -> bool:
     """Return whether another attempt is of no use: a refusal rather than a silence."""
-    status = getattr(error, "status", None)  # that of an answer over HTTP; 429 asks for patience
-    refused = isinstance(status, int) and 400 <= status < 500 and status != 429
+    refused = 400 <= _status(error) < 500 and _status(error) != 429  # which asks for patience
     return refused or isinstance(error, FINAL) or _lacks_credentials(error)
 
 
 def _lacks_credentials(error: Exception) -> bool:
-    status = getattr(error, "status", None)
-    return (
-        isinstance(error, PermissionError) or status in (401, 403) or "credential" in f"{type(error)} {error}".lower()
-    )
+    told = "credential" in f"{type(error)} {error}".lower()
+    return told or isinstance(error, PermissionError) or _status(error) in (401, 403)
 
 
 def _explained(address: str, error: Exception, attempts: int) -> str:

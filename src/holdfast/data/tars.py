@@ -159,9 +159,10 @@ def _samples(
         if not images and not {"cls", "json"} & set(sample):
             continue  # a note beside the samples
         at = sample[images[0]] if images else None
-        row = key, at.offset_data if at else MISSING, at.size if at else 0, _label(sample, opened, label)
-        for column, value in zip(found, row, strict=True):
-            column.append(value)
+        found.keys.append(key)
+        found.starts.append(at.offset_data if at else MISSING)
+        found.sizes.append(at.size if at else 0)
+        found.labels.append(_label(sample, opened, label))
     return found
 
 

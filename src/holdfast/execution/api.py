@@ -140,7 +140,7 @@ def evaluate(
         batch_size: at most so many images at a time; changes no result.
         limit: at most so many images, chosen by ``seed``.
         budget: seconds after which no new work begins.
-        workers: compute in so many processes of this machine; by default in this one.
+        workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; by default in this one.
         baselines: what to measure beside the encoders: pixels, random.
         out: folder of the run; with the same folder an interrupted run continues. By default it is kept in memory.
         progress: show it on stderr; by default in terminals and notebooks.

@@ -29,6 +29,7 @@ from holdfast.encoders import load
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import names
 from holdfast.encoders.reference import named
+from holdfast.execution.computing import Progress
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
@@ -37,7 +38,7 @@ from holdfast.execution.engines.ray import Ray
 from holdfast.execution.request import Request, asked_balls, planned, references
 from holdfast.execution.store import Store, StoreError
 from holdfast.execution.suites import LARGE, suite_settings
-from holdfast.execution.table import Progress, evaluate
+from holdfast.execution.table import evaluate
 from holdfast.execution.work import operations
 from holdfast.protocol.bank import apart
 from holdfast.protocol.evaluation import Evaluation

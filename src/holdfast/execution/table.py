@@ -181,7 +181,8 @@ class _Table:
         if self.work.budget is None:
             for encoder in encoders:
                 if begun := self.begin(encoder):
-                    self.forward(begun, begun.groups, most=1)
+                    if not isinstance(self.work.engine, Ranks):  # which would wait for each other
+                        self.forward(begun, begun.groups, most=1)
                     if not isinstance(self.work.engine, Local):
                         self.forward(begun, begun.groups)
                     self.finish(begun)
@@ -230,7 +231,7 @@ class _Table:
 
         What one does not need is shared by the others.
         """
-        going, most = list(every), 1
+        going, most = list(every), 0 if isinstance(self.work.engine, Ranks) else 1
         while going:
             worked = []
             for place, begun in enumerate(going):

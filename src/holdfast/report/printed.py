@@ -1,4 +1,4 @@
-"""The summary as Markdown and LaTeX, and every estimate as CSV."""
+"""The summary as Markdown and LaTeX, every estimate as CSV, and answers to gates as Markdown."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import csv as comma
 import io
 import re
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from math import isnan
 
 from holdfast.core.records import Estimate, Result
 from holdfast.report import differences, text
 from holdfast.report.compare import Comparison, Pair
+from holdfast.report.gate import Answer
 from holdfast.report.protocol import Group
 from holdfast.report.scorecard import Scorecard
 from holdfast.report.tables import Cell, Row, Section, Table
@@ -94,6 +96,37 @@ def markdown(tables: Sequence[Table], cards: Sequence[Scorecard] = ()) -> str:
         "Bold: best. =: tied for best. [ ]: interval. A − B: difference on the same images. ↓ ↑: the better direction."
     )
     return "\n\n".join([*parts, legend]) + "\n"
+
+
+COMMENT = 60_000
+"""So many characters fit into a comment on a pull request (65,536) beside what else stands there."""
+
+
+def answered(answers: Sequence[Answer], results: Sequence[Result], warnings: Sequence[str] = ()) -> str:
+    """Return a table of ``answers`` about ``results``, failures first, that fits into a comment.
+
+    Rows that do not fit are counted in its last line.
+    """
+    failed = {answer.gate.text for answer in answers if not answer.passed}
+    count = text.counted(len({answer.gate.text for answer in answers}), "gate")
+    sets = dict.fromkeys(f"{text.counted(r.images.count, 'image')} of {r.images.name}" for r in results)
+    versions = sorted({r.provenance["holdfast"] for r in results if "holdfast" in r.provenance})
+    by = f" by holdfast {text.listed(versions)}" if versions else ""
+    table = ["| | gate | answer |", "| --- | --- | --- |"]
+    table += [
+        f"| {'passed' if answer.passed else '**FAILED**'} | {_markdown(answer.gate.text)} | {_markdown(answer.sentence)} |"
+        for answer in sorted(answers, key=lambda answer: answer.passed)
+    ]
+    ends = accumulate(len(line) + 1 for line in table)
+    shown = [line for line, end in zip(table, ends, strict=True) if end <= COMMENT]
+    parts = [
+        f"### Holdfast: {f'{len(failed)} of {count} failed' if failed else f'{count} passed'}",
+        _markdown(f"Measured on {text.listed(list(sets))}{by}."),
+        "\n".join(f"- {_markdown(warning)}" for warning in warnings),
+        "\n".join(shown),
+        f"{len(table) - len(shown):,} more answers did not fit." if len(shown) < len(table) else "",
+    ]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _card(card: Scorecard) -> str:

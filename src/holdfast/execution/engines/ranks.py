@@ -84,7 +84,7 @@ class Ranks:
         """Yield each of the named ``units`` with what ``task`` made of it here, or with None once others did.
 
         ``held`` says whether a unit's outcome is in the folder, ``begin`` whether there is time for another unit, and
-        ``patient`` whether there is time to wait for others. What is computed here must be put into the folder before
+        ``patient`` whether there is time for anything. What is computed here must be put into the folder before
         the next is asked for. A unit that failed here is left to others: each rank tries it once, so each knows why.
 
         Raises:
@@ -94,6 +94,8 @@ class Ranks:
         while waiting:
             before = len(waiting)
             for name in list(waiting):
+                if not patient():
+                    return
                 if (lease := self._claim(name)) is not None:
                     with _renewed(lease):
                         shard = waiting.pop(name)
@@ -102,8 +104,6 @@ class Ranks:
                         elif begin(shard):
                             yield shard, task(given, shard)
             pause = PAUSE if len(waiting) < before else min(2 * pause, LONGEST_PAUSE)
-            if waiting and not patient():
-                return
             if waiting:
                 sleep(pause)
 

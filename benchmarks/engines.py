@@ -1,0 +1,109 @@
+"""How much faster two workers are than one process: seconds of one over those of two, for attacks and certificates.
+
+Workers are started before the clock is, and each has one thread, as the one process has. Ranks are forked, so that
+neither side pays for loading torch.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+from benchmarks.measure import arguments, ratio
+from holdfast import data
+from holdfast.attacks.presets import PRESETS
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Domain
+from holdfast.core.images import Images
+from holdfast.core.run import Run
+from holdfast.encoders import load, rvcl
+from holdfast.execution.adversarial import AdversarialImages
+from holdfast.execution.certificates import Certificates
+from holdfast.execution.engines.base import Engine
+from holdfast.execution.engines.local import Local
+from holdfast.execution.engines.processes import Processes
+from holdfast.execution.engines.ranks import LEASES, Ranks
+from holdfast.execution.store import Store
+from holdfast.execution.table import collect
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+
+ATTACKED, CERTIFIED = 2000, 200
+Work = tuple[Observation, Population]
+
+
+def attacks() -> Work:
+    """Return a published attack on 2,000 images of 28 x 28 pixels, in batches of 64."""
+    torch.manual_seed(0)
+    pixels = torch.rand(ATTACKED, *Domain((1, 28, 28)).shape)
+    population = Population(rvcl.mnist_cnn_a(), Images(pixels), Run(batch_size=64))
+    return AdversarialImages.of(PRESETS["u-pgd"], population), population
+
+
+def certificates() -> Work:
+    """Return CROWN certificates of digits, each against nine others."""
+    encoder = load("builtin:digits-robust")
+    population = Population(encoder, data.load("builtin:digits", encoder.domain), Run(batch_size=8))
+    return Certificates.of(Linf(0.02), CERTIFIED, 9, "crown", "adaptive", 50_000), population
+
+
+def compute(work: Work, engine: Engine, folder: Path) -> None:
+    observation, population = work
+    collect(observation, population, Store(folder), engine, codes=isinstance(observation, AdversarialImages))
+
+
+def fresh(work: Work, engine: Engine) -> None:
+    """Compute everything into a new folder."""
+    with TemporaryDirectory() as folder:
+        compute(work, engine, Path(folder))
+
+
+def by_ranks(work: Work) -> None:
+    """Compute everything in two ranks."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        other = multiprocessing.get_context("fork").Process(
+            target=compute, args=(work, Ranks(1, 2, folder / LEASES), folder)
+        )
+        other.start()
+        compute(work, Ranks(0, 2, folder / LEASES), folder)
+        other.join()
+
+
+def engines() -> dict[str, Callable[[Work], None]]:
+    """Return what computes with two workers, by name; Ray where it is installed."""
+    workers = Processes(2)
+    found: dict[str, Callable[[Work], None]] = {"workers": lambda work: fresh(work, workers), "ranks": by_ranks}
+    try:
+        import ray
+    except ImportError:
+        return found
+    from holdfast.execution.engines.ray import Ray
+
+    ray.init(num_cpus=2, object_store_memory=200_000_000, log_to_driver=False, include_dashboard=False)
+    actors = Ray()
+    return {**found, "ray": lambda work: fresh(work, actors)}
+
+
+def main() -> None:
+    given = arguments("two workers against one process", {"--engines": "these alone, separated by commas"})
+    wanted = given.engines.split(",") if given.engines else None
+    ways = {name: way for name, way in engines().items() if wanted is None or name in wanted}
+    for what, work in (("attacks", attacks()), ("certificates", certificates())):
+        for name, way in ways.items():
+            # The ratio of one process to two, hence how many times faster two are.
+            faster, alone, together = ratio(
+                lambda work=work: fresh(work, Local()),
+                lambda work=work, way=way: way(work),
+                given.device,
+                given.repeats,
+            )
+            print(f"{what:13} {name:8} {faster:5.2f} x  {alone:6.1f} s against {together:6.1f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Stored results as evaluation-result files of a Hugging Face model repository, in the classes of ``huggingface_hub``.
+
+The format (https://huggingface.co/docs/hub/eval-results) has a dataset, a task, a value, a date and one field of free text.
+So everything without which a number says less stands in that text: its interval, claim, settings, versions, fingerprints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.records import Estimate, Result
+from holdfast.report import text
+from holdfast.report.protocol import baselines, difference, labels, plain
+from holdfast.report.tables import interval
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResultEntry
+
+FOLDER = ".eval_results"
+
+
+def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
+    """Return the results of one encoder: the one ``wanted``, or the only one that is no baseline.
+
+    Raises:
+        HoldfastError: there is no such encoder, or more than one; it has collapsed; an evaluation occurs twice.
+    """
+    called = labels(results)
+    names = [name for name in dict.fromkeys(called.values()) if name not in baselines(results)]
+    if wanted is None and len(names) != 1:
+        raise HoldfastError(
+            f"a model repository is of one encoder, the run of {len(names)}; choose: {', '.join(names)}"
+        )
+    name = wanted or names[0]
+    own = [result for result in results if called[result.encoder.name, result.encoder.fingerprint] == name]
+    if not own:
+        raise HoldfastError(f"the run has no encoder {name!r}; {nearest(name, sorted(set(called.values())))}")
+    if any(result.findings.collapsed for result in own):
+        raise HoldfastError(
+            f"{name} has collapsed: one code for all images is useless, so its numbers are not published"
+        )
+    first: dict[str, Result] = {}
+    for result in own:
+        other = first.setdefault(result.evaluation, result)
+        if other is not result:
+            apart = difference(result, other)
+            raise HoldfastError(
+                f"{result.evaluation} was measured under two protocols ({apart}); publish a run that holds one"
+            )
+    return own
+
+
+def files(results: Sequence[Result], dataset: str) -> dict[str, list[EvalResultEntry]]:
+    """Return the path of each file in the repository with its entries: the main numbers of an evaluation.
+
+    Numbers that are undefined or infinite are left out, and so is a file without numbers.
+
+    Args:
+        results: of one encoder, at most one of each evaluation.
+        dataset: the benchmark's name on the hub.
+
+    Raises:
+        HoldfastError: ``huggingface_hub`` is missing or older than the format.
+    """
+    found = {f"{FOLDER}/holdfast-{result.evaluation}.yaml": _entries(result, dataset) for result in results}
+    return {path: entries for path, entries in found.items() if entries}
+
+
+def yaml(entries: Sequence[EvalResultEntry]) -> str:
+    """Return the text of a file."""
+    from huggingface_hub import eval_result_entries_to_yaml
+    from yaml import safe_dump
+
+    return str(safe_dump(eval_result_entries_to_yaml(list(entries)), sort_keys=False, allow_unicode=True))
+
+
+def task(result: Result, estimate: Estimate) -> str:
+    """Return the id of the task that ``estimate`` answers: evaluation, quantity and conditions.
+
+    A benchmark's ``eval.yaml`` has to name it so.
+    """
+    parts = (result.evaluation, estimate.quantity, *(part for pair in estimate.conditions.items() for part in pair))
+    return re.sub(r"[^\w.]+", "-", "-".join(parts))
+
+
+def notes(result: Result, estimate: Estimate) -> str:
+    """Return what ``estimate`` means and how it came about, in sentences."""
+    e = estimate
+    conditions = ", ".join(f"{key}={value}" for key, value in e.conditions.items())
+    settings = "; ".join(f"{key}={plain(value)}" for key, value in sorted(result.settings.items()))
+    versions = ", ".join(f"{key} {result.provenance[key]}" for key in ("holdfast", "torch") if key in result.provenance)
+    images, bank = result.images, result.bank
+    sentences = (
+        f"{text.words(e.quantity)} ({e.unit}): {e.claim} of {e.of}",
+        f"{e.confidence:.0%} interval {interval(e)} by {e.method}, n = {e.n:,}",
+        f"Partial: a budget ended after {e.n:,} of {result.planned:,} samples" if result.planned is not None else "",
+        f"The {e.better} the better" if e.better != "neither" else "",
+        f"Conditions: {conditions}" if conditions else "",
+        f"Evaluation {result.evaluation}, version {result.version}, settings {settings}",
+        f"Images: {images.name}, {images.count:,}, fingerprint {images.fingerprint}",
+        f"Bank: {bank.name}, {bank.count:,}, fingerprint {bank.fingerprint}" if bank else "",
+        f"Encoder: {result.encoder.source}, fingerprint {result.encoder.fingerprint}",
+        f"Versions: {versions}" if versions else "",
+        *(f"Warning: {warning.rstrip('.')}" for warning in (*result.encoder.warnings, *result.findings.warnings)),
+    )
+    return ". ".join(filter(None, sentences)) + "."
+
+
+def _entries(result: Result, dataset: str) -> list[EvalResultEntry]:
+    try:
+        from huggingface_hub import EvalResultEntry
+    except ImportError as error:
+        raise HoldfastError(
+            f"evaluation-result files need huggingface_hub 1.4 or later ({error}); run pip install 'huggingface_hub>=1.4'"
+        ) from error
+    return [
+        EvalResultEntry(
+            dataset_id=dataset,
+            task_id=task(result, estimate),
+            value=estimate.value,
+            date=result.provenance.get("started"),
+            notes=notes(result, estimate),
+        )
+        for estimate in result.estimates
+        if estimate.quantity in result.headline and isfinite(estimate.value)
+    ]

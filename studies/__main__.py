@@ -1,0 +1,99 @@
+"""The study of agreement: ``python -m studies --budget 10h --workers 2``.
+
+Trains the encoders of the zoo, measures each with and without labels, and writes the page and its figures from what was
+found. What is done already in ``--out`` is not done again; at the end of the budget no new encoder is begun, and the page
+lists what lacks. Images and published weights are read from the folder that ``HOLDFAST_REFERENCE`` names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from time import monotonic
+
+import torch
+
+import holdfast as hf
+from studies import collected, page
+from studies.zoo import ZOO, Member, Zoo
+
+SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def seconds(text: str) -> float:
+    """Return a duration in seconds.
+
+    Example:
+        >>> seconds("10h"), seconds("90m"), seconds("5")
+        (36000.0, 5400.0, 5.0)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"a duration is a number and s, m or h, as in 10h; got {text!r}")
+    return float(found[1]) * SECONDS[found[2] or "s"]
+
+
+def work(zoo: Zoo, out: Path, member: Member, seed: int) -> Mapping[str, str]:
+    """Measure one encoder in a process of its own, and return why it has no result if it has none."""
+    torch.set_num_threads(1)
+    results = collected.results(out)
+    results.fill(member.case, seed, lambda: collected.found(zoo, member, seed, out / "measured"))
+    return results.failed
+
+
+def planned(zoo: Zoo, seeds: int, train: bool) -> Iterator[tuple[Member, int]]:
+    """Yield what to measure: seed by seed, and what is at hand before what must be trained."""
+    at_hand = [(member, seed) for seed in range(seeds) for member in ZOO if zoo.made(member, seed)]
+    yield from ((member, seed) for member, seed in at_hand if seed == 0 or not (member.weights or member.degenerate))
+    if train:
+        yield from ((member, seed) for seed in range(seeds) for member in ZOO if not zoo.made(member, seed))
+
+
+def measure(zoo: Zoo, out: Path, seeds: int, budget: float, workers: int, train: bool) -> None:
+    """Measure what is planned and not done yet, until the budget is spent."""
+    began, running = monotonic(), set[Future[Mapping[str, str]]]()
+    results = collected.results(out)
+    with ProcessPoolExecutor(workers) as pool:
+        for member, seed in planned(zoo, seeds, train):
+            if results.path(member.case, seed).exists():
+                continue
+            if len(running) == workers:
+                running = wait(running, return_when=FIRST_COMPLETED).not_done
+            if monotonic() - began > budget:
+                print("the budget is spent; the same command goes on from here", file=sys.stderr)
+                break
+            running.add(pool.submit(work, zoo, out, member, seed))
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Train and measure as far as the budget goes, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs/study"))
+    parser.add_argument("--budget", type=seconds, default="10h", help="after which no new encoder is begun")
+    parser.add_argument("--workers", type=int, default=2, help="processes")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--trained", type=Path, help="the --out of studies.training_small, to take its encoders")
+    parser.add_argument(
+        "--quick", action="store_true", help="train nothing: published, made and already trained encoders"
+    )
+    parser.add_argument(
+        "--page", action="store_true", help="write the page from the stored results, and do nothing else"
+    )
+    asked = parser.parse_args(given)
+    if asked.page:
+        page.write(page.STORED, Path("docs"))
+        return
+    if "HOLDFAST_REFERENCE" not in os.environ:
+        raise hf.HoldfastError("the study needs HOLDFAST_REFERENCE, the folder with images/ and encoders/")
+    zoo = Zoo(Path(os.environ["HOLDFAST_REFERENCE"]), asked.out / "encoders", asked.trained)
+    measure(zoo, asked.out / "zoo", asked.seeds, asked.budget, asked.workers, not asked.quick)
+    page.write(asked.out, asked.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The part of the study's page about what misleads, what one study cannot say, and which encoders it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from studies.agreement import LEVEL, tau
+from studies.agreement_words import Agreements, listed, primary, value
+from studies.collected import SEEDS, Found
+from studies.common import table
+from studies.conclusions import FEWEST, Resampled, among, oriented
+from studies.measures import HEADLINES
+from studies.references import CLEAN, PRIMARY
+from studies.verdicts import deceived, tied
+from studies.zoo import DOMAINS, TITLES, ZOO
+
+Strata = Mapping[str, tuple[int, Mapping[str, tuple[float, tuple[float, float]]]]]
+"""Of each part of the zoo, how many encoders it has, and tau of each measure with its interval unless they are too few."""
+UNDEFENDED, TRAINED = "undefended alone", "adversarially trained alone"
+
+
+def stratified(resampled: Resampled) -> Strata:
+    """Return agreement with the primary reference among other encoders than all trained ones."""
+    found = resampled.found
+    published = np.array([member.family == "published" for member in found.members])
+    chosen = {
+        "with degenerate encoders": np.ones(len(found.members), bool),
+        UNDEFENDED: ~found.degenerate & (found.eps == 0),
+        TRAINED: ~found.degenerate & (found.eps > 0),
+        "not published": ~found.degenerate & ~published,
+    }
+    return {
+        name: (int(kept.sum()), among(resampled.only(kept)) if kept.sum() >= FEWEST else {})
+        for name, kept in chosen.items()
+    }
+
+
+def by_stratum(strata: Strata) -> Iterator[str]:
+    """Yield what to use where all encoders are undefended, and where all were trained against attacks."""
+    for name, who in ((UNDEFENDED, "none of your encoders was"), (TRAINED, "all your encoders were")):
+        count, taus = strata[name]
+        kept = [measure for measure, (_, (low, _)) in taus.items() if low > 0]
+        if taus:
+            said = f"look at {listed(kept)}" if kept else "no measure is known to help"
+            yield f"- If {who} trained against attacks, {said}: that is what held among such alone ({count} encoders)."
+
+
+def traps(everyone: Found, found: Agreements, strata: Strata) -> Iterator[str]:
+    """Yield what can mislead in the agreement found, each trap with what is seen of it here."""
+    yield from ("", "## Traps")
+    trained = everyone.only(~everyone.degenerate)
+    heads = ["measure", "all trained", *(f"{name} ({count})" for name, (count, _) in strata.items())]
+    rows = []
+    for one in primary(found):
+        cells = [value(*taus[one.measure]) if taus else "too few" for _, taus in strata.values()]
+        rows.append([one.measure, value(one.tau, one.over_both), *cells])
+    yield from table(f"Tau with {PRIMARY} among other encoders (how many)", heads, rows)
+    yield ""
+    won = [headline.name for headline in HEADLINES if deceived(everyone, headline)]
+    yield (
+        f"- *Encoders that learned nothing*: {sum(everyone.degenerate)} were measured apart. "
+        + (
+            f"They win under {listed(won)}, which therefore mean nothing alone."
+            if won
+            else "They win under no measure."
+        )
+    )
+    larger = [tau(oriented(trained, headline), trained.eps, trained.dataset) > 0 for headline in HEADLINES]
+    served = float(tau(trained.values[PRIMARY], trained.eps, trained.dataset))
+    yield (
+        "- *Adversarial training drives both sides*: encoders trained in larger balls have a larger "
+        f"{PRIMARY} (tau {served:+.2f}), and {sum(larger)} of {len(larger)} measures call them more robust. So tau may be "
+        "about who was so trained; two columns look at each kind alone."
+    )
+    yield "- *500 epochs against 20*: published encoders were trained 25 times as long. The last column leaves them out."
+    several = sum(count > 1 for count in trained.seeds)
+    yield (
+        f"- *Seeds are not encoders*: {several} of {len(trained.members)} encoders were measured with several seeds, whose "
+        "numbers were averaged; they count once."
+    )
+    yield "- *l2 against cosine*: attacked measures compare codes by l2, nearest neighbours by cosine; these may differ."
+    ties = [(headline.name, tied(trained, headline)) for headline in HEADLINES]
+    full = [f"{name} ({share:.0%})" for name, share in ties if share > LEVEL]
+    yield (
+        f"- *Saturation*: {listed(full)} cannot tell this share of pairs apart, mostly at an end of their scale."
+        if full
+        else f"- *Saturation*: every measure tells at least {1 - LEVEL:.0%} of pairs apart."
+    )
+
+
+def silence(trained: Found, found: Agreements) -> Iterator[str]:
+    """Yield what nobody should read into the study."""
+    yield from ("", "## What this study cannot say", "")
+    counts = {name: sum(member.dataset == name for member in trained.members) for name in DOMAINS}
+    few = [f"{TITLES[name]} ({count})" for name, count in counts.items() if count < FEWEST]
+    if few:
+        yield f"- Anything about {listed(few)} by itself: that is too few encoders of it."
+    yield "- Anything about large encoders: all are small convolutional networks on images of 28 or 32 pixels."
+    yield "- Anything about CIFAR-10 as it is published: these images went through JPEG."
+    yield "- Anything about other uses than those listed: detection, segmentation, fine-tuning of the encoder itself."
+    yield "- Whether stronger attacks would change the order: these take ten steps from one start."
+    missing = [headline.name for headline in HEADLINES if np.isnan(trained.values[headline.name]).all()]
+    if missing:
+        yield f"- Anything about {listed(missing)}, which no encoder has a value of."
+    yield "- The certified radius under a trained linear head, which was not measured."
+    wide = [one for one in primary(found) if one.over_both[1] - one.over_both[0] > 0.5]
+    if wide:
+        yield f"- Where {listed([one.measure for one in wide])} stand exactly: their intervals are wider than half a tau."
+
+
+def encoders(everyone: Found) -> Iterator[str]:
+    """Yield the encoders that were measured, and those that were not."""
+    yield from ("", "## The encoders")
+    heads = ["encoder", "family", "adversarial training", "made", "seeds", CLEAN, PRIMARY]
+    rows = [
+        [
+            member.case,
+            member.family,
+            f"{member.eps:.3g}" if member.eps else "none",
+            member.made,
+            str(seeds),
+            f"{clean:.2f}",
+            f"{robust:.3f}",
+        ]
+        for member, seeds, clean, robust in zip(
+            everyone.members, everyone.seeds, everyone.values[CLEAN], everyone.values[PRIMARY], strict=True
+        )
+    ]
+    yield from table("Measured", heads, rows)
+    there = {member.case: seeds for member, seeds in zip(everyone.members, everyone.seeds, strict=True)}
+    lacking = [member.case for member in ZOO if member.case not in there]
+    once = [case for case, seeds in there.items() if seeds < SEEDS]
+    yield from (
+        "",
+        f"Not reached by the budget: {listed(lacking)}." if lacking else "No member of the zoo is missing.",
+    )
+    yield ""
+    yield f"{len(once)} of {len(there)} were measured with fewer than {SEEDS} seeds; published ones have one."

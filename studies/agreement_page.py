@@ -1,0 +1,252 @@
+"""The part of the study's page about agreement: what to use for what, how sure that is, and what one study cannot say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+
+from studies import figures, measures, references
+from studies.agreement import LEVEL, detectable
+from studies.agreement_limits import Strata, by_stratum, encoders, silence, stratified, traps
+from studies.agreement_words import Agreements, listed, primary, spread, value
+from studies.collected import SECONDS, Found, read
+from studies.common import table
+from studies.conclusions import SCALE, Resampled, choices, concluded
+from studies.measures import HEADLINES
+from studies.references import CLEAN, PRIMARY, REFERENCES
+from studies.verdicts import Verdict, deceived, verdict
+from studies.zoo import TITLES
+
+FIGURES = "images/study"
+
+
+def render(folder: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the lines of the section and its figures by path."""
+    everyone = read(folder)
+    trained = everyone.only(~everyone.degenerate)
+    resampled = Resampled.of(everyone)
+    found = concluded(resampled.only(~everyone.degenerate))
+    strata = stratified(resampled)
+    verdicts = [verdict(found[headline.name, PRIMARY]) for headline in HEADLINES]
+    lines = [
+        *_advice(trained, everyone, found, verdicts, strata),
+        *_measured(trained),
+        *_agreements(found),
+        *_doubts(trained, found, verdicts),
+        *_choices(trained),
+        *traps(everyone, found, strata),
+        *silence(trained, found),
+        *encoders(everyone),
+    ]
+    drawn = {
+        f"{FIGURES}/agreement.svg": figures.heat_map(found),
+        f"{FIGURES}/scatters.svg": figures.scatters(_panels(trained), PRIMARY),
+    }
+    return lines, drawn
+
+
+def _panels(found: Found) -> list[tuple[str, list[tuple[float, float, str, str]]]]:
+    y = found.values[PRIMARY]
+    return [
+        (
+            headline.name,
+            [
+                (float(x), float(reference), member.family, member.dataset)
+                for x, reference, member in zip(found.values[headline.name], y, found.members, strict=True)
+            ],
+        )
+        for headline in HEADLINES
+    ]
+
+
+def _advice(
+    trained: Found, everyone: Found, found: Agreements, verdicts: Sequence[Verdict], strata: Strata
+) -> Iterator[str]:
+    """Yield what to do, first of all."""
+    kinds = {
+        kind: [one for one in verdicts if one.kind == kind] for kind in ("use", "some", "none", "against", "unknown")
+    }
+    yield from ("", "## What to do", "")
+    yield f"The later use here is a nearest-neighbour or a linear probe under attack (*{PRIMARY}*, explained below)."
+    yield ""
+    won = {headline.name: by for headline in HEADLINES if (by := deceived(everyone, headline))}
+    lost = {choice.by: choice.lost for choice in choices(trained)}
+    if kinds["use"]:
+        yield (
+            f"- **Use these** to foresee how well probes hold under attack. Of the best encoder's {PRIMARY}, a "
+            f"random choice lost {lost['random']:.3f}, one by {CLEAN} (with labels) {lost[CLEAN]:.3f}:"
+        )
+        for one in kinds["use"]:
+            chosen = f"choosing by it lost {lost[one.measure]:.3f}{_but(one.measure, lost, won)}"
+            yield f"    - **{_named([one], found)}**; {chosen}"
+    else:
+        yield "- **No measure passed every test** for how well probes hold under attack."
+    yield from by_stratum(strata)
+    if kinds["some"]:
+        yield f"- **Some evidence** for {_named(kinds['some'], found)}; what is missing stands under [doubts](#doubts)."
+    if kinds["none"]:
+        yield f"- **No evidence** for {listed([one.measure for one in kinds['none']])}: their intervals contain 0."
+    if kinds["against"]:
+        yield f"- **Do not choose by {_named(kinds['against'], found)}**: here they point the wrong way."
+    if kinds["unknown"]:
+        yield f"- Nothing is known of {listed([one.measure for one in kinds['unknown']])}: too few encoders have a value."
+    yield from _other_uses(found)
+    if won:
+        yield (
+            "- **Never alone**, because encoders that learned nothing win where a trained one serves probes better (in "
+            f"brackets the {PRIMARY} of the winner and of the best trained one):"
+        )
+    for name, by in won.items():
+        yield f"    - {name}: {listed([f'{one.case} ({one.serves:.2f}, {one.best:.2f})' for one in by])}"
+
+
+def _but(measure: str, lost: Mapping[str, float], won: Mapping[str, object]) -> str:
+    """Return what to mind of a measure that is recommended."""
+    said = [", more than at random: rank by it, but do not take the first"] if lost[measure] > lost["random"] else []
+    said += [f"; compare encoders of like {CLEAN} by it, for alone it is won by ones that learned nothing"] * (
+        measure in won
+    )
+    return "".join(said)
+
+
+def _other_uses(found: Agreements) -> Iterator[str]:
+    yield "- Other uses were looked at without a plan. Measures with an interval above 0 there, corrected for their number:"
+    for reference in REFERENCES[1:]:
+        fit = [found[h.name, reference.name] for h in HEADLINES]
+        good = [one for one in fit if one.over_both[0] > 0 and one.adjusted < LEVEL]
+        said = listed([f"{one.measure} ({one.tau:+.2f})" for one in good]) if good else "none of the measures"
+        yield f"    - for *{reference.name}*: {said}"
+
+
+def _named(verdicts: Sequence[Verdict], found: Agreements) -> str:
+    return listed(
+        [
+            f"{one.measure} (tau {value(found[one.measure, PRIMARY].tau, found[one.measure, PRIMARY].over_both)})"
+            for one in verdicts
+        ]
+    )
+
+
+def _measured(found: Found) -> Iterator[str]:
+    counted = [
+        f"{sum(m.dataset == name for m in found.members)} of {TITLES[name]}" for name in dict.fromkeys(_datasets(found))
+    ]
+    yield from ("", "## What was measured", "")
+    yield (
+        f"{len(found.members)} encoders ({listed(counted)}) of {len(set(found.family.tolist()))} families. Each measure "
+        f"looks at test images without labels, {measures.IMAGES} at most; attacks are `{measures.ATTACK}`. The references "
+        f"use {references.IMAGES} other test images with labels, and another random seed. Settings, and what earns advice, "
+        "were fixed in code before the results; settings are small, for two cores to do all."
+    )
+    yield ""
+    yield (
+        "A measure agrees with a reference if it ranks encoders of the same data set alike: *tau* is 1 if all pairs are in "
+        "the same order, -1 if all are reversed, 0 if as many are one as the other."
+    )
+    yield ""
+    yield from (f"- *{reference.name}*: {reference.says}." for reference in REFERENCES)
+    for headline in HEADLINES:
+        link = f"[{headline.name}](evaluations/{headline.page}.md)"
+        yield f"- {link} ({_better(headline.sign)}{_counted(found, headline.name)}): {headline.says}."
+    seconds = found.values[SECONDS]
+    yield ""
+    yield f"All of it took {np.median(seconds):.0f} seconds of one core for an encoder (median), without training."
+
+
+def _counted(found: Found, name: str) -> str:
+    """Return how many images a number is made of, where it is made of images."""
+    known = next((one for one in found.series.get(name, ()) if one is not None), None)
+    return "" if known is None else f"; {known.shape[-1]} images"
+
+
+def _better(sign: int) -> str:
+    return "large is said to be robust" if sign > 0 else "small is said to be robust"
+
+
+def _datasets(found: Found) -> list[str]:
+    return [member.dataset for member in found.members]
+
+
+def _agreements(found: Agreements) -> Iterator[str]:
+    yield from ("", "## How far measures and references agree", "")
+    yield f"![Tau of each measure with each reference]({FIGURES}/agreement.svg)"
+    yield ""
+    yield (
+        "Colour is tau, with its 95% interval over images and encoders; hatched cells contain 0. Encoders were "
+        "drawn families "
+        "first, because members of a family resemble each other. Measures of which a small value is robust were "
+        "turned round."
+    )
+    yield ""
+    yield f"![Each measure against {PRIMARY}]({FIGURES}/scatters.svg)"
+    heads = ["measure", "tau", "over images", "over encoders", "over both", "Spearman", "ceiling", "p after Holm", "n"]
+    rows = [
+        [
+            one.measure,
+            f"{one.tau:+.2f}",
+            spread(one.over_images),
+            spread(one.over_encoders),
+            spread(one.over_both),
+            f"{one.spearman:+.2f}",
+            f"{one.ceiling:.2f}" if isfinite(one.ceiling) else "unknown",
+            f"{one.adjusted:.2f}",
+            str(one.n),
+        ]
+        for one in primary(found)
+    ]
+    yield from table(f"Agreement with {PRIMARY}", heads, rows)
+    yield ""
+    yield (
+        "*Ceiling*: how far measure and reference agree with themselves on two halves of their images; no tau can "
+        "be expected "
+        "much above it. *p*: numbers shuffled among encoders of one family and data set, corrected for "
+        f"{len(HEADLINES)} measures. A measure without a value for each image has no interval over images."
+    )
+
+
+def _doubts(trained: Found, found: Agreements, verdicts: Sequence[Verdict]) -> Iterator[str]:
+    yield from ("", "## Doubts", "")
+    yield (
+        "Tau may only repeat that better trained encoders do better, or that their codes are longer. So it was also "
+        "taken given "
+        f"{CLEAN}, given the {SCALE} of two codes, and given both; and with each family left out."
+    )
+    heads = ["measure", f"given {CLEAN}", f"given {SCALE}", "given both", "without a family"]
+    rows = [
+        [
+            one.measure,
+            *(value(partial, (low, high)) for partial, low, high in one.given.values()),
+            f"{one.families[0]:+.2f} to {one.families[1]:+.2f}" if isfinite(one.families[0]) else "unknown",
+        ]
+        for one in primary(found)
+    ]
+    yield from table(f"Partial agreement with {PRIMARY}", heads, rows)
+    yield ""
+    for one in verdicts:
+        if one.reasons:
+            yield f"- {one.measure}: {'; '.join(one.reasons)}."
+    alone, corrected = detectable(trained.dataset, 1), detectable(trained.dataset, len(HEADLINES))
+    yield ""
+    yield (
+        f"If encoders were independent, a tau of {alone:.2f} could be told from 0, and {corrected:.2f} among "
+        f"{len(HEADLINES)} "
+        "measures; as they are not, it takes more."
+    )
+
+
+def _choices(trained: Found) -> Iterator[str]:
+    found = choices(trained)
+    rows = [[one.by, f"{one.lost:.3f}", f"[{one.low:.3f}, {one.high:.3f}]"] for one in found]
+    yield from ("", "## What a choice costs")
+    heads = ["chosen by", f"{PRIMARY} lost", "95% over encoders"]
+    yield from table(
+        "Lost by taking the best encoder of each data set by a measure, not by the reference itself", heads, rows
+    )
+    yield ""
+    yield (
+        "A choice takes one encoder of each data set, so that a measure without evidence may do well by chance: read this "
+        "beside tau."
+    )

@@ -1,0 +1,42 @@
+"""Agreement in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import isfinite
+
+from studies.conclusions import Agreement
+from studies.references import PRIMARY
+
+Agreements = Mapping[tuple[str, str], Agreement]
+
+
+def value(tau: float, ends: tuple[float, float]) -> str:
+    """Return an agreement and its interval.
+
+    Example:
+        >>> value(0.5, (0.25, 0.75)), value(float("nan"), (0, 0))
+        ('+0.50 [+0.25, +0.75]', 'unknown')
+    """
+    return f"{tau:+.2f} {spread(ends)}" if isfinite(tau) else "unknown"
+
+
+def spread(ends: tuple[float, float]) -> str:
+    """Return the two ends of an interval."""
+    return f"[{ends[0]:+.2f}, {ends[1]:+.2f}]" if isfinite(ends[0]) else "[unknown]"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a sentence lists them.
+
+    Example:
+        >>> listed(["a", "b", "c"])
+        'a, b and c'
+    """
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def primary(found: Agreements) -> list[Agreement]:
+    """Return the agreements with the primary reference, the largest tau first and those unknown last."""
+    chosen = [one for (_, reference), one in found.items() if reference == PRIMARY]
+    return sorted(chosen, key=lambda one: -one.tau if isfinite(one.tau) else 2)

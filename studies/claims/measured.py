@@ -1,0 +1,168 @@
+"""Numbers with their intervals, and the stored values from which both can be computed again.
+
+``columns`` holds, for each of up to three variables, a row for each seed and in it a value for each unit (an image, an
+encoder, a random subset). The interval has two parts that add up in squares (Zou and Donner 2008,
+https://doi.org/10.1002/sim.3095): a bootstrap over units, which all seeds share, and Student's interval over seeds, where
+the number is one of trainings rather than of images. Of one seed the latter is unknown, and so is the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import hypot, isnan, nan
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from scipy.stats import kendalltau, spearmanr
+
+from holdfast.core.statistics import share_interval
+from studies.common import interval
+
+DRAWS, DIGITS = 1000, 5
+"""Resamples of the bootstrap; significant digits of stored values, from which everything is computed."""
+NONE_SEEN = 3.7
+"""What n units without any difference leave room for is this over n, of differences of at most 1: ``0.025 = exp(-3.7)``."""
+Column = Float[np.ndarray, "n"]
+Columns = Sequence[Sequence[Sequence[float]]]
+
+
+def slope(x: Column, y: Column) -> float:
+    """Return the slope of the least-squares line."""
+    return float(np.polyfit(x, y, 1)[0]) if np.ptp(x) > 0 else nan
+
+
+def contrast(group: Column, x: Column, y: Column) -> float:
+    """Return by how much ``y`` is larger in the group marked 1 at equal ``x``, by least squares."""
+    if np.ptp(group) == 0 or np.ptp(x) == 0:
+        return nan
+    terms = np.stack([group, x, np.ones_like(x)], 1)
+    return float(np.linalg.lstsq(terms, y, rcond=None)[0][0])
+
+
+STATISTICS: Mapping[str, Callable[..., float]] = {
+    "mean": lambda x: float(x.mean()),
+    "median": lambda x: float(np.median(x)),
+    "ratio of means": lambda x, y: float(x.mean() / y.mean()) if y.mean() else nan,
+    "relative difference": lambda x, y: float(x.mean() / y.mean() - 1) if y.mean() else nan,
+    "Spearman": lambda x, y: float(spearmanr(x, y).statistic) if np.ptp(x) and np.ptp(y) else nan,
+    "Kendall": lambda x, y: float(kendalltau(x, y).statistic) if np.ptp(x) and np.ptp(y) else nan,
+    "slope": slope,
+    "difference at equal accuracy": contrast,
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One number of a claim, under one condition."""
+
+    quantity: str
+    where: str
+    """The data set and the encoders."""
+    statistic: str
+    """``share`` (of counts, with a mid-P interval), ``exact`` (no chance in it) or one of ``STATISTICS``."""
+    columns: Columns
+    units: str
+    """What was drawn: images, pairs, encoders."""
+    n: int
+    seeds: int
+    trainings: bool
+    """Whether the number is about a way of training, so that its interval is one over seeds as well."""
+    value: float
+    low: float
+    high: float
+
+    def record(self) -> dict[str, Any]:
+        """Return this as JSON takes it: unknown numbers are null."""
+        found = asdict(self)
+        return found | {name: None if isnan(found[name]) else found[name] for name in ("value", "low", "high")}
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Measured:
+        """Return what ``record`` holds."""
+        known = {name: nan if record[name] is None else record[name] for name in ("value", "low", "high")}
+        return cls(**{**record, **known})
+
+    def again(self) -> Measured:
+        """Return the same, with number and interval computed once more from the stored values."""
+        return measured(
+            self.quantity, self.where, self.statistic, *self.columns, units=self.units, trainings=self.trainings
+        )
+
+
+def measured(
+    quantity: str, where: str, statistic: str, *columns: ArrayLike, units: str = "images", trainings: bool = False
+) -> Measured:
+    """Return the number that ``statistic`` makes of columns (seeds, units) or (units,), with its interval.
+
+    Units with a value that is not finite in some column are left out.
+
+    Example:
+        >>> found = measured("gain", "two arms", "mean", [[0.1, 0.3, 0.2, 0.4]])
+        >>> found.value, found.low < 0.25 < found.high, found.n
+        (0.25, True, 4)
+    """
+    arrays = [np.atleast_2d(np.asarray(column, dtype=np.float64)) for column in columns]
+    if statistic in ("share", "exact"):
+        return counted(quantity, where, statistic, arrays, units)
+    known = np.logical_and.reduce([np.isfinite(array).all(0) for array in arrays])
+    arrays = [rounded(array[:, known]) for array in arrays]
+    seeds, n = arrays[0].shape
+    by_seed = [evaluated(statistic, [array[seed] for array in arrays]) for seed in range(seeds)]
+    value = float(np.mean(by_seed)) if n else nan
+    # Of one number for each training, all chance is that of trainings.
+    low, high = (value, value) if trainings and n == 1 else bootstrap(statistic, arrays)
+    if statistic == "mean" and low == high and n > 1:
+        low, high = value - NONE_SEEN / n, value + NONE_SEEN / n
+    if trainings:
+        half = interval(by_seed)[1]
+        low, high = value - hypot(value - low, half), value + hypot(high - value, half)
+    kept = [array.tolist() for array in arrays]
+    return Measured(quantity, where, statistic, kept, units, n, seeds, trainings, value, low, high)
+
+
+def counted(quantity: str, where: str, statistic: str, arrays: list[np.ndarray], units: str) -> Measured:
+    """Return a share from a count and of how many, or a number without chance from itself and of how many."""
+    value, n = float(arrays[0][0, 0]), int(arrays[1][0, 0])
+    low = high = value
+    if statistic == "share":
+        low, high = share_interval(int(value), n)
+        value = value / n
+    kept = [array.tolist() for array in arrays]
+    return Measured(quantity, where, statistic, kept, units, n, 1, False, value, low, high)
+
+
+def share(quantity: str, where: str, count: int, n: int, units: str = "pairs") -> Measured:
+    """Return ``count`` of ``n`` as a share."""
+    return measured(quantity, where, "share", [count], [n], units=units)
+
+
+def exact(quantity: str, where: str, value: float, n: int, units: str) -> Measured:
+    """Return a number in which there is no chance, such as a count in a table of a paper."""
+    return measured(quantity, where, "exact", [value], [n], units=units)
+
+
+def rounded(values: np.ndarray) -> np.ndarray:
+    """Return values with as many digits as are stored."""
+    return np.array([[float(f"{value:.{DIGITS}g}") for value in row] for row in values]).reshape(values.shape)
+
+
+def evaluated(statistic: str, columns: Sequence[Column]) -> float:
+    """Return the statistic of one seed; nan without units."""
+    return STATISTICS[statistic](*columns) if len(columns[0]) else nan
+
+
+def bootstrap(statistic: str, arrays: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Return the percentiles of the statistic, a mean over seeds, when units are drawn anew, the same in all seeds."""
+    seeds, n = arrays[0].shape
+    if n < 2:
+        return nan, nan
+    drawn = np.random.default_rng(0).integers(n, size=(DRAWS, n))
+    means = [
+        np.mean([evaluated(statistic, [array[seed, rows] for array in arrays]) for seed in range(seeds)])
+        for rows in drawn
+    ]
+    low, high = np.nanpercentile(means, (2.5, 97.5))
+    return float(low), float(high)

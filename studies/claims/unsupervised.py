@@ -1,0 +1,330 @@
+"""Label-free measures of robustness (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+import holdfast as hf
+from holdfast.attacks.presets import read_attack
+from holdfast.core.divergences import Cosine, L2Distance
+from holdfast.probes.filtered import LowPassProbe
+from holdfast.probes.linear import Linear
+from holdfast.probes.noise import NoiseProbe
+from studies.claims.answers import right
+from studies.claims.certificates import kept
+from studies.claims.claim import ABOVE, Claim, Range
+from studies.claims.material import ARMS, MNIST, STEPS, Material
+from studies.claims.measured import Measured, exact, measured
+from studies.claims.measures import NAMES, STRONG, U_PGD, Series, away, better, breakaway, measured_of
+
+PAPER = "Petrov and Kwiatkowska 2022"
+EPS = 0.1
+"""Of MNIST, where the paper's 0.05 moves little."""
+IMAGES, ATTACKED = 1000, 100
+TUNED = ("moco-v2+tar", "moco-v2+untar", "moco-v2+l-pgd")
+LAST = 8
+"""Images of the last batch of 1,000, the only ones that the authors' program adds up before it divides by all."""
+STANDARD = ("PixPro", "AMDIM", "SimCLR", "SimSiam", "Nonsem", "MoCo v2")
+TABLES: Mapping[str, tuple[bool, tuple[float, ...], tuple[float, ...]]] = {
+    "targeted, eps .05, 5 steps": (True, (80.51, 80.82, 75.04, 73.25, 61.54, 65.64), (92.97, 94.00, 95.41)),
+    "targeted, eps .05, 10 steps": (True, (67.91, 70.26, 65.77, 65.94, 46.52, 52.08), (87.38, 88.86, 91.57)),
+    "targeted, eps .05, 50 steps": (True, (37.57, 44.28, 36.38, 28.13, 22.23, 20.51), (62.79, 64.83, 71.65)),
+    "targeted, eps .1, 5 steps": (True, (83.06, 85.59, 78.02, 78.11, 64.28, 68.68), (93.01, 93.92, 95.24)),
+    "targeted, eps .1, 10 steps": (True, (71.18, 75.93, 69.01, 70.45, 48.57, 55.02), (87.23, 88.59, 91.11)),
+    "targeted, eps .1, 50 steps": (True, (38.07, 47.28, 38.60, 30.33, 22.32, 21.88), (59.67, 61.21, 68.19)),
+    "untargeted, eps .05, 5 steps": (False, (14.35, 81.30, 43.65, 72.55, 46.80, 65.10), (0.0, 0.0, 0.0)),
+    "untargeted, eps .05, 10 steps": (False, (85.60, 98.50, 99.40, 98.60, 98.10, 99.00), (0.0, 0.0, 0.0)),
+    "untargeted, eps .05, 50 steps": (False, (99.9, 99.9, 99.9, 99.9, 99.9, 99.9), (75.35, 30.35, 3.40)),
+    "untargeted, eps .1, 5 steps": (False, (11.25, 92.10, 48.30, 65.65, 43.20, 69.25), (0.0, 0.0, 0.0)),
+    "untargeted, eps .1, 10 steps": (False, (77.50, 98.90, 98.70, 98.00, 96.65, 98.80), (0.01, 0.0, 0.0)),
+    "untargeted, eps .1, 50 steps": (False, (99.9, 99.9, 99.9, 99.9, 99.9, 99.9), (91.65, 65.30, 18.40)),
+    "breakaway risk": (False, (0.190, 0.414, 0.039, 0.146, 0.211, 0.254), (0.049, 0.001, 0.000)),
+    "nearest neighbour accuracy": (True, (0.0, 0.10, 0.10, 0.0, 0.0, 0.0), (17.00, 35.60, 64.40)),
+    "overlap risk": (False, (39.65, 34.30, 45.61, 40.72, 93.46, 91.80), (0.0, 0.0, 0.0)),
+    "median adversarial margin": (True, (4.08, 2.72, 1.23, 1.60, -27.18, -16.50), (61.54, 67.50, 76.00)),
+    "average certified radius": (True, (0.14, 0.02, 0.24, 0.21, 0.14, 0.22), (0.30, 0.30, 0.31)),
+}
+"""Tables 2 and 3: whether more is better, the six standard encoders, and TAR, UNTAR and L-PGD of MoCo v2."""
+
+
+def found_of(material: Material, encoder: hf.Encoder) -> dict[str, Series]:
+    """Return the measures of an encoder on MNIST at ``EPS``."""
+
+    def compute() -> np.ndarray:
+        return np.stack([*measured_of(material.population(encoder, IMAGES), ATTACKED, EPS, STRONG).values()])
+
+    return dict(zip(NAMES, kept(material, f"measures-{encoder.fingerprint}-{ATTACKED}-{EPS:g}", compute), strict=True))
+
+
+def of_arms(material: Material, arm: str, seeds: list[int]) -> dict[str, np.ndarray]:
+    """Return the measures of the trainings of one kind, a row for each seed."""
+    found = [found_of(material, material.arm(arm, seed)) for seed in seeds]
+    return {name: np.stack([one[name] for one in found]) for name in found[0]}
+
+
+def trained_against_attacks(material: Material) -> Iterator[Measured]:
+    """UNSUP-1: by how much adversarially trained encoders are better, measure by measure."""
+    for standard, robust in STEPS[:2]:
+        one, other = (found_of(material, material.published(name)) for name in (robust, standard))
+        for name in one:
+            gained = better(name, one[name], other[name])
+            yield measured("gain by training against attacks", f"{name}; {robust} over {standard}", "mean", gained)
+    if material.trained is not None:
+        seeds = material.seeds("supervised", "madry")
+        robust_arms, plain_arms = (of_arms(material, arm, seeds) for arm in ("madry", "supervised"))
+        for name, values in robust_arms.items():
+            where = f"{name}; supervised, trained here"
+            gained = better(name, values, plain_arms[name])
+            yield measured("gain by training against attacks", where, "mean", gained, trainings=True)
+
+
+def worst_and_best(material: Material) -> Iterator[Measured]:
+    """UNSUP-2: measures of the paper's tables on which the worst adversarial encoder does not beat the best standard one."""
+    exceptions = {
+        name: (min(robust) <= max(plain)) if higher else (max(robust) >= min(plain))
+        for name, (higher, plain, robust) in TABLES.items()
+    }
+    failed = [name for name, failed in exceptions.items() if failed]
+    yield exact(
+        "exceptions in the paper's own tables", ", ".join(failed) or "none", len(failed), len(TABLES), "measures"
+    )
+
+
+def last_batch(material: Material) -> Iterator[Measured]:
+    """UNSUP-3: the breakaway risk over what the authors' program prints, which adds up the last batch alone."""
+    for name in MNIST[:3]:
+        population = material.population(material.published(name), IMAGES)
+        rows, moved = away(population, IMAGES, EPS, U_PGD)
+        shares = breakaway(population, rows, moved)
+        printed = np.where(np.arange(IMAGES) >= IMAGES - LAST, shares, 0.0)
+        if printed.any():
+            ratio = float(shares.mean() / printed.mean())
+            yield exact("risk over what the program prints", f"MNIST, {name}, eps {EPS:g}", ratio, IMAGES, "images")
+        yield measured("breakaway risk", f"MNIST, {name}, eps {EPS:g}", "mean", shares)
+
+
+def supremum(material: Material) -> Iterator[Measured]:
+    """UNSUP-4: breakaway under an adaptive attack over that under the published one."""
+    for name in MNIST[:4]:
+        population = material.population(material.published(name), IMAGES)
+        shares = [breakaway(population, *away(population, 2 * ATTACKED, 0.05, attack)) for attack in (STRONG, U_PGD)]
+        if shares[1].any():
+            where = f"MNIST, {name}, eps 0.05"
+            yield measured("adaptive over published breakaway", where, "ratio of means", *shares)
+
+
+def dominance(material: Material) -> Iterator[Measured]:
+    """UNSUP-5: on how few measures any standard encoder is clearly beaten by another: at least one, if none dominates."""
+    found = {arm: found_of(material, material.arm(arm, 0)) for arm in ARMS}
+    beaten = {}
+    for arm, own in found.items():
+        clear = [
+            name
+            for name, values in own.items()
+            if any(
+                measured(name, arm, "mean", better(name, other[name], values)).low > 0
+                for rival, other in found.items()
+                if rival != arm
+            )
+        ]
+        beaten[arm] = len(clear)
+    least = min(beaten, key=lambda arm: beaten[arm])
+    yield exact("measures on which the best encoder is beaten", least, beaten[least], len(ARMS), "encoders")
+    for name in found[least]:
+        best = max(found, key=lambda arm: float(np.nanmean(better(name, found[arm][name], 0 * found[arm][name]))))
+        yield measured(f"best {name}", best, "mean", found[best][name])
+
+
+def tuned(material: Material) -> Iterator[Measured]:
+    """UNSUP-6: what three kinds of adversarial fine-tuning gain over MoCo, and L-PGD over the other two."""
+    seeds = material.seeds("moco-v2", *TUNED)
+    found = {arm: of_arms(material, arm, seeds) for arm in ("moco-v2", *TUNED)}
+    plain = found["moco-v2"]
+    for arm in TUNED:
+        for name, values in found[arm].items():
+            gained = better(name, values, plain[name])
+            yield measured("gain over MoCo", f"{name}; {arm}", "mean", gained, trainings=True)
+    for rival in TUNED[:2]:
+        for name, values in found[TUNED[2]].items():
+            gained = better(name, values, found[rival][name])
+            yield measured("gain of L-PGD over the others", f"{name}; over {rival}", "mean", gained, trainings=True)
+
+
+def cosine(material: Material) -> Iterator[Measured]:
+    """UNSUP-10: gains of adversarial fine-tuning where distances are cosines."""
+    seeds = material.seeds("moco-v2", *TUNED)
+    for arm in TUNED:
+        rows = []
+        for seed in seeds:
+            one, other = (
+                measured_of(material.population(material.arm(name, seed), IMAGES), ATTACKED, EPS, STRONG, Cosine())
+                for name in (arm, "moco-v2")
+            )
+            rows.append({name: better(name, one[name], other[name]) for name in one})
+        for name in rows[0]:
+            gained = np.stack([row[name] for row in rows])
+            yield measured("gain under cosine", f"{name}; {arm}", "mean", gained, trainings=True)
+    yield exact(
+        "UNTAR under cosine less ResNet50, lower is better", "table 6, eps .05, 5 steps", 0.97 - 0.77, 2, "models"
+    )
+
+
+def impersonation(material: Material) -> Iterator[Measured]:
+    """UNSUP-7: impersonation of fine-tuned encoders over that of MoCo, with the ball fixed at the image."""
+    seeds = material.seeds("moco-v2", *TUNED)
+    rates = {arm: np.stack([impersonated(material, arm, seed) for seed in seeds]) for arm in ("moco-v2", *TUNED)}
+    for arm in TUNED:
+        yield measured("impersonation over MoCo's", arm, "ratio of means", rates[arm], rates["moco-v2"], trainings=True)
+        yield measured("impersonation rate", arm, "mean", rates[arm], trainings=True)
+
+
+def impersonated(material: Material, arm: str, seed: int) -> Series:
+    """Return for each pair whether a search takes the attacked image for its target."""
+    evaluation = hf.Impersonation(
+        balls=(hf.Linf(EPS),), attacks=(read_attack(STRONG),), divergences=(L2Distance(),), samples=ATTACKED
+    )
+    encoder = material.arm(arm, seed)
+    series = evaluation(encoder, material.images(encoder, IMAGES), hf.Run()).series
+    return np.array(next(one.values for one in series if one.quantity == "impersonated"))
+
+
+def smoothed(material: Material) -> Iterator[Measured]:
+    """UNSUP-8: certified radii of a smoothed linear probe on fine-tuned encoders less those on MoCo."""
+    seeds = material.seeds("moco-v2", *TUNED)
+    radii = {arm: np.stack([smoothed_radii(material, arm, seed) for seed in seeds]) for arm in ("moco-v2", *TUNED)}
+    for arm in TUNED:
+        gained = radii[arm] - radii["moco-v2"]
+        yield measured("gain in average certified radius", arm, "mean", gained, trainings=True)
+
+
+def smoothed_radii(material: Material, arm: str, seed: int) -> Series:
+    """Return the certified l2 radius of each image, 0 where the probe errs or abstains."""
+    encoder = material.arm(arm, seed)
+    evaluation = hf.RandomizedSmoothing(
+        samples=20, selection=200, copies=2000, probes=(NoiseProbe(),), divergences=(L2Distance(),), radii=(0.25,)
+    )
+    taught = material.images(encoder, 1000, taught=True)
+    series = evaluation(encoder, material.images(encoder, 100), hf.Run(), bank=taught).series
+    return np.array(next(one.values for one in series if one.quantity == "certified_probe_radius"))
+
+
+def low_pass(material: Material) -> Iterator[Measured]:
+    """UNSUP-9: accuracy lost without high frequencies by MoCo less that lost by its fine-tuned versions."""
+    seeds = material.seeds("moco-v2", *TUNED)
+    lost = {arm: np.stack([low_pass_gap(material, arm, seed) for seed in seeds]) for arm in ("moco-v2", *TUNED)}
+    for arm in TUNED:
+        less = lost["moco-v2"] - lost[arm]
+        yield measured("gap of standard less that of fine-tuned", arm, "mean", less, trainings=True)
+    for arm, gaps in lost.items():
+        yield measured("gap", arm, "mean", gaps, trainings=True)
+
+
+def low_pass_gap(material: Material, arm: str, seed: int) -> Series:
+    """Return for each image the answer of a linear probe less that of one behind a low-pass filter."""
+    population = material.population(material.arm(arm, seed), 500, bank=1000)
+    return right(population, Linear()) - right(population, LowPassProbe(radius=6.0))
+
+
+DATA = (
+    f"MNIST, {ATTACKED} of {IMAGES:,} images attacked at eps {EPS:g} by an adaptive attack, l2, "
+    "differences image by image"
+)
+FINE = (
+    "MoCo and its three kinds of adversarial fine-tuning (TAR, UNTAR, L-PGD), trained here on MNIST, as many seeds as "
+    f"there are; {DATA}"
+)
+CLAIMS = (
+    Claim(
+        "UNSUP-1",
+        "Training against attacks wins on every measure without labels.",
+        f"{PAPER}, table 2",
+        f"Two pairs of published encoders, and supervised training with and without PGD; {DATA}.",
+        {"gain by training against attacks": ABOVE},
+        trained_against_attacks,
+    ),
+    Claim(
+        "UNSUP-2",
+        "On every single measure the worst adversarially trained encoder beats the best standard one.",
+        f"{PAPER}, section 7",
+        "The paper's own tables 2 and 3: 17 measures of six standard encoders and three fine-tuned ones.",
+        {"exceptions in the paper's own tables": Range(0, 0)},
+        worst_and_best,
+        "The same comparison among small encoders.",
+    ),
+    Claim(
+        "UNSUP-3",
+        "The published values of breakaway risk are those of its definition.",
+        f"{PAPER}, tables 2, 3 and 5 to 7",
+        f"The authors' program adds up the last batch ({LAST} of {IMAGES:,} images) and divides by all. Both are computed "
+        f"of three published MNIST encoders, {IMAGES:,} images attacked by the published attack at eps {EPS:g}.",
+        {"risk over what the program prints": Range(0.9, 1.1)},
+        last_batch,
+    ),
+    Claim(
+        "UNSUP-4",
+        "The published attack, of fixed steps of 0.001, stands for the worst change in the ball.",
+        f"{PAPER}, sections 4 and 5",
+        f"Four published MNIST encoders, {2 * ATTACKED} images at eps 0.05, 25 steps against the adaptive attack. Stands "
+        "for it: breakaway less than a tenth larger.",
+        {"adaptive over published breakaway": Range(high=1.1)},
+        supremum,
+    ),
+    Claim(
+        "UNSUP-5",
+        "No standard encoder is the most robust by all measures.",
+        f"{PAPER}, table 2",
+        f"One training by each of {len(ARMS)} methods; {DATA}. Clearly beaten: the interval of the paired difference lies "
+        "on the other's side.",
+        {"measures on which the best encoder is beaten": Range(low=1)},
+        dominance,
+    ),
+    Claim(
+        "UNSUP-6",
+        "Adversarial fine-tuning without labels improves every measure, and L-PGD the most.",
+        f"{PAPER}, table 3",
+        f"{FINE}.",
+        {"gain over MoCo": ABOVE, "gain of L-PGD over the others": ABOVE},
+        tuned,
+        "The cost in accuracy (table 1: 7 to 10 points).",
+    ),
+    Claim(
+        "UNSUP-7",
+        "Adversarial fine-tuning halves the success of impersonation, from 34.2% to 15.2 to 18.9%.",
+        f"{PAPER}, table 4 (3 steps; the text says 5)",
+        f"{FINE}; pairs, and a search by nearest neighbour as the judge. Halved: at most 0.6, for 18.9 is 0.55 of 34.2.",
+        {"impersonation over MoCo's": Range(high=0.6)},
+        impersonation,
+        "The authors' ball, which moves with the image at every step; cats and dogs with a linear probe.",
+    ),
+    Claim(
+        "UNSUP-8",
+        "Adversarial fine-tuning also enlarges certified radii: three times the accuracy at radius 0.935.",
+        f"{PAPER}, figure 3 and table 3",
+        "Randomized smoothing (sigma 0.25, 2,000 copies) of a linear probe on MoCo and its fine-tuned versions, 20 images "
+        "of MNIST, as many seeds as there are; average certified radius, images that the probe gets wrong as 0.",
+        {"gain in average certified radius": ABOVE},
+        smoothed,
+        "Accuracy at radius 0.935, which needs 100,000 copies of each image.",
+    ),
+    Claim(
+        "UNSUP-9",
+        "Adversarially fine-tuned encoders lose less accuracy on images without high frequencies.",
+        f"{PAPER}, table 1 (gaps of 1.7 to 2.1 against 2.2 to 9.7 points)",
+        "Linear probes of MoCo and its fine-tuned versions with and without a low-pass filter of radius 6, 500 images of "
+        "MNIST, as many seeds as there are.",
+        {"gap of standard less that of fine-tuned": ABOVE},
+        low_pass,
+        "Arms of equal clean accuracy.",
+    ),
+    Claim(
+        "UNSUP-10",
+        "The gains of adversarial fine-tuning are there under cosine similarity as well.",
+        f"{PAPER}, appendix B",
+        f"{FINE}, but cosines.",
+        {"gain under cosine": ABOVE},
+        cosine,
+        "Whitened codes.",
+    ),
+)

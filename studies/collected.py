@@ -1,0 +1,126 @@
+"""What was found of the zoo, encoder by encoder: kept in one file each, and read back as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import nan
+from pathlib import Path
+from time import process_time
+
+import numpy as np
+from jaxtyping import Float
+
+from studies import measures, references
+from studies.common import Kept, Results
+from studies.zoo import DOMAINS, EPOCHS, TAUGHT, TUNED_EPOCHS, ZOO, Member, Zoo
+
+DIGITS = 5
+SECONDS = "seconds"
+"""Of one core, to measure an encoder."""
+SEEDS = 3
+"""Looked for in a folder of results."""
+
+
+def results(folder: Path) -> Results:
+    """Return the results in a folder; one that was filled under other settings is refused."""
+    decides = {
+        "measures": {name: measures.settings(name) for name in DOMAINS},
+        "references": {name: references.settings(name) for name in DOMAINS},
+        "images": [measures.IMAGES, references.IMAGES],
+        "training": [EPOCHS, TUNED_EPOCHS, TAUGHT],
+    }
+    return Results(folder, decides)
+
+
+def found(zoo: Zoo, member: Member, seed: int, out: Path) -> dict[str, Kept]:
+    """Return all numbers of a member, and the values of the images that they are made of as "NAME: images"."""
+    encoder, place, began = zoo.encoder(member, seed), out / member.case.replace(" ", "-") / str(seed), process_time()
+    kept: dict[str, Kept] = {"weights": encoder.fingerprint}
+    for name, part in (("measures", measures), ("references", references)):
+        values, series = part.measured(zoo, member, encoder, place / name)
+        kept |= {quantity: _short(value) for quantity, value in values.items()}
+        kept |= {f"{quantity}: images": [_short(one) for one in values] for quantity, values in series.items()}
+    return kept | {SECONDS: _short(process_time() - began)}
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was found of the members that were measured; ``e`` counts them, and seeds of a member are averaged."""
+
+    members: tuple[Member, ...]
+    seeds: tuple[int, ...]
+    """How many seeds of each member were measured."""
+    values: Mapping[str, Float[np.ndarray, "e"]]
+    series: Mapping[str, tuple[Float[np.ndarray, "s n"] | None, ...]]
+    """The values of the images, a row for each seed."""
+
+    def only(self, kept: Float[np.ndarray, "e"]) -> Found:
+        """Return what was found of those members for which ``kept`` is true."""
+        places = np.flatnonzero(kept)
+        return Found(
+            tuple(self.members[place] for place in places),
+            tuple(self.seeds[place] for place in places),
+            {name: values[places] for name, values in self.values.items()},
+            {name: tuple(series[place] for place in places) for name, series in self.series.items()},
+        )
+
+    @property
+    def dataset(self) -> Float[np.ndarray, "e"]:
+        """Return the data set of each member as a number."""
+        return _codes([member.dataset for member in self.members])
+
+    @property
+    def family(self) -> Float[np.ndarray, "e"]:
+        """Return the family of each member as a number."""
+        return _codes([member.family for member in self.members])
+
+    @property
+    def degenerate(self) -> Float[np.ndarray, "e"]:
+        """Return which members learned nothing."""
+        return np.array([member.degenerate for member in self.members], dtype=bool)
+
+    @property
+    def eps(self) -> Float[np.ndarray, "e"]:
+        """Return the radius of each member's adversarial training."""
+        return np.array([member.eps for member in self.members])
+
+
+def _codes(names: list[str]) -> Float[np.ndarray, "e"]:
+    order = {name: place for place, name in enumerate(dict.fromkeys(names))}
+    return np.array([order[name] for name in names], dtype=int)
+
+
+@cache
+def read(folder: Path) -> Found:
+    """Return what a folder of results holds of the members of the zoo."""
+    kept = results(folder)
+    members, seeds, values, series = (
+        list[Member](),
+        list[int](),
+        list[dict[str, float]](),
+        list[dict[str, np.ndarray]](),
+    )
+    for member in ZOO:
+        there = [seed for seed in range(SEEDS) if kept.path(member.case, seed).exists()]
+        if not there:
+            continue
+        numbers = [kept.found(member.case, seed) or {} for seed in there]
+        parts = [kept.series(member.case, seed) for seed in there]
+        members.append(member)
+        seeds.append(len(there))
+        values.append({name: float(np.mean([one.get(name, nan) for one in numbers])) for name in numbers[0]})
+        series.append({name: np.array([one[name] for one in parts]) for name in parts[0]})
+    names = list(dict.fromkeys(name for one in values for name in one))
+    imaged = list(dict.fromkeys(name for one in series for name in one))
+    return Found(
+        tuple(members),
+        tuple(seeds),
+        {name: np.array([one.get(name, nan) for one in values]) for name in names},
+        {name.removesuffix(": images"): tuple(one.get(name) for one in series) for name in imaged},
+    )

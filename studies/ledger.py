@@ -1,0 +1,210 @@
+"""The ledger of claims: ``python -m studies.ledger``.
+
+Each claim of ``studies.claims`` has one record, ``NAME.json``, in ``--out``: what was measured, with the values from which
+numbers and intervals can be computed again, and the verdict that the rule draws from them. A claim with a record is not
+measured again; remove its file, or choose another ``--out``, to have it rerun. ``--only RVCL-9`` measures one claim,
+``--list`` says what is known of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import holdfast as hf
+from holdfast.core.files import write_whole
+from studies.claims import CLAIMS
+from studies.claims.claim import Claim
+from studies.claims.material import Material
+from studies.claims.measured import Measured
+
+STORED = Path(__file__).parent / "stored" / "claims"
+CALLED = {
+    "mnist_base": "Base (eps 0)",
+    "mnist_base_adv1": "Base (eps 0.1)",
+    "mnist_cnn_4layer_a": "CNN-A (eps 0)",
+    "mnist_cnn_4layer_a_adv1": "CNN-A (eps 0.1)",
+    "mnist_cnn_4layer_a_adv3": "CNN-A (eps 0.3)",
+    "cifar10_base_adv4": "CIFAR-10 Base (eps 4.4/255 of normalised values)",
+}
+"""The published encoders, with the eps that they were trained at."""
+NOT_RUN = "not run yet"
+PAPERS = {
+    "RVCL": "Certified radii of contrastive encoders (Wang and Liu 2022): how far an image may change before it provably "
+    "cannot be taken for another one, without labels.",
+    "SYN": "SynBench (Ko et al. 2022): encoders are scored by two classes of random numbers that are fed to them, without "
+    "any image.",
+    "UNSUP": "Robustness measures without labels (Petrov and Kwiatkowska 2022): how far attacks move a representation, and "
+    "past how many other images. TAR, UNTAR and L-PGD are three kinds of attack that encoders are trained against.",
+    "CLSL": "Contrastive learning (CL, without labels) against supervised learning (SL) under change (Zhong et al. 2022). A "
+    "drop is the share of accuracy lost.",
+    "SPADE": "SPADE (Cheng et al. 2021): spectral scores of how much an encoder stretches the neighbourhoods of its images.",
+}
+Record = Mapping[str, Any]
+
+
+def record(claim: Claim, material: Material) -> Record:
+    """Measure a claim and return its record.
+
+    Raises:
+        HoldfastError: something that it is measured on is not there or does not fit.
+    """
+    material.used.clear()
+    started = time.process_time()
+    found = [*claim.measure(material)] if claim.measure else []
+    return {
+        "claim": claim.name,
+        "sentence": claim.sentence,
+        "source": claim.source,
+        "data": claim.data,
+        "claimed": {quantity: str(wanted) for quantity, wanted in claim.claimed.items()},
+        "verdict": "untestable here" if claim.untestable else claim.verdict(found),
+        "lacks": claim.lacks,
+        "measured": [one.record() for one in found],
+        "encoders": dict(material.used),
+        "version": hf.__version__,
+        "key": key(claim, material.used),
+        "seconds": round(time.process_time() - started, 1),
+    }
+
+
+def key(claim: Claim, encoders: Mapping[str, str]) -> str:
+    """Return a hash of what was asked: claim, rule, data and weights."""
+    asked = [claim.name, claim.sentence, claim.data, claim.rule, sorted(encoders.items())]
+    return sha256(json.dumps(asked).encode()).hexdigest()[:16]
+
+
+def stored(folder: Path = STORED) -> dict[str, Record]:
+    """Return the records in ``folder`` by the name of the claim."""
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def run(claims: Sequence[Claim], material: Material, folder: Path) -> None:
+    """Measure and keep every claim that has no record; what cannot be measured is said, and the others go on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for claim in claims:
+        path = folder / f"{claim.name}.json"
+        if path.exists() or (claim.measure is None and not claim.untestable):
+            continue
+        try:
+            found = record(claim, material)
+        except hf.HoldfastError as error:
+            print(f"{claim.name} is not run: {error}", file=sys.stderr, flush=True)
+            continue
+        write_whole(path, f"{json.dumps(found, separators=(',', ':'))}\n".encode())
+        print(f"{claim.name}: {found['verdict']}, {found['seconds']} s", file=sys.stderr, flush=True)
+
+
+def ledger_section(records: Mapping[str, Record]) -> list[str]:
+    """Return the ledger as lines of Markdown, from stored records and the claims alone."""
+    verdicts = {claim.name: records.get(claim.name, {"verdict": NOT_RUN})["verdict"] for claim in CLAIMS}
+    counts = Counter(verdicts.values()).most_common()
+    lines = [
+        "## Which claims hold?",
+        "",
+        f"Five papers make claims about the robustness of encoders. {len(CLAIMS)} of these were written down with a rule "
+        "that decides them before anything was measured, and then measured on small encoders of MNIST and CIFAR-10, "
+        "or looked up in the papers' own tables.",
+        "",
+        *(f"- **{name}** ({n}): {', '.join(one for one in verdicts if verdicts[one] == name)}" for name, n in counts),
+        "",
+        "*Holds*: the whole 95% interval of every number that the rule looks at lies where the claim says. *Fails*: one "
+        "lies wholly elsewhere, or there is a counterexample to an *every*. *Open*: neither; the numbers do not decide. At "
+        "this scale a verdict binds a paper only where the claim is one of mathematics, of arithmetic or of a program; of "
+        "training it says what small encoders do. One training of a kind is no evidence about the kind, so such claims stay "
+        "open until there are more seeds. A number in brackets is the interval; eps is the largest change of a pixel (0 to "
+        "1).",
+    ]
+    for prefix, title in PAPERS.items():
+        lines += ["", f"### {prefix}", "", title]
+        for claim in CLAIMS:
+            if claim.name.split("-")[0] == prefix:
+                lines += described(claim, records.get(claim.name))
+    return lines
+
+
+def described(claim: Claim, found: Record | None) -> Iterator[str]:
+    """Yield the lines on one claim."""
+    yield ""
+    yield f"**{claim.name}: {found['verdict'] if found else NOT_RUN}.** {claim.sentence} ({claim.source})"
+    if found:
+        yield ""
+        yield f"*Measured on*: {found['data']}"
+        if found["measured"]:
+            yield ""
+            yield f"*Rule*: {claim.rule}."
+            yield ""
+            yield "| number | of | value [95% interval] | n | seeds |"
+            yield "|---|---|---|---|---|"
+            for one in map(Measured.read, found["measured"]):
+                deciding = f"**{one.quantity}**" if one.quantity in claim.claimed else one.quantity
+                yield f"| {deciding} | {plainly(one.where)} | {value(one)} | {one.n:,} {one.units} | {one.seeds} |"
+    if claim.lacks:
+        yield ""
+        yield f"*Not tested*: {claim.lacks}"
+
+
+def plainly(where: str) -> str:
+    """Return ``where`` with readable names of the published encoders.
+
+    Example:
+        >>> plainly("mnist_base_adv1 over mnist_base, k 10")
+        'Base (eps 0.1) over Base (eps 0), k 10'
+    """
+    for name in sorted(CALLED, key=len, reverse=True):
+        where = where.replace(name, CALLED[name])
+    return where
+
+
+def value(one: Measured) -> str:
+    """Return a number with its interval in words.
+
+    Example:
+        >>> from studies.claims.measured import exact
+        >>> value(exact("count", "table 1", 3, 8, "models"))
+        '3'
+    """
+    if one.statistic == "exact":
+        return f"{one.value:.4g}"
+    known = isfinite(one.low) and isfinite(one.high)
+    return f"{one.value:.3g} [{f'{one.low:.3g}, {one.high:.3g}' if known else 'unknown'}]"
+
+
+def listed(records: Mapping[str, Record]) -> Iterator[str]:
+    """Yield a line on each claim."""
+    for claim in CLAIMS:
+        found = records.get(claim.name)
+        reason = f" ({claim.lacks})" if not found and claim.measure is None else ""
+        yield f"{claim.name:9} {found['verdict'] if found else NOT_RUN + reason}: {claim.sentence}"
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Measure claims, or list what is known of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=STORED, help="folder of the records")
+    parser.add_argument("--work", type=Path, default=Path("runs/claims"), help="what evaluations keep on the way")
+    parser.add_argument("--trained", type=Path, help="folder of studies.training_small, for claims on trainings")
+    parser.add_argument("--only", nargs="*", default=[claim.name for claim in CLAIMS], help="names of claims")
+    parser.add_argument("--list", action="store_true", help="say what is known of each claim, and stop")
+    asked = parser.parse_args(given)
+    if unknown := set(asked.only) - {claim.name for claim in CLAIMS}:
+        raise hf.HoldfastError(f"there is no claim {', '.join(sorted(unknown))}; --list names all")
+    if asked.list:
+        print("\n".join(listed(stored(asked.out))))
+        return
+    reference = os.environ.get("HOLDFAST_REFERENCE")
+    material = Material(Path(reference) if reference else None, asked.trained, asked.work)
+    run([claim for claim in CLAIMS if claim.name in asked.only], material, asked.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The ledger of claims: verdicts follow from stored numbers by frozen rules, and cheap claims are measured again."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from collections.abc import Iterator
+from math import isnan, nan
+from pathlib import Path
+
+import pytest
+from studies.claims import CLAIMS, claim, measured
+from studies.claims.claim import ABOVE, Claim, Range
+from studies.claims.material import LackingError, Material
+from studies.claims.measured import Measured, exact, share
+from studies.claims.measured import measured as number
+
+from studies import ledger
+
+RECORDS = ledger.stored()
+BY_NAME = {one.name: one for one in CLAIMS}
+
+
+@pytest.mark.parametrize("module", [claim, measured, ledger], ids=lambda m: m.__name__)
+def test_examples_are_right(module) -> None:
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
+
+
+def test_there_are_42_claims_each_with_a_rule_and_a_source() -> None:
+    counts = {"RVCL": 10, "SYN": 5, "UNSUP": 10, "CLSL": 9, "SPADE": 8}
+    assert [one.name for one in CLAIMS] == [f"{paper}-{k + 1}" for paper, n in counts.items() for k in range(n)]
+    for one in CLAIMS:
+        assert one.claimed
+        assert one.sentence.endswith(".")
+        assert one.source
+        assert one.data
+        assert one.measure or one.lacks, f"{one.name} has no function and does not say what lacks"
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_verdict_follows_from_the_stored_numbers(name: str) -> None:
+    record, asked = RECORDS[name], BY_NAME[name]
+    found = [Measured.read(one) for one in record["measured"]]
+    ranges = {quantity: str(wanted) for quantity, wanted in asked.claimed.items()}
+    assert record["claimed"] == ranges, "the rule has changed since the claim was measured"
+    assert (record["sentence"], record["data"]) == (asked.sentence, asked.data)
+    assert record["verdict"] == ("untestable here" if asked.untestable else asked.verdict(found))
+    assert record["key"] == ledger.key(asked, record["encoders"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECORDS)
+def test_stored_numbers_follow_from_the_stored_values(name: str) -> None:
+    for one in RECORDS[name]["measured"]:
+        again = Measured.read(one).again()
+        for value, stored in ((again.value, one["value"]), (again.low, one["low"]), (again.high, one["high"])):
+            assert isnan(value) if stored is None else value == pytest.approx(stored, rel=1e-6, abs=1e-9)
+
+
+def test_stored_records_are_small() -> None:
+    assert sum(path.stat().st_size for path in ledger.STORED.glob("*.json")) < 4_000_000
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"), [(0.1, 0.2, "holds"), (-0.2, -0.1, "fails"), (-0.1, 0.2, "open"), (nan, nan, "open")]
+)
+def test_intervals_decide(low: float, high: float, said: str) -> None:
+    one = Measured("gain", "here", "mean", [[[0.0]]], "images", 1, 1, True, (low + high) / 2, low, high)
+    beside = Measured("other", "here", "mean", [[[0.0]]], "images", 1, 1, True, -9.0, -9.0, -9.0)
+    assert claim.verdict({"gain": ABOVE}, [one, beside]) == said
+    assert claim.verdict({"gain": ABOVE, "missing": ABOVE}, [one]) in ("open", "fails")
+    assert claim.verdict({"gain": ABOVE}, []) == "open"
+
+
+def test_one_counterexample_refutes_an_every_and_none_does_not_prove_it() -> None:
+    never = {"exceptions": Range(0, 0)}
+    assert claim.verdict(never, [share("exceptions", "here", 1, 1000)]) == "fails"
+    assert claim.verdict(never, [share("exceptions", "here", 0, 1000)]) == "open"
+    assert claim.verdict(never, [exact("exceptions", "a table", 0, 17, "measures")]) == "holds"
+
+
+def test_one_training_says_nothing_of_a_kind_of_training() -> None:
+    values = [[0.1, 0.2, 0.3, 0.2]]
+    assert number("gain", "images", "mean", values).low > 0
+    assert isnan(number("gain", "trainings", "mean", values, trainings=True).low)
+    three = number("gain", "trainings", "mean", [[0.2], [0.21], [0.22]], trainings=True)
+    assert three.low == pytest.approx(0.21 - 4.3027 * 0.01 / 3**0.5, abs=1e-4)
+
+
+def test_equal_values_leave_room_for_what_was_not_seen() -> None:
+    none = number("gain", "here", "mean", [0.0] * 200)
+    assert (none.low, none.high) == pytest.approx((-0.0185, 0.0185))
+    assert claim.verdict({"gain": ABOVE}, [none]) == "open"
+
+
+def test_claims_are_run_once_and_what_lacks_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = []
+
+    def measure(material: Material) -> Iterator[Measured]:
+        ran.append(1)
+        yield exact("count", "here", 3, 8, "models")
+
+    def lacking(material: Material) -> Iterator[Measured]:
+        raise LackingError("no encoders")
+        yield
+
+    one = Claim("ONE-1", "A sentence.", "a table", "data", {"count": Range(low=1)}, measure)
+    two = Claim("TWO-1", "A sentence.", "a table", "data", {"count": Range(low=1)}, lacking)
+    three = Claim("THREE-1", "A sentence.", "a table", "data", {"count": Range(low=1)}, None, "A GAN.", untestable=True)
+    for _ in range(2):
+        ledger.run([one, two, three], Material(), tmp_path)
+    assert ran == [1]
+    assert "TWO-1 is not run: no encoders" in capsys.readouterr().err
+    found = ledger.stored(tmp_path)
+    assert {name: record["verdict"] for name, record in found.items()} == {
+        "ONE-1": "holds",
+        "THREE-1": "untestable here",
+    }
+    assert json.loads((tmp_path / "ONE-1.json").read_text())["measured"][0]["value"] == 3
+
+
+def test_the_section_names_every_claim_and_says_which_were_not_run() -> None:
+    page = "\n".join(ledger.ledger_section({}))
+    assert page.count("not run yet") == len(CLAIMS) + 1
+    shown = "\n".join(ledger.ledger_section(RECORDS))
+    for name, record in RECORDS.items():
+        assert f"**{name}: {record['verdict']}.**" in shown
+
+
+@pytest.mark.slow
+def test_a_claim_on_tables_comes_out_again(tmp_path: Path) -> None:
+    ledger.main(["--only", "UNSUP-2", "--out", str(tmp_path), "--work", str(tmp_path / "work")])
+    again = ledger.stored(tmp_path)["UNSUP-2"]
+    assert {**again, "seconds": 0} == {**RECORDS["UNSUP-2"], "seconds": 0}
+
+
+@pytest.mark.slow
+def test_a_claim_on_published_encoders_comes_out_again(reference: Path, tmp_path: Path) -> None:
+    ledger.run([BY_NAME["UNSUP-4"]], Material(reference, None, tmp_path / "work"), tmp_path)
+    again, before = ledger.stored(tmp_path)["UNSUP-4"], RECORDS["UNSUP-4"]
+    assert (again["verdict"], again["encoders"]) == (before["verdict"], before["encoders"])
+    for one, other in zip(again["measured"], before["measured"], strict=True):
+        assert one["where"] == other["where"]
+        assert one["value"] == pytest.approx(other["value"], rel=0.2), "attacks differ by rounding alone"

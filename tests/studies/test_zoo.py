@@ -1,0 +1,203 @@
+"""The zoo, what is read off evaluations of it, and what is concluded: on numbers made up for the purpose."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from math import nan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from studies.collected import Found, read
+from studies.conclusions import SCALE, Resampled, choices, concluded
+from studies.measures import HEADLINES
+from studies.references import CLEAN, PRIMARY, PROBES, REFERENCES, areas
+from studies.verdicts import deceived, tied, verdict
+from studies.zoo import DOMAINS, ZOO, Member, Zoo, degenerate, find, principal_components
+
+import holdfast as hf
+from holdfast.core.records import Claim, Series
+from studies import __main__, collected, conclusions, measures, page, references
+
+
+def test_no_two_members_have_one_name() -> None:
+    cases = [member.case for member in ZOO]
+    assert len(set(cases)) == len(cases)
+    for member in ZOO:
+        assert bool(member.weights) + bool(member.recipe) + member.degenerate == 1, member
+        assert not member.start or find(member.start, member.dataset).recipe
+
+
+def test_published_strengths_are_in_pixels() -> None:
+    assert find("published-cnn-a-0.3", "mnist").eps == 0.3
+    assert find("published-base-0.00388", "cifar10").eps == pytest.approx(1 / 255, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["pixels", "pca", "random", "random-2", "collapsed"])
+def test_degenerate_encoders_are_what_they_say(name: str) -> None:
+    images = hf.Images(torch.rand(40, 1, 28, 28, generator=torch.Generator().manual_seed(0)))
+    encoder = degenerate(name, DOMAINS["mnist"], 0, images)
+    codes = encoder(images.pixels(range(40)))
+    spread = torch.pdist(codes).median() / codes.norm(dim=1).median()
+    assert (spread < 0.01) == (name == "collapsed")
+
+
+def test_principal_components_keep_what_images_differ_in() -> None:
+    images = hf.Images(torch.rand(30, 1, 4, 4, generator=torch.Generator().manual_seed(0)))
+    pixels = images.pixels(range(30)).flatten(1)
+    codes = principal_components(images)(pixels)
+    assert torch.allclose(torch.pdist(codes), torch.pdist(pixels), atol=1e-4)
+    assert codes.mean(0).abs().max() < 1e-5
+
+
+def test_what_is_trained_is_made_before_what_must_be(tmp_path: Path) -> None:
+    zoo = Zoo(tmp_path, tmp_path / "own", tmp_path / "small")
+    (tmp_path / "small" / "simclr-1").mkdir(parents=True)
+    (tmp_path / "small" / "simclr-1" / "encoder.safetensors").touch()
+    planned = [(member.case, seed) for member, seed in __main__.planned(zoo, 2, train=False)]
+    assert ("mnist simclr", 1) in planned
+    assert ("mnist simclr", 0) not in planned
+    assert all(seed == 0 or case == "mnist simclr" for case, seed in planned), "published weights have no seed"
+    assert len([*__main__.planned(zoo, 2, train=True)]) > len(planned)
+
+
+def test_durations_are_read() -> None:
+    assert __main__.seconds("10h") == 36_000
+    with pytest.raises(Exception, match="10h"):
+        __main__.seconds("soon")
+
+
+@pytest.mark.slow
+def test_numbers_are_found_in_what_evaluations_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every headline and reference is read from real results, at a small size."""
+    generator = torch.Generator().manual_seed(0)
+    pixels, labels = torch.rand(80, 1, 28, 28, generator=generator), torch.arange(80) % 4
+    monkeypatch.setattr(Zoo, "_arrays", lambda self, name: (pixels, labels))
+    monkeypatch.setattr(measures, "IMAGES", 40)
+    monkeypatch.setattr(references, "IMAGES", 12)
+    monkeypatch.setattr(measures, "ATTACKED", 6)
+    monkeypatch.setattr(measures, "ATTACK", "adaptive:restarts=1,steps=2")
+    monkeypatch.setattr(references, "ATTACK", "adaptive:restarts=1,steps=2")
+    found = collected.found(Zoo(tmp_path, tmp_path), find("random", "mnist"), 0, tmp_path / "measured")
+    for name in (*(h.name for h in HEADLINES), *(r.name for r in REFERENCES), CLEAN, SCALE):
+        assert np.isfinite(found[name]), name
+    numbers = {name: value for name, value in found.items() if isinstance(value, float)}
+    assert numbers[PRIMARY] <= numbers[CLEAN]
+    for headline in HEADLINES:
+        if headline.series:
+            parts = np.array(found[f"{headline.name}: images"])
+            assert measures.REDUCED[headline.statistic](parts) == pytest.approx(found[headline.name], rel=1e-3)
+
+
+FAMILY = (
+    "simclr",
+    "simclr",
+    "moco",
+    "moco",
+    "moco",
+    "byol",
+    "byol",
+    "masked",
+    "masked",
+    "supervised",
+    "supervised",
+    "mae",
+)
+
+
+def made_up(agreeing: bool = True, lazy: bool = False) -> Found:
+    """Return numbers of 12 encoders: every measure follows the reference, or none does; and of a degenerate one."""
+    random, count = np.random.default_rng(0), len(FAMILY)
+    robust = np.linspace(0.1, 0.6, count)[random.permutation(count)]
+    members = [Member(f"encoder-{k}", "mnist", family, recipe={"a": 1}) for k, family in enumerate(FAMILY)]
+    values: dict[str, Any] = {reference.name: robust for reference in REFERENCES}
+    values |= {CLEAN: random.permutation(np.linspace(0.8, 0.9, count)), SCALE: random.permutation(count) * 1.0}
+    for headline in HEADLINES:
+        values[headline.name] = headline.sign * (robust if agreeing else random.normal(size=count))
+    if lazy:
+        members.append(Member("pixels", "mnist", "degenerate", degenerate=True))
+        values = {name: np.append(one, one.max() + 1) for name, one in values.items()}
+        values[PRIMARY] = np.append(robust, 0.0)
+    return Found(tuple(members), (1,) * len(members), values, {})
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conclusions, "REPLICATES", 40)
+    monkeypatch.setattr(conclusions, "SHUFFLES", 60)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_measure_that_follows_the_reference_is_recommended_and_noise_is_not() -> None:
+    good = concluded(Resampled.of(made_up()))["RankMe", PRIMARY]
+    assert good.tau == 1
+    assert verdict(good).kind in {"use", "some"}
+    noise = [
+        verdict(one).kind
+        for (_, name), one in concluded(Resampled.of(made_up(agreeing=False))).items()
+        if name == PRIMARY
+    ]
+    assert "use" not in noise
+    assert noise.count("none") >= 8
+    assert verdict(replace(good, over_both=(-0.5, -0.1))).kind == "against"
+    assert verdict(replace(good, tau=nan)).kind == "unknown"
+    assert verdict(replace(good, families=(-0.1, 0.5))).reasons
+
+
+def test_a_measure_that_a_degenerate_encoder_wins_is_known() -> None:
+    found = made_up(lazy=True)
+    up = next(headline for headline in HEADLINES if headline.sign > 0)
+    down = next(headline for headline in HEADLINES if headline.sign < 0)
+    assert [one.case for one in deceived(found, up)] == ["mnist pixels"]
+    assert deceived(found, down) == []
+    assert tied(found, up) == 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_choosing_by_a_measure_that_follows_the_reference_costs_nothing() -> None:
+    by = {choice.by: choice for choice in choices(made_up())}
+    assert by["RankMe"].lost == 0
+    assert by["random"].lost > by["RankMe"].lost
+
+
+def test_an_image_that_fell_stays_fallen() -> None:
+    ladder = (0.1, 0.2, 0.4)
+    found = areas(few_series(ladder), ladder)
+    assert found[CLEAN].tolist() == [1.0, 1.0]
+    # The first image falls at 0.2 (at the code), and never again counts; the second stands everywhere.
+    assert found["robust area, linear"].tolist() == pytest.approx([0.15 / 0.4, 1.0])
+
+
+def few_series(ladder: tuple[float, ...]) -> list[Series]:
+    """Return what robust-accuracy says of two images, as far as it is read."""
+
+    def made(quantity: str, first: float, **conditions: str) -> Series:
+        return Series(
+            quantity=quantity, conditions=conditions, values=(first, 1.0), unit="", claim=Claim.ESTIMATE, of="nothing"
+        )
+
+    series = []
+    for probe in PROBES:
+        series.append(made("classified_right", 1.0, probe=probe))
+        for eps, aim in product(ladder, ("probe", "code")):
+            attack = f"{measures.ATTACK} at the {aim}"
+            fallen = eps == 0.2 and aim == "code"
+            series.append(made("robust", 0.0 if fallen else 1.0, probe=probe, ball=f"linf:{eps:.6g}", attack=attack))
+    return series
+
+
+@pytest.mark.slow
+def test_the_page_is_what_the_stored_numbers_say() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    for path, text in page.render(page.STORED).items():
+        assert (docs / path).read_text() == text, f"{path}: run python -m studies --page"
+
+
+def test_stored_results_are_small_and_of_these_settings() -> None:
+    found = read(page.STORED / "zoo")
+    assert len(found.members) >= 24
+    assert sum(path.stat().st_size for path in (page.STORED / "zoo").rglob("*")) < 2_500_000
+    assert {len(parts) for parts in found.series.values()} == {len(found.members)}
