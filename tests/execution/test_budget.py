@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from pathlib import Path
 from time import sleep
 
@@ -12,7 +13,7 @@ import pytest
 
 from holdfast.core.records import Failure, Findings, Result
 from holdfast.core.run import Observed, Run
-from holdfast.execution import computing, shards, table
+from holdfast.execution import computing, learning, shards, table
 from holdfast.execution.engines.base import Done, Engine, Given, Shard
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.inventory import inventory, removable
@@ -42,7 +43,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (computing, shards, table):
+    for module in (computing, learning, shards, table):
         monkeypatch.setattr(module, "monotonic", made)
     monkeypatch.setattr(tiny, "sleep", made.sleep)
     return made
@@ -77,6 +78,30 @@ def test_shards_follow_the_random_order_of_the_images(tmp_path: Path, clock: Clo
     population = Population(tiny.encoder(), tiny.images(COUNT), Run())
     assert seen == [f"image{row}" for row in population.shuffled[: len(seen)].tolist()]
     assert 0 < len(seen) < 80
+
+
+def test_the_time_left_counts_work(tmp_path: Path, clock: Clock) -> None:
+    """One evaluation takes twenty times as long as the other; after the first shards that is known."""
+    told: list[tuple[float, float]] = []
+    images = tiny.images(COUNT)
+    evaluate(
+        [tiny.encoder("a"), tiny.encoder("b", 3.0)],
+        lambda encoder: images,
+        [mean(0.1), mean(2.0)],
+        Run(batch_size=5),
+        Store(tmp_path),
+        progress=lambda doing, share, left: told.append((clock.now, left)),
+    )
+    known = [(clock.now - now, left) for now, left in told if left < inf]
+    assert known[0][0] > 0.9 * clock.now, "known before a tenth of the time has passed"
+    assert all(left == pytest.approx(truth, rel=0.01, abs=0.01) for truth, left in known)
+
+
+def test_a_budget_is_kept_within_a_tenth(tmp_path: Path, clock: Clock) -> None:
+    """Nothing begins that would end much later, as the shards before it tell."""
+    fill(tmp_path, [mean(4.0)], budget=15.0, names="a")
+    assert clock.now + 4.0 > 0.9 * 15.0
+    assert clock.now <= 15.0 * 1.1
 
 
 def test_every_encoder_and_evaluation_has_its_share(tmp_path: Path, clock: Clock) -> None:
