@@ -154,5 +154,8 @@ class Computing:
         spent, left = monotonic() - self.began, self.forecast.left
         if left < inf:
             self.share = max(self.share, spent / (spent + left))
+        if self.budget is not None:
+            left = min(left, max(0.0, self.budget - spent))
+            self.share = max(self.share, min(1.0, spent / self.budget)) if self.budget else 1.0
         if self.progress:
             self.progress(doing, self.share, left)
