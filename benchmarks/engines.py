@@ -74,25 +74,30 @@ def by_ranks(work: Work) -> None:
         other.join()
 
 
-def engines() -> dict[str, Callable[[Work], None]]:
-    """Return what computes with two workers, by name; Ray where it is installed."""
-    workers = Processes(2)
-    found: dict[str, Callable[[Work], None]] = {"workers": lambda work: fresh(work, workers), "ranks": by_ranks}
-    try:
-        import ray
-    except ImportError:
-        return found
+def by_ray() -> Callable[[Work], None]:
+    """Return what computes in two Ray actors on this machine."""
+    import ray
+
     from holdfast.execution.engines.ray import Ray
 
     ray.init(num_cpus=2, object_store_memory=200_000_000, log_to_driver=False, include_dashboard=False)
     actors = Ray()
-    return {**found, "ray": lambda work: fresh(work, actors)}
+    return lambda work: fresh(work, actors)
+
+
+def by_workers() -> Callable[[Work], None]:
+    """Return what computes in two worker processes."""
+    workers = Processes(2)
+    return lambda work: fresh(work, workers)
+
+
+ENGINES = {"workers": by_workers, "ranks": lambda: by_ranks, "ray": by_ray}
 
 
 def main() -> None:
     given = arguments("two workers against one process", {"--engines": "these alone, separated by commas"})
-    wanted = given.engines.split(",") if given.engines else None
-    ways = {name: way for name, way in engines().items() if wanted is None or name in wanted}
+    wanted = given.engines.split(",") if given.engines else list(ENGINES)
+    ways = {name: ENGINES[name]() for name in wanted}
     for what, work in (("attacks", attacks()), ("certificates", certificates())):
         for name, way in ways.items():
             # The ratio of one process to two, hence how many times faster two are.

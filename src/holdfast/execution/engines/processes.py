@@ -50,12 +50,14 @@ class Processes:
 
         path, coming, deaths = str(self._file(given)), iter(shards), 0
         waiting: dict[Future[Done], tuple[int, Shard]] = {}
-        idle = list(range(min(self.count, len(self.gpus) or self.count)))
+        idle, finished = list(range(min(self.count, len(self.gpus) or self.count))), list[tuple[Shard, Done]]()
         try:
             while True:
                 for shard in islice(coming, len(idle)):
                     worker = idle.pop(0)
                     waiting[self._submit(worker, task, path, shard)] = worker, shard
+                yield from finished  # while the workers go on
+                finished.clear()
                 if not waiting:
                     return
                 done = wait(list(waiting), return_when=FIRST_COMPLETED).done.pop()
@@ -72,7 +74,7 @@ class Processes:
                     waiting[self._submit(worker, task, path, shard)] = worker, shard
                     continue
                 idle.append(worker)
-                yield shard, value
+                finished.append((shard, value))
         finally:
             for worker, _ in waiting.values():  # nobody wants it any more
                 _stop({worker: self._pools.pop(worker)})

@@ -63,6 +63,7 @@ class Ray:
             self._sent[:] = [(given, ray.put(given))]
         coming, left, idle, losses = iter(shards), deque[Shard](), list(self._actors), 0
         waiting: dict[Any, tuple[Any, list[Shard]]] = {}
+        finished = list[tuple[Shard, Done]]()
         try:
             while True:
                 at_work = sum(len(held) for _, held in waiting.values())
@@ -73,6 +74,8 @@ class Ray:
                 for _ in range(len(left) - sum(not held for _, held in waiting.values())):
                     actor = self._hired(ray)
                     waiting[actor.begin.remote()] = actor, []
+                yield from finished  # while the actors go on
+                finished.clear()
                 if not left and not any(held for _, held in waiting.values()):
                     return
                 done = ray.wait(list(waiting))[0][0]
@@ -93,8 +96,7 @@ class Ray:
                 if not held:
                     self._actors.append(actor)
                 idle.append(actor)
-                for shard in held:
-                    yield shard, value
+                finished.extend((shard, value) for shard in held)
         finally:
             for actor, _ in waiting.values():  # at work, which nothing else stops, or not begun for want of room
                 ray.kill(actor)
