@@ -134,7 +134,9 @@ def encoders(everyone: Found) -> Iterator[str]:
     once = [case for case, seeds in there.items() if seeds < SEEDS]
     yield from (
         "",
-        f"Not reached by the budget: {listed(lacking)}." if lacking else "No member of the zoo is missing.",
+        f"Not measured, for the budget ended or an evaluation refused them: {listed(lacking)}."
+        if lacking
+        else "No member of the zoo is missing.",
     )
     yield ""
     yield f"{len(once)} of {len(there)} were measured with fewer than {SEEDS} seeds; published ones have one."

@@ -9,6 +9,7 @@ import torch
 
 import holdfast as hf
 from holdfast.core.points import points
+from holdfast.evaluations.spectral.eigen import spectrum
 from holdfast.evaluations.spectral.graph_pair import draw
 from holdfast.evaluations.spectral.graphs.knn import KNN
 from holdfast.evaluations.spectral.scores import riemannian

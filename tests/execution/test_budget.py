@@ -20,6 +20,7 @@ from holdfast.execution.inventory import inventory, removable
 from holdfast.execution.store import Store, key_of
 from holdfast.execution.table import evaluate
 from holdfast.execution.turns import Turns
+from holdfast.execution.work import Forecast
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
 from tests import tiny
@@ -49,8 +50,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def mean(pause: float, log: Path | None = None, **settings: float) -> tiny.Mean:
-    return tiny.Mean(pause=pause, log=str(log or ""), samples=80, **settings)
+def mean(pause: float, log: Path | None = None) -> tiny.Mean:
+    return tiny.Mean(pause=pause, log=str(log or ""), samples=80)
 
 
 def fill(
@@ -95,6 +96,17 @@ def test_the_time_left_counts_work(tmp_path: Path, clock: Clock) -> None:
     known = [(clock.now - now, left) for now, left in told if left < inf]
     assert known[0][0] > 0.9 * clock.now, "known before a tenth of the time has passed"
     assert all(left == pytest.approx(truth, rel=0.01, abs=0.01) for truth, left in known)
+
+
+def test_first_rows_are_dear_and_foretell_less() -> None:
+    """What is set up once weighs on the first rows; how much, another encoder tells that went on."""
+    forecast, what = Forecast({"a": 1, "b": 1}), tiny.Seen()
+    forecast.tell(("a", what), 10, 30.0, 10, 100)
+    assert forecast.seconds(("a", what), 10) == 30.0
+    forecast.tell(("a", what), 10, 10.0, 20, 100)
+    assert forecast.seconds(("a", what), 10) == 10.0
+    forecast.tell(("b", what), 10, 60.0, 10, 100)
+    assert forecast.seconds(("b", what), 10) == pytest.approx(20.0)
 
 
 def test_a_budget_is_kept_within_a_tenth(tmp_path: Path, clock: Clock) -> None:
@@ -257,7 +269,7 @@ def test_a_budget_holds_on_a_cluster(tmp_path: Path, clock: Clock, room: int, ab
 
 def test_parts_of_a_joint_observation_go_on_side_by_side() -> None:
     cheap, dear, alone = (tiny.Seen(pause=pause) for pause in (1.0, 5.0, 3.0))
-    pace = {part: part.pause for part in (cheap, dear, alone)}
+    pace: dict[Observation, float] = {part: part.pause for part in (cheap, dear, alone)}
     waiting: dict[Observation, list[list[int]]] = {part: [[0]] * 20 for part in pace}
     turns = Turns([Joint((cheap, dear)), alone], lambda part, rows: rows * pace[part], lambda seconds: True)
     for _ in range(24):

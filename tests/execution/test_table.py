@@ -267,6 +267,37 @@ def test_a_run_killed_at_any_moment_loses_nothing_finished(tmp_path):
     assert findings(results) == findings(fill(tmp_path / "unbroken", [slow], run)[0])
 
 
+class Cramped(tiny.Scaled):
+    """Has memory for ``room`` images at a time."""
+
+    def __init__(self, scale: float, room: int) -> None:
+        super().__init__(scale)
+        self.room, self.sizes = room, list[int]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.sizes.append(len(x))
+        if len(x) > self.room:
+            raise MemoryError(f"no room for {len(x)} images")
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("attack", ["pgd:steps=3", "adaptive:restarts=2,steps=3"])
+@pytest.mark.filterwarnings("ignore:.*does not fit into memory:holdfast.core.errors.HoldfastWarning")
+def test_little_memory_changes_no_result(tmp_path, attack):
+    """Attacks draw random starts, restarts and targets, each image its own whatever it shares a batch with."""
+    evaluation = build(
+        catalog.evaluations()["breakaway"], {"attacks": [attack], "pairwise": attack, "balls": ["linf:0.1"]}
+    )
+    cramped, roomy = (Encoder(Cramped(2.0, room), "tiny", tiny.DOMAIN) for room in (9, 1000))
+    (small,), failures = fill(tmp_path / "a", [evaluation], Run(batch_size=16), encoders=[cramped])
+    (large,), _ = fill(tmp_path / "b", [evaluation], Run(batch_size=16), encoders=[roomy])
+    assert failures == []
+    assert max(cramped.module.sizes) > 9, "vacuous fixture"
+    assert [series.values for series in small.series] == [
+        pytest.approx(series.values, nan_ok=True) for series in large.series
+    ]
+
+
 def test_large_inputs_make_small_shards(tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "CPU_VALUES", 8)
     results, _ = fill(tmp_path / "a", [tiny.Mean()], Run(batch_size=16))

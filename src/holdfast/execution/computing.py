@@ -152,7 +152,9 @@ class Computing:
     def tell(self, doing: str) -> None:
         """Report progress, if anyone listens."""
         spent, left = monotonic() - self.began, self.forecast.left
+        if self.budget is not None:
+            left = min(left, max(0.0, self.budget - spent))
         if left < inf:
-            self.share = max(self.share, spent / (spent + left))
+            self.share = max(self.share, spent / (spent + left) if left else 1.0)
         if self.progress:
             self.progress(doing, self.share, left)

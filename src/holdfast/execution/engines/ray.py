@@ -63,11 +63,11 @@ class Ray:
             self._sent[:] = [(given, ray.put(given))]
         coming, left, idle, losses = iter(shards), deque[Shard](), list(self._actors), 0
         waiting: dict[Any, tuple[Any, list[Shard]]] = {}
-        finished = list[tuple[Shard, Done]]()
+        room, finished = self._room(ray.cluster_resources()), list[tuple[Shard, Done]]()
         try:
             while True:
                 at_work = sum(len(held) for _, held in waiting.values())
-                left.extend(islice(coming, max(0, self._room(ray.cluster_resources()) - at_work - len(left))))
+                left.extend(islice(coming, max(0, room - at_work - len(left))))
                 while left and idle:
                     actor, shard = idle.pop(), left.popleft()
                     waiting[actor.apply.remote(task, [self._sent[0][1]], shard)] = actor, [shard]
