@@ -26,6 +26,7 @@ from holdfast.execution.engines.local import Local
 from holdfast.execution.request import build
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.table import evaluate
+from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import represent
 from tests import tiny
 
@@ -36,7 +37,7 @@ def images_for(encoder: Encoder) -> Images:
 
 def fill(
     folder: Path,
-    evaluations: Sequence[tiny.Mean],
+    evaluations: Sequence[Evaluation],
     run: Run | None = None,
     engine: Engine | None = None,
     encoders: Sequence[Encoder] | None = None,
@@ -292,6 +293,7 @@ def test_little_memory_changes_no_result(tmp_path, attack):
     (small,), failures = fill(tmp_path / "a", [evaluation], Run(batch_size=16), encoders=[cramped])
     (large,), _ = fill(tmp_path / "b", [evaluation], Run(batch_size=16), encoders=[roomy])
     assert failures == []
+    assert isinstance(cramped.module, Cramped)
     assert max(cramped.module.sizes) > 9, "vacuous fixture"
     assert [series.values for series in small.series] == [
         pytest.approx(series.values, nan_ok=True) for series in large.series
