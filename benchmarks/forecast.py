@@ -19,7 +19,7 @@ from time import monotonic, process_time
 
 import torch
 
-from holdfast.execution import computing, session, shards, table
+from holdfast.execution import computing, learning, session, shards, table
 from holdfast.execution.request import request
 from holdfast.execution.session import run_request
 
@@ -42,7 +42,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     clock = process_time if asked.processor else monotonic
-    for module in (computing, session, shards, table):
+    for module in (computing, learning, session, shards, table):
         vars(module)["monotonic"] = clock
     with TemporaryDirectory() as folder:
         told, began, said = run(asked, Path(folder), clock)

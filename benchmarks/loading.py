@@ -6,19 +6,20 @@ import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 
-from benchmarks.measure import arguments, seconds
+from benchmarks.measure import arguments
 from holdfast import data
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.images import Images
+from holdfast.data import encoded
 from holdfast.data.base import THREADS
 from holdfast.data.content import side_by_side
 from holdfast.data.decode import decode
@@ -46,62 +47,64 @@ def photographs(folder: Path, count: int, size: tuple[int, int], distinct: int =
             os.link(folder / "0000" / f"{row % distinct:07}.jpg", path)
 
 
-def passed(images: Images) -> None:
-    """Read all pixels once, a batch at a time."""
-    for start in range(0, len(images), BATCH):
-        images.source.read(range(start, min(start + BATCH, len(images))))
-
-
 def decoded(paths: list[Path], geometry: Geometry) -> None:
     """Decode all files by as many threads, and do nothing else."""
     for _ in side_by_side(lambda row: decode(paths[row].read_bytes(), 3, geometry), range(len(paths))):
         pass
 
 
-def growth(folder: Path, counts: list[int], width: int, repeats: int) -> None:
-    """Print the first pass over photographs, judged, hashed and decoded, and a second start, beside decoding alone."""
+def taken(work: Callable[[], object]) -> Float[np.ndarray, "2"]:
+    """Return the seconds of ``work`` by the clock and by the processor."""
+    began = np.array([perf_counter(), process_time()])
+    work()
+    return np.array([perf_counter(), process_time()]) - began
+
+
+def growth(folder: Path, counts: list[int], width: int) -> None:
+    """Print a first pass over photographs, judged, hashed and decoded, beside decoding alone, batch by batch in turns."""
     side = min(224, width * 3 // 4)
     domain, geometry = Domain((3, side, side)), Geometry(max(side, side * 8 // 7), (side, side))
-    print(f"JPEGs of {width} x {width * 3 // 4} for encoders of {side} pixels, {THREADS} threads")
-    print("images | first pass, rate beside decoding alone | images a second | its start | second start, seconds")
+    print(
+        f"JPEGs of {width} x {width * 3 // 4} for encoders of {side} pixels, {THREADS} threads; rates beside decoding alone"
+    )
+    print("images | rate by clock, by processor | images a second | seconds of the start | of a second start")
     for count in counts:
         root = folder / f"photographs-{count}"
         photographs(root, count, (width, width * 3 // 4))
         paths = [root / path for path in find(root)]
-        index, starts, rates, times = root / "files.index", list[float](), list[float](), list[float]()
 
-        def start(root: Path = root, index: Path = index) -> Images:
-            images = data.load(str(root), domain, geometry, remembered=Remembered.at(index))
+        def start(root: Path = root) -> Images:
+            images = data.load(str(root), domain, geometry, remembered=Remembered.at(root / "files.index"))
             assert images.fingerprint
             return images
 
-        for _ in range(repeats):
-            floor = seconds(partial(decoded, paths, geometry), "cpu")
-            index.unlink(missing_ok=True)
-            began = perf_counter()
-            images = start()
-            starts.append(perf_counter() - began)
-            times.append(starts[-1] + seconds(partial(passed, images), "cpu"))
-            rates.append(floor / times[-1])
-        read = f"{median(rates):.2f} | {count / median(times):.0f} | {median(starts):.2f} | {seconds(start, 'cpu'):.2f}"
-        print(f"{count} | {read}", flush=True)
+        first, again = taken(start), taken(start)
+        images, alone, within = start(), np.zeros(2), first.copy()
+        for row in range(0, count, BATCH):
+            batch = range(row, min(row + BATCH, count))
+            alone += taken(partial(decoded, [paths[row] for row in batch], geometry))
+            within += taken(partial(images.source.read, batch))
+        clock, processor = alone / within
+        print(
+            f"{count} | {clock:.2f}, {processor:.2f} | {count / within[0]:.0f} | {first[0]:.2f} | {again[0]:.2f}",
+            flush=True,
+        )
 
 
-def rows(folder: Path, count: int) -> None:
+def mapped(folder: Path, count: int) -> None:
     """Print how long a memory-mapped array of ``count`` images takes to its fingerprint, at first and from then on."""
     path, domain = folder / "rows.npy", Domain((1, 28, 28))
     array = np.lib.format.open_memmap(path, "w+", np.uint8, (count, 1, 28, 28))
-    for start in range(0, count, 10_000):
-        array[start : start + 10_000] = np.random.default_rng(start).integers(
-            0, 256, array[start : start + 10_000].shape
-        )
-    del array
+    for row in range(0, count, 10_000):
+        block = array[row : row + 10_000]
+        block[:] = np.random.default_rng(row).integers(0, 256, block.shape)
+    del array, block
     os.utime(path, (1e9, 1e9))
 
     def start() -> None:
         assert data.load(str(path), domain, remembered=Remembered.at(folder / "rows.index")).fingerprint
 
-    print(f"array of {count}: first {seconds(start, 'cpu'):.1f} s, second {seconds(start, 'cpu'):.1f} s", flush=True)
+    print(f"array of {count} images: first start {taken(start)[0]:.1f} s, second {taken(start)[0]:.1f} s", flush=True)
 
 
 def waiting(
@@ -143,12 +146,15 @@ def main() -> None:
     more = {
         "--files": "numbers of files, such as 1000,10000,100000",
         "--width": "of the files in pixels, 500 by default",
+        "--rows": "of an array, 100000 by default",
+        "--thorough": "up to so many files are decoded before the first pass, 20000 by default",
     }
     given = arguments("loading images", more)
     counts, width = [int(count) for count in (given.files or "1000,4000").split(",")], int(given.width or 500)
+    encoded.THOROUGH = int(given.thorough or encoded.THOROUGH)
     with TemporaryDirectory() as folder:
-        rows(Path(folder), int(given.rows or 100_000))
-        growth(Path(folder), counts, width, given.repeats)
+        mapped(Path(folder), int(given.rows or 100_000))
+        growth(Path(folder), counts, width)
         feeding(Path(folder), width, steps=10)
 
 

@@ -60,16 +60,21 @@ PLAIN = 10
 Seconds = dict[str, float]
 
 
-def encoder() -> Encoder:
-    """Return a CNN of 4 million operations an image, with random weights."""
+def encoder(light: bool) -> Encoder:
+    """Return a CNN of 4 million operations an image, or a ``light`` one of 0.15 million, with random weights."""
     torch.manual_seed(0)
+    small = [
+        *(nn.Conv2d(1, 16, 4, stride=4), nn.ReLU()),
+        *(nn.Conv2d(16, 32, 3, stride=2), nn.ReLU()),
+        *(nn.Flatten(), nn.Linear(288, FEATURES)),
+    ]
     layers = [
         *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU()),
         *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU()),
         *(nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU()),
         *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, FEATURES)),
     ]
-    return Encoder(nn.Sequential(*layers), "small CNN", Domain((1, SIDE, SIDE)))
+    return Encoder(nn.Sequential(*(small if light else layers)), "small CNN", Domain((1, SIDE, SIDE)))
 
 
 def write_images(path: Path, count: int) -> None:
@@ -85,9 +90,9 @@ def write_images(path: Path, count: int) -> None:
         array[start : start + size] = (noisy.clip(0, 1) * 255).astype(np.uint8)
 
 
-def codes(scratch: Path) -> Seconds:
+def codes(scratch: Path, one: Encoder) -> Seconds:
     """Return what clean codes cost, kept in a store and mapped, and plain forwards over the same array around them."""
-    one, store, pixels = encoder(), Store(scratch / "run"), np.load(scratch / "images.npy", mmap_mode="r")
+    store, pixels = Store(scratch / "run"), np.load(scratch / "images.npy", mmap_mode="r")
     remembered = Remembered.at(scratch / "run" / "files.index")
     images = data.load(str(scratch / "images.npy"), one.domain, remembered=remembered)
     fingerprint = busy(lambda: images.fingerprint)
@@ -112,9 +117,9 @@ def codes(scratch: Path) -> Seconds:
     return {"fingerprint": fingerprint, "clean codes": kept, "ratio to plain forwards": kept / floor}
 
 
-def evaluations(scratch: Path) -> Seconds:
+def evaluations(scratch: Path, one: Encoder) -> Seconds:
     """Return how long each evaluation takes, and then the report."""
-    one, found = encoder(), Seconds()
+    found = Seconds()
     for name in ONLY:
         since = process_time()
         run = _evaluated(one, scratch, [name])
@@ -123,7 +128,7 @@ def evaluations(scratch: Path) -> Seconds:
     return {**found, "report": busy(run.report)}
 
 
-def again(scratch: Path) -> Seconds:
+def again(scratch: Path, one: Encoder) -> Seconds:
     """Return how long the same run takes, once it is finished; no pixel is read."""
 
     def refuse(*_: object) -> Tensor:
@@ -131,7 +136,7 @@ def again(scratch: Path) -> Seconds:
 
     ArraySource.read = array_source.row_digests = refuse  # type: ignore[assignment,method-assign]
     since = perf_counter()
-    run = _evaluated(encoder(), scratch, ONLY)
+    run = _evaluated(one, scratch, ONLY)
     assert len(list(run)) == len(ONLY)
     run.report()
     # From the start of the process, imports and all.
@@ -147,14 +152,14 @@ def _evaluated(one: Encoder, scratch: Path, only: Sequence[str]) -> holdfast.Eva
 STAGES = {"codes": codes, "evaluations": evaluations, "again": again}
 
 
-def measured(scratch: Path, count: int, threads: str) -> Seconds:
+def measured(scratch: Path, count: int, flags: Sequence[str]) -> Seconds:
     """Return what each part of a run of ``count`` images takes, each stage in a process of its own."""
     found = Seconds()
     scratch.mkdir(parents=True)
     try:
         write_images(scratch / "images.npy", count)
         for stage in STAGES:
-            command = [sys.executable, "-m", "benchmarks.million", str(scratch), "--stage", stage, "--threads", threads]
+            command = [sys.executable, "-m", "benchmarks.million", str(scratch), "--stage", stage, *flags]
             said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             for name, value in json.loads(said.splitlines()[-1]).items():
                 found[name] = value
@@ -173,16 +178,18 @@ def main() -> None:
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--images", type=int, nargs="+", default=[1_000_000])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--light", action="store_true", help="a CNN of 0.15 million operations instead of 4")
     parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     if given.stage:
-        found = STAGES[given.stage](given.scratch)
+        found = STAGES[given.stage](given.scratch, encoder(given.light))
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
         print(json.dumps({**found, f"MB resident, {given.stage}": memory}))
         return
     print(f"torch {torch.__version__}, {platform.machine()}, {given.threads} threads")
-    grown = {count: measured(given.scratch / str(count), count, str(given.threads)) for count in given.images}
+    flags = ["--threads", str(given.threads), *(["--light"] if given.light else [])]
+    grown = {count: measured(given.scratch / str(count), count, flags) for count in given.images}
     for small, large in zip(given.images, given.images[1:], strict=False):
         for name, value in grown[large].items():
             if value > 0 and grown[small][name] > 0:

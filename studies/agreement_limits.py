@@ -16,25 +16,45 @@ from studies.references import CLEAN, PRIMARY
 from studies.verdicts import deceived, tied
 from studies.zoo import DOMAINS, TITLES, ZOO
 
+Strata = Mapping[str, tuple[int, Mapping[str, tuple[float, tuple[float, float]]]]]
+"""Of each part of the zoo, how many encoders it has, and tau of each measure with its interval unless they are too few."""
+UNDEFENDED, TRAINED = "undefended alone", "adversarially trained alone"
 
-def traps(resampled: Resampled, found: Agreements) -> Iterator[str]:
+
+def stratified(resampled: Resampled) -> Strata:
+    """Return agreement with the primary reference among other encoders than all trained ones."""
+    found = resampled.found
+    published = np.array([member.family == "published" for member in found.members])
+    chosen = {
+        "with degenerate encoders": np.ones(len(found.members), bool),
+        UNDEFENDED: ~found.degenerate & (found.eps == 0),
+        TRAINED: ~found.degenerate & (found.eps > 0),
+        "not published": ~found.degenerate & ~published,
+    }
+    return {
+        name: (int(kept.sum()), among(resampled.only(kept)) if kept.sum() >= FEWEST else {})
+        for name, kept in chosen.items()
+    }
+
+
+def by_stratum(strata: Strata) -> Iterator[str]:
+    """Yield what to use where all encoders are undefended, and where all were trained against attacks."""
+    for name, who in ((UNDEFENDED, "none of your encoders was"), (TRAINED, "all your encoders were")):
+        count, taus = strata[name]
+        kept = [measure for measure, (_, (low, _)) in taus.items() if low > 0]
+        if taus:
+            said = f"look at {listed(kept)}" if kept else "no measure is known to help"
+            yield f"- If {who} trained against attacks, {said}: that is what held among such alone ({count} encoders)."
+
+
+def traps(everyone: Found, found: Agreements, strata: Strata) -> Iterator[str]:
     """Yield what can mislead in the agreement found, each trap with what is seen of it here."""
     yield from ("", "## Traps")
-    everyone = resampled.found
     trained = everyone.only(~everyone.degenerate)
-    published = np.array([member.family == "published" for member in everyone.members])
-    chosen = {
-        "with degenerate encoders": np.ones(len(everyone.members), bool),
-        "undefended alone": ~everyone.degenerate & (everyone.eps == 0),
-        "adversarially trained alone": ~everyone.degenerate & (everyone.eps > 0),
-        "not published": ~everyone.degenerate & ~published,
-    }
-    strata = {name: resampled.only(kept) for name, kept in chosen.items()}
-    heads = ["measure", "all trained", *(f"{name} ({len(part.found.members)})" for name, part in strata.items())]
-    parts = {name: among(part) if len(part.found.members) >= FEWEST else {} for name, part in strata.items()}
+    heads = ["measure", "all trained", *(f"{name} ({count})" for name, (count, _) in strata.items())]
     rows = []
     for one in primary(found):
-        cells = [value(*part[one.measure]) if part else "too few" for part in parts.values()]
+        cells = [value(*taus[one.measure]) if taus else "too few" for _, taus in strata.values()]
         rows.append([one.measure, value(one.tau, one.over_both), *cells])
     yield from table(f"Tau with {PRIMARY} among other encoders (how many)", heads, rows)
     yield ""
@@ -52,7 +72,7 @@ def traps(resampled: Resampled, found: Agreements) -> Iterator[str]:
     yield (
         "- *Adversarial training drives both sides*: encoders trained in larger balls have a larger "
         f"{PRIMARY} (tau {served:+.2f}), and {sum(larger)} of {len(larger)} measures call them more robust. So tau may be "
-        f"about who was so trained. Within strata, {_within(parts)}."
+        "about who was so trained; two columns look at each kind alone."
     )
     yield "- *500 epochs against 20*: published encoders were trained 25 times as long. The last column leaves them out."
     several = sum(count > 1 for count in trained.seeds)
@@ -68,19 +88,6 @@ def traps(resampled: Resampled, found: Agreements) -> Iterator[str]:
         if full
         else f"- *Saturation*: every measure tells at least {1 - LEVEL:.0%} of pairs apart."
     )
-
-
-def _within(parts: Mapping[str, Mapping[str, tuple[float, tuple[float, float]]]]) -> str:
-    said = []
-    for name in ("undefended alone", "adversarially trained alone"):
-        if not parts[name]:
-            said.append(f"there are too few encoders {name}")
-            continue
-        kept = [measure for measure, (_, (low, _)) in parts[name].items() if low > 0]
-        said.append(
-            f"{listed(kept) if kept else 'no measure'} keep{'s' if len(kept) < 2 else ''} an interval above 0 {name}"
-        )
-    return " and ".join(said)
 
 
 def silence(trained: Found, found: Agreements) -> Iterator[str]:
@@ -127,7 +134,9 @@ def encoders(everyone: Found) -> Iterator[str]:
     once = [case for case, seeds in there.items() if seeds < SEEDS]
     yield from (
         "",
-        f"Not reached by the budget: {listed(lacking)}." if lacking else "No member of the zoo is missing.",
+        f"Not measured, for the budget ended or an evaluation refused them: {listed(lacking)}."
+        if lacking
+        else "No member of the zoo is missing.",
     )
     yield ""
     yield f"{len(once)} of {len(there)} were measured with fewer than {SEEDS} seeds; published ones have one."

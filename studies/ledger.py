@@ -112,8 +112,8 @@ def ledger_section(records: Mapping[str, Record]) -> list[str]:
         "## Which claims hold?",
         "",
         f"Five papers make claims about the robustness of encoders. {len(CLAIMS)} of these were written down with a rule "
-        "that decides them before anything was measured, and then measured on small encoders of MNIST and CIFAR-10, "
-        "or looked up in the papers' own tables.",
+        "that decides them, fixed before its result was looked at, and then measured on small encoders of MNIST and "
+        "CIFAR-10, or looked up in the papers' own tables.",
         "",
         *(f"- **{name}** ({n}): {', '.join(one for one in verdicts if verdicts[one] == name)}" for name, n in counts),
         "",

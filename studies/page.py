@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.core.files import write_whole
-from studies import agreement_page
+from studies import agreement_page, ledger
 
 STORED = Path(__file__).parent / "stored"
 OPENING = """\
@@ -19,7 +19,8 @@ which measures that was seen, in one study of many encoders. Each of its sentenc
 def render(folder: Path) -> dict[str, str]:
     """Return the text of the page and of its figures by their paths below ``docs``, from the results in ``folder``."""
     lines, figures = agreement_page.render(folder / "zoo")
-    return {"study.md": "\n".join([OPENING, *lines]) + "\n", **figures}
+    claims = ledger.ledger_section(ledger.stored(folder / "claims"))
+    return {"study.md": "\n".join([OPENING, *lines, "", *claims]) + "\n", **figures}
 
 
 def write(folder: Path, out: Path) -> None:

@@ -88,7 +88,7 @@ FAMILIES = {
     "self-distilled": ("byol", "simsiam", "dino"),
     "redundancy": ("barlow-twins", "vicreg"),
     "clusters": ("swav", "deepcluster-v2"),
-    "masked": ("mae",),
+    "masked": ("mae-pixels", "mae"),
 }
 STRENGTHS = {"rocl": 0.1, "madry": 0.1, **dict.fromkeys(TUNED, 0.1)}
 STRENGTHS |= dict.fromkeys(("moco-v2+tar", "moco-v2+untar", "moco-v2+l-pgd"), 0.05)

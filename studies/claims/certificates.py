@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 
 import numpy as np
@@ -11,20 +12,17 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 import holdfast as hf
-from holdfast.attacks.presets import read_attack
 from holdfast.bounds import read_method
 from holdfast.bounds.regions import region
 from holdfast.core.files import write_whole
-from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, image_pairs, unit_ball
-from holdfast.evaluations.certified.radius_bounds import certified_radii, radius_bounds
+from holdfast.evaluations.certified.radius_bounds import certified_radii
 from holdfast.protocol.population import Population
 from studies.claims.material import Material
 
 IMAGES = 1000
 """Test images that negatives are drawn from."""
 NEURONS = 50_000
-ATTACK = "adaptive:restarts=1,steps=15"
 PLAIN = "crown:joint=false"
 """CROWN as published, not intersected with interval bounds."""
 TOLERANCE = 2e-3
@@ -53,20 +51,28 @@ def certified(
     return kept(material, f"certified-{name}-{samples}-{negatives}-{method}", compute)
 
 
-def certified_and_attacked(
-    material: Material, name: str, samples: int, negatives: int
-) -> tuple[Float[np.ndarray, "b k"], Float[np.ndarray, "b k"]]:
-    """Return the certified radius of each pair, and the smallest at which an attack succeeded."""
+@dataclass(frozen=True)
+class Bracketed:
+    """Pairs of a published encoder with bounds of their robust radius from both sides, by independent programs."""
 
-    def compute() -> np.ndarray:
-        found = [
-            radius_bounds(PairAttack(pairs, unit_ball("linf"), read_attack(ATTACK)), read_method(PLAIN), TOLERANCE)
-            for pairs in batches(material, name, samples, negatives)
-        ]
-        return np.stack([torch.cat([one[of] for one in found]).numpy() for of in ("certified", "attacked")])
+    images: Float[np.ndarray, "b ..."]
+    """The anchors, the first test images; the negative ``negatives[i, k]`` of anchor ``i`` is one of them."""
+    negatives: Int[np.ndarray, "b k"]
+    certified: Float[np.ndarray, "b k"]
+    """By CROWN (auto_LiRPA), bisected to 1e-4."""
+    attacked: Float[np.ndarray, "b k"]
+    """The smallest change found that succeeds."""
+    cosines: Float[np.ndarray, "b k"]
 
-    both = kept(material, f"both-{name}-{samples}-{negatives}", compute)
-    return both[0], both[1]
+    @classmethod
+    def of(cls, material: Material, name: str) -> Bracketed:
+        """Return what the reference folder holds of an encoder."""
+        bounds = material.arrays(f"verification/autolirpa__{name}.npz")
+        attacks = material.arrays(f"verification/pgd__{name}.npz")
+        # Unit codes differ by a vector of squared length 2 - 2 cos.
+        cosines = 1 - np.square(bounds["C_f64"]).sum(2) / 2
+        radii = bounds["radius_clip_f64"], attacks["pgd_radius_clip"].astype(np.float64)
+        return cls(bounds["X_f32"], bounds["neg_index"], *radii, cosines)
 
 
 def batches(material: Material, name: str, samples: int, negatives: int) -> list[Pairs]:
@@ -93,12 +99,6 @@ def saved(array: np.ndarray) -> bytes:
     held = BytesIO()
     np.save(held, array)
     return held.getvalue()
-
-
-def labels(population: Population, samples: int, negatives: int) -> tuple[Int[Tensor, "b"], Int[Tensor, "b k"]]:
-    """Return the labels of anchors and of their negatives."""
-    rows = anchors(population, samples)
-    return population.labels[rows], population.labels[population.others(rows, negatives)]
 
 
 def with_head(material: Material, name: str) -> hf.Encoder:

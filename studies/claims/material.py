@@ -1,7 +1,8 @@
 """What claims are measured on: published encoders, encoders trained alike, and images.
 
-``reference`` is the folder that the environment variable HOLDFAST_REFERENCE names, with ``images`` and, in ``encoders``, the
-published weights of RVCL. ``trained`` is a folder of ``studies.training_small``, with one encoder for each arm and seed.
+``reference`` is the folder that the environment variable HOLDFAST_REFERENCE names, with ``images``, in ``encoders`` the
+published weights of RVCL, and in ``verification`` and ``spade`` numbers on these that independent programs made. ``trained``
+is a folder of ``studies.training_small``, with one encoder for each arm and seed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -136,6 +138,18 @@ class Material:
             out=self.work / f"{encoder.name}-{encoder.fingerprint}",
             progress=False,
         )
+
+    def arrays(self, file: str) -> Mapping[str, np.ndarray]:
+        """Return the arrays of a file of the reference folder: numbers that independent programs made.
+
+        Raises:
+            LackingError: there is no such file.
+        """
+        path = self.folder() / file
+        if not path.exists():
+            raise LackingError(f"{path} is not there")
+        found: Mapping[str, np.ndarray] = np.load(path)
+        return found
 
     def folder(self) -> Path:
         """Return the reference folder."""

@@ -126,7 +126,7 @@ CLAIMS = (
         "accuracy of a linear probe on 300 images.",
         {"Kendall's tau in the paper's tables": ABOVE, "Kendall's tau over small encoders": ABOVE},
         agrees,
-        "More vision transformers, which the library's machines have no weights of.",
+        "More vision transformers, whose weights are not at hand.",
     ),
     Claim(
         "SYN-2",

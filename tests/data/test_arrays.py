@@ -384,3 +384,22 @@ def test_a_range_is_checked_anew_for_an_encoder_of_another(tmp_path: Path) -> No
     _ = load(str(path), Domain((3, 4, 5), -1.0, 1.0), remembered=remembered).fingerprint
     with pytest.raises(HoldfastError, match=r"must be finite and lie in \[0, 1\]"):
         load(str(path), RGB, remembered=Remembered.at(index))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident pages of files are counted on Linux alone")
+@pytest.mark.parametrize("let_go", [1 << 20, 1 << 30])
+def test_what_was_read_of_a_mapped_array_is_given_back(tmp_path, monkeypatch, let_go):
+    def mapped() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[2]) * resource.getpagesize()
+
+    monkeypatch.setattr(arrays, "LET_GO", let_go)
+    stored = np.random.default_rng(0).integers(0, 256, (4000, 3, 40, 50), dtype=np.uint8)
+    images = load(_npy(tmp_path, stored), Domain((3, 40, 50)))
+    before = mapped()
+    for start in range(0, 4000, 100):
+        rows = list(range(start, start + 100))
+        assert np.array_equal(images.source.read(rows).numpy(), stored[rows])
+    grown = mapped() - before
+    assert grown < 4 << 20 if let_go == 1 << 20 else grown > 20 << 20
+    again = pickle.loads(pickle.dumps(images[[7, 3]]))
+    assert np.array_equal(again.source.read([0, 1]).numpy(), stored[[7, 3]])

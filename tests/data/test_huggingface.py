@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -181,16 +182,15 @@ def test_a_stream_must_be_told_how_much(paint: Painter, tmp_path: Path, cache: P
 def test_a_stream_that_breaks_off_leaves_nothing_half_made(
     paint: Painter, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = _folder(paint, tmp_path, "parquet") / "data.parquet"
-    stream = datasets.load_dataset("parquet", data_files=str(file), streaming=True, split="train")
+    encoded = paint("1.png").read_bytes()
 
-    def broken(row: dict[str, Any], position: int) -> dict[str, Any]:
-        if position == 3:
-            raise ConnectionError("the hub hung up")
-        return row
+    def rows() -> Iterator[dict[str, Any]]:
+        for _ in range(3):
+            yield {"image": {"bytes": encoded, "path": None}}
+        raise ConnectionError("the hub hung up")
 
-    broken_stream = stream.map(broken, with_indices=True, features=stream.features)
-    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: broken_stream)
+    stream = datasets.IterableDataset.from_generator(rows, features=datasets.Features({"image": datasets.Image()}))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: stream)
     with pytest.raises(HoldfastError, match=r"cannot load the dataset 'user/pets' \(the hub hung up\); check name"):
         load("hf:user/pets?streaming=true", RGB, limit=5)
     assert list(cache.iterdir()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from pathlib import Path
 from time import sleep
 
@@ -12,13 +13,14 @@ import pytest
 
 from holdfast.core.records import Failure, Findings, Result
 from holdfast.core.run import Observed, Run
-from holdfast.execution import computing, shards, table
+from holdfast.execution import computing, learning, shards, table
 from holdfast.execution.engines.base import Done, Engine, Given, Shard
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.inventory import inventory, removable
 from holdfast.execution.store import Store, key_of
 from holdfast.execution.table import evaluate
 from holdfast.execution.turns import Turns
+from holdfast.execution.work import Forecast
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
 from tests import tiny
@@ -42,14 +44,14 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (computing, shards, table):
+    for module in (computing, learning, shards, table):
         monkeypatch.setattr(module, "monotonic", made)
     monkeypatch.setattr(tiny, "sleep", made.sleep)
     return made
 
 
-def mean(pause: float, log: Path | None = None, **settings: float) -> tiny.Mean:
-    return tiny.Mean(pause=pause, log=str(log or ""), samples=80, **settings)
+def mean(pause: float, log: Path | None = None) -> tiny.Mean:
+    return tiny.Mean(pause=pause, log=str(log or ""), samples=80)
 
 
 def fill(
@@ -77,6 +79,41 @@ def test_shards_follow_the_random_order_of_the_images(tmp_path: Path, clock: Clo
     population = Population(tiny.encoder(), tiny.images(COUNT), Run())
     assert seen == [f"image{row}" for row in population.shuffled[: len(seen)].tolist()]
     assert 0 < len(seen) < 80
+
+
+def test_the_time_left_counts_work(tmp_path: Path, clock: Clock) -> None:
+    """One evaluation takes twenty times as long as the other; after the first shards that is known."""
+    told: list[tuple[float, float]] = []
+    images = tiny.images(COUNT)
+    evaluate(
+        [tiny.encoder("a"), tiny.encoder("b", 3.0)],
+        lambda encoder: images,
+        [mean(0.1), mean(2.0)],
+        Run(batch_size=5),
+        Store(tmp_path),
+        progress=lambda doing, share, left: told.append((clock.now, left)),
+    )
+    known = [(clock.now - now, left) for now, left in told if left < inf]
+    assert known[0][0] > 0.9 * clock.now, "known before a tenth of the time has passed"
+    assert all(left == pytest.approx(truth, rel=0.01, abs=0.01) for truth, left in known)
+
+
+def test_first_rows_are_dear_and_foretell_less() -> None:
+    """What is set up once weighs on the first rows; how much, another encoder tells that went on."""
+    forecast, what = Forecast({"a": 1, "b": 1}), tiny.Seen()
+    forecast.tell(("a", what), 10, 30.0, 10, 100)
+    assert forecast.seconds(("a", what), 10) == 30.0
+    forecast.tell(("a", what), 10, 10.0, 20, 100)
+    assert forecast.seconds(("a", what), 10) == 10.0
+    forecast.tell(("b", what), 10, 60.0, 10, 100)
+    assert forecast.seconds(("b", what), 10) == pytest.approx(20.0)
+
+
+def test_a_budget_is_kept_within_a_tenth(tmp_path: Path, clock: Clock) -> None:
+    """Nothing begins that would end much later, as the shards before it tell."""
+    fill(tmp_path, [mean(4.0)], budget=15.0, names="a")
+    assert clock.now + 4.0 > 0.9 * 15.0
+    assert clock.now <= 15.0 * 1.1
 
 
 def test_every_encoder_and_evaluation_has_its_share(tmp_path: Path, clock: Clock) -> None:
@@ -232,7 +269,7 @@ def test_a_budget_holds_on_a_cluster(tmp_path: Path, clock: Clock, room: int, ab
 
 def test_parts_of_a_joint_observation_go_on_side_by_side() -> None:
     cheap, dear, alone = (tiny.Seen(pause=pause) for pause in (1.0, 5.0, 3.0))
-    pace = {part: part.pause for part in (cheap, dear, alone)}
+    pace: dict[Observation, float] = {part: part.pause for part in (cheap, dear, alone)}
     waiting: dict[Observation, list[list[int]]] = {part: [[0]] * 20 for part in pace}
     turns = Turns([Joint((cheap, dear)), alone], lambda part, rows: rows * pace[part], lambda seconds: True)
     for _ in range(24):

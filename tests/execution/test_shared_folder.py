@@ -12,10 +12,11 @@ import pytest
 
 from holdfast.cli import run
 from holdfast.core.run import Run
+from holdfast.execution.computing import Progress
 from holdfast.execution.request import Request
 from holdfast.execution.session import write_report
 from holdfast.execution.store import Store, StoreError
-from holdfast.execution.table import Progress, evaluate
+from holdfast.execution.table import evaluate
 from tests import tiny
 
 

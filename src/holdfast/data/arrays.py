@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import mmap
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -24,6 +25,9 @@ IMAGES, LABELS = ("images", "pixels", "x", "arr_0"), ("labels", "y")
 
 UNPACKED = 4 << 30
 """So many bytes of an archive are unpacked whatever its size: a small one could otherwise fill the memory."""
+
+LET_GO = 64 << 20
+"""Bytes of a mapped array that are read before its pages are given back."""
 
 TYPES = ("uint8", "float16", "float32", "float64")
 
@@ -44,7 +48,7 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
     if path.stat().st_size == 0:
         raise HoldfastError(f"{name} is empty (zero bytes); write it again")
     held = SUFFIXES[path.suffix.lower()](path, settings)
-    stored = _tensor(held["images"], name)
+    stored = _rows(held["images"], name)
     labels = None
     if "labels" in held:
         labels = as_labels(held["labels"], len(stored), "labels" in settings, f"labels of {name}")
@@ -140,6 +144,44 @@ def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str,
             f"{path.name}?images={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
         )
     return {part: key for part, key in {**found, **settings}.items() if key}
+
+
+@final
+class MappedRows:
+    """Rows of a mapped array whose pages are given back from time to time: they count as memory while they stay."""
+
+    def __init__(self, rows: Tensor, file: mmap.mmap) -> None:
+        self._rows, self._file, self._read = rows, file, 0
+
+    @property
+    def shape(self) -> torch.Size:
+        return self._rows.shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._rows.dtype
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, rows: Any) -> Tensor:
+        found = self._rows[rows]
+        self._read += found.numel() * found.element_size()
+        if self._read >= LET_GO:
+            self._file.madvise(mmap.MADV_DONTNEED)  # whoever needs them again reads them from the file
+            self._read = 0
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Go to other processes as what is read, for they need not see the file."""
+        return torch.as_tensor, (self._rows,)
+
+
+def _rows(array: np.ndarray, name: str) -> Tensor | MappedRows:
+    rows = _tensor(array, name)
+    if isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        return MappedRows(rows, array.base)
+    return rows
 
 
 def _tensor(array: np.ndarray, name: str) -> Tensor:

@@ -89,12 +89,12 @@ class Computing:
             most: shards of each part.
             rows: how many of each part have been begun already, which is written on.
         """
-        name, since, done = population.encoder.name, monotonic(), Done()
+        name, since, late, done = population.encoder.name, monotonic(), 0, Done()
         called = {part: said for observation, said in doing.items() for part in parts(observation)}
         counts: dict[Observation, int] = {}
 
         def told(part: Observation, count: int, total: int, seconds: float | None) -> None:
-            nonlocal since
+            nonlocal since, late
             fresh, now = count - counts.get(part, count), monotonic()
             measured = 0 if seconds is None else fresh  # another rank's pace is taken for one's own
             seconds = (self.forecast.seconds((name, part), fresh) or 0.0) if seconds is None else seconds
@@ -104,8 +104,10 @@ class Computing:
             done.fresh, counts[part], since = done.fresh + fresh, count, now
             if fresh or count < total:
                 self.tell(f"{name}: {called[part]}, {count} of {total}")
-            if fresh and self.over(begun=turns.refused):
-                raise self.spent()
+            # At the first shard that ends too late nobody has been refused yet, who asks for one at a time.
+            late += fresh > 0 and now > min(self.end, self.until)
+            if late and ((late > 1 and not turns.refused) or now > self.began + OVERRUN * (self.budget or inf)):
+                raise self.spent()  # what was handed out is abandoned
 
         turns = Turns(
             list(doing),
@@ -136,14 +138,10 @@ class Computing:
         late = OVERRUN * self.budget - self.forecast.conclusions
         return self.began + min(self.budget, max(late, self.budget / 2))
 
-    def over(self, begun: bool) -> bool:
-        """Return whether what is not done is abandoned: when the turn ends or, if all of it has ``begun``, a tenth later.
-
-        That it has is known once a further shard was asked for and refused.
-        """
-        if self.budget is None:
-            return False
-        return monotonic() > (self.began + OVERRUN * self.budget if begun else min(self.end, self.until))
+    def turn(self, share: float) -> None:
+        """Begin a turn of this share of the time that is left."""
+        now = monotonic()
+        self.until = now + (self.end - now) * share
 
     def spent(self) -> BudgetSpentError:
         """Return why something is not run."""
@@ -154,7 +152,9 @@ class Computing:
     def tell(self, doing: str) -> None:
         """Report progress, if anyone listens."""
         spent, left = monotonic() - self.began, self.forecast.left
+        if self.budget is not None:
+            left = min(left, max(0.0, self.budget - spent))
         if left < inf:
-            self.share = max(self.share, spent / (spent + left))
+            self.share = max(self.share, spent / (spent + left) if left else 1.0)
         if self.progress:
             self.progress(doing, self.share, left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -29,17 +29,16 @@ def mapped(folder: Path) -> Tensor | None:
 
 
 def write_rows(
-    folder: Path, shards: Iterable[tuple[Sequence[str], Observed]], name: str, ids: Sequence[str]
+    folder: Path, shards: Iterable[tuple[Sequence[str], Observed]], name: str, row: Mapping[str, int]
 ) -> Tensor | None:
-    """Return tensor ``name`` of ``shards`` as one array in ``folder``, a row for each of ``ids``; None if some are missing.
+    """Return tensor ``name`` of ``shards`` as one array in ``folder``, each id in its ``row``; None if some are missing.
 
     Written as a file rather than through a map: a full disk is then an error, where a map would end the process.
 
     Raises:
         OSError: it cannot be written.
     """
-    row = {sample: position for position, sample in enumerate(ids)}
-    filled, start = np.zeros(len(ids), dtype=bool), 0
+    filled, start = np.zeros(len(row), dtype=bool), 0
     partial = folder / f".{os.getpid()}-{token_hex(4)}.npy"
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -49,7 +48,7 @@ def write_rows(
                 rows = np.array([row[held[position]] for position in here])
                 values = _plain_numbers(tensors[name])
                 if not start:
-                    header = {"descr": values.dtype.str, "fortran_order": False, "shape": (len(ids), *values.shape[1:])}
+                    header = {"descr": values.dtype.str, "fortran_order": False, "shape": (len(row), *values.shape[1:])}
                     np.lib.format.write_array_header_1_0(file, header)
                     start = file.tell()
                 # Neighbouring rows at once: those of a shard mostly are.

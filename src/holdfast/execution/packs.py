@@ -95,9 +95,8 @@ class ShardFolder:
             if not any(name in wanted for name in ids):
                 return ids, {}
             content = _content(member)
-            if (
-                content is None
-            ):  # damaged since the index was made, though nothing shows it: whoever asks next reads all
+            if content is None:
+                # Damaged since the index was made, though nothing shows it: whoever asks next reads all.
                 self._known.pop(member.path, None)
                 with suppress(OSError):
                     member.path.with_suffix(INDEX).unlink(missing_ok=True)

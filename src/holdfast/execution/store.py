@@ -223,8 +223,9 @@ class Store:
         # Asked first, so that nothing is written in vain.
         if not self.held(key).issuperset(ids):
             return None
+        row = {sample: position for position, sample in enumerate(ids)}
         with self._writing(folder):
-            return write_rows(folder, self._shards(key).shards(frozenset(ids)), name, ids)
+            return write_rows(folder, self._shards(key).shards(row), name, row)
 
     def learned(self, key: Key) -> Observed | None:
         """Return what was learned under ``key``, or None if that is missing or damaged."""

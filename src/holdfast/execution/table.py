@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
@@ -30,8 +30,9 @@ from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.ranks import Ranks, leads
+from holdfast.execution.learning import learn_all, once
 from holdfast.execution.provenance import provenance
-from holdfast.execution.shards import CleanCodes, cell_of, first_held, learn, observe
+from holdfast.execution.shards import CleanCodes, cell_of, first_held, observe
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.turns import Begun
 from holdfast.execution.work import Forecast, operations
@@ -41,10 +42,6 @@ from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
 log = logging.getLogger("holdfast")
-What = TypeVar("What")
-Answer = TypeVar("Answer")
-
-
 FEWEST = 10
 """So many rows at least make a partial result: of fewer no interval says anything."""
 
@@ -190,14 +187,19 @@ class _Table:
                         self.forward(begun, begun.groups)
                     self.finish(begun)
             return
-        every = [begun for encoder in encoders if (begun := self.begin(encoder))]
+        left = range(len(encoders), 0, -1)
+        every = [begun for encoder, more in zip(encoders, left, strict=True) if (begun := self.begin(encoder, more))]
         self.take_turns(every)
         for begun in every:
             self.finish(begun)
             begun.rest()
 
-    def begin(self, encoder: Encoder) -> Begun | None:
-        """Return ``encoder`` with its codes and what is learned from them, if anything is missing of it."""
+    def begin(self, encoder: Encoder, left: int = 1) -> Begun | None:
+        """Return ``encoder`` with its codes and what is learned from them, if anything is missing of it.
+
+        Under a budget half of the time at most is for learning, shared by the encoders that are ``left``.
+        """
+        self.work.until = inf
         images, bank, missing = self.missing.get(encoder.name, (None, None, []))
         if images is None or not missing:
             return None
@@ -212,7 +214,8 @@ class _Table:
             learned = dict[Fit[Any], Observed | Exception]()
             begun = Begun(encoder, images, held, codes, learned, self.run)
             fits = dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation))
-            self.learn_all(begun.population, list(fits), learned)
+            self.work.turn(1 / (2 * left))
+            learn_all(self.work, begun.population, list(fits), learned)
             begun.rest()  # the next population knows what was learned
             groups: dict[Observation, list[Evaluation]] = {}
             for evaluation in missing:
@@ -223,55 +226,6 @@ class _Table:
                     begun.groups[observation] = group
         return begun
 
-    def learn_all(
-        self, population: Population, fits: Sequence[Fit[Any]], learned: dict[Fit[Any], Observed | Exception]
-    ) -> None:
-        """Note in ``learned`` what each of ``fits`` learns, or why it could not; ranks learn different ones."""
-        if not isinstance(self.work.engine, Ranks):
-            for fit in fits:
-                learned[fit] = self.learn(population, fit)
-            return
-        keys = {
-            fit: key_of(fit, population.encoder, population.images, self.run, population.bank_images) for fit in fits
-        }
-        units = {key.stem: fit for fit, key in keys.items()}
-        for fit, found in self.work.engine.share(
-            self.learn,
-            population,
-            units,
-            held=lambda fit: self.store.learned(keys[fit]) is not None,
-            patient=lambda: self.work.affordable(0.0),
-        ):
-            learned[fit] = self.learn(population, fit) if found is None else found
-        for fit in fits:
-            if fit not in learned:
-                learned[fit] = self.work.spent()
-
-    def learn(self, population: Population, fit: Fit[Any]) -> Observed | Exception:
-        """Return what ``fit`` learns, or why it could not: that fails the cells that ask for it, and no others."""
-        encoder, piece, since = population.encoder, (population.encoder.name, fit), monotonic()
-        key = key_of(fit, encoder, population.images, self.run, population.bank_images)
-        try:
-            learned = self.store.learned(key)
-            if learned is None:
-                self.work.tell(f"{encoder.name}: learning {fit.name.replace('-', ' ')}")
-                if not self.work.affordable(self.work.forecast.seconds(piece, 1) or 0.0):
-                    raise self.work.spent()
-                found = _once(self.work.engine, learn, population, fit)
-                if isinstance(found, Exception):
-                    raise found
-                learned = found
-                self.store.keep_learned(key, learned)
-                self.work.forecast.tell(piece, 1, monotonic() - since, 1, 1)
-        except StoreError:
-            raise
-        except Exception as error:
-            log.debug("%s: %s could not be learned", encoder.name, fit.name, exc_info=True)
-            return error
-        finally:
-            self.work.forecast.drop(piece)
-        return learned
-
     def take_turns(self, every: Sequence[Begun]) -> None:
         """Compute what there is time for: first one shard of all, then each encoder for an equal time.
 
@@ -281,7 +235,7 @@ class _Table:
         while going:
             worked = []
             for place, begun in enumerate(going):
-                self.work.until = monotonic() + (self.work.end - monotonic()) / (len(going) - place)
+                self.work.turn(1 / (len(going) - place))
                 fresh = self.forward(begun, begun.groups, most=most or None)
                 if fresh or most:
                     worked.append(begun)
@@ -386,7 +340,7 @@ def named(group: Sequence[Evaluation]) -> str:
 
 def unfit(population: Population, engine: Engine | None = None) -> str | None:
     """Return why the encoder of ``population`` cannot be measured where ``engine`` computes, if it cannot."""
-    return _once(engine or Local(), _problem, population, None)
+    return once(engine or Local(), _problem, population, None)
 
 
 def _problem(population: Population, _: None) -> str | None:
@@ -394,9 +348,3 @@ def _problem(population: Population, _: None) -> str | None:
     pixels = population.pixels(population.choose(IMAGES))
     failed = [check for check in examine(population.encoder, pixels, population.run) if check.status == "failed"]
     return " ".join(check.sentence for check in failed) or None
-
-
-def _once(engine: Engine, task: Callable[[Population, What], Answer], population: Population, what: What) -> Answer:
-    """Return what ``task`` makes of ``what``, computed where ``engine`` computes shards."""
-    ((_, done),) = engine.map(task, population, [what])
-    return done

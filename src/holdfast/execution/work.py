@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
+from statistics import median
 from typing import Any, final
 
 import torch
@@ -102,7 +103,7 @@ class Forecast:
         name, what = piece
         timed = self.measured.get(what, {})
         if name in timed:
-            return rows * _pace(timed[name])
+            return rows * _pace(timed[name]) * (self._settled(what) if len(timed[name]) == 1 else 1.0)
         if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
             return rows * sum(map(_pace, timed.values())) / len(timed) if timed else None
         others = [
@@ -110,6 +111,17 @@ class Forecast:
             for other, times in timed.items()
         ]
         return rows * sum(others) / len(others) if others else None
+
+    def _settled(self, what: What) -> float:
+        """Return the pace of later rows over that of the first, by the same of other encoders or else by everything."""
+        for known in (
+            self.measured.get(what, {}).values(),
+            (one for each in self.measured.values() for one in each.values()),
+        ):
+            ratios = [_pace(times) / first for times in known if len(times) > 1 and (first := _pace(times[:1]))]
+            if ratios:
+                return median(ratios)
+        return 1.0
 
     @property
     def conclusions(self) -> float:
