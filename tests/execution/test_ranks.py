@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from holdfast.cli import run
+from holdfast.core.records import Failure, Result
 from holdfast.core.run import Run
 from holdfast.execution.engines import ranks
 from holdfast.execution.engines.ranks import Ranks, leads
@@ -131,8 +132,8 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
         shared(Ranks(0, 2, tmp_path / "file" / "leases"), {}, pow)
 
 
-def ranked(rank: int, folder: Path, evaluation: tiny.Mean, **given: object) -> object:
-    return fill(folder, [evaluation], Run(batch_size=1), Ranks(rank, 2, folder / "leases"), **given)
+def ranked(rank: int, folder: Path, evaluation: tiny.Mean) -> tuple[list[Result], list[Failure]]:
+    return fill(folder, [evaluation], Run(batch_size=1), Ranks(rank, 2, folder / "leases"))
 
 
 def test_a_table_filled_by_two_processes_is_that_of_one(tmp_path: Path) -> None:
