@@ -103,10 +103,7 @@ def main() -> None:
         for name, way in ways.items():
             # The ratio of one process to two, hence how many times faster two are.
             faster, alone, together = ratio(
-                partial(fresh, work, Local()),
-                partial(way, work),
-                given.device,
-                given.repeats,
+                partial(fresh, work, Local()), partial(way, work), given.device, given.repeats
             )
             print(f"{what:13} {name:8} {faster:5.2f} x  {alone:6.1f} s against {together:6.1f} s")
 
