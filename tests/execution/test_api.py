@@ -18,7 +18,7 @@ import holdfast as hf
 from holdfast.core.balls import BALLS
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.encoders.baseline import raw_pixels
-from holdfast.execution import api, catalog
+from holdfast.execution import catalog, given
 from holdfast.execution.evaluated import EvaluatedRun
 from holdfast.execution.request import Request
 from holdfast.execution.session import TOUR, limited
@@ -215,9 +215,9 @@ def test_what_is_no_encoder_and_no_images_is_named() -> None:
     with pytest.raises(
         hf.HoldfastError, match=r"an Encoder is needed or its reference.*got Flatten; a module of your own"
     ):
-        api.checked(nn.Flatten())
+        given.checked(nn.Flatten())
     with pytest.raises(hf.HoldfastError, match=r"images are a folder.*got ndarray; torch.as_tensor"):
-        api.at_hand(np.zeros((2, 1, 2, 2)))
+        given.at_hand(np.zeros((2, 1, 2, 2)))
 
 
 def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

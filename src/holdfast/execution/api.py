@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from functools import wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
+from typing import Any
 from weakref import finalize
-
-from rich.console import Console
-from torch import Tensor
 
 from holdfast import data
 from holdfast import encoders as adapters
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import Preset, read_attack
 from holdfast.bounds import Method
-from holdfast.core.balls import BALLS, Ball
+from holdfast.core.balls import Ball
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
@@ -33,7 +29,20 @@ from holdfast.execution.answers import claim, require_free
 from holdfast.execution.catalog import objectives
 from holdfast.execution.certificates import CertificateRecord, Certificates
 from holdfast.execution.evaluated import EvaluatedRun
-from holdfast.execution.progress import Shown
+from holdfast.execution.given import (
+    NamedEncoder,
+    NamedImages,
+    StoredRun,
+    at_hand,
+    by_reference,
+    checked,
+    folders_of,
+    for_each_encoder,
+    listed,
+    read_ball,
+    reference_of,
+    shown,
+)
 from holdfast.execution.request import request
 from holdfast.execution.runs import read as read_runs
 from holdfast.execution.runs import unfinished
@@ -46,39 +55,6 @@ from holdfast.protocol.population import Population
 from holdfast.report import gate
 from holdfast.report.compare import Comparison
 from holdfast.report.compare import compare as compared
-
-P = ParamSpec("P")
-T = TypeVar("T")
-NamedEncoder = str | Encoder
-"""An encoder, or the reference of one: ``timm:resnet50``."""
-NamedImages = str | Path | Images | Tensor
-"""Images, pixels in [0, 1], or a folder, a file or a reference: ``photos/``, ``hf:user/name``."""
-StoredRun = str | Path | EvaluatedRun
-"""A run, or the folder of one."""
-
-
-@runtime_checkable
-class ForEachEncoder(Protocol[P, T]):
-    """A function of one encoder that takes several as well."""
-
-    @overload
-    def __call__(self, encoder: NamedEncoder, /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def __call__(
-        self, encoder: list[str] | list[Encoder] | tuple[NamedEncoder, ...], /, *args: P.args, **kwargs: P.kwargs
-    ) -> list[T]: ...
-
-
-def for_each_encoder(work: Callable[Concatenate[NamedEncoder, P], T]) -> ForEachEncoder[P, T]:
-    """Return ``work`` that takes a list of encoders, too, and then returns a list."""
-
-    @wraps(work)
-    def several(encoder: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        if isinstance(encoder, (list, tuple)):
-            return [work(one, *args, **kwargs) for one in encoder]
-        return work(encoder, *args, **kwargs)
-
-    return several
 
 
 def load_encoder(
@@ -149,12 +125,12 @@ def evaluate(
         HoldfastError: something that was named does not exist or does not fit.
     """
     given, images, bank = listed(encoders), at_hand(images), None if bank is None else at_hand(bank)
-    own = _by_reference(given)
+    own = by_reference(given)
     with ExitStack() as stack:
         folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
         asked = request(
             {
-                "encoders": [one if isinstance(one, str) else _reference(one) for one in given],
+                "encoders": [one if isinstance(one, str) else reference_of(one) for one in given],
                 "images": images if isinstance(images, str) else f"{MADE_IN_PYTHON}:{images.name}",
                 "bank": f"{MADE_IN_PYTHON}:{bank.name}" if isinstance(bank, Images) else bank,
                 "only": listed(only),
@@ -329,79 +305,6 @@ def check(runs: StoredRun | Sequence[StoredRun], require: str | Sequence[str]) -
     for said in filter(None, (gate.warning(one, results) for one in gates)):
         warnings.warn(said.removeprefix("warning: "), HoldfastWarning, stacklevel=2)
     return tuple(answer for one in gates for answer in gate.check(one, results, failures))
-
-
-def listed(given: Any) -> list[Any]:
-    """Return what is given once or several times as a list.
-
-    Example:
-        >>> listed("8/255"), listed(("8/255", 0.1))
-        (['8/255'], ['8/255', 0.1])
-    """
-    return list(given) if isinstance(given, (list, tuple)) else [given]
-
-
-def folders_of(given: StoredRun | Sequence[StoredRun]) -> list[Path]:
-    """Return the folders of runs."""
-    return [one.folder if isinstance(one, EvaluatedRun) else Path(one) for one in listed(given)]
-
-
-def read_ball(ball: str | Ball) -> Ball:
-    """Return the ball that a text spells, or the ball itself."""
-    return read(ball, BALLS, "ball") if isinstance(ball, str) else ball
-
-
-def checked(encoder: object) -> NamedEncoder:
-    """Return ``encoder`` if it is one, or a reference."""
-    if not isinstance(encoder, (str, Encoder)):
-        raise HoldfastError(
-            f"an Encoder is needed or its reference, as in 'timm:resnet50', got {type(encoder).__name__}; a module of "
-            "your own becomes one as Encoder(module, name, Domain((3, 224, 224)))"
-        )
-    return encoder
-
-
-def at_hand(images: object) -> str | Images:
-    """Return images that need no loading, or the reference of others."""
-    if isinstance(images, Tensor):
-        return Images(images)
-    if not isinstance(images, (str, Path, Images)):
-        raise HoldfastError(
-            f"images are a folder, a reference, Images or a tensor in [0, 1], got {type(images).__name__}; "
-            "torch.as_tensor makes a tensor of an array"
-        )
-    return str(images) if isinstance(images, Path) else images
-
-
-@contextmanager
-def shown(progress: bool | None) -> Iterator[Shown | None]:
-    """Give what shows progress on stderr: if it is asked for, or where somebody is looking and did not ask for silence."""
-    console = Console(stderr=True)
-    if progress or (progress is None and (console.is_terminal or console.is_jupyter)):
-        with Shown(console) as show:
-            yield show
-    else:
-        yield None
-
-
-def _by_reference(given: Sequence[NamedEncoder]) -> dict[str, Encoder]:
-    """Return the encoders that are at hand by what a request calls them.
-
-    Raises:
-        HoldfastError: two are called alike.
-    """
-    own = [one for one in map(checked, given) if isinstance(one, Encoder)]
-    named = {_reference(encoder): encoder for encoder in own}
-    if len(named) < len(own):
-        names = ", ".join(one.name for one in own)
-        raise HoldfastError(f"two of the encoders are called alike ({names}); give each one a name of its own")
-    return named
-
-
-def _reference(encoder: Encoder) -> str:
-    """Return what a request calls an encoder that is at hand."""
-    own = encoder.source == MADE_IN_PYTHON
-    return f"{MADE_IN_PYTHON}:{encoder.name}" if own else f"{encoder.name}={encoder.source}"
 
 
 def _population(encoder: NamedEncoder, images: NamedImages, run: Run, limit: int | None = None) -> Population:

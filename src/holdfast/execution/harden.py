@@ -31,8 +31,9 @@ from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.encoders import load
 from holdfast.encoders.architectures.loaded import LoadedEncoder
-from holdfast.execution.api import NamedEncoder, NamedImages, at_hand, evaluate, read_ball
+from holdfast.execution.api import evaluate
 from holdfast.execution.evaluated import EvaluatedRun
+from holdfast.execution.given import NamedEncoder, NamedImages, at_hand, read_ball
 from holdfast.execution.training import train
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.health import eval_codes

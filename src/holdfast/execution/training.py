@@ -18,7 +18,7 @@ from holdfast.core.images import Images
 from holdfast.core.run import Run
 from holdfast.core.settings import fields_of
 from holdfast.encoders.architectures.loaded import LoadedEncoder
-from holdfast.execution.api import shown
+from holdfast.execution.given import shown
 from holdfast.execution.training_folder import Record, alone
 from holdfast.execution.training_inputs import load_inputs, module_of
 from holdfast.training import checkpoints

@@ -16,7 +16,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.base import Request as Selection
 from holdfast.encoders.architectures.loaded import trainable
-from holdfast.execution.api import at_hand
+from holdfast.execution.given import at_hand
 from holdfast.protocol.bank import apart
 from holdfast.training.recipe import Recipe
 from holdfast.transforms.base import transformed
