@@ -9,7 +9,7 @@ RUN pip install --no-cache-dir -c constraints-cpu.txt torch torchvision --index-
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 ARG EXTRAS=vision,huggingface
-RUN pip install --no-cache-dir -c constraints-cpu.txt ".[$EXTRAS]"
+RUN pip install --no-cache-dir -c constraints-cpu.txt ".${EXTRAS:+[$EXTRAS]}"
 
 # Any user may run it (docker run --user), so that what it writes into a mounted folder belongs to whoever asked for it.
 ENV HOME=/home/holdfast

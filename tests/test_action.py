@@ -144,3 +144,11 @@ def test_the_workflow_in_the_documentation_gives_what_the_action_takes() -> None
     assert job["permissions"]["pull-requests"] == "write"
     assert all(parse(gate) for gate in given["gates"].splitlines())
     assert set(rows(section(DOCS / "installing.md", "In continuous integration"))) == set(ACTION["inputs"])
+
+
+@pytest.mark.parametrize(("extras", "asked"), [("", "."), ("vision,clip", ".[vision,clip]")])
+def test_it_installs_with_the_extras_that_are_asked_for(extras: str, asked: str, tmp_path: Path) -> None:
+    stand_in("python", "")
+    done, calls = run("Install", {"GITHUB_ACTION_PATH": str(tmp_path), "EXTRAS": extras})
+    assert done.returncode == 0, done.stderr
+    assert [call[-1] for call in calls][1:] == [asked]

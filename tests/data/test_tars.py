@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import tarfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ def test_of_many_members_only_the_chosen_are_read(shards: Path, monkeypatch: pyt
     assert len(images.fingerprint) == 16
     assert len(read) == 2
     more = load(f"wds:{shards}", RGB, limit=4)  # too many to be decoded first
-    assert len(read) == 2
+    assert len(read) == 2 + 4
     assert more.pixels(range(4)).shape == (4, 3, 8, 8)
 
 
@@ -133,6 +134,22 @@ def test_damaged_and_missing_images_are_skipped_where_they_lie(paint: Painter, t
         images = load(str(path), RGB, max_unreadable=0.2)
     assert len(images) == 16
     assert images.pixels(range(16)).shape == (16, 3, 8, 8)
+
+
+@pytest.mark.parametrize("limit", [2, 5])
+def test_damaged_members_among_very_many_are_judged_where_chosen(
+    paint: Painter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    monkeypatch.setattr(encoded, "THOROUGH", 2)
+    members = {f"{row}.png": paint(f"{row}.png").read_bytes() for row in range(5)}
+    path = _shard(tmp_path / "a.tar", {**members, "lone.cls": b"1"})
+    for seed in range(4):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            images = load(str(path), RGB, limit=limit, seed=seed, max_unreadable=0.9)
+        assert len(images.fingerprint) == 16
+        assert images.pixels(range(len(images))).shape == (len(images), 3, 8, 8)
+        assert "a/lone" not in images.ids
 
 
 def test_what_is_no_set_of_samples_is_one_sentence(shards: Path, paint: Painter, tmp_path: Path) -> None:

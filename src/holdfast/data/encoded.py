@@ -102,8 +102,8 @@ def load_encoded(
     sound = [row for row in range(len(ids)) if row not in survey.reasons]
     rows = [sound[position] for position in request.choose([ids[row] for row in sound])]
     count = len(judged) or len(rows)
-    if len(rows) <= THOROUGH < len(ids):  # few of many, whose headers were read at most
-        survey.examine(rows, True, True)
+    if not judged or len(rows) <= THOROUGH < len(ids):  # of which headers were read at most
+        survey.examine(rows, len(rows) <= THOROUGH, True)
         rows = [row for row in rows if row not in survey.reasons]
     skipped = {ids[row]: survey.reasons[row] for row in sorted(survey.reasons)}
     _judge(name, skipped, count, request.max_unreadable)

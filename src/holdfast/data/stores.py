@@ -41,7 +41,14 @@ class Store:
         """
         from fsspec.core import url_to_fs
 
-        scheme = address.partition("://")[0]
+        scheme, _, place = address.partition("://")
+        user, at, _ = place.partition("/")[0].rpartition("@")
+        if at and ":" in user:
+            # An address is written into reports, and there nobody looks for a password.
+            raise HoldfastError(
+                f"the {scheme}:// address has a password before its @; leave it out and give it as the store's own tools "
+                "take it (environment, configuration file)"
+            )
         try:
             filesystem, path = url_to_fs(address)
         except ImportError as error:
@@ -58,7 +65,8 @@ class Store:
     @property
     def local(self) -> bool:
         """Return whether this is the machine's own file system."""
-        return "file" in self.filesystem.protocol
+        spelled = self.filesystem.protocol
+        return "file" in ((spelled,) if isinstance(spelled, str) else spelled)
 
     def ask(self, path: str, question: Callable[[], Found]) -> Found:
         """Return what ``question`` returns, asked again after a pause where the store does not answer.

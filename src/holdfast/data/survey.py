@@ -90,9 +90,12 @@ class Survey:
                 self.remembered.stamp(identity(content), self.max_pixels),
                 blake2b(all_bytes(content)).digest(),
             )
-        except OSError as error:
+        except HoldfastError:  # a store that does not answer
+            raise
+        except Exception as error:  # a file that went, or a member without an image
+            gone = "is gone" if isinstance(error, OSError) else "cannot be read"
             raise HoldfastError(
-                f"image {self.ids[row]!r} is gone ({reason(error)}); run the same command again"
+                f"image {self.ids[row]!r} {gone} ({reason(error)}); run the same command again"
             ) from error
         if stamp:
             known = self.remembered.known.get(stamp, Known())

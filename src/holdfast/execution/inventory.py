@@ -117,8 +117,8 @@ def inventory(folder: Path) -> Inventory:
 def removable(folder: Path) -> list[Removable]:
     """Return what of the run in ``folder`` no result needs: what finished cells were made from, failures, partial files.
 
-    What an unfinished cell is made from is left, so that the same command continues; so is everything a running command
-    has begun. Results, reports and the record of what was asked for are never among it.
+    What an unfinished cell is made from is left, so that the same command continues; of one evaluation of one encoder under
+    several settings, that of those asked for last. Results, reports and the record of what was asked for are never among it.
 
     Raises:
         HoldfastError: there is no run, or an earlier version left it, which did not say what its cells are made from.

@@ -20,7 +20,7 @@ from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear, LinearScores, linear_scores
 from holdfast.probes.robust import RobustProbe
 from holdfast.protocol.population import Population
-from holdfast.synthetic.accuracies import FEWEST
+from holdfast.synthetic.accuracies import FEWEST, PER_FEATURE
 from holdfast.synthetic.suggestion import SAMPLES, suggested_budget
 
 
@@ -53,11 +53,17 @@ class SynBenchRobustProbe(Probe):
         taught = (
             f"the head was trained against attacks within {L2(radius)}" if radius else "the head is the linear probe"
         )
+        features, few = population.codes.shape[1], ""
+        if self.samples < PER_FEATURE * features:
+            few = (
+                f"; {self.samples} synthetic samples for {features} features are too few to trust it, {PER_FEATURE} a "
+                "feature or more are needed (samples)"
+            )
         return linear_scores(
             population.encoder,
             learned,
             population.run.device,
-            f"{self}: SynBench suggests a budget of {radius:g} for {population.encoder.name}, so {taught}",
+            f"{self}: SynBench suggests a budget of {radius:g} for {population.encoder.name}, so {taught}{few}",
         )
 
     def _at(self, budget: float) -> Probe:

@@ -162,6 +162,8 @@ class Training:
             if self.step % look == 0 or self.step == self.feed.steps:
                 stopped = somewhere(self.stopped, self.fabric.device)
                 self._require_finite(total)
+            elif self.fabric.world_size == 1:
+                stopped = self.stopped  # with nobody to agree with, at once
             self.told(f"epoch {self.epoch + 1} of {self.recipe.epochs}", self.progress)
             if stopped or (kept_long and self.step < self.feed.steps):
                 self._require_finite(total)
