@@ -44,7 +44,10 @@ def by_stratum(strata: Strata) -> Iterator[str]:
         kept = [measure for measure, (_, (low, _)) in taus.items() if low > 0]
         if taus:
             said = f"look at {listed(kept)}" if kept else "no measure is known to help"
-            yield f"- If {who} trained against attacks, {said}: that is what held among such alone ({count} encoders)."
+            yield (
+                f"- If {who} trained against attacks, {said}: that is what held among such alone ({count} encoders, "
+                "intervals not corrected for the number of measures)."
+            )
 
 
 def traps(everyone: Found, found: Agreements, strata: Strata) -> Iterator[str]:
@@ -61,11 +64,7 @@ def traps(everyone: Found, found: Agreements, strata: Strata) -> Iterator[str]:
     won = [headline.name for headline in HEADLINES if deceived(everyone, headline)]
     yield (
         f"- *Encoders that learned nothing*: {sum(everyone.degenerate)} were measured apart. "
-        + (
-            f"They win under {listed(won)}, which therefore mean nothing alone."
-            if won
-            else "They win under no measure."
-        )
+        + (f"They win under {listed(won)}, which may therefore mislead alone." if won else "They win under no measure.")
     )
     larger = [tau(oriented(trained, headline), trained.eps, trained.dataset) > 0 for headline in HEADLINES]
     served = float(tau(trained.values[PRIMARY], trained.eps, trained.dataset))

@@ -10,7 +10,7 @@ import numpy as np
 
 from studies import figures, measures, references
 from studies.agreement import LEVEL, detectable
-from studies.agreement_limits import Strata, by_stratum, encoders, silence, stratified, traps
+from studies.agreement_limits import TRAINED, UNDEFENDED, Strata, by_stratum, encoders, silence, stratified, traps
 from studies.agreement_words import Agreements, listed, primary, spread, value
 from studies.collected import SECONDS, Found, read
 from studies.common import table
@@ -30,7 +30,13 @@ def render(folder: Path) -> tuple[list[str], dict[str, str]]:
     resampled = Resampled.of(everyone)
     found = concluded(resampled.only(~everyone.degenerate))
     strata = stratified(resampled)
-    verdicts = [verdict(found[headline.name, PRIMARY]) for headline in HEADLINES]
+    verdicts = [
+        verdict(
+            found[headline.name, PRIMARY],
+            [strata[kind][1][headline.name][1] for kind in (UNDEFENDED, TRAINED) if strata[kind][1]],
+        )
+        for headline in HEADLINES
+    ]
     lines = [
         *_advice(trained, everyone, found, verdicts, strata),
         *_measured(trained),
@@ -76,8 +82,9 @@ def _advice(
     lost = {choice.by: choice.lost for choice in choices(trained)}
     if kinds["use"]:
         yield (
-            f"- **Use these** to foresee how well probes hold under attack. Of the best encoder's {PRIMARY}, a "
-            f"random choice lost {lost['random']:.3f}, one by {CLEAN} (with labels) {lost[CLEAN]:.3f}:"
+            f"- **Use these** to foresee how well probes hold under attack. Compared with the best encoder, a random "
+            f"choice lost {lost['random']:.3f} of {PRIMARY} (in its own units, at most 1), one by {CLEAN} (with labels) "
+            f"{lost[CLEAN]:.3f}:"
         )
         for one in kinds["use"]:
             chosen = f"choosing by it lost {lost[one.measure]:.3f}{_but(one.measure, lost, won)}"
@@ -139,9 +146,10 @@ def _measured(found: Found) -> Iterator[str]:
         f"{len(found.members)} encoders ({listed(counted)}) of {len(set(found.family.tolist()))} families. Each measure "
         f"looks at test images without labels, {measures.IMAGES} at most; attacks are `{measures.ATTACK}`. The references "
         f"use {references.IMAGES} other test images with labels, and another random seed. Settings, and what earns advice, "
-        "were fixed in code before the results, but for one thing: *never alone* at first asked whether encoders that "
-        "learned nothing beat the middle one of the trained ones, and after eight results whether they beat the best. "
-        "Settings are small, for two cores to do all."
+        "were fixed in code before the results, but for two things: *never alone* at first asked whether encoders that "
+        "learned nothing beat the middle one of the trained ones, and after eight results whether they beat the best; "
+        "and that a measure must hold within one kind of training was asked after all. Settings are small, for two "
+        "cores to do all."
     )
     yield ""
     yield (

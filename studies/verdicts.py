@@ -1,7 +1,8 @@
-"""What a user should do with a measure: rules, fixed before any result was looked at, and their reasons in words.
+"""What a user should do with a measure: rules and their reasons in words.
 
 use        the interval of tau over images and encoders is above 0, and so is that of the partial tau given clean accuracy
-           and the scale of the codes; every family may be left out; and the permutation test holds after Holm
+           and the scale of the codes; so is that of tau among undefended encoders alone or among those trained against
+           attacks alone; every family may be left out; and the permutation test holds after Holm
 some       the interval of tau is above 0, but one of the others is not so
 none       the interval contains 0
 against    the interval is below 0: the measure points the wrong way
@@ -9,6 +10,7 @@ against    the interval is below 0: the measure points the wrong way
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,8 +31,12 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
-def verdict(one: Agreement) -> Verdict:
-    """Return what the agreement with the primary reference allows to say."""
+def verdict(one: Agreement, alone: Sequence[tuple[float, float]]) -> Verdict:
+    """Return what the agreement with the primary reference allows to say.
+
+    ``alone`` are the intervals of tau among encoders of one kind of training, without and with attacks: what holds only
+    between the kinds may be no more than who was trained how.
+    """
     low, high = one.over_both
     if not np.isfinite([one.tau, low, high]).all():
         return Verdict(one.measure, "unknown", ("too few encoders have a value",))
@@ -41,6 +47,10 @@ def verdict(one: Agreement) -> Verdict:
     doubts = []
     if not one.given[BOTH][1] > 0:
         doubts.append("given clean accuracy and the scale of the codes, its interval contains 0")
+    if not any(least > 0 for least, _ in alone):
+        doubts.append(
+            "neither among undefended encoders nor among those trained against attacks is its interval above 0"
+        )
     if not one.families[0] > 0:
         doubts.append("it rests on one family")
     if not one.adjusted < LEVEL:

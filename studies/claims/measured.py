@@ -23,6 +23,8 @@ from studies.common import interval
 
 DRAWS, DIGITS = 1000, 5
 """Resamples of the bootstrap; significant digits of stored values, from which everything is computed."""
+FEW, GROUP = 30, 3
+"""Below which means have Student's interval, and differences of groups none."""
 NONE_SEEN = 3.7
 """What n units without any difference leave room for is this over n, of differences of at most 1: ``0.025 = exp(-3.7)``."""
 Column = Float[np.ndarray, "n"]
@@ -113,7 +115,7 @@ def measured(
     by_seed = [evaluated(statistic, [array[seed] for array in arrays]) for seed in range(seeds)]
     value = float(np.mean(by_seed)) if n else nan
     # Of one number for each training, all chance is that of trainings.
-    low, high = (value, value) if trainings and n == 1 else bootstrap(statistic, arrays)
+    low, high = (value, value) if trainings and n == 1 else over_units(statistic, arrays)
     if statistic == "mean" and low == high and n > 1:
         low, high = value - NONE_SEEN / n, value + NONE_SEEN / n
     if trainings:
@@ -152,6 +154,20 @@ def rounded(values: np.ndarray) -> np.ndarray:
 def evaluated(statistic: str, columns: Sequence[Column]) -> float:
     """Return the statistic of one seed; nan without units."""
     return STATISTICS[statistic](*columns) if len(columns[0]) else nan
+
+
+def over_units(statistic: str, arrays: Sequence[np.ndarray]) -> tuple[float, float]:
+    """Return the interval over units: Student's for means of few, which a bootstrap makes too short, else a bootstrap's.
+
+    With fewer than ``GROUP`` units in a group nothing is known of how much that group varies, and so there is none.
+    """
+    n = arrays[0].shape[1]
+    if statistic == "mean" and 1 < n < FEW:
+        mean, half = interval([float(one) for one in arrays[0].mean(0)])
+        return mean - half, mean + half
+    if statistic == "difference at equal accuracy" and min((arrays[0][0] == kind).sum() for kind in (0, 1)) < GROUP:
+        return nan, nan
+    return bootstrap(statistic, arrays)
 
 
 def bootstrap(statistic: str, arrays: Sequence[np.ndarray]) -> tuple[float, float]:

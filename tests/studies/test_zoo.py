@@ -134,17 +134,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_measure_that_follows_the_reference_is_recommended_and_noise_is_not() -> None:
     good = concluded(Resampled.of(made_up()))["RankMe", PRIMARY]
     assert good.tau == 1
-    assert verdict(good).kind in {"use", "some"}
+    held = [(-0.2, 0.6), (0.1, 0.9)]
+    assert verdict(good, held).kind in {"use", "some"}
+    assert any("neither among undefended" in doubt for doubt in verdict(good, held[:1]).reasons)
     noise = [
-        verdict(one).kind
+        verdict(one, held).kind
         for (_, name), one in concluded(Resampled.of(made_up(agreeing=False))).items()
         if name == PRIMARY
     ]
     assert "use" not in noise
     assert noise.count("none") >= 8
-    assert verdict(replace(good, over_both=(-0.5, -0.1))).kind == "against"
-    assert verdict(replace(good, tau=nan)).kind == "unknown"
-    assert verdict(replace(good, families=(-0.1, 0.5))).reasons
+    assert verdict(replace(good, over_both=(-0.5, -0.1)), held).kind == "against"
+    assert verdict(replace(good, tau=nan), held).kind == "unknown"
+    assert verdict(replace(good, families=(-0.1, 0.5)), held).reasons
 
 
 def test_a_measure_that_a_degenerate_encoder_wins_is_known() -> None:
