@@ -116,8 +116,8 @@ def ledger_section(records: Mapping[str, Record]) -> list[str]:
         "tables. Rules were fixed before results, with these exceptions: the ratio of RVCL-2 and the grouping of CLSL-2 "
         "were chosen anew after a first look; after twelve records *above 0* became strict and equal values were given "
         "room, which changed no verdict; and after thirty, means of fewer than 30 values got Student's intervals and groups "
-        "of fewer than three encoders none, which opened CLSL-2 and CLSL-3. Sizes are small, and some were cut when runs took "
-        "too long.",
+        "of fewer than three encoders none, which opened CLSL-2 and CLSL-3. Sizes are small, and some were cut when runs "
+        "took too long.",
         "",
         *(f"- **{name}** ({n}): {', '.join(one for one in verdicts if verdicts[one] == name)}" for name, n in counts),
         "",
