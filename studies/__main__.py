@@ -86,7 +86,7 @@ def main(given: Sequence[str] | None = None) -> None:
     )
     asked = parser.parse_args(given)
     if asked.page:
-        page.write(page.STORED, Path("docs"))
+        page.write(page.STORED, Path())
         return
     if "HOLDFAST_REFERENCE" not in os.environ:
         raise hf.HoldfastError("the study needs HOLDFAST_REFERENCE, the folder with images/ and encoders/")
