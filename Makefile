@@ -17,7 +17,7 @@ test: $(VENV)/.dev
 	$(PYTEST)
 
 test-slow: $(VENV)/.dev
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow tests
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -22,6 +22,8 @@ from holdfast.core.run import Observed, Run
 from holdfast.objectives.base import AttackContext
 from holdfast.protocol.fits import Fit, Learned, Whitening
 
+LONELY = "pairs of images are needed, but there is only one image; add images"
+
 
 class Population:
     """The images of a run together with their clean codes, on the run's device and in its precision.
@@ -186,10 +188,11 @@ class Population:
     @cached_property
     def originals(self) -> Int[Tensor, "n"]:
         """For each row the row that stands for all exact copies of its image: the first of them in ``shuffled``."""
-        digests = np.array(self.images.digests, dtype=object)[self.shuffled.numpy()].tolist()
-        # A dictionary keeps the place that is written last, hence from the end.
-        first = dict(zip(reversed(digests), reversed(range(len(digests))), strict=True))
-        stands_for = np.fromiter((first[digest] for digest in digests), np.int64, len(digests))
+        width = max(map(len, self.images.digests))
+        digests = np.array(self.images.digests, dtype=f"S{width}")[self.shuffled.numpy()]
+        # By sorting: a dictionary of a million digests takes a hundred megabytes.
+        _, first, kinds = np.unique(digests, return_index=True, return_inverse=True)
+        stands_for = first[kinds]
         originals = torch.empty_like(self.shuffled)
         originals[self.shuffled] = self.shuffled[torch.from_numpy(stands_for)]
         return originals
@@ -201,7 +204,11 @@ class Population:
         Raises:
             HoldfastError: there is only one image.
         """
-        return self.others(range(len(self.images)), 1)[:, 0]
+        if len(self.images) < 2:
+            raise HoldfastError(LONELY)
+        partners = torch.empty_like(self.shuffled)
+        partners[self.shuffled] = self.shuffled.roll(-1)  # the one that comes after it
+        return partners
 
     def couples(self, count: int) -> list[int]:
         """Return up to ``count`` randomly chosen rows, ascending, whose pairs with their partners share no image."""
@@ -216,7 +223,7 @@ class Population:
             HoldfastError: there is only one image.
         """
         if len(self.images) < 2:
-            raise HoldfastError("pairs of images are needed, but there is only one image; add images")
+            raise HoldfastError(LONELY)
         steps = 1 + torch.arange(min(count, len(self.images) - 1))
         return self.shuffled[(self.places[list(rows)][:, None] + steps) % len(self.images)]
 
