@@ -29,7 +29,7 @@ from studies.pretraining_cases import ORDERS, Case
 from studies.pretraining_under_change import Study, labels_of, seeded, tail_of
 
 SUPERVISED, CONTRASTIVE = "supervised", ("simclr", "moco-v2")
-CHANGES = ("gamma:0.2", "global-shuffle:grid=4", "local-shuffle:grid=4")
+CHANGES = ("gamma:0.2", "global-shuffle:grid=4")
 RESTORED = CHANGES[1]
 """The change of which the paper compares the two orders."""
 UNIFORM, RAREST = "uniform", 3
