@@ -36,7 +36,7 @@ from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform
 
 SIDE, LATENT, CLASSES, CHANNELS, FEATURES = 8, 6, 5, 4, 16
-POOL, FEW, BANK = 2000, 400, 200
+POOL, FEW, BANK = 2000, 300, 200
 """Images of the population, of the population of evaluations that are slow, and of the bank."""
 SLOW = ("center-smoothing", "smoothed-retrieval", "randomized-smoothing", "linear-radius")
 DRAWN = (
@@ -112,7 +112,7 @@ def measured(law: Law, name: str) -> Evaluation:
         "balls": (Linf(law.radius),), "attacks": (ATTACK,), "attack": ATTACK,
         "divergences": (L2Distance() if name in SLOW else Cosine(),), "probes": "knn", "reference": 300,
         "kinds": law.kinds, "severities": law.severities, "corruptions": edits[::2], "permutations": 1, "views": edits,
-        "edits": ("noise", "contrast"), "chained": 1, "clusters": 1, "change": edits[0],
+        "edits": ("noise",), "chained": 1, "clusters": 1, "change": edits[0],
         "sigma": law.noise, "selection": 100, "copies": 200, "others": 60, "slack": 0.2, "radii": (law.noise / 2,),
         "tolerance": 0.01, "rivals": 1,
     }  # fmt: skip
@@ -130,13 +130,19 @@ def sizes(name: str, most: int = MOST) -> list[int]:
 
 def wholes(law: Law, name: str) -> list[Seen]:
     """Return what an evaluation sees of all images of the population, by the encoder of a law and by its twin."""
-    made = []
-    for mirrored in (False, True):
-        own = law.encoder(mirrored)
-        bank = None if name in STRETCHED else Population(own, law.images(BANK, 2), Run())
-        population = Population(own, law.images(FEW if name in SLOW else POOL, 1), Run(), bank=bank)
-        made.append(Seen.of(measured(law, name), population))
-    return made
+    images = law.images(FEW if name in SLOW else POOL, 1)
+    own, twin = (
+        Population(one, images, Run(), bank=None if name in STRETCHED else Population(one, law.images(BANK, 2), Run()))
+        for one in (law.encoder(False), law.encoder(True))
+    )
+    seen = Seen.of(measured(law, name), own)
+    if name in STRETCHED:
+        return [seen, Seen.of(seen.evaluation, twin)]
+    # With its noise mirrored as well, the twin sees of each image what its encoder sees of the mirror image: exactly
+    # the same truth, where fresh noise would leave a difference that a run of half the population's size finds.
+    mirrored = torch.arange(len(images)) ^ 1
+    observed = {name: values[mirrored] for name, values in seen.observed.items()}
+    return [seen, Seen(seen.evaluation, twin, observed, seen.like.model_copy(update={"encoder": twin.encoder_info}))]
 
 
 def from_population(seen: Sequence[Seen], count: int, replications: int) -> tuple[Tally, dict[Key, float]]:
