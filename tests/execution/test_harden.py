@@ -94,7 +94,7 @@ def test_measuring_takes_the_workers_and_what_is_left_of_the_budget(
     with pytest.raises(InterruptedError):
         hf.harden(small(), digits(30), ball=BALL, epochs=1, budget=100.0, workers=2, out=out, progress=False)
     assert (asked["budget"], asked["workers"], asked["cluster"]) == (80.0, 2, None)
-    assert hf.load_encoder(f"trained:{out}").domain == Domain((1, 8, 8))
+    assert (out / "card.json").exists()
 
 
 def test_held_out_images_are_not_trained_on_and_follow_from_their_ids() -> None:
