@@ -59,6 +59,8 @@ STRETCHED = (
     "certified-displacement",
 )
 """Evaluations that observe of each image what it and those that follow it decide."""
+PAIRED = ("certified-overlap",)
+"""Those among them whose anchors are every second image, so that no two share one."""
 APART = ("spade", "clever")
 """Numbers of a graph or of draws, whose intervals are tested beside them."""
 
@@ -174,17 +176,18 @@ def tallied_in_stretches(law_name: str, count: int, only: Sequence[str], replica
     law = LAWS[law_name]
     images, tally = law.images(POOL, 0), Tally()
     anchored = [evaluation for evaluation in measured(law, only) if evaluation.name in STRETCHED]
-    seen = [_Seen.of(evaluation, law.encoder(turned), images) for evaluation in anchored for turned in (False, True)]
+    twins = [law.encoder(turned) for turned in (False, True)]
+    seen = [Seen.of(evaluation, Population(twin, images, Run())) for evaluation in anchored for twin in twins]
     rng = np.random.default_rng(0)
     for _ in range(replications):
-        start = int(rng.integers(POOL - count))
+        start = int(rng.integers(POOL - 2 * count))
         tally.add([one.stretch(start, count) for one in seen])
     return tally
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """What an evaluation observed of every image of a population."""
+class Seen:
+    """What an evaluation observed of every image of a population, and what it says of any of them."""
 
     evaluation: Evaluation
     population: Population
@@ -192,18 +195,21 @@ class _Seen:
     like: Result
 
     @classmethod
-    def of(cls, evaluation: Evaluation, encoder: Encoder, images: Images) -> _Seen:
-        population = Population(encoder, images, Run())
+    def of(cls, evaluation: Evaluation, population: Population) -> Seen:
         observation = evaluation.observation()
-        observed = population.run.batches(range(len(images)), partial(observation.observe, population))
+        observed = population.run.batches(range(len(population.images)), partial(observation.observe, population))
         few = population.choose(2)
         like = evaluation.result(population, few, {name: values[few] for name, values in observed.items()})
         return cls(evaluation, population, observed, bare(like))
 
     def stretch(self, start: int, count: int) -> Result:
         """Return the result of ``count`` images from ``start`` on in the run's order."""
-        rows = sorted(self.population.shuffled[start : start + count].tolist())
-        seen = {name: values[rows] for name, values in self.observed.items()}
+        step = 2 if self.evaluation.name in PAIRED else 1
+        return self.at(sorted(self.population.shuffled[start : start + step * count : step].tolist()))
+
+    def at(self, rows: Sequence[int]) -> Result:
+        """Return the result of the images at ``rows``."""
+        seen = {name: values[list(rows)] for name, values in self.observed.items()}
         findings = self.evaluation.conclude(self.population, rows, seen)
         return bare(self.like.model_copy(update={"findings": findings}))
 
@@ -234,7 +240,8 @@ def _values(result: Result, estimate: Estimate) -> tuple[float, ...]:
     wanted = {"universal_quantile": "displacement"}.get(estimate.quantity, estimate.series)
     if estimate.statistic != "median" and wanted != "displacement":
         return ()
-    return next(s.values for s in result.series if s.quantity == wanted and s.conditions == estimate.conditions)
+    matching = (s.values for s in result.series if s.quantity == wanted and s.conditions == estimate.conditions)
+    return next(matching, ())
 
 
 def truth(where: Key, tally: Tally, scores: dict[Key, float]) -> float:
@@ -346,6 +353,19 @@ def chance(share: float, replications: int) -> float:
     return 3 * float((share * (1 - share) / replications) ** 0.5)
 
 
+HEAD = """| population | images | evaluation | quantity | covered | lowest | width | told apart |
+|---|---|---|---|---|---|---|---|"""
+
+
+def line(row: Row) -> str:
+    """Return ``row`` as a line of the table, marked where it misses what is promised by more than chance."""
+    mark = " **low**" if row.covered < LEAST - chance(LEAST, row.replications) else ""
+    late = " **often**" if row.wrong > WRONG + chance(WRONG, row.replications) else ""
+    wrong = "" if isnan(row.wrong) else f"{row.wrong:.3f}{late}"
+    numbers = "no interval | |" if row.bare else f"{row.covered:.3f}{mark} | {row.lowest:.3f} | {row.width:.2g}"
+    return f"| {row.law} | {row.images} | `{row.evaluation}` | `{row.quantity}` | {numbers} | {wrong} |"
+
+
 def main() -> None:
     """Print the table as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -358,14 +378,9 @@ def main() -> None:
         "--stretches", action="store_true", help="certified evaluations; --images says how many anchors"
     )
     given = parser.parse_args()
-    print("| population | images | evaluation | quantity | covered | lowest | width | told apart |")
-    print("|---|---|---|---|---|---|---|---|")
+    print(HEAD)
     for row in simulated(given.replications, given.processes, given.laws, given.images, given.only, given.stretches):
-        mark = " **low**" if row.covered < LEAST - chance(LEAST, row.replications) else ""
-        late = " **often**" if row.wrong > WRONG + chance(WRONG, row.replications) else ""
-        wrong = "" if isnan(row.wrong) else f"{row.wrong:.3f}{late}"
-        numbers = "no interval | |" if row.bare else f"{row.covered:.3f}{mark} | {row.lowest:.3f} | {row.width:.2g}"
-        print(f"| {row.law} | {row.images} | `{row.evaluation}` | `{row.quantity}` | {numbers} | {wrong} |", flush=True)
+        print(line(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def main() -> None:
         if given.only not in (None, encoder.name):
             continue
         ratios, spent = [], []
-        for anchor in range(given.samples):
+        for anchor in range(given.anchors):
             began = time.perf_counter()
             found = radius_bounds(
                 pair_attack(encoder, images, anchor, given.negatives), read_method(given.method), TOLERANCE

@@ -14,7 +14,7 @@ from studies.conclusions import FEWEST, Resampled, among, oriented
 from studies.measures import HEADLINES
 from studies.references import CLEAN, PRIMARY
 from studies.verdicts import deceived, tied
-from studies.zoo import DOMAINS, TITLES, ZOO
+from studies.zoo import DOMAINS, REFUSED, TITLES, ZOO
 
 Strata = Mapping[str, tuple[int, Mapping[str, tuple[float, tuple[float, float]]]]]
 """Of each part of the zoo, how many encoders it has, and tau of each measure with its interval unless they are too few."""
@@ -129,13 +129,12 @@ def encoders(everyone: Found) -> Iterator[str]:
     ]
     yield from table("Measured", heads, rows)
     there = {member.case: seeds for member, seeds in zip(everyone.members, everyone.seeds, strict=True)}
-    lacking = [member.case for member in ZOO if member.case not in there]
+    lacking = [member.case for member in ZOO if member.case not in {**there, **REFUSED}]
     once = [case for case, seeds in there.items() if seeds < SEEDS]
     yield from (
         "",
-        f"Not measured, for the budget ended or an evaluation refused them: {listed(lacking)}."
-        if lacking
-        else "No member of the zoo is missing.",
+        f"Not measured yet, for the budget ended: {listed(lacking)}." if lacking else "No other member of the zoo is missing.",
+        *(f"Not measured either: {case}, for {why}." for case, why in REFUSED.items()),
     )
     yield ""
     yield f"{len(once)} of {len(there)} were measured with fewer than {SEEDS} seeds; published ones have one."

@@ -12,12 +12,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import holdfast as hf
-from holdfast.core.errors import HoldfastError
+from holdfast.cli import run
+from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
+from holdfast.data import survey
+from holdfast.execution import training
 from holdfast.execution.training import read_recipe, train
 from holdfast.training import loop
 from holdfast.training.adversaries.loss import OnLoss
@@ -136,6 +141,62 @@ def test_ctrl_c_writes_a_checkpoint(digits: Images, tmp_path: Path, monkeypatch:
     train(SMALL, digits, out=tmp_path / "broken")
     train(SMALL, digits, out=tmp_path / "whole")
     assert weights(tmp_path / "whole") == weights(tmp_path / "broken")
+
+
+def test_a_spent_budget_leaves_a_checkpoint_and_no_encoder(
+    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, now = loop.Training._train_step, 0.0
+
+    def slow(*given: Any) -> Any:
+        nonlocal now
+        now += 10
+        return step(*given)
+
+    for module in (loop, training):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
+    monkeypatch.setattr(loop.Training, "_train_step", slow)
+    monkeypatch.setattr(loop, "SECONDS", 1e9)
+    with pytest.raises(BudgetSpentError, match=r"after 0 of 2 epochs and 3 of 4 steps .*\(38% of .* is no encoder yet"):
+        train(SMALL, digits, out=tmp_path / "broken", budget=25.0)
+    state = torch.load(tmp_path / "broken" / "checkpoint.pt", weights_only=True)
+    assert (state["epoch"], state["step"]) == (0, 3)
+    with pytest.raises(HoldfastError, match="name a whole folder that holdfast train wrote"):
+        hf.load_encoder(f"trained:{tmp_path / 'broken'}")
+    train(SMALL, digits, out=tmp_path / "broken", budget=45.0)  # the last step is done, so what is left is quick
+    train(SMALL, digits, out=tmp_path / "whole")
+    assert weights(tmp_path / "whole") == weights(tmp_path / "broken")
+
+
+def test_a_spent_budget_ends_the_command_with_its_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, budget: float, **__: Any) -> None:
+        raise BudgetSpentError(f"{budget:g} s were spent")
+
+    monkeypatch.setattr(training, "train", stopped)
+    assert run(["train", "mine.toml", "--out", "made", "--budget", "60"]) == 1
+    assert capsys.readouterr().err == "holdfast: 60 s were spent\n"
+
+
+@pytest.mark.parametrize(("budget", "said"), [(0.0, "a budget is a positive number"), (9.0, "name a folder for it")])
+def test_budgets_that_make_no_sense_are_refused(digits: Images, budget: float, said: str) -> None:
+    with pytest.raises(HoldfastError, match=said):
+        train(SMALL, digits, budget=budget)
+
+
+def test_a_second_start_reads_no_file_to_know_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for k in range(16):
+        pixels = np.random.default_rng(k).integers(0, 256, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"{k}.png")
+        os.utime(photos / f"{k}.png", (0, 0))  # what changed just now is not remembered
+    read, reading = list[Any](), survey.all_bytes
+    monkeypatch.setattr(survey, "all_bytes", lambda content: read.append(content) or reading(content))
+    for _ in range(2):
+        train({**SMALL, "batch": 16, "epochs": 1}, photos, size=8, channels=1, out=tmp_path / "made")
+        assert len(read) == 16
 
 
 def test_a_folder_of_another_training_is_refused(digits: Images, tmp_path: Path) -> None:
