@@ -59,6 +59,8 @@ STRETCHED = (
     "certified-displacement",
 )
 """Evaluations that observe of each image what it and those that follow it decide."""
+PAIRED = ("certified-overlap",)
+"""Those among them whose anchors are every second image, so that no two share one."""
 APART = ("spade", "clever")
 """Numbers of a graph or of draws, whose intervals are tested beside them."""
 
@@ -178,7 +180,7 @@ def tallied_in_stretches(law_name: str, count: int, only: Sequence[str], replica
     seen = [Seen.of(evaluation, Population(twin, images, Run())) for evaluation in anchored for twin in twins]
     rng = np.random.default_rng(0)
     for _ in range(replications):
-        start = int(rng.integers(POOL - count))
+        start = int(rng.integers(POOL - 2 * count))
         tally.add([one.stretch(start, count) for one in seen])
     return tally
 
@@ -202,7 +204,8 @@ class Seen:
 
     def stretch(self, start: int, count: int) -> Result:
         """Return the result of ``count`` images from ``start`` on in the run's order."""
-        return self.at(sorted(self.population.shuffled[start : start + count].tolist()))
+        step = 2 if self.evaluation.name in PAIRED else 1
+        return self.at(sorted(self.population.shuffled[start : start + step * count : step].tolist()))
 
     def at(self, rows: Sequence[int]) -> Result:
         """Return the result of the images at ``rows``."""

@@ -8,7 +8,8 @@ all of them. Images come in pairs, each with its mirror image, and so do encoder
 image, so both have the same truth, though they differ on every image, and any verdict between them is wrong.
 
 The fragile encoder is a steep random network; the robust one hardly notices most changes. Geometry depends on the
-images together: its runs are fresh images of the same law, its truth the mean over them.
+images together: its runs are fresh images of the same law, its truth the mean over them. With ``--fresh`` so are those of
+every evaluation, given the bank.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform
 
 SIDE, LATENT, CLASSES, CHANNELS, FEATURES = 8, 6, 5, 4, 16
-POOL, FEW, BANK = 2000, 400, 200
+POOL, FEW, BANK = 2000, 300, 200
 """Images of the population, of the population of evaluations that are slow, and of the bank."""
 SLOW = ("center-smoothing", "smoothed-retrieval", "randomized-smoothing", "linear-radius")
 DRAWN = (
@@ -112,7 +113,7 @@ def measured(law: Law, name: str) -> Evaluation:
         "balls": (Linf(law.radius),), "attacks": (ATTACK,), "attack": ATTACK,
         "divergences": (L2Distance() if name in SLOW else Cosine(),), "probes": "knn", "reference": 300,
         "kinds": law.kinds, "severities": law.severities, "corruptions": edits[::2], "permutations": 1, "views": edits,
-        "edits": ("noise", "contrast"), "chained": 1, "clusters": 1, "change": edits[0],
+        "edits": ("noise",), "chained": 1, "clusters": 1, "change": edits[0],
         "sigma": law.noise, "selection": 100, "copies": 200, "others": 60, "slack": 0.2, "radii": (law.noise / 2,),
         "tolerance": 0.01, "rivals": 1,
     }  # fmt: skip
@@ -130,13 +131,19 @@ def sizes(name: str, most: int = MOST) -> list[int]:
 
 def wholes(law: Law, name: str) -> list[Seen]:
     """Return what an evaluation sees of all images of the population, by the encoder of a law and by its twin."""
-    made = []
-    for mirrored in (False, True):
-        own = law.encoder(mirrored)
-        bank = None if name in STRETCHED else Population(own, law.images(BANK, 2), Run())
-        population = Population(own, law.images(FEW if name in SLOW else POOL, 1), Run(), bank=bank)
-        made.append(Seen.of(measured(law, name), population))
-    return made
+    images = law.images(FEW if name in SLOW else POOL, 1)
+    own, twin = (
+        Population(one, images, Run(), bank=None if name in STRETCHED else Population(one, law.images(BANK, 2), Run()))
+        for one in (law.encoder(False), law.encoder(True))
+    )
+    seen = Seen.of(measured(law, name), own)
+    if name in STRETCHED:
+        return [seen, Seen.of(seen.evaluation, twin)]
+    # With its noise mirrored as well, the twin sees of each image what its encoder sees of the mirror image: exactly
+    # the same truth, where fresh noise would leave a difference that a run of half the population's size finds.
+    mirrored = torch.arange(len(images)) ^ 1
+    observed = {name: values[mirrored] for name, values in seen.observed.items()}
+    return [seen, Seen(seen.evaluation, twin, observed, seen.like.model_copy(update={"encoder": twin.encoder_info}))]
 
 
 def from_population(seen: Sequence[Seen], count: int, replications: int) -> tuple[Tally, dict[Key, float]]:
@@ -161,22 +168,26 @@ def from_population(seen: Sequence[Seen], count: int, replications: int) -> tupl
 def of_fresh_images(law: Law, name: str, count: int, replications: int) -> tuple[Tally, dict[Key, float]]:
     """Return what runs of ``count`` fresh images say, and of numbers that are known from very many images what those do."""
     tally, twins, evaluation = Tally(), [law.encoder(mirrored) for mirrored in (False, True)], measured(law, name)
+    bank = law.images(BANK, 2)
     for replication in range(replications):
         images = law.independent(count, 10 + replication)
-        tally.add([bare(evaluation(twin, images)) for twin in twins])
+        tally.add([bare(evaluation(twin, images, bank=bank)) for twin in twins])
+    if name not in FRESH:
+        return tally, {}
     many = evaluation(twins[0], law.independent(8 * MOST, 1))
-    return tally, {key(name, one): one.value for one in many.estimates if one.quantity in ("rankme", "lidar")}
+    return tally, {key(name, one): one.value for one in many.estimates if one.quantity == "rankme"}
 
 
-def simulated(laws: Sequence[str], names: Sequence[str], replications: int, most: int = MOST) -> Iterator[Row]:
-    """Yield the table."""
+def simulated(
+    laws: Sequence[str], names: Sequence[str], replications: int, most: int = MOST, fresh: bool = False
+) -> Iterator[Row]:
+    """Yield the table; with ``fresh``, of fresh images for every run."""
     for name in names:
         for law in laws:
-            seen = [] if name in FRESH else wholes(LAWS[law], name)
+            of_fresh = partial(of_fresh_images, LAWS[law], name)
+            drawing = of_fresh if fresh or name in FRESH else partial(from_population, wholes(LAWS[law], name))
             for count in sizes(name, most):
-                drawing = partial(of_fresh_images, LAWS[law], name) if name in FRESH else partial(from_population, seen)
-                tally, truths = drawing(count, replications)
-                yield from rows(law, count, tally, truths, replications)
+                yield from rows(law, count, *drawing(count, replications), replications)
 
 
 def main() -> None:
@@ -185,9 +196,11 @@ def main() -> None:
     parser.add_argument("--replications", type=int, default=200)
     parser.add_argument("--laws", nargs="+", default=list(LAWS), choices=list(LAWS))
     parser.add_argument("--only", nargs="+", default=[*DRAWN, *FRESH], help="evaluations", choices=[*DRAWN, *FRESH])
+    parser.add_argument("--most", type=int, default=MOST, help="images of a run, at most")
+    parser.add_argument("--fresh", action="store_true", help="fresh images for every run, measured anew")
     given = parser.parse_args()
     print(HEAD)
-    for row in simulated(given.laws, given.only, given.replications):
+    for row in simulated(given.laws, given.only, given.replications, given.most, given.fresh):
         print(line(row), flush=True)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from math import isnan
 
 import pytest
-from benchmarks import coverage_values
+import torch
+from benchmarks import coverage_draws, coverage_values
 from benchmarks.coverage import LEAST, MOST, WRONG, Row, chance, simulated
 
 from holdfast.core.statistics import UNLIMITED
@@ -65,3 +66,26 @@ def test_intervals_of_given_values_cover(law: coverage_values.Law, images: int) 
         return
     assert found.covered >= LEAST - chance(LEAST, DRAWS)
     assert found.covered <= (1 if robust and kind in RARE else MOST + chance(MOST, DRAWS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("law", coverage_draws.LAWS)
+def test_intervals_of_runs_drawn_from_one_population_cover(law: str) -> None:
+    names = ("probe-accuracy", "robust-accuracy", "common-corruptions", "alignment")
+    found = [row for row in coverage_draws.simulated([law], names, 2 * REPLICATIONS, most=100) if not row.bare]
+    assert {row.evaluation for row in found} == set(names)
+    for row in found:
+        assert row.covered >= LEAST - chance(LEAST, 2 * REPLICATIONS), row
+        assert isnan(row.wrong) or row.wrong <= WRONG + chance(WRONG, 2 * REPLICATIONS), row
+    assert any(row.covered < 1 for row in found), "vacuous: nothing ever misses"
+
+
+def test_the_twin_of_an_encoder_has_exactly_its_truth() -> None:
+    """It sees of each image what its encoder sees of the mirror image, and both are in the population."""
+    law = coverage_draws.LAWS["fragile"]
+    images = law.images(12, 0)
+    pixels, mirrored = images.pixels(range(12)), [k ^ 1 for k in range(12)]
+    assert torch.equal(pixels[mirrored], pixels.flip(-1))
+    own, twin = (law.encoder(turned).forward(pixels) for turned in (False, True))
+    assert torch.allclose(twin, own[mirrored], atol=1e-6)
+    assert not torch.allclose(twin, own, atol=1e-2)

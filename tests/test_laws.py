@@ -36,7 +36,7 @@ from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
 from holdfast.transforms.gamma import Gamma
 from holdfast.transforms.shuffles import GlobalShuffle
-from tests import samples
+from tests import pages, samples
 from tests.samples import digits as unlabelled
 
 COUNT = 14
@@ -230,6 +230,23 @@ def test_numbers_are_dressed(evaluation: Evaluation) -> None:
     assert set(evaluation.headline) <= quantities
     assert evaluation.meaning.count(".") >= 2
     assert evaluation.title
+
+
+@every
+def test_every_number_is_simulated_or_says_why_not(evaluation: Evaluation) -> None:
+    """A new number needs its place in the table of docs/reliability.md: the program that simulates it, or a reason."""
+    body = pages.section(pages.DOCS / "reliability.md", "Which intervals are simulated")
+    simulated, program, without = pages.rows(body)[evaluation.name]
+    printed = {estimate.quantity for estimate in usual(evaluation).estimates}
+    assert printed <= names(simulated) | names(without), "neither simulated nor excused"
+    assert not names(simulated) & names(without)
+    assert (pages.ROOT / "benchmarks" / f"{program}.py").exists()
+    reasons = pages.rows(body.split("What is not simulated")[1])
+    assert names(without) <= {name for first in reasons for name in names(first)}, "excused without a reason"
+
+
+def names(cell: str) -> set[str]:
+    return set(cell.replace(",", " ").split())
 
 
 class Watched(Images):

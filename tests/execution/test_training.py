@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 import holdfast as hf
+from holdfast.cli import run
 from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.data import survey
@@ -165,6 +166,17 @@ def test_a_spent_budget_leaves_a_checkpoint_and_no_encoder(
     train(SMALL, digits, out=tmp_path / "broken", budget=45.0)  # the last step is done, so what is left is quick
     train(SMALL, digits, out=tmp_path / "whole")
     assert weights(tmp_path / "whole") == weights(tmp_path / "broken")
+
+
+def test_a_spent_budget_ends_the_command_with_its_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, budget: float, **__: Any) -> None:
+        raise BudgetSpentError(f"{budget:g} s were spent")
+
+    monkeypatch.setattr(training, "train", stopped)
+    assert run(["train", "mine.toml", "--out", "made", "--budget", "60"]) == 1
+    assert capsys.readouterr().err == "holdfast: 60 s were spent\n"
 
 
 @pytest.mark.parametrize(("budget", "said"), [(0.0, "a budget is a positive number"), (9.0, "name a folder for it")])

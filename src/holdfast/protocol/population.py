@@ -188,11 +188,10 @@ class Population:
     @cached_property
     def originals(self) -> Int[Tensor, "n"]:
         """For each row the row that stands for all exact copies of its image: the first of them in ``shuffled``."""
-        width = max(map(len, self.images.digests))
-        digests = np.array(self.images.digests, dtype=f"S{width}")[self.shuffled.numpy()]
-        # By sorting: a dictionary of a million digests takes a hundred megabytes.
-        _, first, kinds = np.unique(digests, return_index=True, return_inverse=True)
-        stands_for = first[kinds]
+        digests = np.array(self.images.digests, dtype=object)[self.shuffled.numpy()].tolist()
+        # A dictionary keeps the place that is written last, hence from the end.
+        first = dict(zip(reversed(digests), reversed(range(len(digests))), strict=True))
+        stands_for = np.fromiter((first[digest] for digest in digests), np.int64, len(digests))
         originals = torch.empty_like(self.shuffled)
         originals[self.shuffled] = self.shuffled[torch.from_numpy(stands_for)]
         return originals

@@ -27,6 +27,7 @@ from holdfast.evaluations.certified.output_bounds import OutputBounds, across, o
 from holdfast.evaluations.certified.overlap import CertifiedOverlap
 from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
+from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast, linear_case, sorting
 from tests.samples import builtin, digits, linear
 
@@ -145,6 +146,14 @@ def test_the_bracket_of_overlap_is_in_order() -> None:
     assert result.estimate("certified_overlap_risk", ball="linf:0.15", divergence="l2").value == 1
     assert result.estimate("attacked_overlap_risk", ball="linf:0.15", divergence="cosine").value > 0.5
     assert not result.findings.warnings
+
+
+def test_no_two_pairs_that_may_overlap_share_an_image() -> None:
+    """Their intervals take pairs to be independent."""
+    population = Population(builtin(), digits(30), Run())
+    rows = replace(OVERLAP, samples=12).observation().rows(population)
+    assert len(rows) == 12
+    assert len({*rows, *population.partners[rows].tolist()}) == 24
 
 
 @pytest.mark.parametrize("evaluation", [DISPLACEMENT, OVERLAP], ids=lambda e: e.name)

@@ -54,10 +54,11 @@ class OverlapBounds(Observation):
     ball: Ball
     divergence: Divergence
     name = "between"
-    version = 3
+    version = 4
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.certification.samples)
+        # Pairs that share an image overlap together, and no interval of independent ones would hold.
+        return population.couples(self.certification.samples)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         encoder, pixels = in_float64(population, rows)
@@ -95,7 +96,7 @@ class CertifiedOverlap(BracketEvaluation):
     """Which pairs of images can be brought past each other: no more than proved, no fewer than attacked."""
 
     name = "certified-overlap"
-    version = 3
+    version = 4
     needs_gradients = True
     title = "Certified overlap risk"
     meaning = (
