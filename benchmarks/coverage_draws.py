@@ -8,7 +8,8 @@ all of them. Images come in pairs, each with its mirror image, and so do encoder
 image, so both have the same truth, though they differ on every image, and any verdict between them is wrong.
 
 The fragile encoder is a steep random network; the robust one hardly notices most changes. Geometry depends on the
-images together: its runs are fresh images of the same law, its truth the mean over them.
+images together: its runs are fresh images of the same law, its truth the mean over them. With ``--fresh`` so are those of
+every evaluation, given the bank.
 """
 
 from __future__ import annotations
@@ -167,22 +168,26 @@ def from_population(seen: Sequence[Seen], count: int, replications: int) -> tupl
 def of_fresh_images(law: Law, name: str, count: int, replications: int) -> tuple[Tally, dict[Key, float]]:
     """Return what runs of ``count`` fresh images say, and of numbers that are known from very many images what those do."""
     tally, twins, evaluation = Tally(), [law.encoder(mirrored) for mirrored in (False, True)], measured(law, name)
+    bank = law.images(BANK, 2)
     for replication in range(replications):
         images = law.independent(count, 10 + replication)
-        tally.add([bare(evaluation(twin, images)) for twin in twins])
+        tally.add([bare(evaluation(twin, images, bank=bank)) for twin in twins])
+    if name not in FRESH:
+        return tally, {}
     many = evaluation(twins[0], law.independent(8 * MOST, 1))
-    return tally, {key(name, one): one.value for one in many.estimates if one.quantity in ("rankme", "lidar")}
+    return tally, {key(name, one): one.value for one in many.estimates if one.quantity == "rankme"}
 
 
-def simulated(laws: Sequence[str], names: Sequence[str], replications: int, most: int = MOST) -> Iterator[Row]:
-    """Yield the table."""
+def simulated(
+    laws: Sequence[str], names: Sequence[str], replications: int, most: int = MOST, fresh: bool = False
+) -> Iterator[Row]:
+    """Yield the table; with ``fresh``, of fresh images for every run."""
     for name in names:
         for law in laws:
-            seen = [] if name in FRESH else wholes(LAWS[law], name)
+            of_fresh = partial(of_fresh_images, LAWS[law], name)
+            drawing = of_fresh if fresh or name in FRESH else partial(from_population, wholes(LAWS[law], name))
             for count in sizes(name, most):
-                drawing = partial(of_fresh_images, LAWS[law], name) if name in FRESH else partial(from_population, seen)
-                tally, truths = drawing(count, replications)
-                yield from rows(law, count, tally, truths, replications)
+                yield from rows(law, count, *drawing(count, replications), replications)
 
 
 def main() -> None:
@@ -191,9 +196,11 @@ def main() -> None:
     parser.add_argument("--replications", type=int, default=200)
     parser.add_argument("--laws", nargs="+", default=list(LAWS), choices=list(LAWS))
     parser.add_argument("--only", nargs="+", default=[*DRAWN, *FRESH], help="evaluations", choices=[*DRAWN, *FRESH])
+    parser.add_argument("--most", type=int, default=MOST, help="images of a run, at most")
+    parser.add_argument("--fresh", action="store_true", help="fresh images for every run, measured anew")
     given = parser.parse_args()
     print(HEAD)
-    for row in simulated(given.laws, given.only, given.replications):
+    for row in simulated(given.laws, given.only, given.replications, given.most, given.fresh):
         print(line(row), flush=True)
 
 
