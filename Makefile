@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 # One process for each core, each of one thread: more threads than cores cost most of the time.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist worksteal
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints-cpu.txt
+# What was compiled, and the assertions that pytest rewrote, are kept for the next process: making them anew is a third of
+# what collecting the tests takes.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-slow check docs
 
@@ -17,7 +20,7 @@ test: $(VENV)/.dev
 	$(PYTEST)
 
 test-slow: $(VENV)/.dev
-	$(PYTEST) -m slow
+	$(PYTEST) -m slow tests
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -15,7 +15,8 @@ from holdfast.core.images import Images
 from holdfast.core.run import Run
 from holdfast.encoders.builtin import load
 from holdfast.evaluations.smoothed.center import central_sample
-from holdfast.evaluations.smoothed.noisy import NoisyCodes, Smoothing
+from holdfast.evaluations.smoothed.index import Smoothing
+from holdfast.evaluations.smoothed.noisy import NoisyCodes
 from holdfast.protocol.population import Population
 
 COPIES, SAMPLES = 2000, 10_000

@@ -20,7 +20,7 @@ import torch
 
 import holdfast as hf
 from studies import collected, page
-from studies.zoo import ZOO, Member, Zoo
+from studies.zoo import REFUSED, ZOO, Member, Zoo
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -48,10 +48,11 @@ def work(zoo: Zoo, out: Path, member: Member, seed: int) -> Mapping[str, str]:
 
 def planned(zoo: Zoo, seeds: int, train: bool) -> Iterator[tuple[Member, int]]:
     """Yield what to measure: seed by seed, and what is at hand before what must be trained."""
-    at_hand = [(member, seed) for seed in range(seeds) for member in ZOO if zoo.made(member, seed)]
+    wanted = [member for member in ZOO if member.case not in REFUSED]
+    at_hand = [(member, seed) for seed in range(seeds) for member in wanted if zoo.made(member, seed)]
     yield from ((member, seed) for member, seed in at_hand if seed == 0 or not (member.weights or member.degenerate))
     if train:
-        yield from ((member, seed) for seed in range(seeds) for member in ZOO if not zoo.made(member, seed))
+        yield from ((member, seed) for seed in range(seeds) for member in wanted if not zoo.made(member, seed))
 
 
 def measure(zoo: Zoo, out: Path, seeds: int, budget: float, workers: int, train: bool) -> None:
@@ -86,7 +87,7 @@ def main(given: Sequence[str] | None = None) -> None:
     )
     asked = parser.parse_args(given)
     if asked.page:
-        page.write(page.STORED, Path("docs"))
+        page.write(page.STORED, Path())
         return
     if "HOLDFAST_REFERENCE" not in os.environ:
         raise hf.HoldfastError("the study needs HOLDFAST_REFERENCE, the folder with images/ and encoders/")

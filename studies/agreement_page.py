@@ -4,46 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
-from pathlib import Path
 
 import numpy as np
 
 from studies import figures, measures, references
 from studies.agreement import LEVEL, detectable
-from studies.agreement_limits import TRAINED, UNDEFENDED, Strata, by_stratum, encoders, silence, stratified, traps
+from studies.agreement_limits import Strata, by_stratum, encoders, silence, traps
 from studies.agreement_words import Agreements, listed, primary, spread, value
-from studies.collected import SECONDS, Found, read
+from studies.collected import SECONDS, Found
 from studies.common import table
-from studies.conclusions import SCALE, Resampled, choices, concluded
+from studies.conclusions import SCALE, choices
+from studies.judged import Judged
 from studies.measures import HEADLINES
 from studies.references import CLEAN, PRIMARY, REFERENCES
-from studies.verdicts import Verdict, deceived, verdict
+from studies.verdicts import Verdict, deceived
 from studies.zoo import TITLES
 
 FIGURES = "images/study"
 
 
-def render(folder: Path) -> tuple[list[str], dict[str, str]]:
+def render(judged: Judged) -> tuple[list[str], dict[str, str]]:
     """Return the lines of the section and its figures by path."""
-    everyone = read(folder)
-    trained = everyone.only(~everyone.degenerate)
-    resampled = Resampled.of(everyone)
-    found = concluded(resampled.only(~everyone.degenerate))
-    strata = stratified(resampled)
-    verdicts = [
-        verdict(
-            found[headline.name, PRIMARY],
-            [strata[kind][1][headline.name][1] for kind in (UNDEFENDED, TRAINED) if strata[kind][1]],
-        )
-        for headline in HEADLINES
-    ]
+    everyone, trained, found = judged.everyone, judged.trained, judged.found
     lines = [
-        *_advice(trained, everyone, found, verdicts, strata),
+        *_advice(trained, everyone, found, judged.verdicts, judged.strata),
         *_measured(trained),
         *_agreements(found),
-        *_doubts(trained, found, verdicts),
+        *_doubts(trained, found, judged.verdicts),
         *_choices(trained),
-        *traps(everyone, found, strata),
+        *traps(everyone, found, judged.strata),
         *silence(trained, found),
         *encoders(everyone),
     ]

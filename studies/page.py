@@ -1,4 +1,4 @@
-"""The page of the study, ``docs/study.md``: every sentence follows from stored numbers."""
+"""The page of the study, ``docs/study.md``, and what reports quote of it: every sentence follows from stored numbers."""
 
 from __future__ import annotations
 
@@ -6,25 +6,32 @@ from pathlib import Path
 
 from holdfast.core.files import write_whole
 from studies import agreement_page, ledger
+from studies.judged import judged, quoted
 
 STORED = Path(__file__).parent / "stored"
+QUOTED = "src/holdfast/report/study.json"
+"""Read by the library, which knows nothing else of the study."""
 OPENING = """\
 # Which number to trust
 
 A measure without labels is of use if it tells how robust a later, labelled use of the encoder will be. This page says for
 which measures that was seen, in one study of many encoders. Each of its sentences follows from the numbers in
-`studies/stored`; `python -m studies --page` writes it from these alone."""
+`studies/stored`; `python -m studies --page` writes it from these alone. Reports of this version of the library
+[quote it](reading-the-report.md#how-far-to-trust-a-number): their rows stand in its order, each number says what was found
+of it, and an encoder is called the most robust only by numbers to use or with some evidence."""
 
 
 def render(folder: Path) -> dict[str, str]:
-    """Return the text of the page and of its figures by their paths below ``docs``, from the results in ``folder``."""
-    lines, figures = agreement_page.render(folder / "zoo")
+    """Return the page, its figures and what reports quote of it by their paths, from the results in ``folder``."""
+    found = judged(folder / "zoo")
+    lines, figures = agreement_page.render(found)
     claims = ledger.ledger_section(ledger.stored(folder / "claims"))
-    return {"study.md": "\n".join([OPENING, *lines, "", *claims]) + "\n", **figures}
+    docs = {"study.md": "\n".join([OPENING, *lines, "", *claims]) + "\n", **figures}
+    return {**{f"docs/{path}": text for path, text in docs.items()}, QUOTED: quoted(found)}
 
 
 def write(folder: Path, out: Path) -> None:
-    """Write the page and its figures below ``out`` from the results in ``folder``."""
+    """Write all that follows from the results in ``folder`` below ``out``."""
     for path, text in render(folder).items():
         place = out / path
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -91,9 +91,10 @@ class Study:
         folder = self.folder(case, seed)
         if not (folder / "card.json").exists():
             change = seeded(case.change, seed) if case.change else None
+            images = self.subset(case.subset, seed)
             hf.train(
-                self.recipe(case, seed, change),
-                self.subset(case.subset, seed),
+                self.recipe(case, seed, change, len(images)),
+                images,
                 transform=change if case.order == "corrupt-aug" else None,
                 keep_epochs=self.kept if not (case.change or case.subset) else 0,
                 out=folder,
@@ -105,12 +106,12 @@ class Study:
         """Return where the encoder of a case is kept."""
         return self.out / "encoders" / f"{common.plain(str(case))}-{seed}"
 
-    def recipe(self, case: Case, seed: int, change: Transform | None) -> dict[str, Any]:
-        """Return how ``case`` is trained."""
+    def recipe(self, case: Case, seed: int, change: Transform | None, images: int) -> dict[str, Any]:
+        """Return how ``case`` is trained on so many images."""
         settings = {**OBJECTIVES, **REGULARISED}[case.objective]
         asked = {"architecture": self.architecture, "augmentation": self.augmentation, **OPTIMISED, **settings}
         if case.objective == "moco-v2":
-            asked["objective"] += f",queue={queue(self.images, self.batch)}"
+            asked["objective"] += f",queue={queue(images, self.batch)}"
         if case.order == "aug-corrupt":
             asked["augmentation"] = f"{asked['augmentation']} + {change}"
         return {**asked, "batch": self.batch, "epochs": self.epochs, "seed": seed}

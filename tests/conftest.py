@@ -9,9 +9,11 @@ shapes.install("holdfast")
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
+import jaxtyping
 import pytest
 import torch
 
@@ -32,6 +34,14 @@ def device(request: pytest.FixtureRequest) -> str:
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # what importing and collecting made stays: looking through it again took a tenth of the time
+
+
+@pytest.fixture
+def unchecked() -> Iterator[None]:
+    """No types are checked, as where users call: for what the library itself says of values of other types."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from holdfast import data, encoders
+from holdfast import HoldfastError, data, encoders, train
 from holdfast.attacks.presets import read_attack
 from holdfast.core.balls import Linf
 from holdfast.core.run import Run
@@ -19,6 +19,8 @@ from holdfast.encoders.architectures.base import Architecture, architectures
 from holdfast.execution import catalog
 from holdfast.execution.request import build, planned, request
 from holdfast.objectives.base import AttackContext
+from holdfast.probes.base import probes
+from holdfast.training.learner import training_objectives
 from holdfast.transforms.base import Transform, transformed, transforms
 from tests.pages import DOCS, ROOT
 from tests.samples import DIGITS, builtin, digits
@@ -31,6 +33,9 @@ FILES = re.findall(
 FILES = [(folder.replace("/", "."), name, code) for folder, name, code in FILES]
 
 
+FOUND = (encoders.sources, architectures, data.loaders, transforms, probes, training_objectives)
+
+
 @pytest.fixture
 def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every file of the page on extension, put where it says it belongs."""
@@ -39,15 +44,11 @@ def dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (tmp_path / package).mkdir(exist_ok=True)
         (tmp_path / package / f"{name}.py").write_text(code)
         monkeypatch.setattr(home, "__path__", [*home.__path__, str(tmp_path / package)])
-    encoders.sources.cache_clear()
-    architectures.cache_clear()
-    data.loaders.cache_clear()
-    transforms.cache_clear()
+    for found in FOUND:
+        found.cache_clear()
     yield
-    encoders.sources.cache_clear()
-    architectures.cache_clear()
-    data.loaders.cache_clear()
-    transforms.cache_clear()
+    for found in FOUND:
+        found.cache_clear()
     for package, name, _ in FILES:
         sys.modules.pop(f"holdfast.{package}.{name}", None)
         vars(import_module(f"holdfast.{package}")).pop(name, None)
@@ -62,6 +63,8 @@ def test_one_file_is_enough(dropped: None, tmp_path: Path, monkeypatch: pytest.M
     assert "linear" in found["encoders"]
     assert "noise" in found["images"]
     assert "perceptron" in found["architectures"]
+    assert "nearest-mean" in found["probes"]
+    assert "align-uniform" in found["training"]
     assert str(read_attack("guess:tries=3")) == "guess:tries=3"
     np.save(tmp_path / "weights.npy", np.ones((5, 64), dtype=np.float32))
     encoder = encoders.load(f"linear:{tmp_path}/weights.npy?shape=1x8x8")
@@ -106,3 +109,23 @@ def test_the_new_transform_does_what_it_says(dropped: None) -> None:
     few = transformed(digits(4), Transform.read("posterise:4 + jpeg:none"))
     assert len(few.pixels(range(4)).unique()) == 4
     assert len(transforms()["posterise"].ladder()) == 6
+
+
+def test_the_new_probe_answers(dropped: None) -> None:
+    measure = build(catalog.evaluations()["probe-accuracy"], {"probes": "nearest-mean"})
+    result = measure(builtin(), data.load("builtin:digits", DIGITS), bank=data.load("builtin:digits-train", DIGITS))
+    assert result.estimate("top1_accuracy", probe="nearest-mean").value > 0.5
+
+
+def test_the_new_training_objective_trains(dropped: None) -> None:
+    recipe = {
+        "objective": "align-uniform",
+        "architecture": "digits",
+        "augmentation": "digits-view",
+        "batch": 20,
+        "epochs": 2,
+    }
+    encoder = train(recipe, digits(100), progress=False)
+    assert encoder(digits(3).pixels([0, 1, 2])).shape == (3, 32)
+    with pytest.raises(HoldfastError, match="no loss of single samples to attack"):
+        train({**recipe, "adversary": "loss:ball=linf:0.1,steps=1"}, digits(100), progress=False)

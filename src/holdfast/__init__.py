@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.core.divergences import Whitened as Whitened
     from holdfast.core.encoder import Domain as Domain
     from holdfast.core.encoder import Encoder as Encoder
+    from holdfast.core.errors import BudgetSpentError as BudgetSpentError
     from holdfast.core.errors import HoldfastError as HoldfastError
     from holdfast.core.errors import HoldfastWarning as HoldfastWarning
     from holdfast.core.images import Images as Images
@@ -109,6 +110,7 @@ _HOMES = {
     "GradCam": "evaluations.geometry.gradcam",
     "GradientAttack": "attacks.gradient",
     "Hardened": "execution.harden",
+    "BudgetSpentError": "core.errors",
     "HoldfastError": "core.errors",
     "HoldfastWarning": "core.errors",
     "Images": "core.images",

@@ -136,6 +136,12 @@ def counted(quantity: str, where: str, statistic: str, arrays: list[np.ndarray],
     return Measured(quantity, where, statistic, kept, units, n, 1, False, value, low, high)
 
 
+def of_seeds(quantity: str, where: str, values: ArrayLike) -> Measured:
+    """Return the mean of one value for each training, with Student's interval over seeds."""
+    by_seed = np.asarray(values)[:, None]
+    return measured(quantity, where, "mean", by_seed, units="value a training", trainings=True)
+
+
 def share(quantity: str, where: str, count: int, n: int, units: str = "pairs") -> Measured:
     """Return ``count`` of ``n`` as a share."""
     return measured(quantity, where, "share", [count], [n], units=units)

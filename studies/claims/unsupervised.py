@@ -279,6 +279,7 @@ CLAIMS = (
         "on the other's side.",
         {"measures on which the best encoder is beaten": Range(low=1)},
         dominance,
+        "Other trainings of each method.",
     ),
     Claim(
         "UNSUP-6",

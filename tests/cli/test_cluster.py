@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from holdfast.cli import cluster, run
+from holdfast.cli import cluster, evaluate, run
 from holdfast.cli.cluster import JobsRequestedError, Rank, Slurm, cluster_of
 
 EVALUATE = ["evaluate", "builtin:digits-random", "--images", "builtin:digits", "--limit", "6", "--only", "displacement"]
@@ -46,3 +48,19 @@ def test_jobs_give_the_table_of_one_process(
         assert run([*EVALUATE, *CHEAP, "--out", out, *more]) == 0
         assert capsys.readouterr().out == f"Report: {Path(out) / 'report.html'}\n"
     assert Path("jobs/table.csv").read_bytes() == Path("alone/table.csv").read_bytes()
+
+
+@pytest.mark.parametrize("command", ["attack", "certify", "corrupt", "harden"])
+def test_every_command_that_measures_takes_the_same_two_flags(command: str) -> None:
+    asked = signature(import_module(f"holdfast.cli.{command}").command).parameters
+    for flag in ("cluster", "workers"):
+        assert asked[flag] == signature(evaluate.command).parameters[flag]
+
+
+def test_hardening_is_not_several_jobs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = ["harden", "builtin:digits-random", "--images", "builtin:digits", "--out", str(tmp_path / "out")]
+    assert run([*arguments, "--cluster", "slurm:ranks=2"]) == 2
+    assert "trains in one process" in capsys.readouterr().err
+    assert run([*arguments, "--workers", "2", "--device", "cuda:1"]) == 2
+    assert "--workers are processes on the CPUs" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import shutil
+from collections.abc import Generator, Iterable
 from pathlib import Path
+from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -18,6 +23,8 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.execution.corruption import Manifest, corrupt
+from holdfast.execution.engines.base import Engine
+from holdfast.execution.engines.processes import Processes
 from holdfast.transforms.base import Transform, transformed
 
 
@@ -73,6 +80,30 @@ def test_whole_files_are_left_alone_and_damaged_ones_are_written_again(photos: P
     before = times(folder)
     corrupt(photos, "noise:0.2", tmp_path / "out", size=32)
     assert times(folder) == before
+
+
+class Elsewhere:
+    """An engine whose workers share nothing with this process, and finish in another order."""
+
+    def map(self, task: Any, given: Any, shards: Iterable[Any]) -> Generator[tuple[Any, Any], None, None]:
+        sent = cloudpickle.dumps((task, given))
+        for shard in reversed(list(shards)):
+            task, given = pickle.loads(sent)
+            yield shard, pickle.loads(pickle.dumps(task(given, shard)))
+
+
+@pytest.mark.parametrize("engine", [Elsewhere(), pytest.param(Processes(2), marks=pytest.mark.slow)])
+def test_files_do_not_depend_on_where_images_are_changed(photos: Path, tmp_path: Path, engine: Engine):
+    (alone,) = corrupt(photos, "noise:0.2", tmp_path / "alone", size=32)
+    shutil.copytree(tmp_path / "alone" / "noise_0.2" / "cat", tmp_path / "out" / "noise_0.2" / "cat")
+    before = times(tmp_path / "out")
+    assert len(before) == 2
+    (manifest,) = corrupt(photos, "noise:0.2", tmp_path / "out", size=32, batch_size=1, engine=engine)
+    assert manifest.files == alone.files
+    after = times(tmp_path / "out")
+    assert [name for name, time in after.items() if before.get(name) != time] == ["noise_0.2/dog/1.png"]
+    for name in after:
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
 
 
 def test_another_request_is_refused(photos: Path, tmp_path: Path):

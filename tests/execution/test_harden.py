@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from holdfast.cli import run
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
+from holdfast.execution import harden
 from holdfast.execution.harden import agreement, agreement_of, parted, recipe_of
 from holdfast.execution.runs import read
 from holdfast.execution.training import train
@@ -74,6 +77,24 @@ def test_a_hardened_encoder_is_harder_to_break_and_keeps_its_neighbours(tmp_path
     assert last["agreement"] > 0.98
     assert (tmp_path / "hard" / "before-after" / "report.html").exists()
     assert hf.load_encoder(f"trained:{tmp_path / 'hard'}").domain == Domain((1, 8, 8))
+
+
+def test_measuring_takes_the_workers_and_what_is_left_of_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments, asked = count(0.0, 10.0), dict[str, Any]()
+
+    def measured(*_: Any, **given: Any) -> None:
+        asked.update(given)
+        raise InterruptedError
+
+    monkeypatch.setattr(harden, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(harden, "evaluate", measured)
+    out = tmp_path / "made"
+    with pytest.raises(InterruptedError):
+        hf.harden(small(), digits(30), ball=BALL, epochs=1, budget=100.0, workers=2, out=out, progress=False)
+    assert (asked["budget"], asked["workers"], asked["cluster"]) == (80.0, 2, None)
+    assert (out / "card.json").exists()
 
 
 def test_held_out_images_are_not_trained_on_and_follow_from_their_ids() -> None:

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Run
+from holdfast.execution.engines import ranks
 from holdfast.execution.inventory import inventories, inventory, removable, remove
 from holdfast.execution.request import Request
 from holdfast.execution.store import Store, key_of
@@ -109,3 +111,22 @@ def test_partial_files_are_removed_once_nobody_can_be_writing_them(tmp_path):
     fresh.write_bytes(b"half")
     assert [one.files for one in removable(tmp_path)] == [(str(earlier), str(old))]
     assert inventory(tmp_path).bytes["partial"] == 12
+
+
+def test_leases_of_the_dead_are_removed_and_those_of_the_living_stay(tmp_path, monkeypatch):
+    fill(tmp_path, tiny.Mean())
+    remove(removable(tmp_path))
+    dead, held = (tmp_path / "leases" / name for name in ("mean-0a1b-2c3d", "mean-0a1b-4e5f"))
+    held.parent.mkdir()
+    for path in (dead, held):
+        path.write_text("rank 1 on a node, process 7")
+        os.utime(path, (0, 0))
+    monkeypatch.setattr(ranks, "BEAT", 0.01)
+    with ranks._renewed(held):
+        until = monotonic() + 60
+        while held.stat().st_mtime == 0 and monotonic() < until:
+            sleep(0.01)
+        assert inventory(tmp_path).bytes["leases"] == 2 * held.stat().st_size
+        assert removed(tmp_path) == {"leases": 1}
+        remove(removable(tmp_path))
+        assert [*held.parent.iterdir()] == [held]

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
+import multiprocessing
 import time
 from pathlib import Path
 
@@ -165,29 +162,27 @@ def test_a_pack_that_cannot_be_written_loses_nothing(tmp_path, monkeypatch):
     assert all_there(Store(tmp_path), range(MANY))
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from holdfast.execution import packs
-packs.LOOSE, packs.SMALL = 4, 2
-from tests.execution.test_packs import Store, fill
-fill(Store(Path(sys.argv[1])), range(int(sys.argv[2]), int(sys.argv[3])))
-"""
+def writer(folder: Path, first: int, end: int) -> multiprocessing.process.BaseProcess:
+    """Forked, so that it need not load torch again."""
+    process = multiprocessing.get_context("fork").Process(target=writing, args=(folder, first, end))
+    process.start()
+    return process
 
 
-def writer(folder: Path, first: int, end: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", WRITER, str(folder), str(first), str(end)])
+def writing(folder: Path, first: int, end: int) -> None:
+    packs.LOOSE, packs.SMALL = 4, 2
+    fill(Store(folder), range(first, end))
 
 
 @pytest.mark.slow
 def test_two_processes_write_and_pack_one_observation(tmp_path):
     processes = [writer(tmp_path, 0, 120), writer(tmp_path, 80, 200)]
     store, most = Store(tmp_path), 0
-    while any(process.poll() is None for process in processes):
+    while any(process.is_alive() for process in processes):
         now = len(store.held(KEY))
         assert now >= most, "what was there is not found any more"
         most = now
-    assert [process.returncode for process in processes] == [0, 0]
+    assert [process.exitcode for process in processes] == [0, 0]
     assert all_there(store, range(200))
     assert len(files(tmp_path)) < 40
 
@@ -201,8 +196,8 @@ def test_a_killed_writer_leaves_everything_it_said_was_kept(tmp_path):
         while len(store.held(KEY)) < 5 + 7 * attempt:
             time.sleep(0.01)
         known = store.held(KEY)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        process.kill()
+        process.join()
         later = Store(folder)
         assert later.held(KEY) >= known
         assert all_there(later, range(len(later.held(KEY)))), "shards were written in this order"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,20 +88,16 @@ def test_a_folder_that_vanishes_in_mid_run_ends_it_with_one_sentence(drive, how)
     assert not folder.exists(), "a piece of the run was written where the drive used to be"
 
 
-COMMAND = """
-import sys
-from pathlib import Path
-from tests.execution.test_shared_folder import fill, tiny
-fill(Path(sys.argv[1]), tiny.Mean(pause=0.02), tiny.Mean(pause=0.02, factor=float(sys.argv[2])))
-"""
-
-
 @pytest.mark.slow
 def test_two_commands_may_work_in_one_folder_at_once(tmp_path):
-    commands = [
-        subprocess.Popen([sys.executable, "-c", COMMAND, str(tmp_path / "run"), factor]) for factor in ("2", "3")
-    ]
-    assert [command.wait(timeout=120) for command in commands] == [0, 0]
+    fork = multiprocessing.get_context("fork")
+    means = [(tiny.Mean(pause=0.02), tiny.Mean(pause=0.02, factor=factor)) for factor in (2.0, 3.0)]
+    commands = [fork.Process(target=fill, args=(tmp_path / "run", *both)) for both in means]
+    for command in commands:
+        command.start()
+    for command in commands:
+        command.join(120)
+        assert command.exitcode == 0
     store = Store(tmp_path / "run")
     expected = fill(tmp_path / "alone", *(tiny.Mean(pause=0.02, factor=factor) for factor in (1.0, 2.0, 3.0)))
     found = [(result.settings, result.findings) for result in store.results()]

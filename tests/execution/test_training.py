@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -12,12 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import holdfast as hf
-from holdfast.core.errors import HoldfastError
+from holdfast.cli import run
+from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
+from holdfast.data import survey
+from holdfast.execution import training
 from holdfast.execution.training import read_recipe, train
 from holdfast.training import loop
 from holdfast.training.adversaries.loss import OnLoss
@@ -138,6 +144,62 @@ def test_ctrl_c_writes_a_checkpoint(digits: Images, tmp_path: Path, monkeypatch:
     assert weights(tmp_path / "whole") == weights(tmp_path / "broken")
 
 
+def test_a_spent_budget_leaves_a_checkpoint_and_no_encoder(
+    digits: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, now = loop.Training._train_step, 0.0
+
+    def slow(*given: Any) -> Any:
+        nonlocal now
+        now += 10
+        return step(*given)
+
+    for module in (loop, training):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
+    monkeypatch.setattr(loop.Training, "_train_step", slow)
+    monkeypatch.setattr(loop, "SECONDS", 1e9)
+    with pytest.raises(BudgetSpentError, match=r"after 0 of 2 epochs and 3 of 4 steps .*\(38% of .* is no encoder yet"):
+        train(SMALL, digits, out=tmp_path / "broken", budget=25.0)
+    state = torch.load(tmp_path / "broken" / "checkpoint.pt", weights_only=True)
+    assert (state["epoch"], state["step"]) == (0, 3)
+    with pytest.raises(HoldfastError, match="name a whole folder that holdfast train wrote"):
+        hf.load_encoder(f"trained:{tmp_path / 'broken'}")
+    train(SMALL, digits, out=tmp_path / "broken", budget=45.0)  # the last step is done, so what is left is quick
+    train(SMALL, digits, out=tmp_path / "whole")
+    assert weights(tmp_path / "whole") == weights(tmp_path / "broken")
+
+
+def test_a_spent_budget_ends_the_command_with_its_status(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, budget: float, **__: Any) -> None:
+        raise BudgetSpentError(f"{budget:g} s were spent")
+
+    monkeypatch.setattr(training, "train", stopped)
+    assert run(["train", "mine.toml", "--out", "made", "--budget", "60"]) == 1
+    assert capsys.readouterr().err == "holdfast: 60 s were spent\n"
+
+
+@pytest.mark.parametrize(("budget", "said"), [(0.0, "a budget is a positive number"), (9.0, "name a folder for it")])
+def test_budgets_that_make_no_sense_are_refused(digits: Images, budget: float, said: str) -> None:
+    with pytest.raises(HoldfastError, match=said):
+        train(SMALL, digits, budget=budget)
+
+
+def test_a_second_start_reads_no_file_to_know_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for k in range(16):
+        pixels = np.random.default_rng(k).integers(0, 256, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"{k}.png")
+        os.utime(photos / f"{k}.png", (0, 0))  # what changed just now is not remembered
+    read, reading = list[Any](), survey.all_bytes
+    monkeypatch.setattr(survey, "all_bytes", lambda content: read.append(content) or reading(content))
+    for _ in range(2):
+        train({**SMALL, "batch": 16, "epochs": 1}, photos, size=8, channels=1, out=tmp_path / "made")
+        assert len(read) == 16
+
+
 def test_a_folder_of_another_training_is_refused(digits: Images, tmp_path: Path) -> None:
     train({**SMALL, "epochs": 1}, digits, out=tmp_path)
     with pytest.raises(HoldfastError, match="epochs was 1 and is 2"):
@@ -228,14 +290,6 @@ def test_recipes_are_read_and_written(name: str) -> None:
     assert Recipe.of(recipe.plain()) == recipe
 
 
-SCRIPT = """
-import sys
-from holdfast.training import loop
-from holdfast.training.adversaries.loss import OnLoss
-loop.SECONDS = 0.0
-from holdfast.cli import run
-sys.exit(run(sys.argv[1:]))
-"""
 TOML = """
 objective = "moco-v2:queue=64"
 architecture = "digits"
@@ -251,44 +305,67 @@ limit = 320
 
 
 @pytest.mark.slow
-def test_a_killed_training_ends_like_an_unbroken_one(tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").write_text(TOML)
+def test_a_killed_training_ends_like_an_unbroken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "SECONDS", 0.0)
+    (tmp_path / "recipe.toml").write_text(TOML.replace("epochs = 6", "epochs = 3"))
 
-    def begin(out: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", SCRIPT, "train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / out)]
-        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    def begin(out: str) -> multiprocessing.process.BaseProcess:
+        # Forked, so that it need not load torch and Fabric again, which takes longer than the training.
+        arguments = ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / out)]
+        process = multiprocessing.get_context("fork").Process(target=ending_with_status, args=(arguments,))
+        process.start()
+        return process
 
-    assert begin("whole").wait() == 0
+    whole = begin("whole")
+    whole.join()
+    assert whole.exitcode == 0
     kills = 0
     while True:
-        process, checkpoint = begin("killed"), tmp_path / "killed" / "checkpoint.pt"
+        checkpoint = tmp_path / "killed" / "checkpoint.pt"
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-        while process.poll() is None and kills < 3:
+        process = begin("killed")
+        while process.is_alive() and kills < 3:
             if checkpoint.exists() and checkpoint.stat().st_mtime_ns != before:
                 time.sleep(0.05 * kills)
                 process.kill()
                 kills += 1
                 break
             time.sleep(0.005)
-        if process.wait() == 0:
+        process.join()
+        if process.exitcode != -signal.SIGKILL:
             break
-    assert kills == 3
+    assert (kills, process.exitcode) == (3, 0)
     assert weights(tmp_path / "whole") == weights(tmp_path / "killed")
 
 
+def ending_with_status(arguments: list[str]) -> None:
+    sys.exit(run(arguments))
+
+
+ALL = """
+import sys
+from torch import distributed
+from holdfast.cli import run
+for name in sys.argv[1:]:
+    assert run(["train", f"{name}.toml", "--set", "precision=float64", "--out", name]) == 0
+assert distributed.get_world_size() == 2
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["simclr", "supervised:uniformity=0.01", "moco-v2:queue=64", "supcon"])
-def test_two_processes_train_like_one(tmp_path: Path, objective: str) -> None:
-    (tmp_path / "recipe.toml").write_text(
-        TOML.replace("moco-v2:queue=64", objective).replace("epochs = 6", "epochs = 1")
-    )
-    given = ["-m", "holdfast", "train", str(tmp_path / "recipe.toml"), "--set", "precision=float64", "--out"]
-    subprocess.run([sys.executable, *given, str(tmp_path / "one")], check=True)
+def test_two_processes_train_like_one(tmp_path: Path) -> None:
+    """All in one start of torchrun, which takes many times as long as a training."""
+    objectives = ("simclr", "supervised:uniformity=0.01", "moco-v2:queue=64", "supcon")
+    recipes = {name.partition(":")[0]: TOML.replace("moco-v2:queue=64", name) for name in objectives}
+    for name, recipe in recipes.items():
+        (tmp_path / f"{name}.toml").write_text(recipe.replace("epochs = 6", "epochs = 1"))
+    (tmp_path / "all.py").write_text(ALL)
     several = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run([*several, *given, str(tmp_path / "two")], check=True)
-    alone, together = (hf.load_encoder(f"trained:{tmp_path / name}") for name in ("one", "two"))
-    for name, value in alone.module.state_dict().items():
-        torch.testing.assert_close(together.module.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+    subprocess.run([*several, "all.py", *recipes], cwd=tmp_path, check=True)
+    for name in recipes:
+        alone = train(tmp_path / f"{name}.toml", settings={"precision": "float64"})
+        together = hf.load_encoder(f"trained:{tmp_path / name}")
+        torch.testing.assert_close(together.module.state_dict(), alone.module.state_dict(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_recipe_may_start_from_a_reference(digits: Images, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from holdfast.report.compare import compare
 from holdfast.report.files import Report, report
 from holdfast.report.printed import markdown
 from holdfast.report.protocol import groups
-from holdfast.report.scorecard import QUESTIONS, Line, scorecards
+from holdfast.report.questions import QUESTIONS
+from holdfast.report.scorecard import Line, scorecards
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result, series
 
 Status = Literal["refuted", "no violation found", "unknown"]

@@ -31,10 +31,11 @@ def test_a_recipe_appends_the_change_to_its_augmentation_in_one_order_alone() ->
     change = seeded(CHANGE, 3)
     assert "seed=3" in str(change)
     assert seeded("gamma:5", 3) == seeded("gamma:5", 0)
-    late = study.recipe(Case("simclr", CHANGE, "aug-corrupt"), 3, change)
-    early = study.recipe(Case("simclr", CHANGE, "corrupt-aug"), 3, change)
+    late = study.recipe(Case("simclr", CHANGE, "aug-corrupt"), 3, change, 200)
+    early = study.recipe(Case("simclr", CHANGE, "corrupt-aug"), 3, change, 200)
     assert (late["augmentation"], early["augmentation"]) == (f"digits-view + {change}", "digits-view")
-    assert study.recipe(Case("supervised without augmentation"), 3, None)["augmentation"] == "none"
+    assert study.recipe(Case("moco-v2", subset="long-tail"), 0, None, 400)["objective"].endswith("queue=100")
+    assert study.recipe(Case("supervised without augmentation"), 3, None, 200)["augmentation"] == "none"
 
 
 def test_the_long_tail_has_a_hundredth_of_its_head() -> None:

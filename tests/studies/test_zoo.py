@@ -193,9 +193,9 @@ def few_series(ladder: tuple[float, ...]) -> list[Series]:
 
 @pytest.mark.slow
 def test_the_page_is_what_the_stored_numbers_say() -> None:
-    docs = Path(__file__).parents[2] / "docs"
+    root = Path(__file__).parents[2]
     for path, text in page.render(page.STORED).items():
-        assert (docs / path).read_text() == text, f"{path}: run python -m studies --page"
+        assert (root / path).read_text() == text, f"{path}: run python -m studies --page"
 
 
 def test_stored_results_are_small_and_of_these_settings() -> None:

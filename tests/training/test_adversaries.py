@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Pixels
@@ -205,7 +205,7 @@ def attack_a_half(rank: int, folder: str) -> None:
 
 @pytest.mark.slow
 def test_two_processes_attack_like_one(tmp_path: Path) -> None:
-    spawn(attack_a_half, (str(tmp_path),), nprocs=2)
+    start_processes(attack_a_half, (str(tmp_path),), nprocs=2, start_method="fork")
     learner, batch = learner_of(SimCLR()), batch_of(SimCLR())
     halves = [torch.load(tmp_path / str(rank)) for rank in (0, 1)]
     for adversary, one, other in zip(AMONG_SEVERAL, *halves, strict=True):

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 from holdfast.training.gathering import rank, share_statistics, somewhere
 
@@ -26,7 +26,7 @@ def work(own_rank: int, folder: str, number: int) -> None:
 
 @pytest.mark.slow
 def test_all_have_the_running_statistics_of_the_first_and_stop_together(tmp_path: Path) -> None:
-    spawn(work, (str(tmp_path), 2), nprocs=2)
+    start_processes(work, (str(tmp_path), 2), nprocs=2, start_method="fork")
     (own, first, flags), (other, second, others) = (torch.load(tmp_path / str(number)) for number in (0, 1))
     assert not torch.equal(own["1.running_mean"], other["1.running_mean"]), "vacuous: the same batch"
     for name in own:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 from holdfast.training.gathering import own_rows, processes
 from holdfast.training.learner import Learner, TrainingObjective, training_objectives
@@ -70,7 +70,7 @@ def work(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def together(tmp_path_factory: pytest.TempPathFactory) -> list[State]:
     folder: Path = tmp_path_factory.mktemp("processes")
-    spawn(work, args=(str(folder),), nprocs=2)
+    start_processes(work, args=(str(folder),), nprocs=2, start_method="fork")
     return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

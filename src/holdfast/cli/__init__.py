@@ -21,7 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.cluster import JobsRequestedError, submit
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
 from holdfast.execution.engines.ranks import place
 
 INTERRUPTED = 130
@@ -69,6 +69,8 @@ def run(arguments: list[str]) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "holdfast"
         return _say(f"{error.format_message().rstrip('.')} ({command} --help lists what there is)", 2)
+    except BudgetSpentError as error:
+        return 1 if place()[0] > 0 else _say(str(error), 1)
     except HoldfastError as error:
         return _say(str(error), 2, debug)
     except OSError as error:  # whose sentences lack only the advice

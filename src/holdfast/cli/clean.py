@@ -13,7 +13,7 @@ def command(
     folder: Annotated[Path, typer.Argument(help="The folder of a run, as given to evaluate --out.")],
     yes: Annotated[bool, typer.Option("--yes", help="Remove it without asking.")] = False,
 ) -> int:
-    """Remove what finished cells were made from, failures and abandoned partial files; results always stay."""
+    """Remove what finished cells were made from, failures, abandoned partial files and leases; results always stay."""
     from holdfast.cli.console import size
     from holdfast.core.errors import HoldfastError
     from holdfast.execution.inventory import removable, remove

@@ -123,9 +123,12 @@ def _cards(cards: Sequence[Scorecard]) -> None:
         for title in ("", *card.encoders):
             grid.add_column(Text(title), overflow="fold")
         for line in card.lines:
-            question = Text(line.question, style="bold").append(f"\n{line.under}", style="not bold")
+            sure = f" ({line.badge})" if line.badge else ""
+            question = Text(line.question, style="bold").append(f"{sure}\n{line.under}", style="not bold")
             grid.add_row(question, *(Text(str(answer)) for answer in line.answers))
         show(grid)
+        for sentence in (card.order, *card.studied) if card.studied else ():
+            console().print(sentence)
 
 
 def _tables(tables: Sequence[Table], absent: int) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.cluster import cluster_of
-from holdfast.cli.flags import Seed
+from holdfast.cli.flags import Cluster, Seed, Workers
 
 STOPPED = "the images written so far are kept; run the same command again to continue"
 
@@ -24,16 +24,17 @@ def command(
     limit: Annotated[int | None, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = None,
     seed: Seed = 0,
     batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", min=1)] = 64,
+    cluster: Cluster = None,
+    workers: Workers = None,
 ) -> None:
     """Write images as corruptions and edits change them, 8-bit PNG files in the folders they came from."""
     from holdfast.execution.corruption import corrupt
-    from holdfast.execution.engines.ranks import Ranks
+    from holdfast.execution.engines.ranks import leads
     from holdfast.execution.progress import Shown
     from holdfast.execution.session import engine
 
-    where = engine(cluster_of(None, None, out), "cpu", None, out)
-    ranks = where if isinstance(where, Ranks) else None
-    with Shown(quiet=ranks is not None and ranks.rank > 0) as shown:
+    where = engine(cluster_of(cluster, workers, out), "cpu", workers, out)
+    with Shown(quiet=not leads(where)) as shown:
         written = corrupt(
             images,
             transform,
@@ -44,7 +45,7 @@ def command(
             seed=seed,
             batch_size=batch_size,
             progress=shown,
-            ranks=ranks,
+            engine=where,
         )
         for manifest, folder in ((one, one.files[0].file.partition("/")[0]) for one in written):
             shown.say(

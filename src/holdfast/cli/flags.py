@@ -16,6 +16,9 @@ TrustRemoteCode = Annotated[T, typer.Option("--trust-remote-code", help="Let a m
 Budget = Annotated[
     float | None, typer.Option(help="Seconds after which no new work begins.", rich_help_panel="How it is computed")
 ]
+TrainingBudget = Annotated[
+    float | None, typer.Option(help="Seconds after which training stops with a checkpoint; the same command goes on.")
+]
 Cluster = Annotated[
     str | None,
     typer.Option(

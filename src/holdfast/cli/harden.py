@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from holdfast.cli import compare
-from holdfast.cli.flags import Arch, Images, Seed, Size, TrustRemoteCode
+from holdfast.cli.cluster import Slurm
+from holdfast.cli.flags import Arch, Cluster, Images, Seed, Size, TrainingBudget, TrustRemoteCode, Workers
 from holdfast.cli.subject import ball_of
 from holdfast.cli.train import settings_of
+from holdfast.core.errors import HoldfastError
 
 STOPPED = "a checkpoint was written; run the same command again to go on from it"
 
@@ -32,6 +35,9 @@ def command(
     limit: Annotated[int | None, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = None,
     seed: Seed = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
+    budget: TrainingBudget = None,
+    cluster: Cluster = None,
+    workers: Workers = None,
     arch: Arch = None,
     size: Size = None,
     trust_remote_code: TrustRemoteCode[bool] = False,
@@ -39,7 +45,12 @@ def command(
     """Make an encoder more robust with images alone, and measure it before and after."""
     from holdfast.execution.api import load_encoder
     from holdfast.execution.harden import BALL, FOLDER, harden
+    from holdfast.report.alerts import STOPPED as SPENT
 
+    if cluster is not None and cluster.partition(":")[0] == Slurm.name:
+        raise HoldfastError(
+            "harden trains in one process, so it cannot be several jobs; name a Ray cluster or --workers"
+        )
     hardened = harden(
         load_encoder(encoder, arch=arch, size=size, trust_remote_code=trust_remote_code),
         images,
@@ -51,6 +62,9 @@ def command(
         limit=limit,
         seed=seed,
         device=device,
+        budget=budget,
+        cluster=cluster,
+        workers=workers,
         out=out,
         progress=True,
     )
@@ -60,4 +74,7 @@ def command(
         f"{kept['neighbours_kept']:.1%} of the images have the same nearest neighbour."
     )
     print(f"Encoder: trained:{out}\nReport: {hardened.run.report()}")
+    if hardened.run.failures or any(result.planned is not None for result in hardened.run):
+        print(f"not all was measured: {SPENT}" if budget else "not all was measured; see the report", file=sys.stderr)
+        return 1
     return compare.command([out / FOLDER])

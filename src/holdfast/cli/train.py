@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.flags import TrainingBudget
 from holdfast.core.errors import HoldfastError
 
 STOPPED = "a checkpoint was written; run the same command again to go on from it"
@@ -34,6 +35,7 @@ def command(
         str | None, typer.Option(help="cpu, cuda or cuda:1; torchrun gives each process its own.")
     ] = None,
     keep_epochs: Annotated[int | None, typer.Option(help="Keep the weights after every so many epochs.", min=0)] = None,
+    budget: TrainingBudget = None,
     resume: Annotated[bool, typer.Option("--resume", help="Refuse to begin anew: go on from the checkpoint.")] = False,
 ) -> None:
     """Train an encoder, or train one further, with or without labels and adversaries."""
@@ -54,6 +56,7 @@ def command(
         channels=channels,
         device=device,
         keep_epochs=keep_epochs,
+        budget=budget,
         resume=resume,
         settings=settings_of(set_ or []),
         out=folder,

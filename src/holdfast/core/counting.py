@@ -23,8 +23,8 @@ from holdfast.core.errors import HoldfastError
 
 TILE = 2**21
 """Entries of one tile of products: 8 MB in float32, which stays near the processor."""
-WIDE = 2**24
-"""Entries of one block of clean codes: 128 MB in float64."""
+WIDE = 2**21
+"""Entries of one block of clean codes: 16 MB in float64, three of which are at work at once."""
 
 CANCELS = 1e-3
 """Share of two squared norms below which their distance is computed from the difference."""

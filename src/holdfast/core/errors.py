@@ -5,6 +5,10 @@ class HoldfastError(ValueError):
     """A caller's mistake or an input that cannot be measured; the command line prints it and exits with status 2."""
 
 
+class BudgetSpentError(Exception):
+    """The time is up, which is no mistake: everything finished is kept, and the same command goes on."""
+
+
 class HoldfastWarning(UserWarning):
     """Something a reader of the numbers should know, though they are right."""
 

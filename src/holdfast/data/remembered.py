@@ -19,6 +19,8 @@ import numpy as np
 
 from holdfast.core.files import write_whole
 
+FILE = "files.index"
+"""How the file is called in the folder of a run or a training."""
 YOUNG = 2.0
 """Seconds within which a file may change twice and keep its time of change."""
 RECORD = np.dtype([("stamp", "V16"), ("decoded", "u1"), ("digest", "V64")])

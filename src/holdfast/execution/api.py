@@ -93,6 +93,7 @@ def evaluate(
     batch_size: int = 256,
     limit: int | None = None,
     budget: float | None = None,
+    cluster: str | None = None,
     workers: int | None = None,
     baselines: str | Sequence[str] = (),
     out: str | Path | None = None,
@@ -116,6 +117,7 @@ def evaluate(
         batch_size: at most so many images at a time; changes no result.
         limit: at most so many images, chosen by ``seed``.
         budget: seconds after which no new work begins.
+        cluster: compute on a Ray cluster: auto, local or its address.
         workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; by default in this one.
         baselines: what to measure beside the encoders: pixels, random.
         out: folder of the run; with the same folder an interrupted run continues. By default it is kept in memory.
@@ -148,6 +150,7 @@ def evaluate(
                 "batch_size": batch_size,
                 "limit": limit,
                 "budget": budget,
+                "cluster": cluster,
                 "workers": workers,
                 "baselines": listed(baselines),
                 "out": folder,

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import final
 
 from holdfast.core.encoder import Codes
+from holdfast.core.errors import BudgetSpentError
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.shards import CleanCodes, clean_codes, compute
 from holdfast.execution.store import Store
@@ -25,10 +26,6 @@ Progress = Callable[[str, float, float], None]
 """Told what is being done, which share of all work is finished and how many seconds are left (infinite if unknown)."""
 OVERRUN = 1.1
 """How many times the budget a piece of work may be expected to end at and still begin."""
-
-
-class BudgetSpentError(Exception):
-    """The time is up: not a failure of the cell, which the next run computes."""
 
 
 @dataclass

@@ -12,6 +12,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -31,13 +33,17 @@ from holdfast.core.records import SCHEMA_VERSION, Number, Record
 from holdfast.core.run import Run
 from holdfast.data.base import Request
 from holdfast.data.folder import find
-from holdfast.execution.engines.ranks import Ranks
+from holdfast.execution.engines.base import Engine
+from holdfast.execution.engines.local import Local
+from holdfast.execution.engines.ranks import Ranks, leads
 from holdfast.execution.provenance import provenance
 from holdfast.execution.store import Store
 from holdfast.transforms.base import Transform, transformed, versions
 
 MADE_FROM = "holdfast"
 """The text chunk of each PNG that holds its key."""
+Batch = Sequence[tuple[int, bytes | None]]
+"""Rows, each with what its file holds; None if there is none."""
 
 
 class CorruptedImage(Record):
@@ -74,6 +80,20 @@ class Manifest(Record):
     provenance: dict[str, str]
 
 
+@dataclass(frozen=True, eq=False)
+class Folder:
+    """What becomes the files of one folder: images, what they are changed to, and their names without ending."""
+
+    path: str
+    names: Sequence[str]
+    images: Images
+    changed: Images
+
+    def file(self, row: int) -> str:
+        """Return the path of an image below the folder of all."""
+        return f"{self.path}/{self.names[row]}.png"
+
+
 def corrupt(
     images: str | Path | Images | Tensor,
     transform: str | Transform | Sequence[str | Transform],
@@ -85,7 +105,7 @@ def corrupt(
     seed: int = 0,
     batch_size: int = 64,
     progress: Callable[[str, float], None] | None = None,
-    ranks: Ranks | None = None,
+    engine: Engine | None = None,
 ) -> tuple[Manifest, ...]:
     """Write ``images`` as each transform changes them below the folder ``out``; what is there already stays.
 
@@ -99,7 +119,7 @@ def corrupt(
         seed: of what is drawn for each image.
         batch_size: so many images at a time.
         progress: told what is being done, and which share of everything is done.
-        ranks: this process and those that write files with it; rank 0 alone writes and returns manifests.
+        engine: where images are changed, by default in this process. Of ranks the first alone writes and returns manifests.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
@@ -114,31 +134,38 @@ def corrupt(
     for folder, one in zip(folders, wanted, strict=True):
         _require_same(store.folder / f"{folder}.json", _asked(one, seed, loaded))
         _require_no_others(store.folder / folder, names)
-    if ranks:
-        for folder, one in zip(folders, wanted, strict=True):
-            _share(ranks, store, folder, names, loaded, transformed(loaded, one, seed), batch_size)
-        ranks.end()
-        if ranks.rank > 0:
+    engine, batches = engine or Local(), _batches(len(loaded), batch_size)
+    every = [
+        Folder(folder, names, loaded, transformed(loaded, one, seed))
+        for folder, one in zip(folders, wanted, strict=True)
+    ]
+    if isinstance(engine, Ranks):
+        for folder in every:
+            _share(engine, store, folder, batches)
+        engine.end()
+        if not leads(engine):
             return ()
     written: list[Manifest] = []
-    for folder, one in zip(folders, wanted, strict=True):
-        so_far, started, changed = len(written), datetime.now(UTC), transformed(loaded, one, seed)
-        files: list[CorruptedImage] = []
-        for rows in _batches(len(loaded), batch_size):
-            files += _batch(store, folder, names, loaded, changed, rows)
-            if progress:
-                progress(str(one), (so_far + len(files) / len(loaded)) / len(wanted))
+    for folder, one in zip(every, wanted, strict=True):
+        started, files = datetime.now(UTC), dict[int, CorruptedImage]()
+        found = (_found(store, folder, rows) for rows in batches)
+        with closing(engine.map(_files, folder, found)) as made:
+            for batch, of_batch in made:
+                _write(store, of_batch)
+                files |= {row: file for (row, _), (file, _) in zip(batch, of_batch, strict=True)}
+                if progress:
+                    progress(str(one), (len(written) + len(files) / len(loaded)) / len(wanted))
         manifest = Manifest(
             transform=str(one),
             **_asked(one, seed, loaded),
-            changed_images=changed.fingerprint,
+            changed_images=folder.changed.fingerprint,
             name=loaded.name,
             skipped=tuple(f"{name}: {reason}" for name, reason in loaded.skipped.items()),
-            change=sum(file.change for file in files) / len(files),
-            files=tuple(files),
+            change=sum(file.change for _, file in sorted(files.items())) / len(files),
+            files=tuple(files[row] for row in range(len(loaded))),
             provenance=provenance(Run(seed, batch_size=batch_size), started),
         )
-        store.export(f"{folder}.json", manifest.model_dump_json(indent=1).encode())
+        store.export(f"{folder.path}.json", manifest.model_dump_json(indent=1).encode())
         written.append(manifest)
     return tuple(written)
 
@@ -190,19 +217,17 @@ def _require_no_others(folder: Path, names: Sequence[str]) -> None:
         )
 
 
-def _share(
-    ranks: Ranks, store: Store, folder: str, names: Sequence[str], images: Images, changed: Images, batch_size: int
-) -> None:
+def _share(ranks: Ranks, store: Store, folder: Folder, batches: Sequence[Sequence[int]]) -> None:
     """Write what is missing, batch by batch with other processes; who reads the files then sees which are damaged."""
 
     def written(rows: Sequence[int]) -> bool:
-        return all((store.folder / f"{folder}/{names[row]}.png").exists() for row in rows)
+        return all((store.folder / folder.file(row)).exists() for row in rows)
 
-    def write(_: None, rows: Sequence[int]) -> None:
-        _batch(store, folder, names, images, changed, rows)
+    def write(folder: Folder, rows: Sequence[int]) -> None:
+        _write(store, _files(folder, _found(store, folder, rows)))
 
-    batches = _batches(len(images), batch_size)
-    for _ in ranks.share(write, None, {f"{folder}-{rows[0]}": rows for rows in batches if not written(rows)}, written):
+    units = {f"{folder.path}-{rows[0]}": rows for rows in batches if not written(rows)}
+    for _ in ranks.share(write, folder, units, written):
         pass
 
 
@@ -210,46 +235,62 @@ def _batches(count: int, size: int) -> list[Sequence[int]]:
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def _batch(
-    store: Store, folder: str, names: Sequence[str], images: Images, changed: Images, rows: Sequence[int]
-) -> list[CorruptedImage]:
-    """Return what there is of ``rows``, after the files that are missing or damaged have been written."""
-    clean = images.pixels(rows, dtype=torch.float64)
+def _found(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:
+    """Return what the files of ``rows`` hold, read by the process that writes them, for workers may see other drives."""
+
+    def content(row: int) -> bytes | None:
+        with suppress(OSError):
+            return (store.folder / folder.file(row)).read_bytes()
+        return None
+
+    return [(row, content(row)) for row in rows]
+
+
+def _write(store: Store, made: Sequence[tuple[CorruptedImage, bytes | None]]) -> None:
+    for file, content in made:
+        if content is not None:
+            store.export(file.file, content)
+
+
+def _files(folder: Folder, batch: Batch) -> list[tuple[CorruptedImage, bytes | None]]:
+    """Return what is said of each file, and its content where it is missing, damaged or another's: what engines map."""
+    rows = [row for row, _ in batch]
+    clean = folder.images.pixels(rows, dtype=torch.float64)
     # A digest may be that of a file, of which images of several sizes are made.
     size = "x".join(map(str, clean.shape[1:]))
-    keys = {row: f"{changed.digests[row].hex()}-{size}" for row in rows}
-    paths = {row: f"{folder}/{names[row]}.png" for row in rows}
-    found = {row: _held(store.folder / paths[row], keys[row]) for row in rows}
-    held = {row: content for row, content in found.items() if content is not None}
+    keys = {row: f"{folder.changed.digests[row].hex()}-{size}" for row in rows}
+    held = {row: content for row, content in batch if content is not None and _whole(content, keys[row])}
+    made = dict[int, bytes]()
     if missing := [row for row in rows if row not in held]:
-        levels = (changed.pixels(missing, dtype=torch.float64) * 255).round().byte()
-        for row, image in zip(missing, levels, strict=True):
-            held[row] = _png(image, keys[row])
-            store.export(paths[row], held[row])
+        levels = (folder.changed.pixels(missing, dtype=torch.float64) * 255).round().byte()
+        made = {row: _png(image, keys[row]) for row, image in zip(missing, levels, strict=True)}
+    contents = held | made
     return [
-        CorruptedImage(
-            id=images.ids[row],
-            file=paths[row],
-            key=keys[row],
-            checksum=checksum(held[row]),
-            change=float((_levels(held[row]) - before * 255).abs().mean()),
+        (
+            CorruptedImage(
+                id=folder.images.ids[row],
+                file=folder.file(row),
+                key=keys[row],
+                checksum=checksum(contents[row]),
+                change=float((_levels(contents[row]) - before * 255).abs().mean()),
+            ),
+            made.get(row),
         )
         for row, before in zip(rows, clean, strict=True)
     ]
 
 
-def _held(path: Path, key: str) -> bytes | None:
-    """Return the content of a file if it is whole and is what ``key`` says, else None."""
+def _whole(content: bytes, key: str) -> bool:
+    """Return whether a file is whole and is what ``key`` says."""
     from PIL import Image
 
     try:
-        content = path.read_bytes()
         with Image.open(BytesIO(content), formats=["PNG"]) as image:
             right = image.info.get(MADE_FROM) == key
             image.load()
     except (OSError, SyntaxError, ValueError):
-        return None
-    return content if right else None
+        return False
+    return right
 
 
 def _png(image: UInt8[Tensor, "channels height width"], key: str) -> bytes:

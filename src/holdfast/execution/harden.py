@@ -16,7 +16,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import torch
@@ -29,12 +31,15 @@ from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
+from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders import load
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.execution.api import evaluate
 from holdfast.execution.evaluated import EvaluatedRun
 from holdfast.execution.given import NamedEncoder, NamedImages, at_hand, read_ball
-from holdfast.execution.training import train
+from holdfast.execution.session import engine
+from holdfast.execution.training import deadline, train
+from holdfast.execution.training_folder import require_free
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.health import eval_codes
 from holdfast.training.objectives.distillation import Distillation
@@ -76,6 +81,9 @@ def harden(
     limit: int | None = None,
     seed: int = 0,
     device: str = "cpu",
+    budget: float | None = None,
+    cluster: str | None = None,
+    workers: int | None = None,
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Hardened:
@@ -92,29 +100,62 @@ def harden(
         limit: at most so many images, chosen by ``seed``.
         seed: decides every random choice.
         device: where torch computes.
+        budget: seconds for everything; what is left of them after training is for the measurement.
+        cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
+        workers: measure in so many processes of this machine.
         out: folder for encoder and report; with the same folder an interrupted training goes on.
         progress: show it on stderr; by default in terminals and notebooks.
 
     Raises:
         HoldfastError: the encoder passes no gradient or has no weights, there are too few images, or something that was
             named does not exist or does not fit.
+        BudgetSpentError: the budget ended before training did; the same call goes on.
     """
+    until = deadline(budget, monotonic())
+    place: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}
+
+    def left() -> float | None:
+        return None if until == inf else max(until - monotonic(), 1e-3)
+
     _require_one_process()
+    engine(**place, folder=Path())  # refused before hours of training instead of after them
+    remembered = Remembered()
+    if out is not None:
+        require_free(Path(out))
+        remembered = Remembered.at(Path(out) / FILE)
     original = (load(encoder) if isinstance(encoder, str) else encoder).to("cpu", torch.float32)
     named = at_hand(images)
-    found = data.load(named, original.domain, original.geometry) if isinstance(named, str) else named
-    taught, held = parted(found, limit, seed)
+    if isinstance(named, str):
+        named = data.load(named, original.domain, original.geometry, remembered=remembered)
+    taught, held = parted(named, limit, seed)
     _require_gradients(original, taught)
     wanted = ball if isinstance(ball, Ball) else read_ball(ball)
     watch = agreement_of(original, held, device)
     recipe = recipe_of(wanted, epochs, rate, min(BATCH, len(taught)), seed, settings)
-    labelled = None if bank is None else at_hand(bank)
-    common: dict[str, Any] = {"device": device, "progress": progress}
-    hardened = train(recipe, taught, bank=labelled, start=original, out=out, watch=watch, **common)
+    hardened = train(
+        recipe,
+        taught,
+        bank=None if bank is None else at_hand(bank),
+        start=original,
+        device=device,
+        budget=left(),
+        out=out,
+        progress=progress,
+        watch=watch,
+    )
     if hardened.name == original.name:
         hardened.name = f"{original.name}-hardened"
-    report = None if out is None else Path(out) / FOLDER
-    run = evaluate([original, hardened], held, only=EVALUATIONS, ball=wanted, seed=seed, out=report, **common)
+    run = evaluate(
+        [original, hardened],
+        held,
+        only=EVALUATIONS,
+        ball=wanted,
+        seed=seed,
+        budget=left(),
+        out=None if out is None else Path(out) / FOLDER,
+        progress=progress,
+        **place,
+    )
     return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run)
 
 

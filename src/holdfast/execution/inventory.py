@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import checksum_of
 from holdfast.core.records import Failure, Record, Result
+from holdfast.execution.engines.ranks import LEASES
 from holdfast.execution.packs import ShardFolder
 from holdfast.execution.runs import unfinished
 from holdfast.execution.store import Cells, Store
@@ -22,11 +23,11 @@ from holdfast.execution.store import Cells, Store
 RECORDS: dict[str, type[Record]] = {"results": Result, "failures": Failure, "cells": Cells}
 COMPUTED = ("shards", "arrays", "fits")
 """What results are made from, a folder for each observation or fit."""
-KINDS = (*RECORDS, *COMPUTED, "partial", "other")
+KINDS = (*RECORDS, *COMPUTED, LEASES, "partial", "other")
 PARTIAL = re.compile(r"\.(.+\.)?\d+(-[0-9a-f]{8})?(\.npy)?")
 """How a file is called while it is written."""
 ABANDONED = 3600.0
-"""Seconds after which nobody writes a partial file any more."""
+"""Seconds after which nobody writes a partial file or renews a lease any more, however wrong a clock may be."""
 
 
 class MissingCell(Record):
@@ -115,7 +116,8 @@ def inventory(folder: Path) -> Inventory:
 
 
 def removable(folder: Path) -> list[Removable]:
-    """Return what of the run in ``folder`` no result needs: what finished cells were made from, failures, partial files.
+    """Return what of the run in ``folder`` no result needs: what finished cells were made from, failures, partial files,
+    and leases of processes that died.
 
     What an unfinished cell is made from is left, so that the same command continues; of one evaluation of one encoder under
     several settings, that of those asked for last. Results, reports and the record of what was asked for are never among it.
@@ -134,10 +136,10 @@ def removable(folder: Path) -> list[Removable]:
         )
     open_cells = [cell for cell in cells if not store.holds(cell)]
     needed = {stem for cell in open_cells for stem in cell.made_from}
-    found: dict[str, list[Path]] = {kind: [] for kind in (*COMPUTED, "failures", "partial")}
+    found: dict[str, list[Path]] = {kind: [] for kind in (*COMPUTED, "failures", LEASES, "partial")}
     for path in _files(folder):
         kind = _kind(folder, path)
-        old = kind != "partial" or _age(path) > ABANDONED
+        old = kind not in (LEASES, "partial") or _age(path) > ABANDONED
         if kind in found and old and not (kind in COMPUTED and path.parent.name in needed):
             found[kind].append(path)
     return [
@@ -175,7 +177,7 @@ def _kind(folder: Path, path: Path) -> str:
     if PARTIAL.fullmatch(path.name):
         return "partial"
     first, *below = path.relative_to(folder).parts
-    depth = 1 if first in RECORDS else 2
+    depth = 1 if first in (*RECORDS, LEASES) else 2
     return first if first in KINDS and len(below) == depth else "other"
 
 

@@ -24,7 +24,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run import Run
 from holdfast.data.base import Request as Selection
-from holdfast.data.remembered import Remembered
+from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders import load
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import names
@@ -108,7 +108,7 @@ def fill_store(
     for ball, encoder in product(asked_balls(evaluations), encoders):
         ball.check(encoder.domain)
 
-    remembered = Remembered.at(store.folder / "files.index", asked.rehash)
+    remembered = Remembered.at(store.folder / FILE, asked.rehash)
 
     @cache
     def loaded(domain: Domain, geometry: Geometry | None) -> tuple[Images, Images | None]:

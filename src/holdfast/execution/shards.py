@@ -131,7 +131,7 @@ def in_random_order(rows: Sequence[int], observation: Observation, population: P
     """
     if isinstance(observation, CleanCodes) or observation.ids(population) != population.images.ids:
         return list(rows)
-    return sorted(rows, key=population.places.tolist().__getitem__)
+    return [rows[position] for position in population.places[list(rows)].argsort().tolist()]
 
 
 def cell_of(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run, bank: Images | None) -> Cell:

@@ -14,7 +14,8 @@ import torch
 from holdfast.core.balls import L2, Ball
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run import Observed
-from holdfast.evaluations.smoothed.noisy import NoisyCodes, told_apart
+from holdfast.evaluations.smoothed.index import told_apart
+from holdfast.evaluations.smoothed.noisy import NoisyCodes
 from holdfast.evaluations.smoothed.plan import Plan
 from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval
 from holdfast.evaluations.smoothed.votes import least_share, radius

@@ -21,11 +21,11 @@ from time import monotonic
 from typing import Any
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run import Observed, Run
-from holdfast.execution.computing import BudgetSpentError, Computing, Progress
+from holdfast.execution.computing import Computing, Progress
 from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local

@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +18,8 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.images import Images
 from holdfast.core.run import Run
-from holdfast.core.settings import fields_of
+from holdfast.core.settings import convert, fields_of
+from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.execution.given import shown
 from holdfast.execution.training_folder import Record, alone
@@ -30,7 +33,7 @@ from holdfast.transforms.base import Transform
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-PLACE = ("images", "bank", "transform", "limit", "size", "channels", "device", "keep_epochs", "out")
+PLACE = ("images", "bank", "transform", "limit", "size", "channels", "device", "keep_epochs", "budget", "out")
 """What a file may say beside the recipe; arguments of the same names win."""
 FABRIC_PRECISION: dict[str, Any] = {
     "float32": "32-true",
@@ -52,6 +55,7 @@ def train(
     channels: int | None = None,
     device: str | None = None,
     keep_epochs: int | None = None,
+    budget: float | None = None,
     resume: bool = False,
     settings: Mapping[str, Any] | None = None,
     out: str | Path | None = None,
@@ -72,6 +76,7 @@ def train(
         channels: 3, or 1 for gray images, where images are files.
         device: cpu or cuda; processes of torchrun take a GPU each.
         keep_epochs: keep the weights after every so many epochs, for ``trained:OUT?epoch=N``; 0 keeps none.
+        budget: seconds from now after which training stops at the end of a step, with a checkpoint in ``out``.
         resume: insist that there is something in ``out`` to go on from. Without it, too, training goes on if there is.
         settings: settings of the recipe by name, instead of its own.
         out: folder for the encoder and the checkpoints; by default nothing is kept.
@@ -81,34 +86,52 @@ def train(
     Raises:
         HoldfastError: something does not exist or does not fit, the loss is not finite, or codes collapse; everything up to
             the checkpoint before is kept.
+        BudgetSpentError: the budget ended before training did; the same call goes on.
     """
+    began = monotonic()
     given = {"images": images, "bank": bank, "transform": transform, "limit": limit, "size": size, "channels": channels}
-    given |= {"device": device, "keep_epochs": keep_epochs, "out": out}
+    given |= {"device": device, "keep_epochs": keep_epochs, "budget": budget, "out": out}
     recipe, place = read_recipe(recipe, settings or {}, given)
+    until = deadline(place["budget"], began)
     if start is not None:
         recipe = replace(recipe, architecture=LoadedEncoder(start.source), mean=(), std=())
     elif isinstance(recipe.architecture, LoadedEncoder):
         start = recipe.architecture.load_encoder(place["size"])
     folder = None if place["out"] is None else Path(place["out"])
+    if folder is None and until < inf:
+        raise HoldfastError("with a budget training stops before its end, to go on later; name a folder for it as out")
     if resume and (folder is None or not (folder / checkpoints.FILE).exists()):
         raise HoldfastError(f"there is nothing to resume in {folder}; leave --resume out to begin")
     with torch.random.fork_rng(devices=[]), ExitStack() as stack:
         fabric = fabric_of(str(place["device"] or "cpu"), recipe.precision)
-        inputs = load_inputs(recipe, place, start)
-        module = module_of(recipe, inputs)
         if folder is not None:
             stack.enter_context(alone(folder))
+        inputs = load_inputs(recipe, place, start, Remembered.at(folder / FILE if folder else None))
+        module = module_of(recipe, inputs)
         show = stack.enter_context(shown(progress if rank() == 0 else False))
         record = Record(recipe, inputs, folder, int(place["keep_epochs"] or 0))
         stack.callback(record.close)
         kept = (folder, record.asked, show or _silent, record.after_epoch)
-        training = Training(recipe, module, inputs.domain, inputs.images, inputs.bank, fabric, *kept, watch)
+        training = Training(recipe, module, inputs.domain, inputs.images, inputs.bank, fabric, *kept, watch, until)
         training.run()
         encoder = record.encoder(training.encoder)
         if folder is not None and rank() == 0:
             record.finish(encoder, training.curve, training.started)
         fabric.barrier()
     return encoder
+
+
+def deadline(budget: Any, began: float) -> float:
+    """Return when a ``budget`` of seconds ends that began to run then; never if there is none.
+
+    Raises:
+        HoldfastError: it is not a positive number.
+    """
+    if budget is None:
+        return inf
+    if not (seconds := convert(budget, float, "budget")) > 0:
+        raise HoldfastError(f"a budget is a positive number of seconds, got {budget}")
+    return began + float(seconds)
 
 
 def _silent(doing: str, share: float) -> None:

@@ -6,6 +6,7 @@ OUT/
   metrics.jsonl tensorboard/      what was measured after each epoch
   training.html                   the curves
   checkpoint.pt                   from which a training that was interrupted goes on
+  files.index                     image files found sound and their digests, so that a second start reads none for that
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
 from holdfast.core.images import Images
 from holdfast.core.records import ImagesInfo
+from holdfast.data.remembered import FILE as REMEMBERED
 from holdfast.encoders import trained
 from holdfast.execution.provenance import checkout, versions
 from holdfast.execution.training_inputs import Inputs
@@ -41,7 +43,7 @@ VERSION = 2
 """Raised whenever the same recipe makes other weights. 2: RoCL has all three views in one denominator."""
 
 
-def _require_free(folder: Path) -> None:
+def require_free(folder: Path) -> None:
     """Make the folder if there is none.
 
     Raises:
@@ -52,7 +54,7 @@ def _require_free(folder: Path) -> None:
         names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
     except OSError as error:
         raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
-    if names and checkpoints.FILE not in names:
+    if names - {REMEMBERED} and checkpoints.FILE not in names:
         raise HoldfastError(f"{folder} holds something else than a training; choose another --out")
 
 
@@ -63,7 +65,7 @@ def alone(folder: Path) -> Iterator[None]:
     Raises:
         HoldfastError: another training holds it, it holds something else than a training, or cannot be written.
     """
-    _require_free(folder)
+    require_free(folder)
     if rank() != 0:  # the first process holds it for all
         yield
         return

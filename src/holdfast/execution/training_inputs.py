@@ -15,6 +15,7 @@ from holdfast.core.encoder import Domain, Encoder, Normalised
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.base import Request as Selection
+from holdfast.data.remembered import Remembered
 from holdfast.encoders.architectures.loaded import trainable
 from holdfast.execution.given import at_hand
 from holdfast.protocol.bank import apart
@@ -34,8 +35,8 @@ class Inputs:
     """The encoder that training goes on from."""
 
 
-def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None) -> Inputs:
-    """Return what ``place`` names, loaded; the bank without copies of training images.
+def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None, remembered: Remembered) -> Inputs:
+    """Return what ``place`` names, loaded; the bank without copies of training images, ``remembered`` files unread.
 
     Raises:
         HoldfastError: something is not named, does not exist or does not fit.
@@ -45,13 +46,13 @@ def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None)
     named = at_hand(place["images"])
     domain = _domain(recipe, named, place, start)
     geometry = start.geometry if start is not None else None
-    taught = _loaded(named, domain, geometry, place["limit"], recipe.seed)
+    taught = _loaded(named, domain, geometry, place["limit"], recipe.seed, remembered)
     original = taught
     if place["transform"] is not None:
         taught = transformed(taught, place["transform"], recipe.seed)
     if place["bank"] is None:
         return Inputs(taught, None, domain, start)
-    bank = _loaded(at_hand(place["bank"]), domain, geometry, None, recipe.seed)
+    bank = _loaded(at_hand(place["bank"]), domain, geometry, None, recipe.seed, remembered)
     if bank.labels is None:
         raise HoldfastError(f"the bank {bank.name} has no labels, so its neighbours say nothing; leave --bank out")
     return Inputs(taught, apart(bank, original), domain, start)
@@ -70,9 +71,11 @@ def _domain(recipe: Recipe, named: str | Images, place: Mapping[str, Any], start
     return Domain((channels, int(size), int(size)))
 
 
-def _loaded(named: str | Images, domain: Domain, geometry: Any, limit: int | None, seed: int) -> Images:
+def _loaded(
+    named: str | Images, domain: Domain, geometry: Any, limit: int | None, seed: int, remembered: Remembered
+) -> Images:
     if isinstance(named, str):
-        return data.load(named, domain, geometry, limit=limit, seed=seed)
+        return data.load(named, domain, geometry, limit=limit, seed=seed, remembered=remembered)
     named.pixels([0], domain=domain)
     return named if limit is None else named[Selection(domain, limit=limit, seed=seed).choose(named.ids)]
 

@@ -22,6 +22,8 @@ from holdfast.core.run import Observed, Run
 from holdfast.objectives.base import AttackContext
 from holdfast.protocol.fits import Fit, Learned, Whitening
 
+LONELY = "pairs of images are needed, but there is only one image; add images"
+
 
 class Population:
     """The images of a run together with their clean codes, on the run's device and in its precision.
@@ -201,7 +203,11 @@ class Population:
         Raises:
             HoldfastError: there is only one image.
         """
-        return self.others(range(len(self.images)), 1)[:, 0]
+        if len(self.images) < 2:
+            raise HoldfastError(LONELY)
+        partners = torch.empty_like(self.shuffled)
+        partners[self.shuffled] = self.shuffled.roll(-1)  # the one that comes after it
+        return partners
 
     def couples(self, count: int) -> list[int]:
         """Return up to ``count`` randomly chosen rows, ascending, whose pairs with their partners share no image."""
@@ -216,7 +222,7 @@ class Population:
             HoldfastError: there is only one image.
         """
         if len(self.images) < 2:
-            raise HoldfastError("pairs of images are needed, but there is only one image; add images")
+            raise HoldfastError(LONELY)
         steps = 1 + torch.arange(min(count, len(self.images) - 1))
         return self.shuffled[(self.places[list(rows)][:, None] + steps) % len(self.images)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import isfinite
 from shlex import quote
 
@@ -12,6 +13,7 @@ from holdfast.report.alerts import FEW, STOPPED, Alert, alerts, causes, lost, sp
 from holdfast.report.gate import suggested
 from holdfast.report.protocol import Group
 from holdfast.report.standings import standings
+from holdfast.report.study import PAGE, study
 from holdfast.report.tables import Cell, Row, Section, Table
 from holdfast.report.tally import Tally, missed, tally
 
@@ -58,23 +60,56 @@ def _choice(table: Table, found: Tally, alerts: Sequence[Alert]) -> Iterator[str
     if not found.conditions:
         yield from _enough(table, table.ranked if len(table.ranked) == 1 else ())
         return
-    most = max(found.firsts.values())
-    leaders = [name for name in table.ranked if found.telling and found.firsts[name] == most]
-    lead = f"best or tied for best in {most} of the {text.counted(found.telling, 'condition')} of robustness"
-    if not found.telling:
+    backed = tally(replace(table, sections=tuple(part for part in table.sections if _backed(part))))
+    leaders = backed.leaders or found.leaders
+    if not leaders:
         yield (
             f"The encoders are tied in {'all ' * (found.conditions > 1)}{text.counted(found.conditions, 'condition')} "
             "of robustness compared: these images cannot tell them apart; use more of them."
         )
-    elif len(leaders) == 1:
-        yield f"Of these encoders {leaders[0]} is the most robust: it is {lead} that tell encoders apart."
+    elif backed.leaders:
+        yield _prefer(leaders, backed)
+        if found.leaders != leaders:
+            yield (
+                f"Counting numbers without evidence too, {text.listed(list(found.leaders))} would come first; that is no "
+                "reason to prefer another."
+            )
     else:
-        yield f"No single encoder stands out: {text.listed(leaders)} are each {lead} that tell encoders apart."
+        yield _undecided(table, found)
     yield from _enough(table, leaders)
     doubted = [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]
     if doubted:
         yield f"Settle the warnings about {text.listed(doubted)} above before you rely on that."
     yield "Robust does not mean useful: this only says how little codes change. Choose among encoders that do your job."
+
+
+def _backed(part: Section) -> bool:
+    return study().backs(part.evaluation, part.like.quantity)
+
+
+def _lead(found: Tally) -> str:
+    most = max(found.firsts.values())
+    return f"best or tied for best in {most} of the {text.counted(found.telling, 'condition')} of robustness"
+
+
+def _prefer(leaders: Sequence[str], backed: Tally) -> str:
+    """Return who leads by the numbers that the study found to foresee robust use."""
+    lead = f"{_lead(backed)} that tell encoders apart by numbers with evidence ({PAGE})"
+    if len(leaders) == 1:
+        return f"Of these encoders {leaders[0]} is the most robust: it is {lead}."
+    return f"No single encoder stands out: {text.listed(list(leaders))} are each {lead}."
+
+
+def _undecided(table: Table, found: Tally) -> str:
+    """Return who leads by other numbers alone, and what to measure instead if it has not been."""
+    each = f"{text.listed(list(found.leaders))} {'is' if len(found.leaders) == 1 else 'are each'} {_lead(found)}"
+    measured = {part.evaluation for part in table.sections}
+    better = [name for name in study().best if name not in measured]
+    then = f" Measure {text.listed(better)} as well, which have such evidence." if better else ""
+    return (
+        f"{each} that tell encoders apart, but only by numbers without evidence that they foresee robust use ({PAGE}): "
+        f"that alone is no reason to prefer one.{then}"
+    )
 
 
 def _proportion(table: Table) -> Iterator[str]:

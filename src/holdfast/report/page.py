@@ -97,7 +97,7 @@ def render(
         first.setdefault(group.first.evaluation, group)
     drawn = drawn or {group.key: plates(group, comparison.encoders) for group in found}
     blocks = [_block(group, first[group.first.evaluation], comparison, drawn[group.key]) for group in found]
-    absent, warnings = lost(results, failures), alerts(found)
+    absent, warnings, cards = lost(results, failures), alerts(found), scorecards(found, comparison)
     return environment.get_template("page.html").render(
         text=text,
         differences=differences,
@@ -112,7 +112,8 @@ def render(
         tables=tables,
         tallies=[sentences(tally(table)) for table in tables],
         advice=advice(tables[0], found, failures, runs) if tables else (),
-        scorecards=scorecards(found, comparison),
+        scorecards=cards,
+        studied=dict.fromkeys(sentence for card in cards for sentence in card.studied),
         alerts=warnings,
         warned=_warned(warnings, absent, failures),
         evaluations={name: [b for b in blocks if b.group.first.evaluation == name] for name in first},

@@ -136,7 +136,8 @@ def _card(card: Scorecard) -> str:
     ]
     head = f"| question | number | {' | '.join(map(_markdown, card.encoders))} |"
     rule = "|" + " --- |" * (2 + len(card.encoders))
-    return "\n".join([f"### {_markdown(f'Scorecard: {card.title}')}", "", head, rule, *rows])
+    below = [_markdown(card.order), "", *(f"- {_markdown(said)}" for said in card.studied)] if card.studied else []
+    return "\n".join([f"### {_markdown(f'Scorecard: {card.title}')}", "", head, rule, *rows, "", *below]).rstrip()
 
 
 def _grid(heads: Sequence[str], rows: Sequence[tuple[Section, Row, list[str]]]) -> list[str]:

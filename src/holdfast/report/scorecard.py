@@ -1,13 +1,13 @@
 """The scorecard: plain questions, one number per encoder, and who answers best. Every form of the report prints it.
 
 An attack is judged by its worst case: of all conditions the one in which the encoders fare worst. All encoders are
-compared in that same condition, on the same images.
+compared in that same condition, on the same images. Rows stand in the order of the study that says which numbers foresee
+robust later use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite, isnan
 from typing import Literal
 
@@ -16,6 +16,8 @@ from holdfast.report import text
 from holdfast.report.alerts import alerts
 from holdfast.report.compare import Comparison
 from holdfast.report.protocol import Group, tabled
+from holdfast.report.questions import QUESTIONS, Question
+from holdfast.report.study import Evidence, study
 from holdfast.report.tables import Cell, Row, Section, Table, summary, table
 
 Standing = Literal[
@@ -24,112 +26,6 @@ Standing = Literal[
 ]  # fmt: skip
 """What is said of an encoder: its place among the others, or the answer to a check; nothing where it is alone."""
 SAID = {Claim.LOWER: "at least", Claim.UPPER: "at most", Claim.ESTIMATE: "about"}
-
-
-@dataclass(frozen=True)
-class Question:
-    """A plain question, and the numbers that answer it."""
-
-    asked: str
-    quantities: tuple[str, ...]
-    """The first of them that was measured; for checks all of them."""
-    meaning: str
-    """What the number is."""
-    evaluation: str = ""
-    """Whose number it is; empty: that of all evaluations with such a quantity, together."""
-    select: Literal["worst", "first"] = "worst"
-    """Which of the conditions is shown: the one in which the encoders fare worst, or the first one recorded."""
-    passed: Literal["held", "no violation found", ""] = ""
-    """For checks, which an encoder passes or fails by itself: what is said of one that passed."""
-
-
-QUESTIONS = (
-    Question(
-        "Can an attacker make it mistake images?",
-        ("nearest_neighbour_accuracy",),
-        "attacked images still closest to their original",
-        "breakaway",
-    ),
-    Question(
-        "Can one image be passed off as another?",
-        ("impersonation_rate",),
-        "images made the nearest of a chosen other one",
-        "impersonation",
-    ),
-    Question(
-        "Can two images be made to collide?",
-        ("overlap_risk",),
-        "pairs that no classifier on top can tell apart",
-        "overlap",
-    ),
-    Question(
-        "How far can an attacker move it?",
-        ("universal_quantile",),
-        "pairs of other images that lie no farther apart",
-        "displacement",
-    ),
-    Question(
-        "Does it survive everyday edits?",
-        ("edits_survived",),
-        "edited images still closest to their original",
-        "common-perturbations",
-        "first",
-    ),
-    Question(
-        "Does it survive noise, blur, weather and compression?",
-        ("corruptions_survived",),
-        "corrupted images still closest to their original",
-        "common-corruptions",
-        "first",
-    ),
-    Question(
-        "What is proved?",
-        ("average_certified_radius",),
-        "change up to which no image is mistaken for another",
-        "certified-radius",
-        "first",
-    ),
-    Question(
-        "Do the proofs withstand attack?",
-        ("contradictions",),
-        "certificates that an attack entered",
-        passed="held",
-    ),
-    Question(
-        "Is its space healthy?",
-        ("rankme",),
-        "dimensions that its codes fill",
-        "geometry",
-    ),
-    Question(
-        "What do probes keep?",
-        ("robust_accuracy",),
-        "images that a simple classifier on it gets right under attack",
-        "robust-accuracy",
-    ),
-    Question(
-        "How badly does it stretch neighbourhoods?",
-        ("spade_score",),
-        "largest stretch between neighbours in pixels",
-        "spade",
-        "first",
-    ),
-    Question(
-        "What does synthetic data say?",
-        ("mean_synbench_score_extrapolated", "mean_synbench_score"),  # the former is compared where there are both
-        "share kept of what two classes of noise allow",
-        "synbench",
-        "first",
-    ),
-    Question(
-        "Can the gradients be trusted?",
-        ("zero_gradient_share", "score_only_wins", "noise_beats_gradient", "wider_ball_moves_less"),
-        "images that fail the worst check",
-        "masking",
-        passed="no violation found",
-    ),
-)
-"""In the order of the scorecard; a new evaluation adds a line."""
 
 
 class Answer(Record):
@@ -190,6 +86,8 @@ class Line(Record):
     quantity: str
     conditions: Conditions
     better: Literal["lower", "higher", "neither"]
+    study: Evidence | None = None
+    """Whether numbers like this one foresaw how robust probes are; None where that was not looked at."""
     answers: tuple[Answer, ...]
 
     @property
@@ -199,6 +97,11 @@ class Line(Record):
         condition = f" ({text.conditions(short)})" if short else ""
         return f"{text.ARROWS[self.better]} {self.meaning}{condition}".strip()
 
+    @property
+    def badge(self) -> str:
+        """Return in two or three words what the study says of the number; empty where that is nothing."""
+        return self.study.badge if self.study else ""
+
 
 class Scorecard(Record):
     """The questions that the results on one set of images answer."""
@@ -206,6 +109,16 @@ class Scorecard(Record):
     title: str
     encoders: tuple[str, ...]
     lines: tuple[Line, ...]
+
+    @property
+    def order(self) -> str:
+        """Return why the lines stand in their order."""
+        return study().order
+
+    @property
+    def studied(self) -> tuple[str, ...]:
+        """Return what the study says of each number that it looked at, or at its like."""
+        return tuple(f"{line.question} {line.study.sentence(line.quantity)}" for line in self.lines if line.study)
 
 
 def scorecards(groups: Sequence[Group], comparison: Comparison) -> tuple[Scorecard, ...]:
@@ -215,6 +128,7 @@ def scorecards(groups: Sequence[Group], comparison: Comparison) -> tuple[Scoreca
         whole = table(short.title, part, comparison)
         lines = [line for question in QUESTIONS if (line := _line(question, whole, part))]
         if lines:
+            lines.sort(key=lambda line: line.study.place if line.study else (1, 0.0))
             made.append(Scorecard(title=short.title, encoders=whole.encoders, lines=tuple(lines)))
     return tuple(made)
 
@@ -249,6 +163,7 @@ def _made(question: Question, section: Section, conditions: Conditions, answers:
         quantity=section.like.quantity,
         conditions=conditions,
         better=section.like.better,
+        study=None if question.passed else study().of(section.evaluation, section.like.quantity),
         answers=tuple(answers),
     )
 

@@ -47,6 +47,12 @@ class Tally(Record):
     gaps: tuple[Gap, ...]
     """Why other conditions do not count."""
 
+    @property
+    def leaders(self) -> tuple[str, ...]:
+        """Return who is most often best or tied for best; nobody where no condition tells encoders apart."""
+        most = max(self.firsts.values(), default=0)
+        return tuple(name for name, count in self.firsts.items() if count == most and self.telling)
+
 
 def tally(table: Table) -> Tally:
     """Return the outcome of all comparisons in ``table``."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from holdfast.core.encoder import Codes, Domain, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise, hashed
 from holdfast.training import checkpoints
@@ -75,6 +75,7 @@ class Training:
         asked: what identifies this training; a checkpoint of another is refused.
         after_epoch: called with the encoder and the curve after each epoch, by the first process alone.
         watch: measures the encoder before the first and after each epoch, beside its health.
+        until: when to stop after the step at hand, by ``time.monotonic``.
     """
 
     def __init__(
@@ -90,9 +91,10 @@ class Training:
         told: Told,
         after_epoch: Callable[[nn.Module, list[Epoch]], None],
         watch: Watch | None = None,
+        until: float = inf,
     ) -> None:
         self.recipe, self.domain, self.fabric, self.folder, self.asked = recipe, domain, fabric, folder, asked
-        self.told, self.after_epoch, self.watch = told, after_epoch, watch
+        self.told, self.after_epoch, self.watch, self.until = told, after_epoch, watch, until
         self.dtype = torch.float64 if recipe.precision == "float64" else torch.float32
         self.feed = Feed(images, domain, recipe.batch, recipe.seed, fabric.device)
         check_augmentations(recipe, domain, self.feed.pixels([0]), self.feed.noise[:1])
@@ -123,7 +125,7 @@ class Training:
 
         Raises:
             HoldfastError: the loss is not finite, codes collapse, or a checkpoint cannot be used.
-            KeyboardInterrupt: after a checkpoint was written.
+            BudgetSpentError, KeyboardInterrupt: after a checkpoint was written.
         """
         self._restore()
         if not self.curve:
@@ -145,6 +147,16 @@ class Training:
         """Return the share of all steps that are done."""
         return (self.epoch * self.feed.steps + self.step) / (self.recipe.epochs * self.feed.steps)
 
+    @property
+    def _stops(self) -> bool:
+        """Return whether this process wants to stop; after the last step there is nothing left to save time for."""
+        return self.stopped or (monotonic() > self.until and self.progress < 1)
+
+    def _spent(self) -> BudgetSpentError:
+        done = f"{self.epoch} of {self.recipe.epochs} epochs and {self.step} of {self.feed.steps} steps of the next"
+        advice = f"what is in {self.folder} is no encoder yet; run the same command again to go on"
+        return BudgetSpentError(f"the budget was spent after {done} ({self.progress:.0%} of the training); {advice}")
+
     def _run_epoch(self) -> None:
         began, kept = monotonic(), monotonic()
         if self.step == 0:
@@ -160,10 +172,10 @@ class Training:
             self.step += 1
             kept_long = monotonic() - kept > SECONDS
             if self.step % look == 0 or self.step == self.feed.steps:
-                stopped = somewhere(self.stopped, self.fabric.device)
+                stopped = somewhere(self._stops, self.fabric.device)
                 self._require_finite(total)
             elif self.fabric.world_size == 1:
-                stopped = self.stopped  # with nobody to agree with, at once
+                stopped = self._stops  # with nobody to agree with, at once
             self.told(f"epoch {self.epoch + 1} of {self.recipe.epochs}", self.progress)
             if stopped or (kept_long and self.step < self.feed.steps):
                 self._require_finite(total)
@@ -173,7 +185,7 @@ class Training:
                 self._save()
                 began = kept = monotonic()
             if stopped:
-                raise KeyboardInterrupt
+                raise KeyboardInterrupt if self.stopped or self.until == inf else self._spent()
         mean = (self.total + float(total)) / self.feed.steps
         seconds = self.seconds + monotonic() - began
         self.epoch, self.step, self.total, self.seconds = self.epoch + 1, 0, 0.0, 0.0

@@ -18,7 +18,8 @@ from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.run import Run
 from holdfast.evaluations.smoothed.center import BETA, abstains, central_sample, deviation, mass, quantile
-from holdfast.evaluations.smoothed.noisy import NoisyCodes, Smoothing, kept_ranks
+from holdfast.evaluations.smoothed.index import Smoothing
+from holdfast.evaluations.smoothed.noisy import NoisyCodes, kept_ranks
 from holdfast.evaluations.smoothed.smoothed import certified_distance
 from holdfast.protocol.population import Population
 from tests.samples import linear

@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.errors import HoldfastError
 from holdfast.evaluations.smoothed.center import deviation, quantile
 from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
-from holdfast.evaluations.smoothed.noisy import Smoothing
+from holdfast.evaluations.smoothed.index import Smoothing
 from holdfast.evaluations.smoothed.plan import Plan
 from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval
 

@@ -17,7 +17,8 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
 from holdfast.core.run import Run
 from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
-from holdfast.evaluations.smoothed.noisy import Copies, Index, NoisyCodes, Smoothing
+from holdfast.evaluations.smoothed.index import Index, Smoothing
+from holdfast.evaluations.smoothed.noisy import Copies, NoisyCodes
 from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval, bisector_margins
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population

@@ -228,7 +228,10 @@ def lost_together(
     ]
     own = population.originals[[rows[place] for place in lost]].numpy()
     other = population.originals[torch.cat(found)[:, 0].cpu()].numpy()
-    links = coo_matrix((np.ones(len(own)), (own, other)), shape=(len(clean), len(clean)))
+    # Only those that take part are numbered, for all may be a million.
+    taking_part, ends = np.unique(np.stack([own, other]), return_inverse=True)
+    own, other = ends.reshape(2, -1)
+    links = coo_matrix((np.ones(len(own)), (own, other)), shape=(len(taking_part), len(taking_part)))
     sizes = np.bincount(connected_components(links, directed=False)[1][own])
     return sizes[sizes > 0].astype(np.float64)
 

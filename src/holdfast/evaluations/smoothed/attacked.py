@@ -20,7 +20,8 @@ from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.run import Observed
 from holdfast.evaluations.smoothed.center import central_sample
-from holdfast.evaluations.smoothed.noisy import Copies, Index, Smoothing, embedding
+from holdfast.evaluations.smoothed.index import Index, Smoothing, embedding
+from holdfast.evaluations.smoothed.noisy import Copies
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
 from holdfast.protocol.fits import Fit, whitenings

@@ -7,7 +7,7 @@ from math import ceil, isfinite, log
 
 from holdfast.core.errors import HoldfastError
 from holdfast.evaluations.smoothed.center import deviation, mass, quantile
-from holdfast.evaluations.smoothed.noisy import Smoothing
+from holdfast.evaluations.smoothed.index import Smoothing
 from holdfast.evaluations.smoothed.votes import farthest, needed_draws
 
 

@@ -33,7 +33,7 @@ from holdfast.core.run import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.smoothed.attacked import AttackedCentres
-from holdfast.evaluations.smoothed.noisy import Index, embedding, told_apart
+from holdfast.evaluations.smoothed.index import Index, embedding, told_apart
 from holdfast.evaluations.smoothed.plan import require_slack, require_votes
 from holdfast.evaluations.smoothed.smoothed import (
     SmoothedEvaluation,

@@ -13,7 +13,8 @@ from torch import Tensor
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, UnitL2
 from holdfast.core.records import Conditions, Curve, Estimate
 from holdfast.evaluations.smoothed.center import BETA, abstains, quantile
-from holdfast.evaluations.smoothed.noisy import NoisyCodes, Smoothing, kept_ranks
+from holdfast.evaluations.smoothed.index import Smoothing
+from holdfast.evaluations.smoothed.noisy import NoisyCodes, kept_ranks
 from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
 from holdfast.probes.base import Probe
 from holdfast.probes.neighbours import Knn

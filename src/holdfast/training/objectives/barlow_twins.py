@@ -36,7 +36,7 @@ def barlow(one: Codes, two: Codes, redundancy: float) -> Float[Tensor, ""]:
     return (1 - same).square().sum() + redundancy * (C.square().sum() - same.square().sum())
 
 
-def standardised(codes: Codes, like: Codes | None = None) -> Codes:
+def standardised(codes: Codes, like: Float[Tensor, "n d"] | None = None) -> Codes:
     """Return each feature less its mean over the batch and divided by its deviation there, or by those of ``like``."""
     variance, mean = torch.var_mean(codes if like is None else like, dim=0, correction=0)
     return (codes - mean) / (variance + EPS).sqrt()

@@ -1,0 +1,81 @@
+"""Linear probes trained against attacks within the radius that SynBench suggests: what SYN-3 is measured on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+import holdfast as hf
+from holdfast.attacks.presets import read_attack
+from holdfast.objectives.misclassification import margin
+from holdfast.probes.base import Probe
+from holdfast.probes.linear import Linear
+from holdfast.probes.robust import RobustProbe
+from holdfast.protocol.population import Population
+from holdfast.synthetic.suggestion import BUDGETS, suggested_budget
+from holdfast.transforms.base import transformed
+from studies.claims.material import Material
+from studies.claims.measured import Measured, measured
+from studies.claims.pretraining import UNIFORM, Trainings
+from studies.pretraining_cases import Case
+
+PUBLISHED = "cifar10_base_adv4"
+ARMS = ("supervised", "simclr", "moco-v2")
+CORRUPTIONS = ("gaussian-noise-c:3", "defocus-blur-c:3", "contrast-c:3", "pixelate-c:3", "jpeg-compression-c:3")
+IMAGES, BANK, ATTACKED = 300, 400, 100
+EPOCHS = 3
+SAMPLES = 256
+"""Of each synthetic set: 2.6 for each feature, about as in the paper."""
+RADIUS = 0.2
+"""Of the attacks in l2, the smallest budget that can be suggested."""
+
+
+def suggested(material: Material) -> Iterator[Measured]:
+    """SYN-3: what robust probes at the suggested radius gain over linear ones, and over robust ones at any radius."""
+    trainings = Trainings.of(material, "cifar")
+    encoders = [material.published(PUBLISHED)]
+    encoders += [trainings.encoder(Case(arm, subset=UNIFORM), 0) for arm in ARMS]
+    populations = [material.population(encoder, IMAGES, bank=BANK) for encoder in encoders]
+    radii = [suggested_budget(population, SAMPLES) for population in populations]
+    # Mean accuracy and attack success, of each encoder, by each budget.
+    found = np.array([[accuracy_and_success(one, probe(budget)) for budget in BUDGETS] for one in populations])
+    linear, random = found[:, 0], found.mean(1)
+    chosen = found[np.arange(len(found)), [BUDGETS.index(radius) for radius in radii]]
+    for quantity, values in (
+        ("gain in mean accuracy", chosen[:, 0] - linear[:, 0]),
+        ("gain over a random eps", chosen[:, 0] - random[:, 0]),
+        ("fall of attack success", linear[:, 1] - chosen[:, 1]),
+        ("suggested eps", radii),
+        ("mean accuracy of linear probes", linear[:, 0]),
+        ("attack success of linear probes", linear[:, 1]),
+    ):
+        yield measured(quantity, "CIFAR-10", "mean", values, units="encoders")
+
+
+def probe(budget: float) -> Probe:
+    """Return the robust probe at this radius; at 0 it is the linear one."""
+    return RobustProbe(hf.L2(budget), epochs=EPOCHS) if budget else Linear()
+
+
+def accuracy_and_success(population: Population, asked: Probe) -> tuple[float, float]:
+    """Return the mean of clean and corrupted accuracy, and the share of right answers that an attack makes wrong."""
+    fitted, rows = population.learned(asked), range(ATTACKED)
+    places = fitted.places(population.labels)
+
+    def right(codes: Float[Tensor, "n d"]) -> Bool[Tensor, "n"]:
+        return fitted.scores(codes).argmax(1) == places[: len(codes)]
+
+    clean, corrupted = right(population.codes), []
+    for corruption in CORRUPTIONS:
+        changed = Population(population.encoder, transformed(population.images, corruption), population.run)
+        corrupted.append(right(changed.codes).double().mean())
+    context, objective = population.context(rows), margin(fitted.logits, places[:ATTACKED])
+    noise = context.noise.fork("probe")
+    moved = read_attack("adaptive:restarts=1")(population.encoder, context.pixels, objective, hf.L2(RADIUS), noise)
+    wrong = ~right(population.encode(moved))[clean[:ATTACKED]]
+    mean = (clean.double().mean() + torch.stack(corrupted).mean()) / 2
+    return float(mean), float(wrong.double().mean())

@@ -1,0 +1,84 @@
+"""What a study found of the numbers, as reports quote it: no more than it says, and in its order."""
+
+from __future__ import annotations
+
+from math import nan
+
+import pytest
+
+from holdfast.execution.catalog import evaluations
+from holdfast.report.compare import compare
+from holdfast.report.page import render
+from holdfast.report.printed import markdown
+from holdfast.report.protocol import groups
+from holdfast.report.scorecard import scorecards
+from holdfast.report.study import Evidence, study
+from tests.report.synthetic import everything
+
+BESIDE = {"attack_radius", "divergence_radius", "synbench_score"}
+"""Numbers that the study takes from values of images or under one condition, beside the main ones of an evaluation."""
+
+
+def test_the_study_speaks_of_what_the_library_measures():
+    found = evaluations()
+    for one in study().measures:
+        assert one.quantity in {*found[one.evaluation].headline, *BESIDE}
+    assert study().reference in found
+
+
+def made(**changes) -> Evidence:
+    told = {
+        "evaluation": "displacement", "quantity": "universal_quantile", "advice": "use", "tau": 0.8, "low": 0.57,
+        "high": 0.94, "encoders": 29, "won": (),
+    }  # fmt: skip
+    return Evidence.model_validate({**told, **changes})
+
+
+def test_a_sentence_says_what_was_found_and_who_won_by_the_number():
+    learned = study().learned_nothing
+    assert made().sentence("universal_quantile") == (
+        "In a study of 29 small encoders this number ranked them much as robust probes did (tau 0.80 [0.57, 0.94]); "
+        f"none of {learned} encoders that learned nothing won by it."
+    )
+    lazy = made(advice="none", tau=-0.05, low=-0.5, quantity="spade_score", won=("mnist pixels",))
+    said = lazy.sentence("hop_distortion")
+    assert "its SPADE score gave no evidence of how robust probes on them are (tau −0.05 [−0.50, 0.94])" in said
+    assert said.endswith(f"; 1 of {learned} encoders that learned nothing won by it.")
+    assert (made().badge, lazy.badge) == ("evidence: tau 0.80", "no evidence: tau −0.05")
+    unknown = made(advice="unknown", tau=nan, low=nan, high=nan)
+    assert "nan" not in unknown.sentence("universal_quantile") + unknown.badge
+
+
+def test_a_relative_speaks_only_where_there_is_one_alone():
+    (only,) = (one for one in study().measures if one.evaluation == "breakaway")
+    assert study().of("breakaway", "breakaway_risk") is only
+    assert study().of("geometry", "rankme") != study().of("geometry", "uniformity")
+    assert study().of("geometry", "effective_rank") is None
+    assert study().of("impersonation", "impersonation_rate") is None
+
+
+@pytest.fixture(scope="module")
+def card():
+    results, _ = everything()
+    (first, *_) = scorecards(groups(results), compare(results))
+    return first
+
+
+def test_rows_stand_in_the_order_of_the_study(card):
+    places = [line.study.place if line.study else (1, 0.0) for line in card.lines]
+    assert places == sorted(places)
+    assert len(set(places)) > 2, "vacuous fixture"
+    assert card.lines[0].study.tau == max(line.study.tau for line in card.lines if line.study and line.study.backs)
+
+
+def test_page_and_markdown_quote_each_sentence_once(card):
+    results, failures = everything()
+    page = render(results, failures, compare(results))
+    assert len(card.studied) > 1
+    printed = markdown((), [card]).replace("\\", "")
+    for sentence in card.studied:
+        assert sentence in printed
+        assert f"<li>{sentence}</li>" in page
+    assert card.order in printed
+    assert card.order in page
+    assert page.count('class="badge') == len(card.studied)
