@@ -96,7 +96,9 @@ def silence(trained: Found, found: Agreements) -> Iterator[str]:
     few = [f"{TITLES[name]} ({count})" for name, count in counts.items() if count < FEWEST]
     if few:
         yield f"- Anything about {listed(few)} by itself: that is too few encoders of it."
-    yield "- Anything about large encoders: all are small convolutional networks on images of 28 or 32 pixels."
+    other = [member.case for member in trained.members if "vit" in str(member.recipe.get("architecture"))]
+    but = f", but for the transformer {listed(other)}," if other else ""
+    yield f"- Anything about large encoders: all are small convolutional networks{but} on images of 28 or 32 pixels."
     yield "- Anything about CIFAR-10 as it is published: these images went through JPEG."
     yield "- Anything about other uses than those listed: detection, segmentation, fine-tuning of the encoder itself."
     yield "- Whether stronger attacks would change the order: these take ten steps from one start."
@@ -133,7 +135,9 @@ def encoders(everyone: Found) -> Iterator[str]:
     once = [case for case, seeds in there.items() if seeds < SEEDS]
     yield from (
         "",
-        f"Not measured yet, for the budget ended: {listed(lacking)}." if lacking else "No other member of the zoo is missing.",
+        f"Not measured yet, for the budget ended: {listed(lacking)}."
+        if lacking
+        else "No other member of the zoo is missing.",
         *(f"Not measured either: {case}, for {why}." for case, why in REFUSED.items()),
     )
     yield ""

@@ -57,7 +57,7 @@ def quoted(one: Judged) -> str:
         "encoders": len(one.trained.members),
         "learned_nothing": len(one.everyone.members) - len(one.trained.members),
         "reference": "robust-accuracy",
-        "measures": [_quoted(one, headline, said) for headline, said in zip(HEADLINES, one.verdicts, strict=True)],
+        "measures": [_quoted(one, headline, found) for headline, found in zip(HEADLINES, one.verdicts, strict=True)],
     }
     return json.dumps(said, indent=1) + "\n"
 

@@ -34,7 +34,7 @@ def test_the_best_encoder_is_named_with_its_count():
     results, failures = everything()
     said = told(results, failures)
     lead = (
-        "it is best or tied for best in 32 of the 32 conditions of robustness that tell encoders apart by numbers with"
+        "it is best or tied for best in 40 of the 40 conditions of robustness that tell encoders apart by numbers with"
     )
     assert f"digits-robust is the most robust: {lead} evidence (docs/study.md)" in said
     assert "digits-random has no number in 4 conditions (relative quantile), so nobody is ranked there" in said
