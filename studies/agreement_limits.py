@@ -136,15 +136,8 @@ def encoders(everyone: Found) -> Iterator[str]:
     once = [case for case, seeds in there.items() if seeds < SEEDS]
     yield from (
         "",
-<<<<<<< HEAD
-        f"Not measured yet, for the budget ended: {listed(lacking)}."
-        if lacking
-        else "No other member of the zoo is missing.",
-        *(f"Not measured either: {case}, for {why}." for case, why in REFUSED.items()),
-=======
         *(f"Not measured: {case}, for {why}." for case, why in REFUSED.items()),
         ended,
->>>>>>> advice
     )
     yield ""
     yield f"{len(once)} of {len(there)} were measured with fewer than {SEEDS} seeds; published ones have one."
