@@ -135,7 +135,9 @@ def encoders(everyone: Found) -> Iterator[str]:
     once = [case for case, seeds in there.items() if seeds < SEEDS]
     yield from (
         "",
-        f"Not measured yet, for the budget ended: {listed(lacking)}." if lacking else "No other member of the zoo is missing.",
+        f"Not measured yet, for the budget ended: {listed(lacking)}."
+        if lacking
+        else "No other member of the zoo is missing.",
         *(f"Not measured either: {case}, for {why}." for case, why in REFUSED.items()),
     )
     yield ""

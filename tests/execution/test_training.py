@@ -23,6 +23,7 @@ from holdfast.cli import run
 from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.data import survey
+from holdfast.data.content import all_bytes
 from holdfast.execution import training
 from holdfast.execution.training import read_recipe, train
 from holdfast.training import loop
@@ -193,8 +194,13 @@ def test_a_second_start_reads_no_file_to_know_it_again(tmp_path: Path, monkeypat
         pixels = np.random.default_rng(k).integers(0, 256, (8, 8), dtype=np.uint8)
         Image.fromarray(pixels).save(photos / f"{k}.png")
         os.utime(photos / f"{k}.png", (0, 0))  # what changed just now is not remembered
-    read, reading = list[Any](), survey.all_bytes
-    monkeypatch.setattr(survey, "all_bytes", lambda content: read.append(content) or reading(content))
+    read = list[Any]()
+
+    def reading(content: Any) -> bytes:
+        read.append(content)
+        return all_bytes(content)
+
+    monkeypatch.setattr(survey, "all_bytes", reading)
     for _ in range(2):
         train({**SMALL, "batch": 16, "epochs": 1}, photos, size=8, channels=1, out=tmp_path / "made")
         assert len(read) == 16
