@@ -132,13 +132,12 @@ def encoders(everyone: Found) -> Iterator[str]:
     yield from table("Measured", heads, rows)
     there = {member.case: seeds for member, seeds in zip(everyone.members, everyone.seeds, strict=True)}
     lacking = [member.case for member in ZOO if member.case not in {**there, **REFUSED}]
+    ended = f"Not measured yet, for the budget ended: {listed(lacking)}." if lacking else "Nobody else is missing."
     once = [case for case, seeds in there.items() if seeds < SEEDS]
     yield from (
         "",
-        f"Not measured yet, for the budget ended: {listed(lacking)}."
-        if lacking
-        else "No other member of the zoo is missing.",
-        *(f"Not measured either: {case}, for {why}." for case, why in REFUSED.items()),
+        *(f"Not measured: {case}, for {why}." for case, why in REFUSED.items()),
+        ended,
     )
     yield ""
     yield f"{len(once)} of {len(there)} were measured with fewer than {SEEDS} seeds; published ones have one."

@@ -57,6 +57,7 @@ def quoted(one: Judged) -> str:
         "encoders": len(one.trained.members),
         "learned_nothing": len(one.everyone.members) - len(one.trained.members),
         "reference": "robust-accuracy",
+        "undefended": [name for name, (_, (low, _)) in one.strata[UNDEFENDED][1].items() if low > 0],
         "measures": [_quoted(one, headline, found) for headline, found in zip(HEADLINES, one.verdicts, strict=True)],
     }
     return json.dumps(said, indent=1) + "\n"

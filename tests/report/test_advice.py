@@ -15,6 +15,7 @@ from holdfast.report.gate import check, parse
 from holdfast.report.printed import markdown
 from holdfast.report.protocol import groups
 from holdfast.report.standings import standings
+from holdfast.report.study import study
 from holdfast.report.tables import summary
 from holdfast.report.text import number
 from tests.report.synthetic import breakaway, displacement, everything, result
@@ -121,10 +122,11 @@ def test_numbers_without_evidence_prefer_nobody():
     assert (
         "b is best or tied for best in 8 of the 8 conditions of robustness that tell encoders apart, but only" in said
     )
-    assert "that alone is no reason to prefer one. Measure displacement, " in said
+    assert "that alone is no reason to prefer one. Measure " in said
+    assert f" {study().best[0]} " in said
     assert "most robust" not in said
     unseen = told(weak_and_strong("impersonation", "a", "b"))
-    assert "that alone is no reason to prefer one. Measure displacement, " in unseen
+    assert "that alone is no reason to prefer one. Measure " in unseen
     labelled = told(weak_and_strong("robust-accuracy", "a", "b"))
     assert "b is the most robust" in labelled, "what is measured with labels needs no foresight"
 

@@ -76,6 +76,8 @@ class Study(Record):
     """So many more encoders that learned nothing were measured apart."""
     reference: str
     """The evaluation with labels that the numbers were compared with."""
+    undefended: tuple[str, ...]
+    """What ranked encoders as the probes did where none was trained against attacks, by the study's names."""
     measures: tuple[Evidence, ...]
 
     def of(self, evaluation: str, quantity: str) -> Evidence | None:
@@ -99,7 +101,8 @@ class Study(Record):
         return (
             f"The order of rows, and the word evidence, come from a study of {self.encoders} small encoders ({PAGE}): did a "
             "number rank encoders as probes under attack later did? First what did, by tau (1: the same order, 0: neither); "
-            "then what was not looked at; last what gave no evidence."
+            "then what was not looked at; last what gave no evidence. Among encoders none of which was trained against "
+            f"attacks, {text.listed(list(self.undefended)) if self.undefended else 'no number'} did."
         )
 
 
