@@ -32,6 +32,7 @@ from holdfast.core.images import Images
 from holdfast.core.run import Run
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.suites import SUITES
+from holdfast.probes.neighbours import Knn
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform
@@ -112,7 +113,7 @@ def measured(law: Law, name: str) -> Evaluation:
     edits = tuple(map(Transform.read, law.edits))
     given: dict[str, Any] = {
         "balls": (Linf(law.radius),), "attacks": (ATTACK,), "attack": ATTACK,
-        "divergences": (L2Distance() if name in SLOW else Cosine(),), "probes": "knn", "reference": 300,
+        "divergences": (L2Distance() if name in SLOW else Cosine(),), "probes": (Knn(),), "reference": 300,
         "kinds": law.kinds, "severities": law.severities, "corruptions": edits[::2], "permutations": 1, "views": edits,
         "edits": ("noise",), "chained": 1, "clusters": 1, "change": edits[0],
         "sigma": law.noise, "selection": 100, "copies": 200, "others": 60, "slack": 0.2, "radii": (law.noise / 2,),
