@@ -86,6 +86,7 @@ class Law:
         """Return the encoder, or its twin, which sees the mirror image of each image."""
         fixed = torch.Generator().manual_seed(1)
         first, last = nn.Conv2d(1, CHANNELS, 3, padding=1), nn.Linear(CHANNELS * SIDE**2, FEATURES)
+        assert first.bias is not None
         with torch.no_grad():
             first.weight.copy_(self.steepness * torch.randn(first.weight.shape, generator=fixed))
             first.bias.copy_(-first.weight.sum((1, 2, 3)) / 2)  # so that grey is in the middle

@@ -19,6 +19,7 @@ import holdfast as hf
 from holdfast.probes.neighbours import Knn
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import transformed
+from holdfast.transforms.subsets import labels_of
 from studies.claims.answers import Right, right
 from studies.claims.certificates import kept
 from studies.claims.generated import generated
@@ -26,7 +27,7 @@ from studies.claims.material import TAUGHT, TESTED, Material
 from studies.claims.measured import Measured, of_seeds
 from studies.common import plain
 from studies.pretraining_cases import ORDERS, Case
-from studies.pretraining_under_change import Study, labels_of, seeded, tail_of
+from studies.pretraining_under_change import Study, seeded, tail_of
 
 SUPERVISED, CONTRASTIVE = "supervised", ("simclr", "moco-v2")
 CHANGES = ("gamma:0.2", "global-shuffle:grid=4")

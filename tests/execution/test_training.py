@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from holdfast.cli import run
 from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.data import survey
+from holdfast.data.content import all_bytes
 from holdfast.execution import training
 from holdfast.execution.training import read_recipe, train
 from holdfast.training import loop
@@ -192,8 +194,13 @@ def test_a_second_start_reads_no_file_to_know_it_again(tmp_path: Path, monkeypat
         pixels = np.random.default_rng(k).integers(0, 256, (8, 8), dtype=np.uint8)
         Image.fromarray(pixels).save(photos / f"{k}.png")
         os.utime(photos / f"{k}.png", (0, 0))  # what changed just now is not remembered
-    read, reading = list[Any](), survey.all_bytes
-    monkeypatch.setattr(survey, "all_bytes", lambda content: read.append(content) or reading(content))
+    read = list[Any]()
+
+    def reading(content: Any) -> bytes:
+        read.append(content)
+        return all_bytes(content)
+
+    monkeypatch.setattr(survey, "all_bytes", reading)
     for _ in range(2):
         train({**SMALL, "batch": 16, "epochs": 1}, photos, size=8, channels=1, out=tmp_path / "made")
         assert len(read) == 16
@@ -289,14 +296,6 @@ def test_recipes_are_read_and_written(name: str) -> None:
     assert Recipe.of(recipe.plain()) == recipe
 
 
-SCRIPT = """
-import sys
-from holdfast.training import loop
-from holdfast.training.adversaries.loss import OnLoss
-loop.SECONDS = 0.0
-from holdfast.cli import run
-sys.exit(run(sys.argv[1:]))
-"""
 TOML = """
 objective = "moco-v2:queue=64"
 architecture = "digits"
@@ -312,44 +311,67 @@ limit = 320
 
 
 @pytest.mark.slow
-def test_a_killed_training_ends_like_an_unbroken_one(tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").write_text(TOML)
+def test_a_killed_training_ends_like_an_unbroken_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "SECONDS", 0.0)
+    (tmp_path / "recipe.toml").write_text(TOML.replace("epochs = 6", "epochs = 3"))
 
-    def begin(out: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", SCRIPT, "train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / out)]
-        return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    def begin(out: str) -> multiprocessing.process.BaseProcess:
+        # Forked, so that it need not load torch and Fabric again, which takes longer than the training.
+        arguments = ["train", str(tmp_path / "recipe.toml"), "--out", str(tmp_path / out)]
+        process = multiprocessing.get_context("fork").Process(target=ending_with_status, args=(arguments,))
+        process.start()
+        return process
 
-    assert begin("whole").wait() == 0
+    whole = begin("whole")
+    whole.join()
+    assert whole.exitcode == 0
     kills = 0
     while True:
-        process, checkpoint = begin("killed"), tmp_path / "killed" / "checkpoint.pt"
+        checkpoint = tmp_path / "killed" / "checkpoint.pt"
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-        while process.poll() is None and kills < 3:
+        process = begin("killed")
+        while process.is_alive() and kills < 3:
             if checkpoint.exists() and checkpoint.stat().st_mtime_ns != before:
                 time.sleep(0.05 * kills)
                 process.kill()
                 kills += 1
                 break
             time.sleep(0.005)
-        if process.wait() == 0:
+        process.join()
+        if process.exitcode != -signal.SIGKILL:
             break
-    assert kills == 3
+    assert (kills, process.exitcode) == (3, 0)
     assert weights(tmp_path / "whole") == weights(tmp_path / "killed")
 
 
+def ending_with_status(arguments: list[str]) -> None:
+    sys.exit(run(arguments))
+
+
+ALL = """
+import sys
+from torch import distributed
+from holdfast.cli import run
+for name in sys.argv[1:]:
+    assert run(["train", f"{name}.toml", "--set", "precision=float64", "--out", name]) == 0
+assert distributed.get_world_size() == 2
+"""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["simclr", "supervised:uniformity=0.01", "moco-v2:queue=64", "supcon"])
-def test_two_processes_train_like_one(tmp_path: Path, objective: str) -> None:
-    (tmp_path / "recipe.toml").write_text(
-        TOML.replace("moco-v2:queue=64", objective).replace("epochs = 6", "epochs = 1")
-    )
-    given = ["-m", "holdfast", "train", str(tmp_path / "recipe.toml"), "--set", "precision=float64", "--out"]
-    subprocess.run([sys.executable, *given, str(tmp_path / "one")], check=True)
+def test_two_processes_train_like_one(tmp_path: Path) -> None:
+    """All in one start of torchrun, which takes many times as long as a training."""
+    objectives = ("simclr", "supervised:uniformity=0.01", "moco-v2:queue=64", "supcon")
+    recipes = {name.partition(":")[0]: TOML.replace("moco-v2:queue=64", name) for name in objectives}
+    for name, recipe in recipes.items():
+        (tmp_path / f"{name}.toml").write_text(recipe.replace("epochs = 6", "epochs = 1"))
+    (tmp_path / "all.py").write_text(ALL)
     several = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run([*several, *given, str(tmp_path / "two")], check=True)
-    alone, together = (hf.load_encoder(f"trained:{tmp_path / name}") for name in ("one", "two"))
-    for name, value in alone.module.state_dict().items():
-        torch.testing.assert_close(together.module.state_dict()[name], value, rtol=1e-5, atol=1e-6)
+    subprocess.run([*several, "all.py", *recipes], cwd=tmp_path, check=True)
+    for name in recipes:
+        alone = train(tmp_path / f"{name}.toml", settings={"precision": "float64"})
+        together = hf.load_encoder(f"trained:{tmp_path / name}")
+        torch.testing.assert_close(together.module.state_dict(), alone.module.state_dict(), rtol=1e-5, atol=1e-6)
 
 
 def test_a_recipe_may_start_from_a_reference(digits: Images, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -140,17 +140,16 @@ def corrupt(
         for folder, one in zip(folders, wanted, strict=True)
     ]
     if isinstance(engine, Ranks):
-        for folder in every:
-            _share(engine, store, folder, batches)
+        for made in every:
+            _share(engine, store, made, batches)
         engine.end()
         if not leads(engine):
             return ()
     written: list[Manifest] = []
-    for folder, one in zip(every, wanted, strict=True):
+    for made, one in zip(every, wanted, strict=True):
         started, files = datetime.now(UTC), dict[int, CorruptedImage]()
-        found = (_found(store, folder, rows) for rows in batches)
-        with closing(engine.map(_files, folder, found)) as made:
-            for batch, of_batch in made:
+        with closing(engine.map(_files, made, _all_found(store, made, batches))) as finished:
+            for batch, of_batch in finished:
                 _write(store, of_batch)
                 files |= {row: file for (row, _), (file, _) in zip(batch, of_batch, strict=True)}
                 if progress:
@@ -158,14 +157,14 @@ def corrupt(
         manifest = Manifest(
             transform=str(one),
             **_asked(one, seed, loaded),
-            changed_images=folder.changed.fingerprint,
+            changed_images=made.changed.fingerprint,
             name=loaded.name,
             skipped=tuple(f"{name}: {reason}" for name, reason in loaded.skipped.items()),
             change=sum(file.change for _, file in sorted(files.items())) / len(files),
             files=tuple(files[row] for row in range(len(loaded))),
             provenance=provenance(Run(seed, batch_size=batch_size), started),
         )
-        store.export(f"{folder.path}.json", manifest.model_dump_json(indent=1).encode())
+        store.export(f"{made.path}.json", manifest.model_dump_json(indent=1).encode())
         written.append(manifest)
     return tuple(written)
 
@@ -233,6 +232,10 @@ def _share(ranks: Ranks, store: Store, folder: Folder, batches: Sequence[Sequenc
 
 def _batches(count: int, size: int) -> list[Sequence[int]]:
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _all_found(store: Store, folder: Folder, batches: Sequence[Sequence[int]]) -> Iterator[Batch]:
+    return (_found(store, folder, rows) for rows in batches)  # each when there is room for it
 
 
 def _found(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:

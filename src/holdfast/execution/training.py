@@ -89,8 +89,9 @@ def train(
         BudgetSpentError: the budget ended before training did; the same call goes on.
     """
     began = monotonic()
-    given = {"images": images, "bank": bank, "transform": transform, "limit": limit, "size": size, "channels": channels}
-    given |= {"device": device, "keep_epochs": keep_epochs, "budget": budget, "out": out}
+    given: dict[str, Any] = {"images": images, "bank": bank, "transform": transform, "limit": limit}
+    given |= {"size": size, "channels": channels, "device": device}
+    given |= {"keep_epochs": keep_epochs, "budget": budget, "out": out}
     recipe, place = read_recipe(recipe, settings or {}, given)
     until = deadline(place["budget"], began)
     if start is not None:

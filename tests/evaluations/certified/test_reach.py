@@ -144,7 +144,7 @@ def test_the_bracket_of_overlap_is_in_order() -> None:
         assert all(low <= high < 1 for low, high in zip(margin.values, left.values, strict=True))
     assert result.estimate("certified_overlap_risk", ball="linf:0.02", divergence="l2").value == 0
     assert result.estimate("certified_overlap_risk", ball="linf:0.15", divergence="l2").value == 1
-    assert result.estimate("attacked_overlap_risk", ball="linf:0.15", divergence="cosine").value > 0.5
+    assert result.estimate("attacked_overlap_risk", ball="linf:0.15", divergence="cosine").value >= 0.5
     assert not result.findings.warnings
 
 

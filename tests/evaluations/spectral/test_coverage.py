@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.coverage_spectral import CASES, Row, encoders, images, simulate, swap, table
+from benchmarks.coverage_spectral import CASES, EIGENVALUES, LEADING, Row, encoders, images, simulate, swap, table
 from scipy.stats import binom
 
 RARE = 1e-3
@@ -13,7 +13,7 @@ RARE = 1e-3
 
 @pytest.fixture(scope="module")
 def found() -> list[Row]:
-    small = [case for case in CASES if case.size in (50, 400)]
+    small = [case for case in (*CASES, *EIGENVALUES) if case.size in (50, 400)]
     return simulate(small, replications=6)
 
 
@@ -32,6 +32,18 @@ def test_encoders_of_equal_truth_are_rarely_told_apart(found):
     assert sum(row.compared for row in found) > 60
     for row in found:
         assert binom.sf(row.wrong - 1, row.compared, 0.05) > RARE, row
+
+
+@pytest.mark.slow
+def test_eigenvalues_alone_are_those_of_the_whole(found):
+    """The fast way to the first numbers gives exactly what the evaluation does."""
+    quick, whole = (
+        {(row.kind, row.name): (row.truth, row.covered, row.wrong) for row in found if row.case.evaluation == name}
+        for name in ("eigenvalues", "spade")
+    )
+    assert len(quick) == 2 * len(LEADING)
+    for which, numbers in quick.items():
+        assert numbers == pytest.approx(whole[which], rel=1e-9), which
 
 
 @pytest.mark.slow
