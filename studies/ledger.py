@@ -117,7 +117,7 @@ def ledger_section(records: Mapping[str, Record]) -> list[str]:
         "were chosen anew after a first look; after twelve records *above 0* became strict and equal values were given "
         "room, which changed no verdict; and after thirty, means of fewer than 30 values got Student's intervals and groups "
         "of fewer than three encoders none, which opened CLSL-2 and CLSL-3. Sizes are small, and some were cut when runs "
-        "took too long.",
+        "took too long; those of SYN-3 after one of its encoders had been measured.",
         "",
         *(f"- **{name}** ({n}): {', '.join(one for one in verdicts if verdicts[one] == name)}" for name, n in counts),
         "",
