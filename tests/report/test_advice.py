@@ -123,7 +123,7 @@ def test_numbers_without_evidence_prefer_nobody():
         "b is best or tied for best in 8 of the 8 conditions of robustness that tell encoders apart, but only" in said
     )
     assert "that alone is no reason to prefer one. Measure " in said
-    assert f" {study().best[0]} " in said
+    assert study().best[0] in said.partition(" Measure ")[2]
     assert "most robust" not in said
     unseen = told(weak_and_strong("impersonation", "a", "b"))
     assert "that alone is no reason to prefer one. Measure " in unseen
