@@ -57,10 +57,15 @@ def quoted(one: Judged) -> str:
         "encoders": len(one.trained.members),
         "learned_nothing": len(one.everyone.members) - len(one.trained.members),
         "reference": "robust-accuracy",
-        "undefended": [name for name, (_, (low, _)) in one.strata[UNDEFENDED][1].items() if low > 0],
+        "undefended": _undefended(one),
         "measures": [_quoted(one, headline, found) for headline, found in zip(HEADLINES, one.verdicts, strict=True)],
     }
     return json.dumps(said, indent=1) + "\n"
+
+
+def _undefended(one: Judged) -> dict[str, object] | None:
+    count, found = one.strata[UNDEFENDED]
+    return {"encoders": count, "names": [name for name, (_, (low, _)) in found.items() if low > 0]} if found else None
 
 
 def _quoted(one: Judged, headline: Headline, said: Verdict) -> dict[str, object]:

@@ -16,7 +16,7 @@ from studies.claims.answers import right
 from studies.claims.certificates import kept
 from studies.claims.claim import ABOVE, Claim, Range
 from studies.claims.material import ARMS, MNIST, STEPS, Material
-from studies.claims.measured import Measured, exact, measured
+from studies.claims.measured import Measured, exact, measured, of_seeds
 from studies.claims.measures import NAMES, STRONG, U_PGD, Series, away, better, breakaway, measured_of
 
 PAPER = "Petrov and Kwiatkowska 2022"
@@ -131,7 +131,7 @@ def dominance(material: Material) -> Iterator[Measured]:
         ]
         beaten[arm] = len(clear)
     least = min(beaten, key=lambda arm: beaten[arm])
-    yield exact("measures on which the best encoder is beaten", least, beaten[least], len(ARMS), "encoders")
+    yield of_seeds("measures on which the best encoder is beaten", least, [beaten[least]])
     for name in found[least]:
         best = max(found, key=lambda arm: float(np.nanmean(better(name, found[arm][name], 0 * found[arm][name]))))
         yield measured(f"best {name}", best, "mean", found[best][name])
@@ -276,7 +276,7 @@ CLAIMS = (
         "No standard encoder is the most robust by all measures.",
         f"{PAPER}, table 2",
         f"One training by each of {len(ARMS)} methods; {DATA}. Clearly beaten: the interval of the paired difference lies "
-        "on the other's side.",
+        "on the other's side, not corrected for how many are compared.",
         {"measures on which the best encoder is beaten": Range(low=1)},
         dominance,
         "Other trainings of each method.",

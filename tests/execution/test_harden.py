@@ -17,6 +17,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.execution import harden
+from holdfast.execution.engines.ray import Ray
 from holdfast.execution.harden import agreement, agreement_of, parted, recipe_of
 from holdfast.execution.runs import read
 from holdfast.execution.training import train
@@ -95,6 +96,16 @@ def test_measuring_takes_the_workers_and_what_is_left_of_the_budget(
         hf.harden(small(), digits(30), ball=BALL, epochs=1, budget=100.0, workers=2, out=out, progress=False)
     assert (asked["budget"], asked["workers"], asked["cluster"]) == (80.0, 2, None)
     assert (out / "card.json").exists()
+
+
+def test_a_cluster_that_is_not_there_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: Ray) -> None:
+        raise HoldfastError("no Ray cluster")
+
+    monkeypatch.setattr(Ray, "connected", missing)
+    monkeypatch.setattr(harden, "train", lambda *_, **__: pytest.fail("trained first"))
+    with pytest.raises(HoldfastError, match="no Ray cluster"):
+        hf.harden(small(), digits(30), ball=BALL, cluster="auto", progress=False)
 
 
 def test_held_out_images_are_not_trained_on_and_follow_from_their_ids() -> None:

@@ -510,6 +510,21 @@ def test_ctrl_c_stops_all_processes_at_one_step(tmp_path: Path) -> None:
     assert state["step"] > 0, "a checkpoint of the end of an epoch, not of where it was stopped"
 
 
+@pytest.mark.slow
+def test_a_spent_budget_stops_all_processes_with_its_reason(tmp_path: Path) -> None:
+    """One process ends training for all, and the checkpoint is whole before torchrun may stop the others."""
+    (tmp_path / "recipe.toml").write_text(TOML.replace("epochs = 6", "epochs = 100000"))
+    out, several = tmp_path / "out", ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    train_it = ["-m", "holdfast", "train", str(tmp_path / "recipe.toml"), "--out", str(out), "--budget", "2"]
+    done = subprocess.run([sys.executable, *several, *train_it], capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "the budget was spent after" in done.stderr
+    assert "run the same command again to go on" in done.stderr
+    state = torch.load(out / "checkpoint.pt", weights_only=True)
+    assert state["epoch"] + state["step"] > 0
+    assert not (out / "card.json").exists(), "vacuous: it had time enough"
+
+
 CROPS = {"objective": "dino:crops=2,prototypes=20", "crop_augmentation": "random-resized-crop:scale_max=0.4"}
 
 

@@ -12,7 +12,7 @@ from holdfast.report.page import render
 from holdfast.report.printed import markdown
 from holdfast.report.protocol import groups
 from holdfast.report.scorecard import scorecards
-from holdfast.report.study import Evidence, study
+from holdfast.report.study import Evidence, Undefended, study
 from tests.report.synthetic import everything
 
 BESIDE = {"attack_radius", "divergence_radius", "synbench_score"}
@@ -65,10 +65,25 @@ def card():
 
 
 def test_rows_stand_in_the_order_of_the_study(card):
-    places = [line.study.place if line.study else (1, 0.0) for line in card.lines]
+    places = [line.place for line in card.lines]
     assert places == sorted(places)
     assert len(set(places)) > 2, "vacuous fixture"
-    assert card.lines[0].study.tau == max(line.study.tau for line in card.lines if line.study and line.study.backs)
+    told = [line for line in card.lines if line.study]
+    useful = [line.study.tau for line in told if line.study.advice == "use"]
+    assert useful == sorted(useful, reverse=True)
+    assert [line.study.tau for line in told[: len(useful)]] == useful, "those with evidence stand first"
+    line = card.lines[0].model_copy(update={"study": None, "evaluation": study().reference})
+    assert line.place < min(places), "what all others were compared with"
+
+
+def test_what_held_among_undefended_encoders_is_said_with_its_caveat():
+    assert (
+        "of which none was trained against attacks, overlap did, by intervals not corrected"
+        in Undefended(encoders=24, names=("overlap",)).sentence
+    )
+    assert Undefended(encoders=24, names=()).sentence.endswith("no number did.")
+    unseen = study().model_copy(update={"undefended": None})
+    assert "none was trained" not in unseen.order
 
 
 def test_page_and_markdown_quote_each_sentence_once(card):

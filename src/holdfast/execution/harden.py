@@ -35,6 +35,7 @@ from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders import load
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.execution.api import evaluate
+from holdfast.execution.engines.ray import Ray
 from holdfast.execution.evaluated import EvaluatedRun
 from holdfast.execution.given import NamedEncoder, NamedImages, at_hand, read_ball
 from holdfast.execution.session import engine
@@ -118,7 +119,9 @@ def harden(
         return None if until == inf else max(until - monotonic(), 1e-3)
 
     _require_one_process()
-    engine(**place, folder=Path())  # refused before hours of training instead of after them
+    where = engine(**place, folder=Path())  # refused before hours of training instead of after them
+    if isinstance(where, Ray):
+        where.connected()
     remembered = Remembered()
     if out is not None:
         require_free(Path(out))

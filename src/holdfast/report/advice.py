@@ -60,7 +60,9 @@ def _choice(table: Table, found: Tally, alerts: Sequence[Alert]) -> Iterator[str
     if not found.conditions:
         yield from _enough(table, table.ranked if len(table.ranked) == 1 else ())
         return
-    backed = tally(replace(table, sections=tuple(part for part in table.sections if _backed(part))))
+    backed, evidence = _of_numbers(table, ("use",)), "evidence"
+    if not backed.leaders:
+        backed, evidence = _of_numbers(table, ("some",)), "some evidence only"
     leaders = backed.leaders or found.leaders
     if not leaders:
         yield (
@@ -68,10 +70,10 @@ def _choice(table: Table, found: Tally, alerts: Sequence[Alert]) -> Iterator[str
             "of robustness compared: these images cannot tell them apart; use more of them."
         )
     elif backed.leaders:
-        yield _prefer(leaders, backed)
+        yield _prefer(leaders, backed, evidence)
         if found.leaders != leaders:
             yield (
-                f"Counting numbers without evidence too, {text.listed(list(found.leaders))} would come first; that is no "
+                f"Counting all numbers, {text.listed(list(found.leaders))} would come first; that is no "
                 "reason to prefer another."
             )
     else:
@@ -83,8 +85,10 @@ def _choice(table: Table, found: Tally, alerts: Sequence[Alert]) -> Iterator[str
     yield "Robust does not mean useful: this only says how little codes change. Choose among encoders that do your job."
 
 
-def _backed(part: Section) -> bool:
-    return study().backs(part.evaluation, part.like.quantity)
+def _of_numbers(table: Table, advised: Sequence[str]) -> Tally:
+    """Return who wins by the numbers of which the study says this."""
+    told = tuple(part for part in table.sections if study().advice(part.evaluation, part.like.quantity) in advised)
+    return tally(replace(table, sections=told))
 
 
 def _lead(found: Tally) -> str:
@@ -92,9 +96,9 @@ def _lead(found: Tally) -> str:
     return f"best or tied for best in {most} of the {text.counted(found.telling, 'condition')} of robustness"
 
 
-def _prefer(leaders: Sequence[str], backed: Tally) -> str:
+def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
     """Return who leads by the numbers that the study found to foresee robust use."""
-    lead = f"{_lead(backed)} that tell encoders apart by numbers with evidence ({PAGE})"
+    lead = f"{_lead(backed)} that tell encoders apart by numbers with {evidence} ({PAGE})"
     if len(leaders) == 1:
         return f"Of these encoders {leaders[0]} is the most robust: it is {lead}."
     return f"No single encoder stands out: {text.listed(list(leaders))} are each {lead}."

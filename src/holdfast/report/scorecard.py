@@ -83,6 +83,7 @@ class Line(Record):
 
     question: str
     meaning: str
+    evaluation: str
     quantity: str
     conditions: Conditions
     better: Literal["lower", "higher", "neither"]
@@ -96,6 +97,11 @@ class Line(Record):
         short = {key: value.partition(" at ")[0] for key, value in self.conditions.items()}
         condition = f" ({text.conditions(short)})" if short else ""
         return f"{text.ARROWS[self.better]} {self.meaning}{condition}".strip()
+
+    @property
+    def place(self) -> tuple[int, float]:
+        """Return what sorts lines: first what the study compared all others with, then by what it says of the number."""
+        return self.study.place if self.study else (0 if self.evaluation == study().reference else 3, 0.0)
 
     @property
     def badge(self) -> str:
@@ -128,7 +134,7 @@ def scorecards(groups: Sequence[Group], comparison: Comparison) -> tuple[Scoreca
         whole = table(short.title, part, comparison)
         lines = [line for question in QUESTIONS if (line := _line(question, whole, part))]
         if lines:
-            lines.sort(key=lambda line: line.study.place if line.study else (1, 0.0))
+            lines.sort(key=lambda line: line.place)
             made.append(Scorecard(title=short.title, encoders=whole.encoders, lines=tuple(lines)))
     return tuple(made)
 
@@ -160,6 +166,7 @@ def _made(question: Question, section: Section, conditions: Conditions, answers:
     return Line(
         question=question.asked,
         meaning=question.meaning,
+        evaluation=section.evaluation,
         quantity=section.like.quantity,
         conditions=conditions,
         better=section.like.better,

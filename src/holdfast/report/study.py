@@ -23,7 +23,7 @@ LABELS = {
 }
 FOUND = {
     "use": "ranked them much as robust probes did",
-    "some": "ranked them as robust probes did, but with doubts",
+    "some": "ranked them somewhat as robust probes did, with doubts",
     "none": "gave no evidence of how robust probes on them are",
     "against": "ranked them the other way round than robust probes did",
     "unknown": "had too few values to be judged",
@@ -45,14 +45,10 @@ class Evidence(Record):
     """Encoders that learned nothing, but would be chosen by this number where a trained one serves better."""
 
     @property
-    def backs(self) -> bool:
-        """Return whether the number may decide between encoders."""
-        return self.advice in ("use", "some")
-
-    @property
     def place(self) -> tuple[int, float]:
-        """Return what sorts numbers: those with evidence first and the largest tau first among them."""
-        return (0, -self.tau) if self.backs else (2, 0.0)
+        """Return what sorts numbers: by evidence, then the largest tau first; 0 and 3 are for what was not looked at."""
+        kinds = ("use", "some")
+        return (1 + kinds.index(self.advice), -self.tau) if self.advice in kinds else (4, 0.0)
 
     @property
     def badge(self) -> str:
@@ -68,6 +64,23 @@ class Evidence(Record):
         return f"In a study of {self.encoders} small encoders {whose} {found}; {alone}."
 
 
+class Undefended(Record):
+    """What ranked encoders as the probes did among those of which none was trained against attacks."""
+
+    encoders: int
+    names: tuple[str, ...]
+    """As the study calls its numbers."""
+
+    @property
+    def sentence(self) -> str:
+        """Return it in words."""
+        among = f"Among the {self.encoders} of which none was trained against attacks"
+        if not self.names:
+            return f"{among}, no number did."
+        who = text.listed(list(self.names))
+        return f"{among}, {who} did, by intervals not corrected for how many numbers were looked at."
+
+
 class Study(Record):
     """All of the study that the library knows."""
 
@@ -76,8 +89,8 @@ class Study(Record):
     """So many more encoders that learned nothing were measured apart."""
     reference: str
     """The evaluation with labels that the numbers were compared with."""
-    undefended: tuple[str, ...]
-    """What ranked encoders as the probes did where none was trained against attacks, by the study's names."""
+    undefended: Undefended | None
+    """None where there were too few such encoders to be looked at."""
     measures: tuple[Evidence, ...]
 
     def of(self, evaluation: str, quantity: str) -> Evidence | None:
@@ -85,10 +98,13 @@ class Study(Record):
         own = [one for one in self.measures if one.evaluation == evaluation]
         return next((one for one in own if one.quantity == quantity), own[0] if len(own) == 1 else None)
 
-    def backs(self, evaluation: str, quantity: str) -> bool:
-        """Return whether a number may decide between encoders: what is measured with labels may."""
+    def advice(self, evaluation: str, quantity: str) -> str:
+        """Return whether a number may decide between encoders: use, some, none, ..., or nothing if it was not looked at.
+
+        What is measured with labels is what the others were compared with, and may.
+        """
         found = self.of(evaluation, quantity)
-        return evaluation == self.reference or bool(found and found.backs)
+        return "use" if evaluation == self.reference else found.advice if found else ""
 
     @property
     def best(self) -> tuple[str, ...]:
@@ -98,12 +114,13 @@ class Study(Record):
     @property
     def order(self) -> str:
         """Return why rows stand in the order they do."""
-        return (
+        said = (
             f"The order of rows, and the word evidence, come from a study of {self.encoders} small encoders ({PAGE}): did a "
-            "number rank encoders as probes under attack later did? First what did, by tau (1: the same order, 0: neither); "
-            "then what was not looked at; last what gave no evidence. Among encoders none of which was trained against "
-            f"attacks, {text.listed(list(self.undefended)) if self.undefended else 'no number'} did."
+            "number rank encoders as probes under attack later did? First such probes themselves, if they were measured; "
+            "then what did, by tau (1: the same order, 0: neither); what did with doubts; what was not looked at; last what "
+            "gave no evidence."
         )
+        return f"{said} {self.undefended.sentence}" if self.undefended else said
 
 
 @cache

@@ -152,7 +152,10 @@ class Training:
         """Return whether this process wants to stop; after the last step there is nothing left to save time for."""
         return self.stopped or (monotonic() > self.until and self.progress < 1)
 
-    def _spent(self) -> BudgetSpentError:
+    def _reason(self) -> BaseException:
+        """Return why training stops. All ask, and so wait for the one that writes: torchrun stops all when one has ended."""
+        if somewhere(self.stopped, self.fabric.device) or self.until == inf:
+            return KeyboardInterrupt()
         done = f"{self.epoch} of {self.recipe.epochs} epochs and {self.step} of {self.feed.steps} steps of the next"
         advice = f"what is in {self.folder} is no encoder yet; run the same command again to go on"
         return BudgetSpentError(f"the budget was spent after {done} ({self.progress:.0%} of the training); {advice}")
@@ -185,7 +188,7 @@ class Training:
                 self._save()
                 began = kept = monotonic()
             if stopped:
-                raise KeyboardInterrupt if self.stopped or self.until == inf else self._spent()
+                raise self._reason()
         mean = (self.total + float(total)) / self.feed.steps
         seconds = self.seconds + monotonic() - began
         self.epoch, self.step, self.total, self.seconds = self.epoch + 1, 0, 0.0, 0.0

@@ -58,7 +58,7 @@ class Ray:
     def map(
         self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
-        ray = self._connected()
+        ray = self.connected()
         if not self._sent or self._sent[0][0] is not given:
             self._sent[:] = [(given, ray.put(given))]
         coming, left, idle, losses = iter(shards), deque[Shard](), list(self._actors), 0
@@ -102,7 +102,12 @@ class Ray:
                 ray.kill(actor)
                 self._actors[:] = [other for other in self._actors if other is not actor]
 
-    def _connected(self) -> ModuleType:
+    def connected(self) -> ModuleType:
+        """Return Ray, connected to the cluster.
+
+        Raises:
+            HoldfastError: Ray is not installed, or there is no such cluster.
+        """
         try:
             import ray
         except ImportError as error:
