@@ -1,7 +1,7 @@
 """How much faster two workers are than one process: seconds of one over those of two, for attacks and certificates.
 
 Workers are started before the clock is, and each has one thread, as the one process has. Ranks are forked, so that
-neither side pays for loading torch.
+neither side pays for loading torch. Halves of the work in two processes that share nothing say what the machine can give.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ ATTACKED, CERTIFIED = 2000, 200
 Work = tuple[Observation, Population]
 
 
-def attacks() -> Work:
-    """Return a published attack on 2,000 images of 28 x 28 pixels, in batches of 64."""
+def attacks(share: float = 1) -> Work:
+    """Return a published attack on a share of 2,000 images of 28 x 28 pixels, in batches of 64."""
     torch.manual_seed(0)
-    pixels = torch.rand(ATTACKED, *Domain((1, 28, 28)).shape)
+    pixels = torch.rand(int(ATTACKED * share), *Domain((1, 28, 28)).shape)
     population = Population(rvcl.mnist_cnn_a(), Images(pixels), Run(batch_size=64))
     return AdversarialImages.of(PRESETS["u-pgd"], population), population
 
 
-def certificates() -> Work:
-    """Return CROWN certificates of digits, each against nine others."""
+def certificates(share: float = 1) -> Work:
+    """Return CROWN certificates of a share of 200 digits, each against nine others."""
     encoder = load("builtin:digits-robust")
     population = Population(encoder, data.load("builtin:digits", encoder.domain), Run(batch_size=8))
-    return Certificates.of(Linf(0.02), CERTIFIED, 9, "crown", "adaptive", 50_000), population
+    return Certificates.of(Linf(0.02), int(CERTIFIED * share), 9, "crown", "adaptive", 50_000), population
 
 
 def compute(work: Work, engine: Engine, folder: Path) -> None:
@@ -63,16 +63,31 @@ def fresh(work: Work, engine: Engine) -> None:
         compute(work, engine, Path(folder))
 
 
+def beside(other: Callable[[], None], own: Callable[[], None]) -> None:
+    """Call one in a forked process and the other here."""
+    process = multiprocessing.get_context("fork").Process(target=other)
+    process.start()
+    own()
+    process.join()
+
+
 def by_ranks(work: Work) -> None:
     """Compute everything in two ranks."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        other = multiprocessing.get_context("fork").Process(
-            target=compute, args=(work, Ranks(1, 2, folder / LEASES), folder)
-        )
-        other.start()
-        compute(work, Ranks(0, 2, folder / LEASES), folder)
-        other.join()
+        first, second = (partial(compute, work, Ranks(rank, 2, folder / LEASES), folder) for rank in range(2))
+        beside(second, first)
+
+
+def by_halves() -> Callable[[Work], None]:
+    """Return what computes half of the work in each of two processes that know nothing of each other: what is to be had."""
+    halves = {type(work[0]): work for work in (attacks(0.5), certificates(0.5))}
+
+    def halved(work: Work) -> None:
+        half = partial(fresh, halves[type(work[0])], Local())
+        beside(half, half)
+
+    return halved
 
 
 def by_ray() -> Callable[[Work], None]:
@@ -92,7 +107,7 @@ def by_workers() -> Callable[[Work], None]:
     return lambda work: fresh(work, workers)
 
 
-ENGINES = {"workers": by_workers, "ranks": lambda: by_ranks, "ray": by_ray}
+ENGINES = {"halves": by_halves, "workers": by_workers, "ranks": lambda: by_ranks, "ray": by_ray}
 
 
 def main() -> None:

@@ -28,6 +28,10 @@ UNPACKED = 4 << 30
 
 LET_GO = 64 << 20
 """Bytes of a mapped array that are read before its pages are given back."""
+REACH = 2 << 20
+"""Bytes that a system may map around a row that is read, for what is near will most likely be read next."""
+SCATTERED = 32
+"""So many rows at a time are read of those that are not neighbours."""
 
 TYPES = ("uint8", "float16", "float32", "float64")
 
@@ -165,8 +169,11 @@ class MappedRows:
         return len(self._rows)
 
     def __getitem__(self, rows: Any) -> Tensor:
+        apart = 1 + int((rows.diff() != 1).sum()) if isinstance(rows, Tensor) and rows.dim() else 1
+        if apart * REACH > LET_GO and len(rows) > SCATTERED:
+            return torch.cat([self[part] for part in rows.split(SCATTERED)])
         found = self._rows[rows]
-        self._read += found.numel() * found.element_size()
+        self._read += max(found.numel() * found.element_size(), apart * REACH)
         if self._read >= LET_GO:
             self._file.madvise(mmap.MADV_DONTNEED)  # whoever needs them again reads them from the file
             self._read = 0
