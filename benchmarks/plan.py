@@ -45,13 +45,13 @@ def half_width(share: float, n: int) -> float:
 
 
 def unseen(n: int) -> float:
-    """Return the upper end of the two-sided 95% interval of a share of which none was seen in ``n``: (1 - p)^n = 0.025.
+    """Return the upper end of the two-sided 95% mid-P interval of a share of which none was seen in ``n``: (1 - p)^n = 0.05.
 
     Example:
         >>> round(unseen(1000), 5)
-        0.00368
+        0.00299
     """
-    return 1 - 0.025 ** (1 / n)
+    return 1 - 0.05 ** (1 / n)
 
 
 OBSERVED = {

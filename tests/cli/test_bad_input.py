@@ -338,3 +338,31 @@ def test_an_unfit_encoder_is_not_attacked(capsys):
     )
     assert run(["doctor", *bad, "--images", "good.npy"]) == 1
     assert "failed" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["attack", "certify"])
+def test_a_ball_of_everything_is_refused_before_anything_is_computed(command, tmp_path, capsys):
+    given = [command, "builtin:digits-robust", "--images", "builtin:digits", "--eps", "8", "--limit", "4"]
+    assert run([*given, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "radii are in the units of the input (8/255, not 8)" in said
+    assert "codes" not in said
+    assert not list((tmp_path / "out").glob("shards/*"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--only", ","], "--only names nothing: ','"),
+        (["--only", ""], "--only names nothing: ''"),
+        (
+            ["--only", "breakaway", "--set", "breakaway.samples=0"],
+            "breakaway: samples, the number of images to look at",
+        ),
+    ],
+)
+def test_what_asks_for_nothing_is_refused(flags, said, tmp_path, capsys):
+    given = ["evaluate", "builtin:digits-robust", "--images", "builtin:digits", "--out", str(tmp_path / "out")]
+    assert run([*given, *flags]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -250,3 +250,12 @@ def test_a_fresh_process_builds_what_imports_torchvision(tmp_path):
     doctor = [sys.executable, "-m", "holdfast", "doctor", "checkpoint:weights.safetensors?shape=4", "--arch"]
     done = subprocess.run([*doctor, "mine:encoder"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_holds_no_weights_is_called_so(tmp_path):
+    (tmp_path / "mine.py").write_text("def encoder():\n    pass\n")
+    with pytest.raises(HoldfastError, match=r"mine\.py' is no checkpoint"):
+        load(f"checkpoint:{tmp_path / 'mine.py'}{SHAPE}", arch())
+    save_file({}, tmp_path / "empty.safetensors")
+    with pytest.raises(HoldfastError, match=r"empty\.safetensors' holds no weights"):
+        load(f"checkpoint:{tmp_path / 'empty.safetensors'}{SHAPE}", arch())

@@ -264,3 +264,12 @@ def test_what_cannot_be_attacked_is_said() -> None:
 class Broken(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.flatten(1) * torch.nan
+
+
+def test_names_in_one_text_are_separated_by_commas_as_on_the_command_line() -> None:
+    encoder = hf.load_encoder("builtin:digits-robust")
+    images = hf.load_images("builtin:digits", encoder, limit=12)
+    run = hf.evaluate(encoder, images, only="displacement, geometry", suite="quick", progress=False)
+    assert {result.evaluation for result in run} == {"displacement", "geometry"}
+    with pytest.raises(hf.HoldfastError, match="only names nothing: ','"):
+        hf.evaluate(encoder, images, only=",", progress=False)

@@ -159,3 +159,9 @@ def test_the_warm_up_follows_epochs_that_are_set() -> None:
     assert recipe_of(BALL, 10, 0.01, 24, 0, {"epochs": "100"}).schedule.factor(3.5, 100) == pytest.approx(0.5)
     assert str(recipe_of(BALL, 10, 0.01, 24, 0, {"epochs": "5", "schedule": "constant"}).schedule) == "constant"
     assert recipe_of(BALL, 10, 0.01, 24, 0, {"batch": 12}) == recipe_of(BALL, 10, 0.01, 12, 0)
+
+
+def test_a_ball_of_everything_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match=r"the linf:8.* ball holds every input"):
+        hf.harden(small(), digits(30), ball="linf:8", out=tmp_path / "out", progress=False)
+    assert not list((tmp_path / "out").iterdir())

@@ -543,3 +543,9 @@ def test_small_crops_may_be_small(digits: Images, monkeypatch: pytest.MonkeyPatc
     assert sizes == {(8, 8, 4, 4)}
     with pytest.raises(HoldfastError, match="does not take crops of 4 x 4 pixels, only its own inputs of 8 x 8"):
         train({**SMALL, **CROPS, "crop_size": 4}, digits)
+
+
+def test_a_ball_of_everything_is_refused_before_a_checkpoint(digits: Images, tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match=r"the linf:8.* ball holds every input"):
+        train({**SMALL, "adversary": "loss:ball=linf:8,steps=2"}, digits, out=tmp_path / "out")
+    train({**SMALL, "adversary": "loss:ball=linf:0.1,steps=1", "epochs": 1}, digits, out=tmp_path / "out")

@@ -292,9 +292,7 @@ def test_unread_images_are_counted_and_named():
     one = breakaway("digits-robust")
     skipped = tuple(f"{k}.png: truncated" for k in range(5))
     (alert,) = alerts(groups([one.model_copy(update={"images": one.images.model_copy(update={"skipped": skipped})})]))
-    assert alert.warning.startswith(
-        "5 images of all there are could not be read and were skipped: 0.png: truncated; 1.png"
-    )
+    assert alert.warning.startswith("5 images could not be read and were skipped: 0.png: truncated; 1.png")
     assert alert.warning.endswith("and 2 more.")
 
 

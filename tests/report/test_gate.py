@@ -173,3 +173,12 @@ def test_answers_fit_into_a_comment_and_failures_are_never_left_out_for_those_th
     assert said.count("**FAILED**") == len(failing)
     left_out = 300 * len(passing) - said.count("| passed |")
     assert said.endswith(f"\n\n{left_out:,} more answers did not fit.\n")
+
+
+def test_gates_fail_where_all_that_was_asked_for_failed():
+    failure = Failure(evaluation="breakaway", encoder="vit", images="x", error="E", reason="the budget was spent")
+    (answer,) = check(parse("breakaway_risk<=1"), [], [failure])
+    assert not answer.passed
+    assert "vit: breakaway_risk was not measured; breakaway failed: the budget was spent" in answer.sentence
+    with pytest.raises(HoldfastError, match="run holdfast evaluate first"):
+        check(parse("breakaway_risk<=1"), [])

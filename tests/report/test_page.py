@@ -138,7 +138,7 @@ def test_unread_images_and_a_spent_budget_are_told_with_what_to_do():
     spent = Failure(evaluation="overlap", encoder="a", images="x", error="BudgetSpentError", reason="not run")
     words = Page(render([one], [spent], compare([one]))).words
     first, facts = words.split("What to do with this")
-    assert "1 image of all there are could not be read" in first
+    assert "1 image could not be read and was skipped" in first
     assert "1 result missing: stopped by --budget; run the same command again" in first
     assert "broken.png: truncated" in facts.split("What was measured")[1]
     assert "mend" not in words

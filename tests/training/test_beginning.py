@@ -8,7 +8,7 @@ import torch
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.training.beginning import check_augmentations, resized
+from holdfast.training.beginning import check_views, resized
 from holdfast.training.recipe import Recipe
 
 RECIPE = {"objective": "simclr", "architecture": "digits"}
@@ -17,12 +17,12 @@ RECIPE = {"objective": "simclr", "architecture": "digits"}
 def test_augmentations_are_tried_before_they_no_longer_look() -> None:
     noise, pixels = Noise.of(0, ["a"]), torch.rand(1, 1, 8, 8)
     augmented = Recipe.of({**RECIPE, "second_augmentation": "horizontal-flip"})
-    check_augmentations(augmented, Domain((1, 8, 8)), pixels, noise)
+    check_views(augmented, Domain((1, 8, 8)), pixels, noise)
     with pytest.raises(HoldfastError, match=r"pixels in \[0, 1\], got values from 0 to 2"):
-        check_augmentations(augmented, Domain((1, 8, 8)), torch.tensor([0.0, 2.0]).expand(1, 1, 8, 2), noise)
+        check_views(augmented, Domain((1, 8, 8)), torch.tensor([0.0, 2.0]).expand(1, 1, 8, 2), noise)
     with pytest.raises(HoldfastError, match=r"the encoder's lie in \[-1, 1\]"):
-        check_augmentations(augmented, Domain((1, 8, 8), low=-1.0), pixels, noise)
-    check_augmentations(Recipe.of(RECIPE), Domain((1, 8, 8), low=-1.0), pixels - 1, noise)
+        check_views(augmented, Domain((1, 8, 8), low=-1.0), pixels, noise)
+    check_views(Recipe.of(RECIPE), Domain((1, 8, 8), low=-1.0), pixels - 1, noise)
 
 
 def test_crops_are_made_smaller_without_leaving_their_range() -> None:

@@ -85,6 +85,7 @@ def command(
     started, began, where = datetime.now(UTC), monotonic(), engine(cluster, device, workers, out)
     require_free(out)
     population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run, limit), Store(out)
+    chosen.ball.check(population.encoder.domain)
     wanted = AdversarialImages.of(chosen, population)
     claim(store, "attack", key_of(wanted, population.encoder, population.images, run))
     with Shown(quiet=not leads(where)) as shown:

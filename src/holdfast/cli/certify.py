@@ -84,6 +84,7 @@ def command(
     started, began = datetime.now(UTC), monotonic()
     require_free(out)
     population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run), Store(out)
+    chosen.check(population.encoder.domain)
     claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
     with Shown(quiet=not leads(where)) as shown:
         require_fit(population, "certified", where)

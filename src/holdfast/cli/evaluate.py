@@ -99,8 +99,8 @@ def command(
     """Measure encoders on unlabelled images and write a report. Without arguments: a tour of the built-in ones."""
     flags: dict[str, Any] = {
         **locals(),  # a flag's name is its key in the request
-        "only": _words(only),
-        "baselines": _words(baselines),
+        "only": _words(only, "only"),
+        "baselines": _words(baselines, "baselines"),
         "out": str(out) if out else None,
         "settings": _settings(settings or []),
     }
@@ -147,8 +147,12 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     return 1 if outcome.failures or outcome.partial else 0
 
 
-def _words(text: str | None) -> list[str] | None:
-    return [word.strip() for word in text.split(",") if word.strip()] if text else None
+def _words(text: str | None, flag: str) -> list[str] | None:
+    if text is None:
+        return None
+    if words := [word.strip() for word in text.split(",") if word.strip()]:
+        return words
+    raise HoldfastError(f"--{flag} names nothing: {text!r}; leave it out or name something")
 
 
 def _settings(texts: list[str]) -> dict[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from holdfast.cli.cluster import Slurm
 from holdfast.cli.flags import Arch, Cluster, Images, Seed, Size, TrainingBudget, TrustRemoteCode, Workers
 from holdfast.cli.subject import ball_of
 from holdfast.cli.train import settings_of
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 
 STOPPED = "a checkpoint was written; run the same command again to go on from it"
 
@@ -52,6 +53,9 @@ def command(
         raise HoldfastError(
             "harden trains in one process, so it cannot be several jobs; name a Ray cluster or --workers"
         )
+    warnings.filterwarnings(
+        "ignore", r"\d+ of \d+ cells ", HoldfastWarning
+    )  # which names Python's run; it is said below
     hardened = harden(
         load_encoder(encoder, arch=arch, size=size, trust_remote_code=trust_remote_code),
         images,

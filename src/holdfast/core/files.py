@@ -24,6 +24,10 @@ def write_whole(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
+    except OSError as error:
+        if error.filename == str(partial):
+            error.filename = str(path)
+        raise
     finally:
         with suppress(OSError):
             partial.unlink()

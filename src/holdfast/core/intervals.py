@@ -86,7 +86,7 @@ def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -
         (0.0, 0.004)
     """
     least, most = limits
-    return -_upper_end(-values, -least, confidence), _upper_end(values, most, confidence)
+    return 0.0 - _upper_end(-values, -least, confidence), _upper_end(values, most, confidence)
 
 
 def _upper_end(values: Values, most: float, confidence: float) -> float:

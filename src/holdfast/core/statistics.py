@@ -178,7 +178,7 @@ def _mean(values: Values, confidence: float, limits: Limits | None) -> Summary:
         values.mean() if values[0] < values[-1] else values[0]
     )  # that of equal values may round away from them
     if limits is not None:
-        method = f"Gaffke's bounds for values in [{limits[0]:.3g}, {limits[1]:.3g}], {draws_for(n)} draws"
+        method = f"Gaffke's bounds for values in [{0.0 + limits[0]:.3g}, {limits[1]:.3g}], {draws_for(n)} draws"
         return mean, *bounded_interval(values, limits, confidence), method
     if isfinite(mean) and values[0] < values[-1]:
         return mean, *skewed_interval(values, confidence), UNLIMITED

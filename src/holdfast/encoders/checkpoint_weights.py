@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import warnings
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -68,6 +69,10 @@ def _read_torch(path: Path) -> Any:
             warnings.simplefilter("ignore")  # about how the file was pickled; what cannot be read is an error below
             return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        with path.open("rb") as file:
+            begins = file.read(1)
+        if begins != b"\x80" and not zipfile.is_zipfile(path):
+            raise HoldfastError(f"'{path}' is no checkpoint: torch.save did not write it") from error
         # The reader names the object that it would not build, where it understood the file that far.
         found = re.search(r"GLOBAL ([\w.]+)|Unsupported class ([\w.]+)", str(error))
         what = f" ({found[1] or found[2]})" if found else ""
@@ -90,6 +95,8 @@ def _state_dict(content: Any, key: str | None, path: Path) -> Weights:
     entries = {name: part for name, part in content.items() if _is_weights(part)} if isinstance(content, dict) else {}
     if key is None and len(entries) == 1:
         return next(iter(entries.values()))
+    if not entries:
+        raise HoldfastError(f"'{path}' holds no weights (no dictionary of tensors); save the state dict of a module")
     if key is None or key not in entries:
         raise HoldfastError(
             f"'{path}' has {len(entries)} state dicts {sorted(map(str, entries))}"

@@ -39,6 +39,7 @@ from holdfast.execution.given import (
     folders_of,
     for_each_encoder,
     listed,
+    names_of,
     read_ball,
     reference_of,
     shown,
@@ -135,7 +136,7 @@ def evaluate(
                 "encoders": [one if isinstance(one, str) else reference_of(one) for one in given],
                 "images": images if isinstance(images, str) else f"{MADE_IN_PYTHON}:{images.name}",
                 "bank": f"{MADE_IN_PYTHON}:{bank.name}" if isinstance(bank, Images) else bank,
-                "only": listed(only),
+                "only": names_of(only or (), "only"),
                 "suite": suite,
                 "eps": listed(eps),
                 "ball": [str(one) for one in listed(ball)],
@@ -152,7 +153,7 @@ def evaluate(
                 "budget": budget,
                 "cluster": cluster,
                 "workers": workers,
-                "baselines": listed(baselines),
+                "baselines": names_of(baselines or (), "baselines"),
                 "out": folder,
             }
         )

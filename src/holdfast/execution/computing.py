@@ -142,9 +142,7 @@ class Computing:
 
     def spent(self) -> BudgetSpentError:
         """Return why something is not run."""
-        return BudgetSpentError(
-            f"not run: the budget of {self.budget:g} s was spent; run the same command again to continue"
-        )
+        return BudgetSpentError("not run: the budget was spent; run the same command again to continue")
 
     def tell(self, doing: str) -> None:
         """Report progress, if anyone listens."""

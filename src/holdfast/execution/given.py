@@ -64,6 +64,19 @@ def listed(given: Any) -> list[Any]:
     return list(given) if isinstance(given, (list, tuple)) else [given]
 
 
+def names_of(given: str | Sequence[str], what: str) -> list[str]:
+    """Return names given once, several times or in one text separated by commas; ``what`` they are is for the error.
+
+    Example:
+        >>> names_of("breakaway, overlap", "only"), names_of((), "only")
+        (['breakaway', 'overlap'], [])
+    """
+    found = [name.strip() for one in listed(given) for name in str(one).split(",") if name.strip()]
+    if not found and len(given):
+        raise HoldfastError(f"{what} names nothing: {given!r}; leave it out or name something")
+    return found
+
+
 def folders_of(given: StoredRun | Sequence[StoredRun]) -> list[Path]:
     """Return the folders of runs."""
     return [one.folder if isinstance(one, EvaluatedRun) else Path(one) for one in listed(given)]

@@ -127,12 +127,13 @@ def harden(
         require_free(Path(out))
         remembered = Remembered.at(Path(out) / FILE)
     original = (load(encoder) if isinstance(encoder, str) else encoder).to("cpu", torch.float32)
+    wanted = ball if isinstance(ball, Ball) else read_ball(ball)
+    wanted.check(original.domain)
     named = at_hand(images)
     if isinstance(named, str):
         named = data.load(named, original.domain, original.geometry, remembered=remembered)
     taught, held = parted(named, limit, seed)
     _require_gradients(original, taught)
-    wanted = ball if isinstance(ball, Ball) else read_ball(ball)
     watch = agreement_of(original, held, device)
     recipe = recipe_of(wanted, epochs, rate, min(BATCH, len(taught)), seed, settings)
     hardened = train(
@@ -177,7 +178,9 @@ def recipe_of(
     )
     settings = settings or {}
     recipe = Recipe.of({**recipe.plain(), **settings})
-    return recipe if "schedule" in settings else replace(recipe, schedule=Cosine(warmup=WARMUP * recipe.epochs))
+    return (
+        recipe if "schedule" in settings else replace(recipe, schedule=Cosine(warmup=round(WARMUP * recipe.epochs, 6)))
+    )
 
 
 def _require_one_process() -> None:

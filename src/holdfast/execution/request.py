@@ -123,7 +123,7 @@ def planned(asked: Request, operations: int = 0) -> list[Evaluation]:
     if left_out := [name for name in asked.only if known[name] not in kinds]:
         raise HoldfastError(f"{', '.join(left_out)} need the encoder's gradients; leave them out with --black-box")
     if asked.only and not asked.bank and (without := [kind.name for kind in kinds if kind.needs_bank]):
-        raise HoldfastError(f"{', '.join(without)} learn from a bank of images; name them with --bank")
+        raise HoldfastError(f"there is no bank of images for {', '.join(without)} to learn from; name it with --bank")
     kinds = [kind for kind in kinds if asked.bank or not kind.needs_bank]
     balls = [*asked.ball, *(str(Linf(convert(radius, float, "eps"))) for radius in asked.eps)]
     with_balls = [kind for kind in kinds if attacks_in_balls(kind)]
@@ -136,6 +136,11 @@ def planned(asked: Request, operations: int = 0) -> list[Evaluation]:
     blind = {kind.name: dict.fromkeys(attack_fields(kind), "square") for kind in kinds} if asked.black_box else {}
     chosen = _merged(_merged(_merged(suite_settings(asked.suite, operations), over), blind), asked.settings)
     plan = [build(kind, chosen.get(kind.name, {})) for kind in kinds]
+    for one in plan:
+        if isinstance(count := getattr(one, "samples", None), int) and count < 1:
+            raise HoldfastError(
+                f"{one.name}: samples, the number of images to look at, must be at least 1, got {count}"
+            )
     if asked.bank and not any(map(with_bank, plan)):
         raise HoldfastError(f"a bank changes nothing: {', '.join(asked.only)} use none; leave --bank out")
     return plan

@@ -23,6 +23,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -286,10 +287,11 @@ def _intact(folder: Path) -> Iterator[Observed]:
 
 
 def _unwritable(path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"cannot write {path}: {error.strerror or error}; free some space or choose another --out "
-        "(everything written before is kept)"
+    full = error.errno in (ENOSPC, EDQUOT)
+    advice = (
+        "free some space or choose another --out" if full else "choose another --out, or see why it cannot be written"
     )
+    return StoreError(f"cannot write {path}: {error.strerror or error}; {advice} (everything written before is kept)")
 
 
 def _cell(result: Result) -> tuple[object, ...]:

@@ -56,14 +56,14 @@ def _own(result: Result) -> Iterator[str]:
         )
     if 0 < count < FEW:
         yield (
-            f"Only {text.counted(count, 'sample')} could be looked at, which decide little: intervals are wide and rare "
+            f"Only {text.counted(count, 'sample')} could be looked at, too few to decide much: intervals are wide and rare "
             f"harm stays unseen. Give {FEW} or more before you act on the numbers."
         )
     skipped = result.images.skipped
     if skipped:
         rest = f" and {len(skipped) - NAMED:,} more" if len(skipped) > NAMED else ""
         yield (
-            f"{text.counted(len(skipped), 'image')} of all there are could not be read and were skipped: "
+            f"{text.counted(len(skipped), 'image')} could not be read and {'was' if len(skipped) == 1 else 'were'} skipped: "
             f"{'; '.join(skipped[:NAMED])}{rest}."
         )
 

@@ -80,5 +80,9 @@ def save(path: Path, content: str) -> Path:
     try:
         part.write_text(content, encoding="utf-8")
         return part.replace(path)
+    except OSError as error:
+        if error.filename == str(part):
+            error.filename = str(path)  # which is what was named
+        raise
     finally:
         part.unlink(missing_ok=True)

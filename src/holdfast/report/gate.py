@@ -137,7 +137,7 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
     Raises:
         HoldfastError: no encoder has the quantity, or none under these conditions; the encoder is unknown.
     """
-    _known(gate, results)
+    _known(gate, results, failures)
     called = labels(results)
     collapsed = {called[r.encoder.name, r.encoder.fingerprint] for r in results if r.findings.collapsed}
     found: dict[str, list[Estimate]] = {}
@@ -244,9 +244,11 @@ def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _known(gate: Gate, results: Sequence[Result]) -> None:
+def _known(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -> None:
     every = [estimate for result in results for estimate in result.estimates]
     if not every:
+        if failures:  # of which each is a reason why nothing was measured
+            return
         raise HoldfastError(f"no results to check gate {gate.text!r} against; run holdfast evaluate first")
     own = [estimate for estimate in every if estimate.quantity == gate.quantity]
     if not own:

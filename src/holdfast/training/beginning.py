@@ -75,8 +75,13 @@ def resized(pixels: Pixels, size: int | None) -> Float[Tensor, "b ..."]:
     return pixels if size is None else interpolate(pixels, (size, size), mode="bilinear", antialias=True)
 
 
-def check_augmentations(recipe: Recipe, domain: Domain, pixels: Pixels, noise: Noise) -> None:
-    """Raise where augmentations cannot change such images; in training they do not look at what they are given."""
+def check_views(recipe: Recipe, domain: Domain, pixels: Pixels, noise: Noise) -> None:
+    """Raise where augmentations cannot change such images, or an adversary could make anything of them.
+
+    In training augmentations do not look at what they are given.
+    """
+    if recipe.adversary is not None:
+        recipe.adversary.ball.check(domain)
     for way in (recipe.augmentation, recipe.second_augmentation, recipe.crop_augmentation):
         if way is None:
             continue

@@ -29,8 +29,8 @@ from holdfast.core.images import Images
 from holdfast.core.noise import Noise, hashed
 from holdfast.training import checkpoints
 from holdfast.training.beginning import (
-    check_augmentations,
     check_batch_norm,
+    check_views,
     classes_of,
     resized,
     watched_bank,
@@ -97,7 +97,7 @@ class Training:
         self.told, self.after_epoch, self.watch, self.until = told, after_epoch, watch, until
         self.dtype = torch.float64 if recipe.precision == "float64" else torch.float32
         self.feed = Feed(images, domain, recipe.batch, recipe.seed, fabric.device)
-        check_augmentations(recipe, domain, self.feed.pixels([0]), self.feed.noise[:1])
+        check_views(recipe, domain, self.feed.pixels([0]), self.feed.noise[:1])
         self.labels, classes = classes_of(images, recipe)
         self.bank = watched_bank(bank, domain)
         width = width_of(encoder, self.feed.pixels([0, 0]).cpu(), recipe.crop_size if recipe.objective.crops else None)

@@ -158,7 +158,7 @@ def test_what_is_missing_is_asked_for() -> None:
         ProbeAccuracy()(tiny.encoder(), clouds(9, 2), Run(), unlabelled)
     with pytest.raises(HoldfastError, match="show one class"):
         RobustAccuracy()(tiny.encoder(), clouds(9, 2), Run(), clouds(9, 1, classes=1))
-    with pytest.raises(HoldfastError, match="robust-accuracy learn from a bank of images; name them with --bank"):
+    with pytest.raises(HoldfastError, match="no bank of images for robust-accuracy to learn from; name it with --bank"):
         planned(request({"only": ["robust-accuracy"]}))
     assert not any(evaluation.needs_bank for evaluation in planned(request({})))
 
