@@ -61,7 +61,7 @@ CHOSEN: dict[str, dict[str, Any]] = {
         "augmentation": "none",
     },
 }
-"""The four that fared worst, by settings chosen on 2,000 images of TRAIN that none of these is trained on."""
+"""The four that fared worst, by settings chosen for the neighbours of 2,000 images of TRAIN."""
 TUNED: dict[str, dict[str, Any]] = {
     "moco-v2+tar": {"objective": MOCO, "adversary": "targeted:ball=linf:0.05,steps=3"},
     "moco-v2+untar": {"objective": MOCO, "adversary": "untargeted:ball=linf:0.05,steps=3"},
