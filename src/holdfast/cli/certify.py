@@ -78,6 +78,7 @@ def command(
         # Bounds hold dozens of times an image's memory; a noisy copy takes what an image does.
         run = Run(seed, precision=precision, batch_size=32 * batch_size, **devices)
         population = population_of(encoder, Options(arch, size, trust_remote_code), images, run)
+        chosen.check(population.encoder.domain)
         return _smoothed(read_smoothing(method, chosen, limit, negatives), population, out, budget, where)
     wanted = Certificates.of(chosen, limit, negatives, method, attack, neurons)
     run = Run(seed, precision=precision, batch_size=batch_size, **devices)
