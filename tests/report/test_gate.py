@@ -180,5 +180,6 @@ def test_gates_fail_where_all_that_was_asked_for_failed():
     (answer,) = check(parse("breakaway_risk<=1"), [], [failure])
     assert not answer.passed
     assert "vit: breakaway_risk was not measured; breakaway failed: the budget was spent" in answer.sentence
+    assert "Nothing was measured." in answered([answer], [])
     with pytest.raises(HoldfastError, match="run holdfast evaluate first"):
         check(parse("breakaway_risk<=1"), [])

@@ -53,9 +53,8 @@ def command(
         raise HoldfastError(
             "harden trains in one process, so it cannot be several jobs; name a Ray cluster or --workers"
         )
-    warnings.filterwarnings(
-        "ignore", r"\d+ of \d+ cells ", HoldfastWarning
-    )  # which names Python's run; it is said below
+    # What this warning says in the words of Python is said below.
+    warnings.filterwarnings("ignore", r"\d+ of \d+ cells ", HoldfastWarning)
     hardened = harden(
         load_encoder(encoder, arch=arch, size=size, trust_remote_code=trust_remote_code),
         images,

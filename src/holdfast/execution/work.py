@@ -127,7 +127,7 @@ class Forecast:
     def conclusions(self) -> float:
         """Return the seconds of what is waiting to be concluded, as far as they are known."""
         waiting = [(piece, rows) for piece, rows in self.waiting.items() if rows and isinstance(piece[1], Evaluation)]
-        return sum(self._left(piece, rows) for piece, rows in waiting)
+        return sum((self._left(piece, rows) for piece, rows in waiting), 0.0)
 
     @property
     def left(self) -> float:
