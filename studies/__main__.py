@@ -19,8 +19,9 @@ from time import monotonic
 import torch
 
 import holdfast as hf
-from studies import collected, page
-from studies.zoo import REFUSED, ZOO, Member, Zoo
+from studies import page
+from studies.agreement import collected
+from studies.agreement.zoo import REFUSED, ZOO, Member, Zoo
 
 SECONDS = {"s": 1, "m": 60, "h": 3600}
 
@@ -78,7 +79,9 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--budget", type=seconds, default="10h", help="after which no new encoder is begun")
     parser.add_argument("--workers", type=int, default=2, help="processes")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--trained", type=Path, help="the --out of studies.training_small, to take its encoders")
+    parser.add_argument(
+        "--trained", type=Path, help="the --out of studies.objectives.training_small, to take its encoders"
+    )
     parser.add_argument(
         "--quick", action="store_true", help="train nothing: published, made and already trained encoders"
     )

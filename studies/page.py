@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.core.files import write_whole
-from studies import agreement_page, ledger
-from studies.judged import judged, quoted
+from studies.agreement import sections as agreement_page
+from studies.agreement.judged import judged, quoted
+from studies.claims import ledger
 
 STORED = Path(__file__).parent / "stored"
 QUOTED = "src/holdfast/report/study.json"

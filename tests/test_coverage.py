@@ -1,4 +1,4 @@
-"""Every kind of interval that a report prints, on populations drawn again and again: ``benchmarks.coverage`` in small.
+"""Every kind of interval that a report prints, on populations drawn again and again: ``benchmarks.statistics.coverage`` in small.
 
 Tolerances are three standard errors of the replications at hand.
 """
@@ -9,8 +9,8 @@ from math import isnan
 
 import pytest
 import torch
-from benchmarks import coverage_draws, coverage_values
-from benchmarks.coverage import LEAST, MOST, WRONG, Row, chance, simulated
+from benchmarks.statistics import coverage_draws, coverage_values
+from benchmarks.statistics.coverage import LEAST, MOST, WRONG, Row, chance, simulated
 
 from holdfast.core.statistics import UNLIMITED
 

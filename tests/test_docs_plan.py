@@ -5,7 +5,7 @@ from __future__ import annotations
 import doctest
 
 import pytest
-from benchmarks import plan
+from benchmarks.speed import plan
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.evaluations.attacked.breakaway import Breakaway
@@ -20,7 +20,7 @@ def test_the_formulas_give_what_their_examples_say() -> None:
 
 @pytest.mark.parametrize("name", plan.tables())
 def test_the_tables_are_those_of_the_formulas(name: str) -> None:
-    assert plan.tables()[name] in PAGE, f"python -m benchmarks.plan prints another table {name!r}"
+    assert plan.tables()[name] in PAGE, f"python -m benchmarks.speed.plan prints another table {name!r}"
 
 
 def test_the_numbers_between_the_tables_follow_too() -> None:

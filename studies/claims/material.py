@@ -2,7 +2,7 @@
 
 ``reference`` is the folder that the environment variable HOLDFAST_REFERENCE names, with ``images``, in ``encoders`` the
 published weights of RVCL, and in ``verification`` and ``spade`` numbers on these that independent programs made. ``trained``
-is a folder of ``studies.training_small``, with one encoder for each arm and seed.
+is a folder of ``studies.objectives.training_small``, with one encoder for each arm and seed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ ARMS = (
     "dino",
     "mae",
 )
-"""Of ``studies.training_small``, without those trained against attacks."""
+"""Of ``studies.objectives.training_small``, without those trained against attacks."""
 
 
 class LackingError(hf.HoldfastError):
@@ -97,7 +97,7 @@ class Material:
         return weight.double(), bias.double()
 
     def arm(self, name: str, seed: int) -> hf.Encoder:
-        """Return an encoder trained by ``studies.training_small``."""
+        """Return an encoder trained by ``studies.objectives.training_small``."""
         return self.noted(hf.load_encoder(f"{name}-{seed}=trained:{self.trainings() / f'{name}-{seed}'}"))
 
     def seeds(self, *arms: str) -> list[int]:

@@ -26,8 +26,8 @@ from studies.claims.generated import generated
 from studies.claims.material import TAUGHT, TESTED, Material
 from studies.claims.measured import Measured, of_seeds
 from studies.common import plain
-from studies.pretraining_cases import ORDERS, Case
-from studies.pretraining_under_change import Study, seeded, tail_of
+from studies.pretraining.cases import ORDERS, Case
+from studies.pretraining.under_change import Study, seeded, tail_of
 
 SUPERVISED, CONTRASTIVE = "supervised", ("simclr", "moco-v2")
 CHANGES = ("gamma:0.2", "global-shuffle:grid=4")

@@ -21,7 +21,7 @@ from holdfast.transforms.base import transformed
 from studies.claims.material import Material
 from studies.claims.measured import Measured, measured
 from studies.claims.pretraining import UNIFORM, Trainings
-from studies.pretraining_cases import Case
+from studies.pretraining.cases import Case
 
 PUBLISHED = "cifar10_base_adv4"
 ARMS = ("supervised", "simclr", "moco-v2")

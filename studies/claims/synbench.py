@@ -16,8 +16,8 @@ from studies.claims.claim import ABOVE, Claim, Range
 from studies.claims.material import ARMS, MNIST, Material
 from studies.claims.measured import Measured, exact, measured, of_seeds
 from studies.claims.pretraining import SEEDS, SUPERVISED, UNIFORM, Trainings
-from studies.pretraining_cases import Case
-from studies.training_small import COMMON
+from studies.objectives.training_small import COMMON
+from studies.pretraining.cases import Case
 
 PAPER = "Ko et al. 2022"
 TABLES = {

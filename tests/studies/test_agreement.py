@@ -8,9 +8,12 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy.stats import false_discovery_control, kendalltau, spearmanr
-from studies.measures import median_rung
+from studies.agreement import figures, measures
+from studies.agreement import rankings as agreement
+from studies.agreement import words as agreement_words
+from studies.agreement.measures import median_rung
 
-from studies import agreement, agreement_words, common, figures, measures
+from studies import common
 
 ONE = np.zeros(12, int)
 TWO = np.repeat([0, 1], 6)

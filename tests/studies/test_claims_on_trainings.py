@@ -11,8 +11,8 @@ from studies.claims import pretraining, robust_probes
 from studies.claims.generated import generated
 from studies.claims.material import Material
 from studies.claims.pretraining import Trainings
-from studies.pretraining_cases import Case
-from studies.pretraining_under_change import Study
+from studies.pretraining.cases import Case
+from studies.pretraining.under_change import Study
 
 import holdfast as hf
 from holdfast.probes.linear import Linear

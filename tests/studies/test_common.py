@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from studies.common import Found, Results
-from studies.training_small import PART, conclude
+from studies.objectives.training_small import PART, conclude
+from studies.pretraining import tables as pretraining_tables
+from studies.pretraining import under_change as pretraining_under_change
 
 import holdfast as hf
-from studies import common, pretraining_tables, pretraining_under_change
+from studies import common
 
 
 @pytest.mark.parametrize("module", [common, pretraining_tables, pretraining_under_change], ids=lambda m: m.__name__)

@@ -9,13 +9,11 @@ from math import isnan, nan
 from pathlib import Path
 
 import pytest
-from studies.claims import CLAIMS, claim, measured
+from studies.claims import CLAIMS, claim, ledger, measured
 from studies.claims.claim import ABOVE, Claim, Range
 from studies.claims.material import LackingError, Material
 from studies.claims.measured import Measured, exact, share
 from studies.claims.measured import measured as number
-
-from studies import ledger
 
 RECORDS = ledger.stored()
 BY_NAME = {one.name: one for one in CLAIMS}

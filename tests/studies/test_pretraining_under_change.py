@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from studies.common import Results
-from studies.pretraining_cases import REGULARISED, SUBSETS, Case, cases, orders
-from studies.pretraining_tables import Tables
-from studies.pretraining_under_change import Study, main, seeded, tail_of
+from studies.pretraining.cases import REGULARISED, SUBSETS, Case, cases, orders
+from studies.pretraining.tables import Tables
+from studies.pretraining.under_change import Study, main, seeded, tail_of
 
 import holdfast as hf
 

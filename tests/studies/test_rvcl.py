@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
+from studies.certified.rvcl import Case, cases, conclude, main
 from studies.common import Results
-from studies.rvcl import Case, cases, conclude, main
 
 
 def test_sensitivity_varies_one_architecture() -> None:

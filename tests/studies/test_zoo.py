@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from studies.collected import Found, read
-from studies.conclusions import SCALE, Resampled, choices, concluded
-from studies.measures import HEADLINES
-from studies.references import CLEAN, PRIMARY, PROBES, REFERENCES, areas
-from studies.verdicts import deceived, tied, verdict
-from studies.zoo import DOMAINS, ZOO, Member, Zoo, degenerate, find, principal_components
+from studies.agreement import collected, conclusions, measures, references
+from studies.agreement.collected import Found, read
+from studies.agreement.conclusions import SCALE, Resampled, choices, concluded
+from studies.agreement.measures import HEADLINES
+from studies.agreement.references import CLEAN, PRIMARY, PROBES, REFERENCES, areas
+from studies.agreement.verdicts import deceived, tied, verdict
+from studies.agreement.zoo import DOMAINS, ZOO, Member, Zoo, degenerate, find, principal_components
 
 import holdfast as hf
 from holdfast.core.records import Claim, Series
-from studies import __main__, collected, conclusions, measures, page, references
+from studies import __main__, page
 
 
 def test_no_two_members_have_one_name() -> None:

@@ -1,10 +1,20 @@
-"""Intervals cover and alike encoders are tied, on populations drawn afresh; see ``benchmarks/coverage_spectral.py``."""
+"""Intervals cover and alike encoders are tied, on populations drawn afresh; see ``benchmarks/statistics/coverage_spectral.py``."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from benchmarks.coverage_spectral import CASES, EIGENVALUES, LEADING, Row, encoders, images, simulate, swap, table
+from benchmarks.statistics.coverage_spectral import (
+    CASES,
+    EIGENVALUES,
+    LEADING,
+    Row,
+    encoders,
+    images,
+    simulate,
+    swap,
+    table,
+)
 from scipy.stats import binom
 
 RARE = 1e-3

@@ -12,9 +12,9 @@ from time import process_time
 import numpy as np
 from jaxtyping import Float
 
-from studies import measures, references
+from studies.agreement import measures, references
+from studies.agreement.zoo import DOMAINS, EPOCHS, TAUGHT, TUNED_EPOCHS, ZOO, Member, Zoo
 from studies.common import Kept, Results
-from studies.zoo import DOMAINS, EPOCHS, TAUGHT, TUNED_EPOCHS, ZOO, Member, Zoo
 
 DIGITS = 5
 SECONDS = "seconds"

@@ -1,6 +1,6 @@
 """How often intervals hold the truth, and how often encoders of equal truth are told apart.
 
-``python -m benchmarks.coverage --processes 16 --replications 500``
+``python -m benchmarks.statistics.coverage --processes 16 --replications 500``
 
 Images are drawn anew for each replication from a known law, independent uniform pixels, and measured by the evaluations
 themselves at the sizes of suite ``quick``. One population is fragile: every image carries some risk. In the other a cliff

@@ -5,7 +5,7 @@ So an encoder and the same encoder of swapped images have exactly the same expec
 image: any verdict between them is wrong. The truth that an interval must cover is the expected number at that size, the
 mean over all replications. Both are done for a robust encoder, a linear map, and a steep random network.
 
-``python3 -m benchmarks.coverage_spectral --processes 16 --replications 500`` prints the tables as Markdown.
+``python3 -m benchmarks.statistics.coverage_spectral --processes 16 --replications 500`` prints the tables as Markdown.
 """
 
 from __future__ import annotations

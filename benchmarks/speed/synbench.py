@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.attack_steps import encoders
 from benchmarks.measure import arguments, ratio
+from benchmarks.speed.attack_steps import encoders
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.run import Run

@@ -14,8 +14,8 @@ import numpy as np
 
 import holdfast as hf
 from holdfast.core.records import Series
-from studies.measures import ATTACK, FEW, KINDS, Values, one
-from studies.zoo import Member, Zoo
+from studies.agreement.measures import ATTACK, FEW, KINDS, Values, one
+from studies.agreement.zoo import Member, Zoo
 
 IMAGES, SEED = 150, 1
 PROBES = ("knn:k=20", "linear")

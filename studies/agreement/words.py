@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
-from studies.conclusions import Agreement
-from studies.references import PRIMARY
+from studies.agreement.conclusions import Agreement
+from studies.agreement.references import PRIMARY
 
 Agreements = Mapping[tuple[str, str], Agreement]
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from studies.agreement import LEVEL
-from studies.collected import Found
-from studies.conclusions import BOTH, Agreement, oriented
-from studies.measures import Headline
-from studies.references import PRIMARY
+from studies.agreement.collected import Found
+from studies.agreement.conclusions import BOTH, Agreement, oriented
+from studies.agreement.measures import Headline
+from studies.agreement.rankings import LEVEL
+from studies.agreement.references import PRIMARY
 
 
 @dataclass(frozen=True)

@@ -7,18 +7,18 @@ from math import isfinite
 
 import numpy as np
 
-from studies import figures, measures, references
-from studies.agreement import LEVEL, detectable
-from studies.agreement_limits import Strata, by_stratum, encoders, silence, traps
-from studies.agreement_words import Agreements, listed, primary, spread, value
-from studies.collected import SECONDS, Found
+from studies.agreement import figures, measures, references
+from studies.agreement.collected import SECONDS, Found
+from studies.agreement.conclusions import SCALE, choices
+from studies.agreement.judged import Judged
+from studies.agreement.limits import Strata, by_stratum, encoders, silence, traps
+from studies.agreement.measures import HEADLINES
+from studies.agreement.rankings import LEVEL, detectable
+from studies.agreement.references import CLEAN, PRIMARY, REFERENCES
+from studies.agreement.verdicts import Verdict, deceived
+from studies.agreement.words import Agreements, listed, primary, spread, value
+from studies.agreement.zoo import TITLES
 from studies.common import table
-from studies.conclusions import SCALE, choices
-from studies.judged import Judged
-from studies.measures import HEADLINES
-from studies.references import CLEAN, PRIMARY, REFERENCES
-from studies.verdicts import Verdict, deceived
-from studies.zoo import TITLES
 
 FIGURES = "images/study"
 

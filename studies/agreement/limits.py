@@ -6,15 +6,15 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from studies.agreement import LEVEL, tau
-from studies.agreement_words import Agreements, listed, primary, value
-from studies.collected import SEEDS, Found
+from studies.agreement.collected import SEEDS, Found
+from studies.agreement.conclusions import FEWEST, Resampled, among, oriented
+from studies.agreement.measures import HEADLINES
+from studies.agreement.rankings import LEVEL, tau
+from studies.agreement.references import CLEAN, PRIMARY
+from studies.agreement.verdicts import deceived, tied
+from studies.agreement.words import Agreements, listed, primary, value
+from studies.agreement.zoo import DOMAINS, REFUSED, TITLES, ZOO
 from studies.common import table
-from studies.conclusions import FEWEST, Resampled, among, oriented
-from studies.measures import HEADLINES
-from studies.references import CLEAN, PRIMARY
-from studies.verdicts import deceived, tied
-from studies.zoo import DOMAINS, REFUSED, TITLES, ZOO
 
 Strata = Mapping[str, tuple[int, Mapping[str, tuple[float, tuple[float, float]]]]]
 """Of each part of the zoo, how many encoders it has, and tau of each measure with its interval unless they are too few."""

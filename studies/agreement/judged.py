@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from studies.agreement_limits import TRAINED, UNDEFENDED, Strata, stratified
-from studies.agreement_words import Agreements
-from studies.collected import Found, read
-from studies.conclusions import Resampled, concluded
-from studies.measures import HEADLINES, Headline
-from studies.references import PRIMARY
-from studies.verdicts import Verdict, deceived, verdict
+from studies.agreement.collected import Found, read
+from studies.agreement.conclusions import Resampled, concluded
+from studies.agreement.limits import TRAINED, UNDEFENDED, Strata, stratified
+from studies.agreement.measures import HEADLINES, Headline
+from studies.agreement.references import PRIMARY
+from studies.agreement.verdicts import Verdict, deceived, verdict
+from studies.agreement.words import Agreements
 
 DIGITS = 4
 

@@ -1,4 +1,4 @@
-"""What measuring would cost, on paper: the tables of docs/scale.md, as ``python -m benchmarks.plan`` prints them.
+"""What measuring would cost, on paper: the tables of docs/scale.md, as ``python -m benchmarks.speed.plan`` prints them.
 
 Nothing is timed here. The operations of ViT-B/16 at 224 pixels are 17.56e9 products and sums an image
 (https://docs.pytorch.org/vision/stable/models.html), two operations each. Peak rates are those of the makers' data sheets,

@@ -1,4 +1,4 @@
-"""Every training objective at small scale, three seeds each: ``python -m studies.training_small TRAIN TEST``.
+"""Every training objective at small scale, three seeds each: ``python -m studies.objectives.training_small TRAIN TEST``.
 
 TRAIN and TEST are references of labelled images, as in ``mnist_train.npz?images=images&labels=labels``. CNN-A (for masked
 autoencoders also a small vision transformer, whose tokens can be masked) is trained on 10,000 of TRAIN for 20 epochs by

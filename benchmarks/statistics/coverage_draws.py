@@ -1,6 +1,6 @@
 """How often intervals hold the truth of a population that is measured once, and from which runs are drawn again and again.
 
-``python -m benchmarks.coverage_draws --replications 200``
+``python -m benchmarks.statistics.coverage_draws --replications 200``
 
 For evaluations whose values an image has by itself: given the encoder, and what was learned from a bank. The population is
 the images at hand, each as likely as the others in every place of a run, so its truth is known: what the evaluation says of
@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.coverage import ATTACK, HEAD, Key, Row, Seen, Tally, bare, key, line, rows
+from benchmarks.statistics.coverage import ATTACK, HEAD, Key, Row, Seen, Tally, bare, key, line, rows
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.core.encoder import Domain, Encoder

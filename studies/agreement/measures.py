@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 import holdfast as hf
 from holdfast.core.records import Result, Series
-from studies.zoo import Member, Zoo
+from studies.agreement.zoo import Member, Zoo
 
 IMAGES, ATTACKED, FEW = 500, 150, 40
 """Test images, those of them that are attacked, and those that smoothing and gradients are sampled at."""

@@ -1,4 +1,4 @@
-"""Certified robustness of contrastive encoders, as RVCL measures it: ``python -m studies.rvcl TRAIN TEST``.
+"""Certified robustness of contrastive encoders, as RVCL measures it: ``python -m studies.certified.rvcl TRAIN TEST``.
 
 After Wang and Liu 2022, https://proceedings.mlr.press/v162/wang22q.html, with the parts (``--only``)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite, sqrt
 
 from studies.common import Results, averaged, drops, interval, said, table
-from studies.pretraining_cases import BASELINES, PROBES, REGULARISED, SHOTS, SUBSETS, UNIFORM_CHANGES, Case, orders
+from studies.pretraining.cases import BASELINES, PROBES, REGULARISED, SHOTS, SUBSETS, UNIFORM_CHANGES, Case, orders
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What becomes of encoders whose training images were changed: ``python -m studies.pretraining_under_change TRAIN TEST``.
+"""What becomes of encoders whose training images were changed: ``python -m studies.pretraining.under_change TRAIN TEST``.
 
 After Zhong et al. 2022, https://arxiv.org/abs/2206.05259, with the parts (``--only``)
 
@@ -36,8 +36,8 @@ from holdfast.transforms.base import Transform, transformed
 from holdfast.transforms.subsets import LongTail, labels_of, long_tail, substituted, uniform_subset
 from studies import common
 from studies.common import OPTIMISED, Found, Results
-from studies.pretraining_cases import CHANGES, OBJECTIVES, PROBES, REGULARISED, UNIFORM_CHANGES, Case, cases
-from studies.pretraining_tables import Tables
+from studies.pretraining.cases import CHANGES, OBJECTIVES, PROBES, REGULARISED, UNIFORM_CHANGES, Case, cases
+from studies.pretraining.tables import Tables
 
 CHECKPOINTS = 10
 QUICK = {

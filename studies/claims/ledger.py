@@ -1,4 +1,4 @@
-"""The ledger of claims: ``python -m studies.ledger``.
+"""The ledger of claims: ``python -m studies.claims.ledger``.
 
 Each claim of ``studies.claims`` has one record, ``NAME.json``, in ``--out``: what was measured, with the values from which
 numbers and intervals can be computed again, and the verdict that the rule draws from them. A claim with a record is not
@@ -27,7 +27,7 @@ from studies.claims.claim import Claim
 from studies.claims.material import Material
 from studies.claims.measured import Measured
 
-STORED = Path(__file__).parent / "stored" / "claims"
+STORED = Path(__file__).parent.parent / "stored" / "claims"
 CALLED = {
     "mnist_base": "Base (eps 0)",
     "mnist_base_adv1": "Base (eps 0.1)",
@@ -196,7 +196,9 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=STORED, help="folder of the records")
     parser.add_argument("--work", type=Path, default=Path("runs/claims"), help="what evaluations keep on the way")
-    parser.add_argument("--trained", type=Path, help="folder of studies.training_small, for claims on trainings")
+    parser.add_argument(
+        "--trained", type=Path, help="folder of studies.objectives.training_small, for claims on trainings"
+    )
     parser.add_argument("--only", nargs="*", default=[claim.name for claim in CLAIMS], help="names of claims")
     parser.add_argument("--list", action="store_true", help="say what is known of each claim, and stop")
     asked = parser.parse_args(given)

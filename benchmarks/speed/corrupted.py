@@ -6,8 +6,8 @@ from functools import partial
 
 import torch
 
-from benchmarks.attack_steps import encoders
 from benchmarks.measure import arguments, ratio
+from benchmarks.speed.attack_steps import encoders
 from holdfast.core.images import Images
 from holdfast.core.run import Run
 from holdfast.evaluations.corrupted.answers import CorruptedAnswers

@@ -20,7 +20,7 @@ import holdfast as hf
 from holdfast.encoders import rvcl
 from holdfast.encoders.architectures.base import Architecture
 from studies.common import OPTIMISED, untrained
-from studies.training_small import COMMON, MOCO, TRAINED, TUNED
+from studies.objectives.training_small import COMMON, MOCO, TRAINED, TUNED
 
 DOMAINS = {"mnist": hf.Domain((1, 28, 28)), "cifar10": hf.Domain((3, 32, 32))}
 TITLES = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
@@ -95,7 +95,7 @@ STRENGTHS |= dict.fromkeys(("moco-v2+tar", "moco-v2+untar", "moco-v2+l-pgd"), 0.
 
 
 def _small() -> tuple[Member, ...]:
-    """Return what ``studies.training_small`` trains."""
+    """Return what ``studies.objectives.training_small`` trains."""
     return tuple(
         Member(
             name,
@@ -172,7 +172,7 @@ class Zoo:
     folder: Path
     """Where encoders that are trained here are kept."""
     trained: Path | None = None
-    """Where ``studies.training_small`` left its encoders, if it ran."""
+    """Where ``studies.objectives.training_small`` left its encoders, if it ran."""
 
     def encoder(self, member: Member, seed: int) -> hf.Encoder:
         """Return the member, trained now if it has not been yet."""

@@ -1,4 +1,4 @@
-"""The same training by Holdfast and by parts of lightly: ``python -m studies.against_lightly TRAIN TEST``.
+"""The same training by Holdfast and by parts of lightly: ``python -m studies.objectives.against_lightly TRAIN TEST``.
 
 SimCLR and MoCo v2 with CNN-A on the same images, views, order, optimiser and number of epochs: once by ``hf.train``, once in
 a plain loop around lightly's losses and momentum update (lightly >= 1.6). Both are measured by nearest neighbours alike.
@@ -23,7 +23,7 @@ from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.training.feed import Feed
 from holdfast.training.heads import mlp
 from holdfast.transforms.base import Transform
-from studies.training_small import COMMON
+from studies.objectives.training_small import COMMON
 
 DOMAIN = hf.Domain((1, 28, 28))
 OURS = {"simclr": "simclr:temperature=0.5", "moco-v2": "moco-v2:temperature=0.2,momentum=0.99,queue=4096"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from math import isfinite
 
-from studies.conclusions import Agreement
+from studies.agreement.conclusions import Agreement
 
 INK, RULE, PAPER = "#333333", "#bbbbbb", "#ffffff"
 LOW, HIGH = (178, 73, 35), (0, 105, 120)

@@ -1,8 +1,8 @@
 """How right the time left is: what a run of the built-in encoders foretells as it goes, beside what it took.
 
-    python -m benchmarks.forecast --limit 100 --processor
-    python -m benchmarks.forecast --limit 100 --workers 2
-    python -m benchmarks.forecast --limit 100 --budget 60
+    python -m benchmarks.speed.forecast --limit 100 --processor
+    python -m benchmarks.speed.forecast --limit 100 --workers 2
+    python -m benchmarks.speed.forecast --limit 100 --budget 60
 
 The promise is a factor of 1.5 after the first minute, for as long as a tenth of the run is left.
 """

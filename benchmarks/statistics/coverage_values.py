@@ -1,6 +1,6 @@
 """How often intervals hold the truth where images have given values: every statistic of a report, with no encoder at all.
 
-``python -m benchmarks.coverage_values --replications 2000``
+``python -m benchmarks.statistics.coverage_values --replications 2000``
 
 Values are drawn from laws whose truth is known. In a fragile population many images carry the risk, in a robust
 one an image in a hundred does. The twin of equal truth has the same value on seven images in ten, and its own on the others.

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from studies import agreement
-from studies.agreement import interval, tau
-from studies.collected import Found
-from studies.measures import HEADLINES, REDUCED, Headline, Reduce, mean
-from studies.references import CLEAN, PRIMARY, REFERENCES
+from studies.agreement import rankings as agreement
+from studies.agreement.collected import Found
+from studies.agreement.measures import HEADLINES, REDUCED, Headline, Reduce, mean
+from studies.agreement.rankings import interval, tau
+from studies.agreement.references import CLEAN, PRIMARY, REFERENCES
 
 REPLICATES, SHUFFLES, SPLITS, SEED = 500, 2000, 20, 0
 SCALE, BOTH = "median distance", "both"

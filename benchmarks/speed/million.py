@@ -1,7 +1,7 @@
 """A run of a million images, start to end: clean codes beside plain forwards, each evaluation, the report, a second start.
 
-    python -m benchmarks.million SCRATCH --images 1000000
-    python -m benchmarks.million SCRATCH --images 10000 100000 1000000     # and how each part grows
+    python -m benchmarks.speed.million SCRATCH --images 1000000
+    python -m benchmarks.speed.million SCRATCH --images 10000 100000 1000000     # and how each part grows
 
 SCRATCH is made, filled (about 1.2 GB for a million) and removed. Each start is a process of its own, whose largest resident
 memory is printed: pages of mapped files count in it while they are there. All but what is said to be by the clock are
@@ -159,7 +159,7 @@ def measured(scratch: Path, count: int, flags: Sequence[str]) -> Seconds:
     try:
         write_images(scratch / "images.npy", count)
         for stage in STAGES:
-            command = [sys.executable, "-m", "benchmarks.million", str(scratch), "--stage", stage, *flags]
+            command = [sys.executable, "-m", "benchmarks.speed.million", str(scratch), "--stage", stage, *flags]
             said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             for name, value in json.loads(said.splitlines()[-1]).items():
                 found[name] = value

@@ -1,0 +1,1 @@
+"""Certified robustness of contrastive encoders, as RVCL measures it."""

@@ -1,0 +1,1 @@
+"""Every training objective at small scale, and beside lightly's."""

@@ -1,0 +1,1 @@
+"""What becomes of encoders whose training images were changed."""
