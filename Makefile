@@ -1,6 +1,3 @@
-# make demo   measure the built-in encoders on the built-in images and name the report
-# make test   everything that takes seconds;  make test-slow   the rest
-# make check  lint, format, types;            make docs        build the documentation into site/
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -11,23 +8,30 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 # what collecting the tests takes.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow check docs
+.PHONY: help demo test test-slow check format docs
 
-demo: $(VENV)/.core
+help:  ## list the targets
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: $(VENV)/.core  ## measure the built-in encoders on the built-in images and name the report
 	$(BIN)/holdfast evaluate --out runs/demo
 
-test: $(VENV)/.dev
+test: $(VENV)/.dev  ## everything that takes seconds
 	$(PYTEST)
 
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.dev  ## the tests that take minutes
 	$(PYTEST) -m slow tests
 
-check: $(VENV)/.dev
+check: $(VENV)/.dev  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(VENV)/.dev
+format: $(VENV)/.dev  ## format the code and sort its imports
+	$(BIN)/ruff check --fix --select I .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.dev  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict --quiet
 
 $(VENV)/bin/python:

@@ -1,4 +1,4 @@
-"""Every kind of interval that a report prints, on populations drawn again and again: ``benchmarks.statistics.coverage`` in small.
+"""Every kind of interval that a report prints, on populations drawn again and again: ``benchmarks.statistics`` in small.
 
 Tolerances are three standard errors of the replications at hand.
 """

@@ -1,1 +1,1 @@
-"""Speed as ratios to a floor in the same process: ``python -m benchmarks.speed.NAME [--device cuda]``. Never run as tests."""
+"""Speed as ratios to a floor in the same process: ``python -m benchmarks.speed.NAME``. Never run as tests."""

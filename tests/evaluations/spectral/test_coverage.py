@@ -1,4 +1,4 @@
-"""Intervals cover and alike encoders are tied, on populations drawn afresh; see ``benchmarks/statistics/coverage_spectral.py``."""
+"""Intervals cover and alike encoders are tied, on populations drawn afresh, as in ``benchmarks.statistics``."""
 
 from __future__ import annotations
 
