@@ -20,7 +20,7 @@ from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import TensorSource
 from holdfast.data import array_source, arrays, load
-from holdfast.data.array_source import resized, digests_of
+from holdfast.data.array_source import digests_of, resized
 from holdfast.data.decode import fit
 from holdfast.data.remembered import Remembered
 from holdfast.evaluations.spectral import features

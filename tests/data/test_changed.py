@@ -197,9 +197,7 @@ class Sum(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         values = tuple(observed["sum"].tolist())
         series = Series(quantity="sum", values=values, unit="1", claim=Claim.ESTIMATE, of="sum")
-        return Findings(
-            ids=population.images.ids, series=(series,), estimates=(summarise(series, "mean", "neither"),)
-        )
+        return Findings(ids=population.images.ids, series=(series,), estimates=(summarise(series, "mean", "neither"),))
 
 
 @pytest.mark.parametrize("where", ["here", "processes", "ranks"])
