@@ -17,6 +17,7 @@ from torch import nn
 import holdfast as hf
 from holdfast.core.balls import BALLS
 from holdfast.core.divergences import DIVERGENCES
+from holdfast.core.files import sealed, unsealed
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.execution import catalog, given
 from holdfast.execution.evaluated import EvaluatedRun

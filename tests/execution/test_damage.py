@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,12 @@ def flips(path: Path) -> Iterator[int]:
 @pytest.mark.parametrize("kind", ["results", "failures", "cells"])
 def test_any_flipped_byte_of_a_record_makes_it_count_as_never_computed_and_is_named(run: Store, kind: str):
     (path,) = (run.folder / kind).iterdir()
-    records = {"results": run.results, "failures": run.failures, "cells": run.cells}[kind]
+    kinds: dict[str, Callable[[], Sequence[object]]] = {
+        "results": run.results,
+        "failures": run.failures,
+        "cells": run.cells,
+    }
+    records = kinds[kind]
     whole = records()
     assert len(whole) == 1
     assert run.damaged() == []
@@ -95,11 +100,11 @@ def test_any_flipped_byte_of_the_index_of_a_pack_changes_nothing(tmp_path: Path,
 
 def test_a_repeated_evaluation_names_what_is_damaged_once_and_mends_it(tmp_path: Path):
     def measured() -> None:
-        hf.evaluate("builtin:digits-robust", "builtin:digits", only=["geometry", "alignment"], limit=20, out=run)
+        hf.evaluate("builtin:digits-robust", "builtin:digits", only=["geometry", "alignment"], limit=20, out=folder)
 
-    run = tmp_path / "run"
+    folder = tmp_path / "run"
     measured()
-    paths, whole = sorted((run / "results").iterdir()), Store(run).results()
+    paths, whole = sorted((folder / "results").iterdir()), Store(folder).results()
     for path in paths:
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
@@ -111,5 +116,5 @@ def test_a_repeated_evaluation_names_what_is_damaged_once_and_mends_it(tmp_path:
     assert len(named) == 1
     assert all(path.name in named[0] for path in paths)
     assert "count as never computed" in named[0]
-    assert Store(run).damaged() == []
-    assert [result.findings for result in Store(run).results()] == [result.findings for result in whole]
+    assert Store(folder).damaged() == []
+    assert [result.findings for result in Store(folder).results()] == [result.findings for result in whole]

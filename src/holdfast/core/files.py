@@ -1,4 +1,4 @@
-"""Files are written whole or not at all, for a process may die at any moment, and records say themselves if they are sound."""
+"""Files are written whole or not at all, for a process may die at any moment; records say themselves if they are sound."""
 
 from __future__ import annotations
 

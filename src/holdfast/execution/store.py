@@ -88,12 +88,8 @@ class Cells(Record):
     cells: tuple[Cell, ...]
 
 
-Kept = TypeVar("Kept", Result, Failure, Cells)
-RECORDS: dict[str, type[Result] | type[Failure] | type[Cells]] = {
-    "results": Result,
-    "failures": Failure,
-    "cells": Cells,
-}
+Kept = TypeVar("Kept", bound=Record)
+RECORDS: dict[str, type[Record]] = {"results": Result, "failures": Failure, "cells": Cells}
 """What the folders of a run hold that are read back as records."""
 REQUEST = "run.json"
 SHOWN = 3
