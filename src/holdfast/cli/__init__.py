@@ -59,7 +59,7 @@ def run(arguments: list[str]) -> int:
         logging.getLogger("holdfast").setLevel(logging.DEBUG)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = partial(_warn, debug)
+            warnings.showwarning = partial(_warn, debug, set())
             status = _run_command(arguments)
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
@@ -123,10 +123,14 @@ def _say(sentence: str, status: int, traced: bool = False) -> int:
     return status
 
 
-def _warn(debug: bool, message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print a warning, once for all ranks; of what will change in the libraries below, only who develops needs to know."""
-    if place()[0] > 0 and not debug:
+def _warn(debug: bool, said: set[str], message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print a warning unless it is among those ``said``, and for all ranks but once.
+
+    Of what will change in the libraries below, only who develops needs to know.
+    """
+    if str(message) in said or (place()[0] > 0 and not debug):
         return
+    said.add(str(message))
     if issubclass(category, HoldfastWarning):
         print(f"holdfast: warning: {message}", file=sys.stderr)
     elif debug or not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):
