@@ -231,9 +231,10 @@ def test_a_defect_is_called_one(capsys, monkeypatch):
     ]
 
 
-def test_warnings_of_libraries_are_not_ours(capsys, monkeypatch):
+def test_warnings_are_said_once_and_those_of_libraries_are_not_ours(capsys, monkeypatch):
     def warn():
         warnings.warn("look here", HoldfastWarning, stacklevel=1)
+        warnings.warn("look here", HoldfastWarning, stacklevel=2)
         warnings.warn("old spelling", FutureWarning, stacklevel=1)
         warnings.warn("overflow", RuntimeWarning, stacklevel=1)
         return {}

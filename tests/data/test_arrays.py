@@ -20,7 +20,7 @@ from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import TensorSource
 from holdfast.data import array_source, arrays, load
-from holdfast.data.array_source import resized, row_digests
+from holdfast.data.array_source import digests_of, resized
 from holdfast.data.decode import fit
 from holdfast.data.remembered import Remembered
 from holdfast.evaluations.spectral import features
@@ -342,7 +342,7 @@ def test_digests_of_many_rows_are_those_of_single_rows(dtype: str) -> None:
     drawn = (DRAWN * 200).astype(dtype)
     for stored in (torch.from_numpy(drawn), torch.from_numpy(np.asfortranarray(drawn))):
         wanted = [TensorSource(stored).digest(row) for row in (4, 0, 5)]
-        assert row_digests(stored, [4, 0, 5]) == b"".join(wanted)
+        assert digests_of(stored, [4, 0, 5]) == b"".join(wanted)
 
 
 def test_unchanged_arrays_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,7 +367,7 @@ def test_unchanged_arrays_are_not_read_again(tmp_path: Path, monkeypatch: pytest
         return bytes(16 * len(rows))
 
     monkeypatch.setattr(array_source, "check_values", lambda *_: read.append("checked"))
-    monkeypatch.setattr(array_source, "row_digests", hashed)
+    monkeypatch.setattr(array_source, "digests_of", hashed)
     assert fingerprints() == first
     assert read == []
     fingerprints(rehash=True)

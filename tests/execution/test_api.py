@@ -17,6 +17,7 @@ from torch import nn
 import holdfast as hf
 from holdfast.core.balls import BALLS
 from holdfast.core.divergences import DIVERGENCES
+from holdfast.core.files import sealed, unsealed
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.execution import catalog, given
 from holdfast.execution.evaluated import EvaluatedRun
@@ -139,7 +140,7 @@ def test_a_run_with_a_folder_continues(tmp_path: Path, monkeypatch: pytest.Monke
     again = hf.evaluate(encoder("mine"), images().pixels(range(20)), **asked)
     assert again.results == first.results
     assert all(answer.passed for answer in hf.check(tmp_path / "run", "overlap_risk@0.05<=1")), "none is unfinished"
-    asked = Request.model_validate_json((tmp_path / "run" / "run.json").read_bytes()).model_dump()
+    asked = Request.model_validate_json(unsealed((tmp_path / "run" / "run.json").read_bytes())).model_dump()
     assert (asked["encoders"], asked["images"]) == (("python:mine",), "python:images")
 
 
@@ -147,7 +148,7 @@ def test_an_encoder_that_was_never_reached_is_unfinished(tmp_path: Path) -> None
     asked: dict[str, Any] = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}, "out": tmp_path}
     hf.evaluate(encoder("mine"), images(), **asked)
     file = tmp_path / "run.json"
-    file.write_text(file.read_text().replace('"python:mine"', '"python:mine", "python:other"'))
+    file.write_bytes(sealed(unsealed(file.read_bytes()).replace(b'"python:mine"', b'"python:mine", "python:other"')))
     answers = hf.check(tmp_path, "overlap_risk@0.05<=1")
     assert {answer.encoder: answer.passed for answer in answers} == {"mine": True, "python:other": False}
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from holdfast.core.records import Failure, Findings, ImagesInfo
+from holdfast.core.records import Failure, Findings, ImagesInfo, Result
 from holdfast.report.compare import compare
 from holdfast.report.page import render
 from holdfast.report.text import number
@@ -246,6 +246,20 @@ def test_who_was_asked_for_and_is_missing_is_in_the_title_and_causes_are_grouped
     assert table[: table.index("</table>")].count("<tr>") == 1 + len(reasons)
     shared = "evaluation-0, evaluation-1 and evaluation-2 of lost, digits-robust and digits-random"
     assert rest.count(shared) == len(reasons)
+
+
+def test_baselines_are_not_counted_in_the_title():
+    baseline = breakaway("pixels")
+    source = baseline.encoder.model_copy(update={"source": "baseline:pixels?shape=1x8x8"})
+    beside = baseline.model_copy(update={"encoder": source})
+
+    def title(*results: Result) -> str:
+        words = Page(render(results, [], compare(results))).words
+        return words[words.index("Robustness of") :].partition(" on ")[0]
+
+    assert title(breakaway("digits-robust"), breakaway("digits-random"), beside) == "Robustness of 2 encoders"
+    assert title(breakaway("digits-robust"), beside) == "Robustness of digits-robust"
+    assert title(beside) == "Robustness of pixels"
 
 
 def test_an_empty_finding_is_laid_out():

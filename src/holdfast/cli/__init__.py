@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 from pkgutil import iter_modules
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +30,8 @@ from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarnin
 from holdfast.execution.engines.ranks import place
 
 INTERRUPTED = 130
+ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals that end a command as Ctrl-C does: a scheduler's, and that of a terminal that is closed."""
 
 
 def application() -> typer.Typer:
@@ -52,14 +59,18 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Return the exit status of ``arguments``: 0, 1 if something measured failed, 2 for a mistake, 130 if interrupted."""
+    """Return the exit status of ``arguments``: 0, 1 if something measured failed, 2 for a mistake.
+
+    A command that a signal stops has the status 128 + its number, as in shells: 130 after Ctrl-C.
+    """
     debug = "--debug" in arguments
     if debug:
         logging.basicConfig(level=logging.WARNING)
         logging.getLogger("holdfast").setLevel(logging.DEBUG)
+    stopped_by = [int(signal.SIGINT)]
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = partial(_warn, debug)
+        with warnings.catch_warnings(), _stopping(stopped_by):
+            warnings.showwarning = partial(_warn, debug, set())
             status = _run_command(arguments)
     except (KeyboardInterrupt, typer.Abort):
         status = INTERRUPTED
@@ -86,8 +97,28 @@ def run(arguments: list[str]) -> int:
     if status == INTERRUPTED:  # typer turns Ctrl-C into this status
         name = next((part for part in arguments if not part.startswith("-")), "")
         kept = getattr(sys.modules.get(f"{__name__}.{name}"), "STOPPED", "what was not written yet is lost")
-        return _say(f"stopped; {kept}", INTERRUPTED)
+        return _say(f"stopped; {kept}", 128 + stopped_by[-1])
     return status if isinstance(status, int) else 0
+
+
+@contextmanager
+def _stopping(stopped_by: list[int]) -> Iterator[None]:
+    """Let signals that end a process interrupt the command, so that it ends what it began; each is added to ``stopped_by``."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        stopped_by.append(number)
+        raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()
+    # What nohup ignores stays ignored.
+    caught = [number for number in ENDING if here and signal.getsignal(number) is signal.SIG_DFL]
+    for number in caught:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in caught:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _run_command(arguments: list[str]) -> Any:
@@ -123,10 +154,14 @@ def _say(sentence: str, status: int, traced: bool = False) -> int:
     return status
 
 
-def _warn(debug: bool, message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print a warning, once for all ranks; of what will change in the libraries below, only who develops needs to know."""
-    if place()[0] > 0 and not debug:
+def _warn(debug: bool, said: set[str], message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+    """Print a warning unless it is among those ``said``, and for all ranks but once.
+
+    Of what will change in the libraries below, only who develops needs to know.
+    """
+    if str(message) in said or (place()[0] > 0 and not debug):
         return
+    said.add(str(message))
     if issubclass(category, HoldfastWarning):
         print(f"holdfast: warning: {message}", file=sys.stderr)
     elif debug or not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from holdfast.core.files import write_whole
+
 
 def command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.")],
@@ -25,7 +27,6 @@ def command(
     """Check results against bounds; the exit status is 1 if one is broken or was not measured."""
     # Loaded here, because these need torch.
     from holdfast.execution.runs import read, unfinished
-    from holdfast.report.files import save
     from holdfast.report.gate import check, parse, warning
     from holdfast.report.printed import answered
     from holdfast.report.relative import with_relative_errors
@@ -39,8 +40,7 @@ def command(
     for said in warnings:
         print(said, file=sys.stderr)
     if markdown:
-        markdown.parent.mkdir(parents=True, exist_ok=True)
-        save(markdown, answered(answers, results, warnings))
+        write_whole(markdown, answered(answers, results, warnings).encode())
     for answer in answers:
         print(f"{'passed' if answer.passed else 'FAILED'}  {answer.gate.text}  {answer.sentence}")
     failed = list(dict.fromkeys(answer.gate.text for answer in answers if not answer.passed))

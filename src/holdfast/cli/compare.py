@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.files import write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table as Grid
@@ -76,15 +77,13 @@ def command(
 def _page(
     path: Path, runs: Sequence[Path], results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison
 ) -> None:
-    from holdfast.report.files import save
     from holdfast.report.page import render
 
     if path.is_dir():
         raise HoldfastError(f"cannot write the page to the folder {path}; name a file in it with --html")
     content = render(results, failures, comparison, list(map(str, runs)))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save(path, content)
+        write_whole(path, content.encode())
     except OSError as error:
         raise HoldfastError(f"cannot write {path}: {error.strerror or error}; name another file with --html") from error
 

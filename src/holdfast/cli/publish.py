@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.files import write_whole
 
 
 def command(
@@ -27,7 +28,6 @@ def command(
     """Write an encoder's main numbers as evaluation results of its Hugging Face model page."""
     # Loaded here, because these need torch.
     from holdfast.execution.runs import read
-    from holdfast.report.files import save
     from holdfast.report.hub import files, of_encoder, yaml
     from holdfast.report.select import chosen
     from holdfast.report.text import counted
@@ -41,8 +41,8 @@ def command(
         raise HoldfastError(f"{run}: none of the main numbers chosen is defined, so there is nothing to publish")
     contents = {path: yaml(entries) for path, entries in found.items()}
     for path, content in contents.items():
-        (out / path).parent.mkdir(parents=True, exist_ok=True)
-        print(f"{save(out / path, content)}: {counted(len(found[path]), 'number')}")
+        write_whole(out / path, content.encode())
+        print(f"{out / path}: {counted(len(found[path]), 'number')}")
     if push:
         print(f"Proposed: {_propose(push, contents)}")
 

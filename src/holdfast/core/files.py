@@ -1,4 +1,4 @@
-"""Files are written whole or not at all: a process may die at any moment."""
+"""Files are written whole or not at all, for a process may die at any moment; records say themselves if they are sound."""
 
 from __future__ import annotations
 
@@ -45,3 +45,30 @@ def checksum_of(path: Path) -> str:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def sealed(record: bytes) -> bytes:
+    """Return a JSON object that is not empty with its checksum as the first member: JSON that tells when it is damaged.
+
+    Example:
+        >>> print(sealed(b'{"a": 1}').decode())
+        {
+         "checksum": "165b44bb3d3e0923","a": 1}
+    """
+    return _seal(record) + record[1:]
+
+
+def unsealed(content: bytes) -> bytes:
+    """Return the JSON object that was ``sealed``.
+
+    Raises:
+        ValueError: any byte is not as it was written, or there is no checksum.
+    """
+    record = b"{" + content[len(_seal(b"")) :]
+    if content != sealed(record):
+        raise ValueError("its checksum does not fit")
+    return record
+
+
+def _seal(record: bytes) -> bytes:
+    return b'{\n "checksum": "%s",' % checksum(record).encode()

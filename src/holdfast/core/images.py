@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from hashlib import blake2b, sha256
 from typing import Protocol, runtime_checkable
@@ -15,10 +17,21 @@ from torch import Tensor
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
 
+DIGEST = 16
+"""Bytes of the digest of a row of values."""
+THREADS = min(8, os.cpu_count() or 1)
+"""Threads that read, hash and decode images."""
+SHARED_OUT = 1 << 22
+"""Bytes from which several threads hash: they take as long to start as a megabyte does."""
+
 
 @runtime_checkable
 class Source(Protocol):
-    """Where pixels come from: a folder, an array on disk, a tensor."""
+    """Where pixels come from: a folder, an array on disk, a tensor.
+
+    What is kept of a run is filed under the digests of its images. So a source that can change checks what it reads
+    against every digest it has told, with ``require_unchanged``.
+    """
 
     def __len__(self) -> int: ...
 
@@ -36,18 +49,57 @@ class TensorSource:
 
     def __init__(self, pixels: Tensor) -> None:
         self.pixels = pixels
+        self._digests = dict[int, bytes]()
 
     def __len__(self) -> int:
         return len(self.pixels)
 
     def read(self, rows: Sequence[int]) -> Tensor:
-        return self.pixels[torch.as_tensor(rows, dtype=torch.int64)]
+        chosen = torch.as_tensor(rows, dtype=torch.int64)
+        pixels, told = self.pixels[chosen], {}
+        for position, row in enumerate(chosen.tolist() if self._digests else ()):
+            if row in self._digests:
+                told[position] = f"image {row} in memory", self._digests[row]
+        require_unchanged(pixels, told)
+        return pixels
 
     def digest(self, row: int) -> bytes:
-        values = self.pixels[row].detach().cpu().contiguous()
-        # As bytes, for numpy has no bfloat16.
-        content = values.reshape(-1).view(torch.uint8).numpy().tobytes()
-        return blake2b(f"{values.dtype}{tuple(values.shape)}".encode() + content, digest_size=16).digest()
+        if row not in self._digests:
+            self._digests[row] = row_digests(self.pixels[row][None])[0]
+        return self._digests[row]
+
+
+def row_digests(values: Tensor) -> list[bytes]:
+    """Return a hash of each row of ``values`` (n, ...): of its type, shape and bytes."""
+    start = blake2b(f"{values.dtype}{tuple(values.shape[1:])}".encode(), digest_size=DIGEST)
+    flat = values.detach().cpu().reshape(len(values), values[:1].numel()).contiguous()
+    content = flat.view(torch.uint8).numpy()  # as bytes, for numpy has no bfloat16
+
+    def hashed(row: int) -> bytes:
+        digest = start.copy()
+        digest.update(content[row])
+        return digest.digest()
+
+    if content.nbytes < SHARED_OUT:
+        return [hashed(row) for row in range(len(content))]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return list(pool.map(hashed, range(len(content))))
+
+
+def require_unchanged(read: Tensor, told: Mapping[int, tuple[str, bytes]]) -> None:
+    """Raise unless the rows of ``read`` have the digests that were ``told``, by position with the names of the images."""
+    digests = row_digests(read) if told else []
+    for position, (name, before) in told.items():
+        if digests[position] != before:
+            raise changed(name)
+
+
+def changed(image: str) -> HoldfastError:
+    """Return what is raised where ``image`` is not what it was when its digest was taken."""
+    return HoldfastError(
+        f"{image} was changed since its digest was taken, so nothing of it is kept; leave the images alone while they are "
+        "read, and run the same command again (with --rehash if their size and time of change are what they were)"
+    )
 
 
 class Images:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +17,6 @@ from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
 from holdfast.core.noise import hashed
 from holdfast.data.remembered import Remembered
-
-THREADS = min(8, os.cpu_count() or 1)
-"""Threads that read, hash and decode images."""
 
 
 @dataclass(frozen=True)

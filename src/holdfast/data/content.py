@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.data.base import THREADS
+from holdfast.core.images import THREADS
 
 Found = TypeVar("Found")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 import torch
 from jaxtyping import Int, UInt8
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from holdfast.core.encoder import Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.core.images import Images
+from holdfast.core.images import Images, changed
 from holdfast.core.settings import convert
 from holdfast.data.base import Request
 from holdfast.data.content import Fetch, all_bytes, side_by_side
@@ -61,9 +62,11 @@ class Encoded:
 
     def _decode(self, row: int) -> UInt8[Tensor, "c h w"]:
         try:
-            content = self.survey.fetch(self.rows[row])
-            return decode(all_bytes(content), self.channels, self.geometry)
-        except HoldfastError:  # a store that does not answer
+            content, known = all_bytes(self.survey.fetch(self.rows[row])), self.survey.digests[self.rows[row]]
+            if known.any() and blake2b(content).digest() != known.tobytes():
+                raise changed(f"image {self.ids[row]!r}")
+            return decode(content, self.channels, self.geometry)
+        except HoldfastError:  # changed, or in a store that does not answer
             raise
         except Exception as error:  # decoders raise anything at all on damaged bytes
             said = f"image {self.ids[row]!r} cannot be decoded ({reason(error)})"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.files import sealed, unsealed
 from holdfast.execution.engines.ranks import LEASES
 from holdfast.execution.store import Key, Store
 
@@ -35,12 +36,15 @@ def claim(store: Store, command: str, key: Key) -> None:
     """Keep what is asked for in the folder of ``store``, and refuse the folder of another request."""
     asked: dict[str, Any] = json.loads(json.dumps({"command": command, **key.model_dump()}))
     if _names(store.folder) <= UNFINISHED:
-        store.export(REQUEST, json.dumps(asked, indent=1).encode())
+        store.export(REQUEST, sealed(json.dumps(asked, indent=1).encode()))
         return
     try:
-        found = json.loads((store.folder / REQUEST).read_bytes())
-    except ValueError:
-        found = {}
+        found = json.loads(unsealed((store.folder / REQUEST).read_bytes()))
+    except ValueError as error:
+        raise HoldfastError(
+            f"{store.folder / REQUEST} is damaged, or of an earlier version of holdfast, so nobody knows what the folder "
+            "answers; choose another --out, or delete what is in it"
+        ) from error
     if found != asked:
         raise HoldfastError(
             f"{store.folder} holds the answer to another request (other {', '.join(_differing(asked, found))}); "

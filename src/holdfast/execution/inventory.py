@@ -10,17 +10,15 @@ from pathlib import Path
 from time import time
 
 import numpy as np
-from pydantic import ValidationError
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import checksum_of
-from holdfast.core.records import Failure, Record, Result
+from holdfast.core.records import Record
 from holdfast.execution.engines.ranks import LEASES
 from holdfast.execution.packs import ShardFolder
 from holdfast.execution.runs import unfinished
-from holdfast.execution.store import Cells, Store
+from holdfast.execution.store import RECORDS, Store
 
-RECORDS: dict[str, type[Record]] = {"results": Result, "failures": Failure, "cells": Cells}
 COMPUTED = ("shards", "arrays", "fits")
 """What results are made from, a folder for each observation or fit."""
 KINDS = (*RECORDS, *COMPUTED, LEASES, "partial", "other")
@@ -182,19 +180,18 @@ def _kind(folder: Path, path: Path) -> str:
 
 
 def _unreadable(folder: Path, files: Sequence[Path]) -> Iterator[Path]:
+    yield from Store(folder).damaged()
     shard_folders = set[Path]()
     for path in files:
         kind = _kind(folder, path)
         try:
-            if kind in RECORDS:
-                RECORDS[kind].model_validate_json(path.read_bytes())
-            elif kind == "fits" and checksum_of(path) != path.stem:
+            if kind == "fits" and checksum_of(path) != path.stem:
                 yield path
             elif kind == "arrays":
                 np.load(path, mmap_mode="r")  # a cut one is refused; its numbers are checked when they are used
             elif kind == "shards":
                 shard_folders.add(path.parent)
-        except (OSError, ValueError, ValidationError):
+        except (OSError, ValueError):
             yield path
     for shards in sorted(shard_folders):
         yield from ShardFolder(shards).damaged()

@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeVar, final
 
 import safetensors.torch
 
-from holdfast.core.files import checksum, write_whole
+from holdfast.core.files import checksum, sealed, unsealed, write_whole
 from holdfast.core.run import Observed
 
 IDS = ".ids"
@@ -233,17 +233,17 @@ def _ids(shard: bytes) -> str:
 
 def _write_index(path: Path, stamp: Stamp, members: Sequence[Member]) -> None:
     """Write what ``path`` holds beside it, as JSON; without a word if that cannot be: it is read anew next time."""
-    told = [list(stamp), [member[1:] for member in members]]
+    told = {"stamp": stamp, "members": [member[1:] for member in members]}
     with suppress(OSError):
-        write_whole(path.with_suffix(INDEX), json.dumps(told).encode())
+        write_whole(path.with_suffix(INDEX), sealed(json.dumps(told).encode()))
 
 
 def _indexed(path: Path, stamp: Stamp) -> list[Member] | None:
     """Return what the index of the pack ``path`` says that it holds; None if there is none, or none of this very file."""
     if path.suffix == SHARD:
         return None
-    with suppress(OSError, ValueError, TypeError):
-        told, members = json.loads(path.with_suffix(INDEX).read_bytes())
-        if tuple(told) == stamp:
-            return [Member(path, *member) for member in members]
+    with suppress(OSError, ValueError):
+        told = json.loads(unsealed(path.with_suffix(INDEX).read_bytes()))
+        if tuple(told["stamp"]) == stamp:
+            return [Member(path, *member) for member in told["members"]]
     return None

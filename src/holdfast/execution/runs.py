@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from holdfast.core.errors import HoldfastError
+from holdfast.core.files import unsealed
 from holdfast.core.records import Failure, Result
 from holdfast.encoders.reference import label, named, stamp
 from holdfast.execution.request import Request, references
-from holdfast.execution.store import load
+from holdfast.execution.store import REQUEST, Store, load, some
 
 
 def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
@@ -23,8 +22,12 @@ def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
         HoldfastError: a folder holds no run, or results that cannot be read.
     """
     runs = {str(folder): load(folder) for folder in dict.fromkeys(folders)}
-    for folder, (results, _) in runs.items():
-        _complete(Path(folder), len(results))
+    for folder in runs:
+        if damaged := Store(Path(folder)).damaged():
+            raise HoldfastError(
+                f"{some(damaged)} cannot be read (damaged, or of another version of holdfast); delete them and repeat the "
+                "run's holdfast evaluate, which computes nothing else anew"
+            )
     called = _names({folder: results for folder, (results, _) in runs.items()})
     shared = {name for name, _ in called}
     results = [
@@ -53,10 +56,10 @@ def unfinished(folders: Sequence[Path], results: Sequence[Result], failures: Seq
     missing = []
     for folder in folders:
         try:
-            asked = Request.model_validate_json((folder / "run.json").read_bytes())
-        except (OSError, ValidationError) as error:
+            asked = Request.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
+        except (OSError, ValueError) as error:
             raise HoldfastError(
-                f"{folder / 'run.json'} cannot be read, so nobody knows what the run should hold; "
+                f"{folder / REQUEST} cannot be read, so nobody knows what the run should hold; "
                 "repeat its holdfast evaluate"
             ) from error
         for given, options in references(asked):
@@ -73,21 +76,6 @@ def unfinished(folders: Sequence[Path], results: Sequence[Result], failures: Seq
                     )
                 )
     return missing
-
-
-def _complete(folder: Path, count: int) -> None:
-    """Raise unless all results under ``folder`` are among the ``count`` that could be read."""
-    files = sorted((folder / "results").glob("*.json"))
-    if len(files) == count:
-        return
-    for file in files:
-        try:
-            Result.model_validate_json(file.read_bytes())
-        except (OSError, ValidationError) as error:
-            raise HoldfastError(
-                f"{file} cannot be read (damaged, or of another version of holdfast); delete it and repeat the run's "
-                "holdfast evaluate"
-            ) from error
 
 
 def _names(runs: dict[str, list[Result]]) -> dict[tuple[str, str], str]:

@@ -36,7 +36,7 @@ from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.request import Request, asked_balls, planned, references
-from holdfast.execution.store import Store, StoreError
+from holdfast.execution.store import Store, StoreError, some
 from holdfast.execution.suites import LARGE, suite_settings
 from holdfast.execution.table import evaluate
 from holdfast.execution.work import operations
@@ -103,6 +103,13 @@ def fill_store(
     )
     reference = images_reference(asked)
     store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
+    if damaged := store.damaged():
+        warnings.warn(
+            f"{some(damaged)} cannot be read (damaged, or of another version of holdfast) and count as never computed; what "
+            "this command asks for is computed anew from what else is kept, delete the others",
+            HoldfastWarning,
+            stacklevel=2,
+        )
     encoders = encoders_of(asked, encoders_at_hand or {})
     evaluations = sized(asked, encoders) or evaluations
     for ball, encoder in product(asked_balls(evaluations), encoders):

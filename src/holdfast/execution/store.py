@@ -1,7 +1,8 @@
 """A run on disk: one JSON record per finished cell, one file per shard of what was observed.
 
 A process may die at any moment. So every file is written beside its final name and moved there in one step, nothing is
-rewritten in place, and whatever cannot be read back exactly (truncated, damaged, foreign) counts as never computed.
+rewritten in place, and whatever cannot be read back exactly (truncated, damaged, foreign) counts as never computed: files
+are named by their checksums, and records, which keep their names, begin with theirs.
 
     run.json                          what was asked for, last
     results/EVALUATION-ENCODER-KEY.json
@@ -30,12 +31,11 @@ from typing import Any, TypeVar
 import numpy as np
 import safetensors.torch
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.core.files import checksum, write_whole
+from holdfast.core.files import checksum, sealed, unsealed, write_whole
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Record, Result
 from holdfast.core.run import Observed, Run
@@ -88,7 +88,12 @@ class Cells(Record):
     cells: tuple[Cell, ...]
 
 
-Kept = TypeVar("Kept", Result, Failure, Cells)
+Kept = TypeVar("Kept", bound=Record)
+RECORDS: dict[str, type[Record]] = {"results": Result, "failures": Failure, "cells": Cells}
+"""What the folders of a run hold that are read back as records."""
+REQUEST = "run.json"
+SHOWN = 3
+"""So many damaged files are named."""
 
 
 def key_of(
@@ -130,7 +135,7 @@ class Store:
 
     def request(self, content: str) -> None:
         """Record what was asked for, as JSON text."""
-        self._write(self.folder / "run.json", content.encode())
+        self._write(self.folder / REQUEST, sealed(content.encode()))
 
     def export(self, name: str, content: bytes) -> None:
         """Write the file ``name`` below the folder, made of what is kept here and meant for people and programs."""
@@ -139,11 +144,11 @@ class Store:
     def expect(self, cells: Sequence[Cell]) -> None:
         """Record that ``cells`` were asked for: a file for each set of them, so that two commands may do so at once."""
         content = Cells(cells=tuple(cells)).model_dump_json(indent=1).encode()
-        self._write(self.folder / "cells" / f"{checksum(content)}.json", content)
+        self._write(self.folder / "cells" / f"{checksum(content)}.json", sealed(content))
 
     def cells(self) -> list[Cell]:
         """Return every cell that was asked for; of one evaluation of one encoder the way it was asked for last."""
-        paths = sorted((self.folder / "cells").glob("[!.]*.json"), key=_changed)
+        paths = sorted(_paths(self.folder / "cells"), key=_changed)
         asked = [record.cells for path in paths if (record := _record(path, Cells))]
         return list({(cell.evaluation, cell.encoder): cell for cells in asked for cell in cells}.values())
 
@@ -159,14 +164,15 @@ class Store:
     def finish(self, key: Key, result: Result) -> None:
         """Keep ``result`` as the cell ``key``, instead of what an earlier version found under the same protocol."""
         path = self.folder / "results" / f"{key.stem}.json"
-        self._write(path, result.model_dump_json(indent=1).encode())
+        self._write(path, sealed(result.model_dump_json(indent=1).encode()))
         for other in path.parent.glob(f"{key.kind}-*.json"):
             if other != path and (old := _record(other, Result)) and _cell(old) == _cell(result):
                 other.unlink(missing_ok=True)
 
     def fail(self, failure: Failure) -> None:
         """Keep why a cell has no result."""
-        self._write(self._failure(failure.evaluation, failure.encoder), failure.model_dump_json(indent=1).encode())
+        content = failure.model_dump_json(indent=1).encode()
+        self._write(self._failure(failure.evaluation, failure.encoder), sealed(content))
 
     def clear_failure(self, evaluation: str, encoder: str) -> None:
         """Forget that this cell failed, if it did: it is about to be tried again."""
@@ -183,6 +189,11 @@ class Store:
     def failures(self) -> list[Failure]:
         """Return every recorded failure."""
         return _records(self.folder / "failures", Failure)
+
+    def damaged(self) -> list[Path]:
+        """Return the records that cannot be read back as they were written, and so count as never computed."""
+        paths = [(path, kind) for name, kind in RECORDS.items() for path in _paths(self.folder / name)]
+        return [path for path, kind in paths if path.is_file() and _record(path, kind) is None]
 
     def keep(self, key: Key, ids: Sequence[str], observed: Observed) -> None:
         """Keep what was ``observed`` of the samples ``ids`` (tensors whose first axis runs over them)."""
@@ -308,14 +319,28 @@ def _changed(path: Path) -> float:
 
 def _record(path: Path, kind: type[Kept]) -> Kept | None:
     try:
-        return kind.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
+        return kind.model_validate_json(unsealed(path.read_bytes()))
+    except (OSError, ValueError):  # gone, damaged, or of a version with other fields
         return None
 
 
 def _records(folder: Path, kind: type[Kept]) -> list[Kept]:
-    found = (_record(path, kind) for path in sorted(folder.glob("[!.]*.json")))
-    return [record for record in found if record is not None]
+    return [record for path in _paths(folder) if (record := _record(path, kind)) is not None]
+
+
+def _paths(folder: Path) -> list[Path]:
+    return sorted(folder.glob("[!.]*.json"))
+
+
+def some(paths: Sequence[Path]) -> str:
+    """Return the first of ``paths``, and how many more there are.
+
+    Example:
+        >>> some([Path("a"), Path("b")]), some([Path("a")] * 9)
+        ('a, b', 'a, a, a and 6 more')
+    """
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return ", ".join(map(str, paths[:SHOWN])) + more
 
 
 def load(folder: Path) -> tuple[list[Result], list[Failure]]:
@@ -325,6 +350,6 @@ def load(folder: Path) -> tuple[list[Result], list[Failure]]:
         HoldfastError: there is no run in it.
     """
     store = Store(folder)
-    if not (folder / "run.json").is_file():
+    if not (folder / REQUEST).is_file():
         raise HoldfastError(f"{folder} holds no run (no run.json); name the folder that was given as --out")
     return store.results(), store.failures()

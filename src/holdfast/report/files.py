@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.files import write_whole
 from holdfast.core.records import SCHEMA_VERSION, Failure, Record, Result
 from holdfast.report.charts import files
 from holdfast.report.compare import Comparison, compare
@@ -68,21 +69,8 @@ def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) 
         **{f"charts/{name}.svg": svg for name, svg in files(found, drawn, comparison.encoders).items()},
     }
     try:
-        (folder / "charts").mkdir(parents=True, exist_ok=True)
-        return {name: save(folder / name, content) for name, content in texts.items()}
+        for name, content in texts.items():
+            write_whole(folder / name, content.encode())
     except OSError as error:
         raise HoldfastError(f"the report cannot be written to {folder} ({error}); choose a folder with room") from error
-
-
-def save(path: Path, content: str) -> Path:
-    """Write ``content`` so that a reader sees the old file or the new one, never half of either; return ``path``."""
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(content, encoding="utf-8")
-        return part.replace(path)
-    except OSError as error:
-        if error.filename == str(part):
-            error.filename = str(path)  # which is what was named
-        raise
-    finally:
-        part.unlink(missing_ok=True)
+    return {name: folder / name for name in texts}

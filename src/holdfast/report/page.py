@@ -158,7 +158,8 @@ def _headline(results: Sequence[Result], comparison: Comparison, absent: int) ->
     if not results:
         return "Nothing could be measured"
     images = list(dict.fromkeys(result.images.name for result in results))
-    encoders = comparison.encoders
+    # Baselines stand beside what is measured, unless nothing else is there.
+    encoders = [name for name in comparison.encoders if name not in comparison.baselines] or comparison.encoders
     who = encoders[0] if len(encoders) == 1 else text.counted(len(encoders), "encoder")
     if absent:  # who was asked for and is not here belongs into the count
         who = f"{len(encoders)} of {text.counted(len(encoders) + absent, 'encoder')}"

@@ -52,6 +52,8 @@ WATCHED = 512
 LOOKED = {"cpu": 1, "cuda": 25}
 """After how many steps a loss is looked at: on a GPU each look waits for the device."""
 
+ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""Signals after which a checkpoint is written: Ctrl-C, a scheduler's request, a terminal that is closed."""
 ADVICE = "lower the learning rate, set clip, or use a wider precision"
 
 Told = Callable[[str, float], None]
@@ -333,18 +335,29 @@ class Training:
             yield
             return
 
+        received = list[int]()
+
         def stop(number: int, frame: FrameType | None) -> None:
+            received.append(number)
             # Torchrun passes on what reached this process already, so of several none loses patience.
             if self.stopped and processes() == 1:
                 raise KeyboardInterrupt
             self.stopped = True
 
-        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        # What nohup ignores stays ignored.
+        before = {number: handler for number in ENDING if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+        for number in before:
+            signal.signal(number, stop)
         try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+        except KeyboardInterrupt:
+            if received and callable(before[received[-1]]):
+                signal.raise_signal(received[-1])  # whoever handles it knows then which it was
+            raise
 
 
 def averaged(encoder: nn.Module, decay: float) -> AveragedModel:

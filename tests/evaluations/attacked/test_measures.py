@@ -281,6 +281,31 @@ def test_masking_is_refuted_where_chance_cannot_explain_it(count: int, n: int, r
     assert bool(masking_warnings(found)) == refuted
 
 
+def test_of_twenty_copies_of_one_image_nothing_relative_is_defined() -> None:
+    copies = Images(digits(1).pixels([0] * 20), ids=[str(k) for k in range(20)])
+    one: dict[str, Any] = {"balls": (Linf(0.2),), "attacks": (ATTACK,), "divergences": (L2Distance(),)}
+    results = [
+        Breakaway(**one, pairwise=ATTACK)(builtin(), copies),
+        *(kind(**one)(builtin(), copies) for kind in (Displacement, Overlap, Impersonation)),
+    ]
+    estimates = [one for result in results for one in result.estimates if one.quantity != "effective_rank"]
+    assert len(estimates) == 10
+    for estimate in estimates:
+        assert isnan(estimate.value), estimate.quantity
+        assert (estimate.n, bool(estimate.reason)) == (0, True)
+    assert "all other images are copies of it" in str(results[0].estimate("breakaway_risk").reason)
+    assert "no two different images" in str(results[1].estimate("universal_quantile").reason)
+
+
+def test_copies_of_images_are_no_scale_of_displacement() -> None:
+    base = digits(10)
+    twins = Images(base.pixels([*range(10), *([0] * 30)]), [*base.ids, *(f"copy{k}" for k in range(30))])
+    settings: dict[str, Any] = {"balls": (Linf(0.2),), "attacks": (ATTACK,), "divergences": (L2Distance(),)}
+    plain, copied = (Displacement(**settings)(builtin(), images).series[0].values for images in (base, twins))
+    assert min(plain) > 0, "vacuous"
+    assert copied[1:10] == plain[1:10]
+
+
 def test_copies_of_images_do_not_dilute_breakaway() -> None:
     base, copied = digits(30), [*range(30), *range(0, 30, 2), *range(0, 30, 2)]
     twins = Images(base.pixels(copied), [f"{base.ids[row]}-{k}" for k, row in enumerate(copied)])

@@ -51,7 +51,7 @@ from holdfast.protocol.warnings import population_warnings
 
 RISK = "risk of the worst perturbation for each pair"
 KEPT = "nearest-neighbour accuracy under the worst perturbation"
-LEFT_OUT = f"{UNDEFINED}; or an exact copy, which is counted once"
+LEFT_OUT = f"{UNDEFINED}; or an exact copy, which is counted once; or all other images are copies of it"
 STEP = 1024
 """Moved codes whose nearest are looked up together."""
 UNPAIRED = f"not attacked, so that no two pairs share an image; or {LEFT_OUT}"
@@ -69,7 +69,7 @@ class Breakaway(Evaluation):
     pairwise: Attack = NAMED["adaptive"]
     rivals: int = 10
     name = "breakaway"
-    version = 4
+    version = 5
     partial = True
     uses_bank = True
     title = "Breakaway risk"
@@ -162,8 +162,13 @@ class Searched:
 
     @property
     def others(self) -> int:
-        """How many images can be closer to an attacked one than its own."""
+        """How many images can be closer to an attacked one than its own; where there are none, nothing is defined."""
         return max(1, self.distinct - (self.held is self.population))
+
+    @property
+    def alone(self) -> bool:
+        """Whether all images are copies of one, so that there is nobody to break away to."""
+        return self.held is self.population and self.distinct < 2
 
     def closer(self, rows: Sequence[int], case: Case, moved: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return how many images are closer to each moved code than its own, and how many moved codes pass each of ``rows``.
@@ -175,7 +180,7 @@ class Searched:
         clean = population.codes[list(rows)]
         moved = moved.to(clean.device)
         copies = (population.originals[list(rows)] != torch.as_tensor(rows)).to(clean.device)
-        defined = divergence(moved.double(), clean.double()).isfinite() & ~copies
+        defined = divergence(moved.double(), clean.double()).isfinite() & ~copies & (not self.alone)
         moved = moved.masked_fill(~defined[:, None], torch.nan)
         within = self.held is population
         own = self.originals[list(rows)] if within else torch.full_like(self.originals[:1].expand(len(rows)), -1)

@@ -23,11 +23,14 @@ from holdfast.core.run import Observed
 from holdfast.core.statistics import over_references, summarise
 from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Untargeted, cases, shown_case
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.series import radius_curves, series_of
+from holdfast.evaluations.attacked.series import UNDEFINED, radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import population_warnings, rank_estimate
+
+LARGEST = "largest universal quantile"
+LEFT_OUT = f"{UNDEFINED}; or no two different images to compare with"
 
 
 @final
@@ -41,7 +44,7 @@ class Displacement(Evaluation):
     samples: int = 1000
     reference: int = 10_000
     name = "displacement"
-    version = 3
+    version = 4
     partial = True
     title = "Displacement under attack"
     meaning = (
@@ -56,7 +59,7 @@ class Displacement(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         clean = population.codes[list(rows)]
-        pairs = population.codes[population.choose(self.reference)]
+        pairs = population.codes[self._distinct(population)]
         moved = [
             population.fitted(case.divergence)(observed[f"{k}.codes"].to(clean.device).double(), clean.double())
             for k, case in enumerate(self._cases())
@@ -77,7 +80,7 @@ class Displacement(Evaluation):
             for case, move in zip(self._cases(), moved, strict=True)
         ]
         quantiles = [
-            series_of("universal_quantile", case, share, "share of pairs", Claim.LOWER, "largest universal quantile")
+            series_of("universal_quantile", case, share, "share of pairs", Claim.LOWER, LARGEST, LEFT_OUT)
             for case, share in zip(self._cases(), shares, strict=True)
         ]
         estimates = [
@@ -102,6 +105,14 @@ class Displacement(Evaluation):
             case,
             lambda shown: {"attacked": self._attack(case).pixels(population, shown)},
         )
+
+    def _distinct(self, population: Population) -> list[int]:
+        """Return the rows whose pairs are the scale, of copies of one image the first: copies are no distance apart."""
+        rows = population.choose(self.reference)
+        first = dict[int, int]()
+        for row, original in zip(rows, population.originals[rows].tolist(), strict=True):
+            first.setdefault(original, row)
+        return list(first.values())
 
     def _attack(self, case: Case) -> Untargeted:
         return Untargeted(case.ball, case.attack, case.divergence, self.samples)

@@ -12,6 +12,8 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from threading import Thread
+from time import sleep
 from typing import Any, final
 from weakref import finalize
 
@@ -20,6 +22,10 @@ from holdfast.execution.engines.base import Done, Given, Shard
 
 RETRIES = 3
 """How often in a row workers may die without a shard finished between."""
+BEAT = 0.5
+"""Seconds after which a worker looks whether it still has a parent."""
+_FILE: list[str] = []
+"""In a worker, the file of what it was given last."""
 
 
 @final
@@ -90,7 +96,7 @@ class Processes:
         environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.count))}
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
-        self._pools[worker] = ProcessPoolExecutor(1, env=environment)
+        self._pools[worker] = ProcessPoolExecutor(1, env=environment, initializer=_end_with, initargs=(os.getpid(),))
         return self._pools[worker].submit(_apply, task, path, shard)
 
     def _file(self, given: object) -> Path:
@@ -117,6 +123,19 @@ def _delete(path: Path) -> None:
         path.unlink()
 
 
+def _end_with(parent: int) -> None:
+    """End this worker, in the middle of a shard if need be, when the process that started it is gone, however it went."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(BEAT)
+        with suppress(OSError):
+            Path(_FILE[0] if _FILE else "").unlink()  # which nobody else will
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
 @lru_cache(maxsize=1)
 def _loaded(path: str) -> Any:
     """Return what is given, in a worker; the file was written by the process that started it."""
@@ -125,4 +144,5 @@ def _loaded(path: str) -> Any:
 
 
 def _apply(task: Callable[[Any, Any], Any], path: str, shard: Any) -> Any:
+    _FILE[:] = [path]
     return task(_loaded(path), shard)

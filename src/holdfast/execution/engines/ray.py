@@ -6,6 +6,8 @@ for. Ray's own restarts are not used, because a shard would wait for its actor's
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from types import ModuleType
 from typing import Any, final
 
 from holdfast.core.errors import HoldfastError
+from holdfast.encoders.reference import first_line
 from holdfast.execution.engines.base import Done, Given, Shard
 
 
@@ -93,6 +96,11 @@ class Ray:
                     self._actors[:] = [other for other in self._actors if other is not actor]
                     left.extendleft(held)
                     continue
+                except ray.exceptions.RayError as error:  # a machine that is gone, or the whole cluster
+                    raise HoldfastError(
+                        f"the Ray cluster lost what it was given ({first_line(error)}); look whether its machines are "
+                        "alive, then run the same command again, which goes on from what is kept"
+                    ) from error
                 if not held:
                     self._actors.append(actor)
                 idle.append(actor)
@@ -113,12 +121,18 @@ class Ray:
         except ImportError as error:
             raise HoldfastError("a cluster needs Ray: pip install ray") from error
         if not ray.is_initialized():
+            handler = signal.getsignal(signal.SIGTERM)
             try:
                 ray.init(address=self.address, log_to_driver=False, include_dashboard=False)
             except (ConnectionError, ValueError) as error:
                 raise HoldfastError(
                     f"no Ray cluster at {self.address!r} ({error}); start one with `ray start --head`, or use 'local'"
                 ) from error
+            finally:
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(
+                        signal.SIGTERM, handler or signal.SIG_DFL
+                    )  # Ray's own would end the process without a word
         return ray
 
     def _room(self, resources: Mapping[str, float]) -> int:
