@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.core.records import Failure, Findings, Result
 from holdfast.core.run import Observed, Run
-from holdfast.execution import computing, learning, shards, table
+from holdfast.execution import computing, learning, shards, table, work
 from holdfast.execution.engines.base import Done, Engine, Given, Shard
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.inventory import inventory, removable
@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (computing, learning, shards, table):
+    for module in (computing, learning, shards, table, work):
         monkeypatch.setattr(module, "monotonic", made)
     monkeypatch.setattr(tiny, "sleep", made.sleep)
     return made
@@ -100,7 +100,7 @@ def test_the_time_left_counts_work(tmp_path: Path, clock: Clock) -> None:
 
 def test_first_rows_are_dear_and_foretell_less() -> None:
     """What is set up once weighs on the first rows; how much, another encoder tells that went on."""
-    forecast, what = Forecast({"a": 1, "b": 1}), tiny.Seen()
+    forecast, what = Forecast({"a": 1.0, "b": 1.0}), tiny.Seen()
     forecast.tell(("a", what), 10, 30.0, 10, 100)
     assert forecast.seconds(("a", what), 10) == 30.0
     forecast.tell(("a", what), 10, 10.0, 20, 100)
