@@ -131,7 +131,7 @@ class Computing:
         if self.budget is None:
             return True
         now = monotonic()
-        latest = self.until if self.strict else self.end + (OVERRUN - 1) * self.budget
+        latest = self.until if self.strict else self.latest
         return now < min(self.end, self.until) and now + seconds <= latest
 
     @property
@@ -139,8 +139,18 @@ class Computing:
         """When no more work begins: conclusions, as far as they are known, end no more than a tenth of the budget later."""
         if self.budget is None:
             return inf
-        late = OVERRUN * self.budget - self.forecast.conclusions
-        return self.began + min(self.budget, max(late, self.budget / 2))
+        return min(self.began + self.budget, self.latest)
+
+    @property
+    def latest(self) -> float:
+        """When all work but conclusions must be over."""
+        budget = inf if self.budget is None else self.budget
+        return self.began + max(OVERRUN * budget - self.forecast.conclusions, budget / 2)
+
+    @property
+    def left(self) -> float:
+        """Return the seconds left of a turn."""
+        return max(0.0, min(self.end, self.until) - monotonic())
 
     def turn(self, share: float, strict: bool = False) -> None:
         """Begin a turn of this share of the time that is left; a strict one ends in time."""

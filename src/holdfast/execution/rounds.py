@@ -13,6 +13,7 @@ from typing import Any, final
 from holdfast.execution.computing import Computing
 from holdfast.execution.shards import first_held
 from holdfast.execution.turns import Begun
+from holdfast.execution.work import Piece
 from holdfast.protocol.evaluation import learning, parts
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
@@ -34,12 +35,15 @@ class Step:
     fits: tuple[Fit[Any], ...]
     """Learned first."""
     seconds: float
-    """What all of it is expected to take."""
+    """What all of it is expected to take, with conclusions that take long."""
+    concluding: dict[Piece, float]
+    """Those."""
 
 
 def steps(begun: Begun, work: Computing) -> Iterator[Step]:
     """Yield the next step of every observation of an encoder that is not complete."""
     population, name = begun.population, begun.encoder.name
+    ample = work.left / (2 * max(1, len(begun.groups)))
     for observation, group in begun.groups.items():
         if begun.why_not(observation):
             continue
@@ -49,7 +53,9 @@ def steps(begun: Begun, work: Computing) -> Iterator[Step]:
         if seen == total and not fits:
             continue
         fewest = min(total, FEWEST if any(evaluation.partial for evaluation in group) else total)
-        rows = min(total, max(fewest, 2 * seen))
-        seconds = sum(work.forecast.expected((name, part), rows - seen) for part in parts(observation))
-        seconds += sum(work.forecast.expected((name, fit), 1) for fit in fits)
-        yield Step(observation, rows, seen < fewest, fits, seconds)
+        row = sum(work.forecast.expected((name, part), 1) for part in parts(observation))
+        # What is nearly nothing beside the others is done at once.
+        rows = total if seen >= fewest and (total - seen) * row <= ample else min(total, max(fewest, 2 * seen))
+        seconds = (rows - seen) * row + sum(work.forecast.expected((name, fit), 1) for fit in fits)
+        dear = {(name, one): long for one in group if rows == total and (long := one.concluding(population))}
+        yield Step(observation, rows, seen < fewest, fits, seconds + sum(dear.values()), dear)

@@ -239,15 +239,18 @@ def _missing(
 ) -> list[list[int]]:
     """Return the rows not ``held`` among the first ``most``, cut into shards.
 
-    Cutting comes first, so that an interrupted run goes on with the very shards of an unbroken one.
+    Cutting comes first, so that an interrupted run goes on with the very shards of an unbroken one; but what is begun of
+    under a budget is cut as it comes, in no more shards than needed.
     """
     size, ids = max(1, _size(population, observation) // observation.inputs(population)), observation.ids(population)
     # Clean codes are quick, and copies of one image keep one code while they share a batch.
     first = size if isinstance(observation, CleanCodes) else min(size, max(1, len(rows) // FIRST))
     rows = in_random_order(rows, observation, population)
     cut = [rows[:first], *(rows[start : start + size] for start in range(first, len(rows), size))]
-    wanted = set(rows[:most])
-    shards = ([row for row in shard if row in wanted and ids[row] not in held] for shard in cut)
+    if most is not None:
+        left = [row for row in rows[:most] if ids[row] not in held]
+        cut = [left[start : start + size] for start in range(0, len(left), size)]
+    shards = ([row for row in shard if ids[row] not in held] for shard in cut)
     return [shard for shard in shards if shard]
 
 

@@ -262,12 +262,13 @@ class _Table:
         """Bring an encoder's cells one step forward, the quickest first, and return whether there was time for any."""
         planned = sorted(steps(begun, self.work), key=lambda step: step.seconds)
         went = False
-        for lacking, some in groupby(planned, key=lambda step: bool(step.fits)):
-            if not lacking:
+        for alone, some in groupby(planned, key=lambda step: bool(step.fits or step.concluding)):
+            if not alone:
                 went |= self.take(begun, list(some))
                 continue
             for step in some:
                 if self.work.affordable(step.seconds) and self.learned(begun, step.fits):
+                    self.work.forecast.concluding |= step.concluding
                     self.take(begun, [step])
                     went = True
         return went

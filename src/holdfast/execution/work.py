@@ -126,6 +126,8 @@ class Forecast:
     """How many rows there are of what was begun for some encoder."""
     forwards: dict[Piece, int] = field(default_factory=dict)
     """How many forwards a row of each piece is planned to take."""
+    concluding: dict[Piece, float] = field(default_factory=dict)
+    """The seconds of conclusions that will be drawn and take long, until they are known better."""
     worked: float = 0.0
     """The seconds that observations took where they were computed ..."""
     passed: float = 0.0
@@ -163,7 +165,7 @@ class Forecast:
         if name in timed:
             return rows * _pace(timed[name]) * (self._settled(what) if len(timed[name]) == 1 else 1.0)
         if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
-            return rows * sum(map(_pace, timed.values())) / len(timed) if timed else None
+            return rows * sum(map(_pace, timed.values())) / len(timed) if timed else self.concluding.get(piece)
         others = [(self._slower(name, other), _pace(times)) for other, times in timed.items()]
         slower, theirs = min(others, key=lambda one: abs(log(one[0])), default=(None, 0.0))
         return None if slower is None else rows * slower * theirs
