@@ -221,15 +221,20 @@ class _Table:
             if self.work.budget is None or isinstance(self.work.engine, Ranks):
                 learn_all(self.work, begun.population, fits, learned)
                 begun.rest()  # the next population knows what was learned
-            groups: dict[Observation, list[Evaluation]] = {}
             for evaluation in missing:
-                groups.setdefault(evaluation.observation(), []).append(evaluation)
-            for observation, group in groups.items():
+                begun.groups.setdefault(evaluation.observation(), []).append(evaluation)
+            population = begun.planning()
+            for observation, group in list(begun.groups.items()):
                 with self.failing(encoder, images.name, group):
-                    observation.rows(begun.population)  # or else they fail alone
-                    begun.groups[observation] = group
+                    try:
+                        observation.rows(population)
+                    except Exception as error:
+                        if not isinstance(error, BudgetSpentError) or self.work.budget is None:
+                            del begun.groups[observation]  # these fail alone
+                            raise
                     for part in parts(observation):
-                        self.work.forecast.plan((encoder.name, part), part.forwards(begun.population))
+                        with suppress(Exception):  # said when it is observed
+                            self.work.forecast.plan((encoder.name, part), part.forwards(population))
         return begun
 
     def take_turns(self, every: Sequence[Begun]) -> None:
@@ -293,9 +298,9 @@ class _Table:
     def rehearse(self, begun: Begun) -> None:
         """Conclude what there is of an encoder so far, only to know how long conclusions will take in the end."""
         for observation, group in begun.groups.items():
-            seen = first_held(observation, begun.population, self.store)
             known = [one for one in group if one.partial and begun.learned.keys() >= {*learning(one)}]
-            if len(seen) < FEWEST or not known or begun.why_not(observation):
+            seen = first_held(observation, begun.population, self.store) if known else []
+            if len(seen) < FEWEST or begun.why_not(observation):
                 continue
             observed = observe(observation, begun.population, seen, self.store)
             for evaluation in known:

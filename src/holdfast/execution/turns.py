@@ -12,10 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.encoder import Encoder
+from holdfast.core.errors import BudgetSpentError
 from holdfast.core.images import Images
 from holdfast.core.run import Observed, Run
 from holdfast.execution.shards import Waiting
-from holdfast.protocol.evaluation import Evaluation, parts
+from holdfast.protocol.evaluation import Evaluation, learning, parts
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -40,8 +41,16 @@ class Begun:
     @cached_property
     def population(self) -> Population:
         """The images with all that is known of them."""
-        bank = self.bank and Population(self.encoder, self.bank[0], self.run, self.bank[1])
-        return Population(self.encoder, self.images, self.run, self.codes, self.learned, bank)
+        return Population(self.encoder, self.images, self.run, self.codes, self.learned, self._bank())
+
+    def planning(self) -> Population:
+        """Return the population to plan with: what is not learned yet is refused, where it would be learned at once."""
+        asked = (fit for group in self.groups.values() for evaluation in group for fit in learning(evaluation))
+        pending = dict.fromkeys(asked, BudgetSpentError("not learned yet"))
+        return Population(self.encoder, self.images, self.run, self.codes, {**pending, **self.learned}, self._bank())
+
+    def _bank(self) -> Population | None:
+        return self.bank and Population(self.encoder, self.bank[0], self.run, self.bank[1])
 
     def rest(self) -> None:
         """Let go of what is on the device, until the next turn."""

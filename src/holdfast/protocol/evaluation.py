@@ -72,7 +72,7 @@ class Evaluation(ABC):
         """Return the findings from what was seen of ``rows``."""
 
     def concluding(self, population: Population) -> float:
-        """Return about how many seconds ``conclude`` takes, where it takes long: what a budget plans with until it is known."""
+        """Return about how many seconds ``conclude`` takes, where it takes long: what a budget plans with."""
         return 0.0
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
