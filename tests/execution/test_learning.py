@@ -166,12 +166,10 @@ def test_learning_is_told_and_stops_for_the_budget(tmp_path: Path, log: Path, mo
     with monkeypatch.context() as patch:
         clock = iter([0.0])
         patch.setattr("holdfast.execution.table.monotonic", lambda: next(clock, 100.0))
-        results, (failure,) = fill(
-            tmp_path / "run", [Spread(str(log))], budget=50.0, told=lambda doing, share, left: told.append(doing)
-        )
+        results, (failure,) = fill(tmp_path / "run", [Spread(str(log))], budget=50.0)
     assert (results, failure.error, learned(log)) == ([], "BudgetSpentError", [])
+    results, failures = fill(tmp_path / "run", [Spread(str(log))], told=lambda doing, share, left: told.append(doing))
     assert told[0] == "tiny: learning mean code"
-    results, failures = fill(tmp_path / "run", [Spread(str(log))])
     assert (len(results), failures, learned(log)) == (1, [], ["tiny"])
 
 

@@ -19,7 +19,7 @@ from typing import final
 
 import torch
 
-from holdfast.attacks.base import Attack, Gain, better, climb
+from holdfast.attacks.base import GRADIENT, Attack, Gain, better, climb
 from holdfast.attacks.gradient import passable, random_start
 from holdfast.core.balls import Ball, column
 from holdfast.core.encoder import Domain, Encoder, Pixels
@@ -56,6 +56,11 @@ class AdaptiveAttack(Attack):
     def scouting(self) -> int:
         """How many steps each start takes."""
         return self.steps if self.restarts == 1 else max(1, round(SCOUTING * self.steps))
+
+    @property
+    def forwards(self) -> int:
+        last = self.restarts * (self.steps - self.scouting)
+        return GRADIENT * (self.restarts * (self.scouting + 1) + (last + 1 if last else 0))
 
     def search(
         self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise

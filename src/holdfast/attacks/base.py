@@ -18,6 +18,8 @@ from holdfast.core.settings import Spelled
 from holdfast.objectives.base import ObjectiveFunction
 
 Gain = Float[Tensor, "b"]
+GRADIENT = 3
+"""How many forwards a forward with its backward counts as."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,14 @@ class Attack(Spelled):
         found = self.refined(encoder, pixels, objective, ball, found)
         assert_inside(encoder, pixels, found, ball)
         return found
+
+    @property
+    def forwards(self) -> int:
+        """How many forwards of the encoder an image takes at most, a gradient counted as three: what plans are made with.
+
+        By default one a restart: of whoever does not say it, nothing is known before it was measured.
+        """
+        return self.restarts
 
     @abstractmethod
     def search(

@@ -12,7 +12,7 @@ from typing import final
 
 import torch
 
-from holdfast.attacks.base import Attack, Gain, better, climb
+from holdfast.attacks.base import GRADIENT, Attack, Gain, better, climb
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
@@ -49,6 +49,10 @@ class GradientAttack(Attack):
             raise HoldfastError(f"pgd: give step or stride, not both, got step={self.step} and stride={self.stride}")
         if (self.stride if self.step is None else self.step) <= 0:
             raise HoldfastError(f"pgd: the step must be positive, got stride={self.stride}, step={self.step}")
+
+    @property
+    def forwards(self) -> int:
+        return self.restarts * (GRADIENT * self.steps + 1)
 
     def search(
         self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise

@@ -40,6 +40,10 @@ class SquareAttack(Attack):
         if self.queries < 2 or not 0 < self.area <= 1:
             raise HoldfastError(f"square: needs queries >= 2 and area in (0, 1], got {self.queries} and {self.area}")
 
+    @property
+    def forwards(self) -> int:
+        return self.restarts * self.queries
+
     @torch.no_grad()
     def search(
         self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, noise: Noise

@@ -15,10 +15,9 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
-from io import TextIOWrapper
 from pkgutil import iter_modules
 from types import FrameType
 from typing import Annotated, Any
@@ -26,6 +25,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.cluster import JobsRequestedError, submit
+from holdfast.cli.output import UNREAD, UnreadError, drop, prepare
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
 from holdfast.execution.engines.ranks import place
 
@@ -53,9 +53,18 @@ def main() -> None:
     """Run the command line and exit with its status."""
     # Idle OpenMP threads that spin slow small networks down seven-fold on a busy machine; read when torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    if isinstance(sys.stdout, TextIOWrapper):  # paths need not be UTF-8, and are printed as they are
-        sys.stdout.reconfigure(errors="surrogateescape")
-    sys.exit(run(sys.argv[1:]))
+    try:
+        prepare()
+        status = run(sys.argv[1:])
+        sys.stdout.flush()
+    except UnreadError:
+        status = UNREAD
+    except HoldfastError as error:  # about standard output itself
+        status = _say(str(error), 2)
+    if status:
+        with suppress(OSError):
+            drop()
+    sys.exit(status)
 
 
 def run(arguments: list[str]) -> int:
@@ -80,6 +89,8 @@ def run(arguments: list[str]) -> int:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "holdfast"
         return _say(f"{error.format_message().rstrip('.')} ({command} --help lists what there is)", 2)
+    except UnreadError:
+        return UNREAD
     except BudgetSpentError as error:
         return 1 if place()[0] > 0 else _say(str(error), 1)
     except HoldfastError as error:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,7 +51,9 @@ class Computing:
     forecast: Forecast
     share: float = 0.0
     until: float = inf
-    """When the turn of an encoder ends, by ``time.monotonic``."""
+    """When the turn of an encoder ends, by ``time.monotonic``: no work begins later ..."""
+    strict: bool = False
+    """... nor, if so, would any end later."""
 
     def codes(self, population: Population, doing: str) -> Codes:
         """Return the clean codes of all images."""
@@ -77,14 +78,16 @@ class Computing:
         population: Population,
         doing: Mapping[Observation, str],
         most: int | None = None,
-        rows: Counter[Observation] | None = None,
+        first: Mapping[Observation, int] | None = None,
+        whole: Collection[Observation] = (),
     ) -> Done:
         """Compute what the store does not hold of observations, of each at most so many shards, while there is time.
 
         Args:
             doing: the observations, with what progress calls them.
             most: shards of each part.
-            rows: how many of each part have been begun already, which is written on.
+            first: of these observations only so many rows, the first in random order.
+            whole: these say nothing before all of those rows are seen.
         """
         name, since, late, done = population.encoder.name, monotonic(), 0, Done()
         called = {part: said for observation, said in doing.items() for part in parts(observation)}
@@ -108,15 +111,19 @@ class Computing:
 
         turns = Turns(
             list(doing),
-            lambda part, count: self.forecast.seconds((name, part), count),
+            lambda part, count: self.forecast.expected((name, part), count),
             self.affordable,
             most,
-            Counter() if rows is None else rows,
+            whole,
         )
         asked = [(part, part.rows(population)) for part in called]
+        limits: dict[Observation, int] = {}
+        for observation, count in (first or {}).items():
+            for part in parts(observation):
+                limits[part] = max(count, limits.get(part, 0))
         with suppress(BudgetSpentError):
             patient = partial(self.affordable, 0.0)
-            done.failed = compute(asked, population, self.store, self.engine, turns.choose, told, patient)
+            done.failed = compute(asked, population, self.store, self.engine, turns.choose, told, patient, limits)
         return done
 
     def affordable(self, seconds: float) -> bool:
@@ -124,7 +131,7 @@ class Computing:
         if self.budget is None:
             return True
         now = monotonic()
-        latest = self.end + (OVERRUN - 1) * self.budget
+        latest = self.until if self.strict else self.latest
         return now < min(self.end, self.until) and now + seconds <= latest
 
     @property
@@ -132,12 +139,22 @@ class Computing:
         """When no more work begins: conclusions, as far as they are known, end no more than a tenth of the budget later."""
         if self.budget is None:
             return inf
-        late = OVERRUN * self.budget - self.forecast.conclusions
-        return self.began + min(self.budget, max(late, self.budget / 2))
+        return min(self.began + self.budget, self.latest)
 
-    def turn(self, share: float) -> None:
-        """Begin a turn of this share of the time that is left."""
-        now = monotonic()
+    @property
+    def latest(self) -> float:
+        """When all work but conclusions must be over."""
+        budget = inf if self.budget is None else self.budget
+        return self.began + max(OVERRUN * budget - self.forecast.conclusions, budget / 2)
+
+    @property
+    def left(self) -> float:
+        """Return the seconds left of a turn."""
+        return max(0.0, min(self.end, self.until) - monotonic())
+
+    def turn(self, share: float, strict: bool = False) -> None:
+        """Begin a turn of this share of the time that is left; a strict one ends in time."""
+        now, self.strict = monotonic(), strict
         self.until = now + (self.end - now) * share
 
     def spent(self) -> BudgetSpentError:

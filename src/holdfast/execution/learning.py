@@ -55,7 +55,7 @@ def learn(work: Computing, population: Population, fit: Fit[Any]) -> Observed | 
         learned = work.store.learned(key)
         if learned is None:
             work.tell(f"{encoder.name}: learning {fit.name.replace('-', ' ')}")
-            if not work.affordable(work.forecast.seconds(piece, 1) or 0.0):
+            if not work.affordable(work.forecast.expected(piece, 1)):
                 raise work.spent()
             found = once(work.engine, compute, population, fit)
             if isinstance(found, Exception):

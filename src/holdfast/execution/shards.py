@@ -152,10 +152,12 @@ def compute(
     choose: Choose,
     told: OnProgress,
     patient: Callable[[], bool] = lambda: True,
+    first: Mapping[Observation, int] | None = None,
 ) -> dict[Observation, Exception]:
     """Compute the shards that ``store`` does not hold, as ``choose`` says, and return what failed.
 
-    Ranks wait for each other as long as they are ``patient``.
+    Of observations in ``first`` only so many rows, those that come first in random order. Ranks wait for each other as
+    long as they are ``patient``.
     """
     waiting: dict[Observation, list[list[int]]] = {}
     done: dict[Observation, int] = {}
@@ -164,7 +166,7 @@ def compute(
     for observation, rows in asked:
         ids = observation.ids(population)
         held = store.held(_key(observation, population))
-        waiting[observation] = _missing(rows, held, observation, population)
+        waiting[observation] = _missing(rows, held, observation, population, (first or {}).get(observation))
         done[observation] = sum(ids[row] in held for row in rows)
         told(observation, done[observation], len(rows), 0.0)
 
@@ -232,16 +234,22 @@ def _key(observation: Observation, population: Population) -> Key:
     return key_of(observation, population.encoder, population.images, population.run, population.bank_images)
 
 
-def _missing(rows: Sequence[int], held: set[str], observation: Observation, population: Population) -> list[list[int]]:
-    """Return the rows not ``held``, cut into shards.
+def _missing(
+    rows: Sequence[int], held: set[str], observation: Observation, population: Population, most: int | None = None
+) -> list[list[int]]:
+    """Return the rows not ``held`` among the first ``most``, cut into shards.
 
-    Cutting comes first, so that an interrupted run goes on with the very shards of an unbroken one.
+    Cutting comes first, so that an interrupted run goes on with the very shards of an unbroken one; but what is begun of
+    under a budget is cut as it comes, in no more shards than needed.
     """
     size, ids = max(1, _size(population, observation) // observation.inputs(population)), observation.ids(population)
     # Clean codes are quick, and copies of one image keep one code while they share a batch.
     first = size if isinstance(observation, CleanCodes) else min(size, max(1, len(rows) // FIRST))
     rows = in_random_order(rows, observation, population)
     cut = [rows[:first], *(rows[start : start + size] for start in range(first, len(rows), size))]
+    if most is not None:
+        left = [row for row in rows[:most] if ids[row] not in held]
+        cut = [left[start : start + size] for start in range(0, len(left), size)]
     shards = ([row for row in shard if ids[row] not in held] for shard in cut)
     return [shard for shard in shards if shard]
 

@@ -19,7 +19,7 @@ class Suite:
 
 _SMOOTHED = {"samples": 25, "selection": 4000, "copies": 6000, "others": 300, "divergences": ["l2"]}
 """The same for all evaluations of the smoothed encoder, which then share one pass."""
-_FEW_COPIES = {"samples": 4, "selection": 200, "copies": 1000, "others": 300, "divergences": ["l2"]}
+_FEW_COPIES = {"samples": 4, "selection": 200, "copies": 1000, "others": 30, "divergences": ["l2"]}
 _FEW_CENTRES = {**_FEW_COPIES, "slack": 0.2, "attack": "adaptive:restarts=1,steps=5"}
 _ONCE = {"balls": ["linf:0.05"], "divergences": ["l2"], "attacks": ["u-pgd", "adaptive:restarts=1"]}
 LARGE = 1_000_000

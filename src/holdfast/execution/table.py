@@ -5,17 +5,19 @@ each distinct observation once (evaluations that ask for an equal one share it):
 time left is known, then the rest, then the conclusions.
 Whatever the store already holds is not computed again.
 
-Under a budget encoders and observations take turns, so that each has its share of the time when it ends; what they have
-seen by then, a random sample, is concluded where an evaluation allows that.
+Under a budget all cells go forward together, as ``execution/rounds`` plans: first those that soonest have an answer, then
+twice as many images of each, and again. What is seen when it ends, a random sample, is concluded where an evaluation
+allows that.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import groupby
 from math import inf
 from time import monotonic
 from typing import Any
@@ -30,20 +32,19 @@ from holdfast.execution.doctor import IMAGES, examine
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.ranks import Ranks, leads
-from holdfast.execution.learning import learn_all, once
+from holdfast.execution.learning import learn, learn_all, once
 from holdfast.execution.provenance import provenance
+from holdfast.execution.rounds import FEWEST, Step, steps
 from holdfast.execution.shards import CleanCodes, cell_of, first_held, observe
 from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.turns import Begun
-from holdfast.execution.work import Forecast, operations
-from holdfast.protocol.evaluation import Evaluation, learning, pieces, with_bank
+from holdfast.execution.work import Forecast, pace
+from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
 log = logging.getLogger("holdfast")
-FEWEST = 10
-"""So many rows at least make a partial result: of fewer no interval says anything."""
 
 
 def evaluate(
@@ -84,8 +85,7 @@ def evaluate(
     if not evaluations:
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
     began = monotonic() if began is None else began
-    forecast = Forecast({encoder.name: operations(encoder) for encoder in encoders})
-    work = Computing(store, engine or Local(), progress, budget, began, forecast)
+    work = Computing(store, engine or Local(), progress, budget, began, Forecast({}))
     table = _Table(evaluations, run, store, work, bank_for)
     for encoder in encoders:
         table.look_up(encoder, images_for)
@@ -118,7 +118,7 @@ def collect(
     """
     encoder, images, run = population.encoder, population.images, population.run
     began = monotonic() if began is None else began
-    forecast = Forecast({encoder.name: operations(encoder)})
+    forecast = Forecast({encoder.name: pace(population.encoder)})
     work = Computing(store, engine or Local(), progress, budget, began, forecast)
     for piece in (CleanCodes(), observation) if codes else (observation,):
         forecast.expect((encoder.name, piece))
@@ -169,6 +169,8 @@ class _Table:
                     self.partial[encoder.name, evaluation] = known
             self.missing[encoder.name] = images, bank, missing
             self.store.expect([cell_of(evaluation, encoder, images, self.run, bank) for evaluation in self.evaluations])
+            if missing:
+                self.work.forecast.paces[encoder.name] = pace(encoder.to(self.run.device, self.run.dtype))
             for evaluation in missing:
                 for what in pieces(evaluation):
                     self.work.forecast.expect((encoder.name, what))
@@ -187,17 +189,16 @@ class _Table:
                         self.forward(begun, begun.groups)
                     self.finish(begun)
             return
-        left = range(len(encoders), 0, -1)
-        every = [begun for encoder, more in zip(encoders, left, strict=True) if (begun := self.begin(encoder, more))]
+        every = [begun for encoder in encoders if (begun := self.begin(encoder))]
         self.take_turns(every)
         for begun in every:
             self.finish(begun)
             begun.rest()
 
-    def begin(self, encoder: Encoder, left: int = 1) -> Begun | None:
-        """Return ``encoder`` with its codes and what is learned from them, if anything is missing of it.
+    def begin(self, encoder: Encoder) -> Begun | None:
+        """Return ``encoder`` with its codes, if anything is missing of it.
 
-        Under a budget half of the time at most is for learning, shared by the encoders that are ``left``.
+        Without a budget, and for ranks, also with what is learned from them; else that is learned when its turn comes.
         """
         self.work.until = inf
         images, bank, missing = self.missing.get(encoder.name, (None, None, []))
@@ -213,47 +214,96 @@ class _Table:
                 held = bank, self.work.codes(Population(population.encoder, bank, self.run), "codes of the bank")
             learned = dict[Fit[Any], Observed | Exception]()
             begun = Begun(encoder, images, held, codes, learned, self.run)
-            fits = dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation))
-            self.work.turn(1 / (2 * left))
-            learn_all(self.work, begun.population, list(fits), learned)
-            begun.rest()  # the next population knows what was learned
-            groups: dict[Observation, list[Evaluation]] = {}
+            fits = list(dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation)))
+            for fit in fits:
+                with suppress(Exception):  # said when it is learned
+                    self.work.forecast.plan((encoder.name, fit), fit.forwards(begun.population))
+            if self.work.budget is None or isinstance(self.work.engine, Ranks):
+                learn_all(self.work, begun.population, fits, learned)
+                begun.rest()  # the next population knows what was learned
             for evaluation in missing:
-                groups.setdefault(evaluation.observation(), []).append(evaluation)
-            for observation, group in groups.items():
+                begun.groups.setdefault(evaluation.observation(), []).append(evaluation)
+            population = begun.planning()
+            for observation, group in list(begun.groups.items()):
                 with self.failing(encoder, images.name, group):
-                    observation.rows(begun.population)  # or else they fail alone
-                    begun.groups[observation] = group
+                    try:
+                        observation.rows(population)
+                    except Exception as error:
+                        if not isinstance(error, BudgetSpentError) or self.work.budget is None:
+                            del begun.groups[observation]  # these fail alone
+                            raise
+                    for part in parts(observation):
+                        with suppress(Exception):  # said when it is observed
+                            self.work.forecast.plan((encoder.name, part), part.forwards(population))
         return begun
 
     def take_turns(self, every: Sequence[Begun]) -> None:
-        """Compute what there is time for: first one shard of all, then each encoder for an equal time.
+        """Bring all encoders forward, round by round, each for an equal part of the time that is left.
 
-        What one does not need is shared by the others.
+        In a round nothing begins that would outlast its encoder's turn, unless nothing else is left; what one encoder does
+        not need is shared by the others.
         """
-        going, most = list(every), 0 if isinstance(self.work.engine, Ranks) else 1
-        while going:
-            worked = []
-            for place, begun in enumerate(going):
-                self.work.turn(1 / (len(going) - place))
-                fresh = self.forward(begun, begun.groups, most=most or None)
-                if fresh or most:
-                    worked.append(begun)
-                if fresh and most and begun is every[0]:
+        if isinstance(self.work.engine, Ranks):
+            for place, begun in enumerate(every):
+                self.work.turn(1 / (len(every) - place))
+                self.forward(begun, begun.groups)
+            return
+        strict, known = True, False
+        while True:
+            going = False
+            for place, begun in enumerate(every):
+                self.work.turn(1 / (len(every) - place), strict)
+                going |= self.advance(begun)
+                if not known and begun is every[0]:
                     self.rehearse(begun)
+                    known = True
                 if len(every) > 1:
                     begun.rest()
-            going, most = worked, 0
-        self.work.until = inf
+            if not going and not strict:
+                return
+            strict = going
+
+    def advance(self, begun: Begun) -> bool:
+        """Bring an encoder's cells one step forward, the quickest first, and return whether there was time for any."""
+        planned = sorted(steps(begun, self.work), key=lambda step: step.seconds)
+        went = False
+        for alone, some in groupby(planned, key=lambda step: bool(step.fits or step.concluding)):
+            if not alone:
+                went |= self.take(begun, list(some))
+                continue
+            for step in some:
+                if self.work.affordable(step.seconds) and self.learned(begun, step.fits):
+                    self.work.forecast.concluding |= step.concluding
+                    self.take(begun, [step])
+                    went = True
+        return went
+
+    def take(self, begun: Begun, taken: Sequence[Step]) -> bool:
+        """Observe what these steps ask for, and return whether there was time for any of it."""
+        groups = {step.observation: begun.groups[step.observation] for step in taken}
+        first = {step.observation: step.rows for step in taken}
+        return self.forward(begun, groups, None, first, [step.observation for step in taken if step.whole])
+
+    def learned(self, begun: Begun, fits: Sequence[Fit[Any]]) -> bool:
+        """Return whether all ``fits`` are learned now, or known to be impossible; fewer are if the time is spent."""
+        for fit in fits:
+            if fit not in begun.learned:
+                what = learn(self.work, begun.population, fit)
+                begun.rest()  # the next population knows what was learned
+                if isinstance(what, BudgetSpentError):
+                    return False
+                begun.learned[fit] = what
+        return True
 
     def rehearse(self, begun: Begun) -> None:
         """Conclude what there is of an encoder so far, only to know how long conclusions will take in the end."""
         for observation, group in begun.groups.items():
-            seen = first_held(observation, begun.population, self.store)
-            if len(seen) < 2 or begun.why_not(observation):
+            known = [one for one in group if one.partial and begun.learned.keys() >= {*learning(one)}]
+            seen = first_held(observation, begun.population, self.store) if known else []
+            if len(seen) < FEWEST or begun.why_not(observation):
                 continue
             observed = observe(observation, begun.population, seen, self.store)
-            for evaluation in (one for one in group if one.partial):
+            for evaluation in known:
                 since = monotonic()
                 with suppress(Exception):  # said when it is concluded indeed
                     evaluation.result(begun.population, seen, observed)
@@ -261,6 +311,10 @@ class _Table:
 
     def finish(self, begun: Begun) -> None:
         """Conclude all that is left of an encoder, unless another rank does."""
+        for evaluation in (evaluation for group in begun.groups.values() for evaluation in group):
+            for fit in learning(evaluation):
+                begun.learned.setdefault(fit, self.work.spent())  # else it would be learned now
+        begun.rest()
         for observation, group in begun.groups.items() if leads(self.work.engine) else ():
             with self.failing(begun.encoder, begun.images.name, group):
                 self.conclude(begun, observation, group)
@@ -295,11 +349,16 @@ class _Table:
                 self.work.forecast.tell(piece, 1, monotonic() - since, 1, 1)
 
     def forward(
-        self, begun: Begun, groups: Mapping[Observation, Sequence[Evaluation]], most: int | None = None
+        self,
+        begun: Begun,
+        groups: Mapping[Observation, Sequence[Evaluation]],
+        most: int | None = None,
+        first: Mapping[Observation, int] | None = None,
+        whole: Collection[Observation] = (),
     ) -> bool:
         """Compute what the store does not hold for ``groups``, and return whether any of it was; what fails is noted."""
         sound = {one: named(group) for one, group in groups.items() if not begun.why_not(one)}
-        done = self.work.shards(begun.population, sound, most, begun.rows)
+        done = self.work.shards(begun.population, sound, most, first, whole)
         begun.failed |= done.failed
         return done.fresh > 0
 

@@ -1,19 +1,27 @@
-"""How much work there is: the operations of an encoder, counted, and the seconds left, forecast from those measured."""
+"""How much work there is: the operations of an encoder, counted, its pace, and the seconds left, forecast from both.
+
+Work is planned in forwards of the encoder, a gradient step counted as three; from the first shard on, in what it took.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, log
 from statistics import median
+from time import monotonic
 from typing import Any, final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from holdfast.attacks.base import GRADIENT
+from holdfast.attacks.gradient import GradientAttack
+from holdfast.core.balls import Linf
 from holdfast.core.encoder import Encoder
+from holdfast.core.noise import Noise
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
@@ -22,6 +30,10 @@ What = Observation | Evaluation | Fit[Any]
 """What is learned or observed of an encoder or concluded about it."""
 Piece = tuple[str, What]
 """An encoder's name, and what is done for it."""
+TIMED = 1 << 29
+"""Operations of the encoder in the batch that its pace is measured on: as many as the smallest shards have ..."""
+MOST_TIMED = 16
+"""... and no more images."""
 
 
 def operations(encoder: Encoder) -> int:
@@ -44,6 +56,42 @@ def operations(encoder: Encoder) -> int:
     return counted.operations
 
 
+def pace(encoder: Encoder) -> float:
+    """Return the seconds that a forward of one image takes, measured: of a forward and of a whole step of an attack.
+
+    The step counts as three forwards. What comes with it, as clipping and projection, is all that an encoder without any
+    operations costs. 0 of an encoder that fails: its examination says why.
+    """
+    count = max(1, min(MOST_TIMED, TIMED // max(operations(encoder), 1)))
+    weight = next(encoder.module.parameters(), torch.zeros(()))
+    low, high = encoder.domain.low, encoder.domain.high
+    images = torch.full((count, *encoder.domain.shape), (low + high) / 2, device=weight.device, dtype=weight.dtype)
+    noise, ball = Noise.of(0, [str(k) for k in range(count)], str(weight.device)), Linf((high - low) / 100)
+    step = GradientAttack(steps=1, start=0.0, keep="last")
+
+    def forward() -> None:
+        with torch.no_grad():
+            encoder.forward(images).cpu()
+
+    def both() -> None:
+        encoder.forward(step(encoder, images, lambda codes: codes.square().sum(1), ball, noise)).cpu()
+
+    timed = [_seconds(forward), _seconds(both)]
+    forwards = [count, count * (2 + GRADIENT)]
+    known = [(seconds, of) for seconds, of in zip(timed, forwards, strict=True) if seconds is not None]
+    return sum(seconds for seconds, _ in known) / max(1, sum(of for _, of in known))
+
+
+def _seconds(task: Callable[[], None]) -> float | None:
+    """Return how long ``task`` takes the second time, for the first bears what is set up once; None if it cannot be done."""
+    with suppress(Exception):
+        task()
+        since = monotonic()
+        task()
+        return monotonic() - since
+    return None
+
+
 class _Counting(TorchDispatchMode):
     """Counts while it is entered; torch's own counter decomposes what it does not know, which takes seconds."""
 
@@ -63,18 +111,23 @@ class _Counting(TorchDispatchMode):
 @final
 @dataclass
 class Forecast:
-    """The seconds that pieces of work will take, from the pace of what was measured of them.
+    """The seconds that pieces of work will take, from what was measured of them or else from their forwards.
 
-    ``operations`` of each encoder, by name: what is known of one encoder tells of another in their proportion.
+    ``paces``: the seconds of a forward of each encoder, by name: what is known of one encoder tells of another in their
+    proportion.
     """
 
-    operations: Mapping[str, int]
+    paces: dict[str, float]
     measured: dict[What, dict[str, list[tuple[int, float]]]] = field(default_factory=dict)
     """Of what was measured: for each encoder, rows and their seconds."""
     waiting: dict[Piece, int] = field(default_factory=dict)
     """How many rows of each piece are to be done."""
     totals: dict[What, int] = field(default_factory=dict)
     """How many rows there are of what was begun for some encoder."""
+    forwards: dict[Piece, int] = field(default_factory=dict)
+    """How many forwards a row of each piece is planned to take."""
+    concluding: dict[Piece, float] = field(default_factory=dict)
+    """The seconds of conclusions that will be drawn and take long, until they are known better."""
     worked: float = 0.0
     """The seconds that observations took where they were computed ..."""
     passed: float = 0.0
@@ -83,6 +136,10 @@ class Forecast:
     def expect(self, piece: Piece) -> None:
         """Take note that ``piece`` is to be done; how many rows it has is not known yet."""
         self.waiting[piece] = -1
+
+    def plan(self, piece: Piece, forwards: int) -> None:
+        """Take note that a row of ``piece`` takes so many forwards of its encoder."""
+        self.forwards[piece] = forwards
 
     def drop(self, piece: Piece) -> None:
         """Take note that nothing more of ``piece`` will be done."""
@@ -99,18 +156,29 @@ class Forecast:
         self.worked, self.passed = self.worked + worked, self.passed + passed
 
     def seconds(self, piece: Piece, rows: int) -> float | None:
-        """Return how long ``rows`` of ``piece`` will take, if that or the same of another encoder was measured."""
+        """Return how long ``rows`` of ``piece`` will take, if that or the same of another encoder was measured.
+
+        Of several others that one tells whose pace is most alike.
+        """
         name, what = piece
         timed = self.measured.get(what, {})
         if name in timed:
             return rows * _pace(timed[name]) * (self._settled(what) if len(timed[name]) == 1 else 1.0)
         if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
-            return rows * sum(map(_pace, timed.values())) / len(timed) if timed else None
-        others = [
-            _pace(times) * max(self.operations[name], 1) / max(self.operations[other], 1)
-            for other, times in timed.items()
-        ]
-        return rows * sum(others) / len(others) if others else None
+            return rows * sum(map(_pace, timed.values())) / len(timed) if timed else self.concluding.get(piece)
+        others = [(self._slower(name, other), _pace(times)) for other, times in timed.items()]
+        slower, theirs = min(others, key=lambda one: abs(log(one[0])), default=(None, 0.0))
+        return None if slower is None else rows * slower * theirs
+
+    def expected(self, piece: Piece, rows: int) -> float:
+        """Return how long ``rows`` of ``piece`` will take, from its forwards if nothing like it was measured yet."""
+        seconds = self.seconds(piece, rows)
+        return rows * self.forwards.get(piece, 0) * self.paces.get(piece[0], 0.0) if seconds is None else seconds
+
+    def _slower(self, name: str, other: str) -> float:
+        """Return how many times as long as the ``other`` encoder this one takes; 1 where that is not known."""
+        ours, theirs = self.paces.get(name, 0.0), self.paces.get(other, 0.0)
+        return ours / theirs if ours > 0 and theirs > 0 else 1.0
 
     def _settled(self, what: What) -> float:
         """Return the pace of later rows over that of the first, by the same of other encoders or else by everything."""
@@ -136,9 +204,10 @@ class Forecast:
 
     def _left(self, piece: Piece, rows: int) -> float:
         found = self.seconds(piece, self.totals.get(piece[1], 1) if rows < 0 else rows)
-        # Nothing is known of fits and conclusions before their end; most are short beside what is observed.
-        if not isinstance(piece[1], Observation):
+        if isinstance(piece[1], Evaluation):  # nothing is known of conclusions before their end; most are short
             return found or 0.0
+        if isinstance(piece[1], Fit):
+            return self.expected(piece, 1)
         return inf if found is None else found * (self.passed / self.worked if self.worked else 1.0)
 
 

@@ -47,6 +47,9 @@ class LowPassProbe(Probe):
     def __post_init__(self) -> None:
         LowPass(self.radius)  # which says what a radius may be
 
+    def forwards(self, population: Population) -> int:
+        return len(population.bank.images)
+
     def learn(self, population: Population) -> Observed:
         bank, labels, encoder = population.bank, taught(population.bank), self._filtered(population)
 

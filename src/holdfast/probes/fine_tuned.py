@@ -17,6 +17,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from holdfast.attacks.base import GRADIENT
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.run import Observed
@@ -52,6 +53,9 @@ class FineTuned(Probe):
             raise HoldfastError(
                 f"fine-tune: epochs and batch must be at least 1, got epochs={self.epochs} and batch={self.batch}"
             )
+
+    def forwards(self, population: Population) -> int:
+        return GRADIENT * self.epochs * len(population.bank.images)
 
     def learn(self, population: Population) -> Observed:
         bank, labels = population.bank, taught(population.bank)

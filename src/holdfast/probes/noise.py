@@ -36,6 +36,9 @@ class NoiseProbe(Probe):
                 "without noise the probe is linear"
             )
 
+    def forwards(self, population: Population) -> int:
+        return self.draws * len(population.bank.images)
+
     def learn(self, population: Population) -> Observed:
         bank, labels = population.bank, taught(population.bank)
         noisy = [self._codes(bank, draw) for draw in range(self.draws)]

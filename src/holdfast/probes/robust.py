@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from holdfast.attacks.base import Attack
+from holdfast.attacks.base import GRADIENT, Attack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Codes
@@ -48,6 +48,9 @@ class RobustProbe(Probe):
                 f"robust: epochs, steps and batch must be at least 1, got epochs={self.epochs}, steps={self.steps} and "
                 f"batch={self.batch}"
             )
+
+    def forwards(self, population: Population) -> int:
+        return self.epochs * (GRADIENT * self.steps + 1) * len(population.bank.images)
 
     def learn(self, population: Population) -> Observed:
         bank, labels = population.bank, taught(population.bank)

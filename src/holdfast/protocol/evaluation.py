@@ -71,6 +71,10 @@ class Evaluation(ABC):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         """Return the findings from what was seen of ``rows``."""
 
+    def concluding(self, population: Population) -> float:
+        """Return about how many seconds ``conclude`` takes, where it takes long: what a budget plans with."""
+        return 0.0
+
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         """Return pictures of the samples a reader would ask to see; none by default."""
         return ()

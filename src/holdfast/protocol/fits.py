@@ -34,6 +34,10 @@ class Fit(ABC, Generic[Learned]):
     uses_bank: ClassVar[bool] = False
     """Whether ``learn`` looks at the bank, which is then part of those keys."""
 
+    def forwards(self, population: Population) -> int:
+        """Return how many forwards of the encoder it takes to learn, a gradient counted as three; by default none."""
+        return 0
+
     @abstractmethod
     def learn(self, population: Population) -> Observed:
         """Return what there is to learn, as named tensors of any shape."""

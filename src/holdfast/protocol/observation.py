@@ -49,6 +49,13 @@ class Observation(ABC):
         """Return how many inputs one row makes the encoder look at, so that shards last about equally long."""
         return 1
 
+    def forwards(self, population: Population) -> int:
+        """Return how many forwards of the encoder a row takes, a gradient counted as three: what a budget plans with.
+
+        Only until it was measured; by default one for each of its inputs.
+        """
+        return self.inputs(population)
+
 
 @final
 @dataclass(frozen=True)

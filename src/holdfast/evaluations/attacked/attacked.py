@@ -80,6 +80,9 @@ class Untargeted(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
+    def forwards(self, population: Population) -> int:
+        return self.attack.forwards + 1
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return {"codes": population.encode(self.pixels(population, rows))}
 
@@ -107,6 +110,9 @@ class Targeted(Observation):
 
     def rows(self, population: Population) -> list[int]:
         return population.couples(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return 2 * (self.attack.forwards + 1)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         partners = population.partners[list(rows)].tolist()
@@ -141,6 +147,9 @@ class Pairwise(Observation):
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return 3 * (self.attack.forwards + 1) // 2  # every other image is half of a pair
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(climbable(self.divergence))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.base import Attack, climb
+from holdfast.attacks.base import GRADIENT, Attack, climb
 from holdfast.attacks.gradient import random_start
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Ball
@@ -50,6 +50,9 @@ class Probes(Observation):
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.attack.forwards + self.blind.forwards + GRADIENT
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(self.divergence)

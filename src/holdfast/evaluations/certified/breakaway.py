@@ -83,6 +83,9 @@ class BreakawayBounds(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
+    def forwards(self, population: Population) -> int:
+        return self.rivals * self.certification.attack.forwards
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pairs = self.breakaway_pairs(population, rows)
         return {

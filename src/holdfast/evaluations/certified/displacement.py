@@ -52,6 +52,9 @@ class DisplacementBounds(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
+    def forwards(self, population: Population) -> int:
+        return self.certification.attack.forwards
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         encoder, pixels = in_float64(population, rows)
         graph = bounded(population, self.certification.neurons)

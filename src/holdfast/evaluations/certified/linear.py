@@ -72,6 +72,9 @@ class Linear(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
+    def forwards(self, population: Population) -> int:
+        return self.rivals * self.certification.attack.forwards
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         bounded(population, self.certification.neurons)  # says why not, labels or none
         observed = {name: torch.full((len(rows),), torch.nan).double() for name in OBSERVED}

@@ -66,6 +66,9 @@ class SharedNegatives(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
+    def forwards(self, population: Population) -> int:
+        return self.negatives * self.certification.attack.forwards
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         radii = radius_bounds(self.pair_attack(population, rows), self.certification.method, self.tolerance)
         context = population.context(rows)

@@ -60,6 +60,9 @@ class OverlapBounds(Observation):
         # Pairs that share an image overlap together, and no interval of independent ones would hold.
         return population.couples(self.certification.samples)
 
+    def forwards(self, population: Population) -> int:
+        return 2 * self.certification.attack.forwards
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         encoder, pixels = in_float64(population, rows)
         _, partners = in_float64(population, population.partners[list(rows)].tolist())

@@ -43,6 +43,9 @@ class PairBounds(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
 
+    def forwards(self, population: Population) -> int:
+        return self.negatives * self.certification.attack.forwards
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pair_attack = self.pair_attack(population, rows)
         pairs = pair_attack.pairs

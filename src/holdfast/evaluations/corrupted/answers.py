@@ -60,6 +60,9 @@ class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
     uses_labels = True
     uses_bank = True
 
+    def forwards(self, population: Population) -> int:
+        return len(population.bank.images)
+
     def learn(self, population: Population) -> Observed:
         if unfit(population.encoder, self.corruption):
             return {CODES: torch.zeros(0, 1)}

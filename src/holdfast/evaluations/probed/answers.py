@@ -68,6 +68,9 @@ class AttackedAnswers(Observation):
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
+    def forwards(self, population: Population) -> int:
+        return self.attack.forwards + 1
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         probe = population.learned(self.probe)
         with torch.no_grad():
@@ -102,6 +105,9 @@ class TransferredAnswers(Observation):
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.attack.forwards + len(self.probes)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pixels, found = self.pixels(population, rows), dict[str, Tensor]()

@@ -70,6 +70,9 @@ class AttackedCentres(Observation):
     def inputs(self, population: Population) -> int:
         return 2 * self.smoothing.selection
 
+    def forwards(self, population: Population) -> int:
+        return COPIES * self.attack.forwards + self.inputs(population)
+
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pixels = self.pixels(population, rows)
         seen = [self._of_image(population, row, pixels[[k]]) for k, row in enumerate(rows)]

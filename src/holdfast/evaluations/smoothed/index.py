@@ -36,7 +36,7 @@ class Smoothing(SharedSettings):
     @property
     def index(self) -> NoisyIndex:
         """What noisy copies are looked up in."""
-        return NoisyIndex(self.sigma, self.others)
+        return NoisyIndex(self.sigma, self.samples, self.others)
 
     @property
     def forwards(self) -> int:
@@ -49,20 +49,31 @@ class Smoothing(SharedSettings):
 class NoisyIndex(Fit[Observed]):
     """The index that noisy copies are looked up in: for each image the mean code of a few noisy copies.
 
-    ``codes`` of all images, and ``bank`` of the images of the bank that they are told from, if there is one.
+    ``codes`` of the ``samples`` images that are looked at and of those that they are told from, by their places in
+    ``shuffled``, and ``bank`` of the images of the bank that they are told from instead, if there is one.
 
     Clean codes would do as well, and certificates hold for any; but where noise moves all codes one way, as it does in
     encoders that never saw any, noisy copies are nearer to each other's than to any clean code.
     """
 
     sigma: float
+    samples: int
     others: int
     name = "noisy-index"
     version = 1
     uses_bank = True
 
+    def _rows(self, population: Population) -> list[int]:
+        """Return the images that get an entry, as they come in ``shuffled``: those looked at, and the others of each."""
+        others = 0 if population.bank_images else self.others
+        return population.shuffled[: self.samples + others].tolist()
+
+    def forwards(self, population: Population) -> int:
+        bank = min(self.others, len(population.bank_images)) if population.bank_images else 0
+        return COPIES * (len(self._rows(population)) + bank)
+
     def learn(self, population: Population) -> Observed:
-        learned = {"codes": self._entries(population, range(len(population.images)), "index")}
+        learned = {"codes": self._entries(population, self._rows(population), "index")}
         if population.bank_images:
             learned["bank"] = self._entries(population.bank, population.bank.choose(self.others), "bank")
         return learned
@@ -101,8 +112,9 @@ class Index:
     def of(cls, population: Population, row: int, embed: Callable[[Codes], Codes], asked: Smoothing) -> Index:
         """Return the index of the image at ``row``."""
         learned = population.learned(asked.index)
-        own = learned["codes"][[row]]
-        others = learned["bank"] if "bank" in learned else learned["codes"][others_of(population, row, asked.others)]
+        codes, places = learned["codes"], population.places
+        own = codes[places[[row]]]
+        others = learned["bank"] if "bank" in learned else codes[places[others_of(population, row, asked.others)]]
         entries = embed(torch.cat([own, others]).to(population.codes.dtype))
         origin, entries = entries[0], entries - entries[0]
         half = (entries.square().sum(1) / 2).nan_to_num(nan=torch.inf)

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from holdfast.attacks.base import climb
+from holdfast.attacks.base import GRADIENT, climb
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
@@ -73,6 +73,9 @@ class Gradients(Observation):
         found = [scores.rows[node] for node in order.tolist() if nodes[node] > -torch.inf]
         why = "the SPADE score is infinite" if scores.found.split else "no more images have one"
         return found, "" if len(found) == self.guided else why
+
+    def forwards(self, population: Population) -> int:
+        return GRADIENT * len(self.balls) * self.batches * self.draws * (1 + self.rivals)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         weights = self.weights(population, rows)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import nan
+from math import nan, prod
 from typing import final
 
 import numpy as np
@@ -29,11 +29,13 @@ from holdfast.evaluations.spectral.graphs.base import GraphConstruction
 from holdfast.evaluations.spectral.graphs.knn import KNN
 from holdfast.evaluations.spectral.layers import Layers
 from holdfast.evaluations.spectral.population import SpectralFit, SpectralScores
-from holdfast.evaluations.spectral.stability import baselines, projection, subsets
+from holdfast.evaluations.spectral.stability import DRAWS, baselines, projection, subsets
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 
 CLUSTERS = 10
+SECONDS_DRAWN, SECONDS_MULTIPLIED = 5e-8, 2e-10
+"""About how long one core takes to draw a normal number, and to multiply and add two."""
 SKETCH = 32
 """Dimensions of the random projection in which inputs are clustered."""
 PAIRS = 3
@@ -69,6 +71,11 @@ class Spectral(Evaluation):
 
     def observation(self) -> Layers:
         return Layers(self.samples, self.layers)
+
+    def concluding(self, population: Population) -> float:
+        # Nearly all of it is the random projection of the baselines, whose every entry is drawn and then multiplied.
+        entries = DRAWS * prod(population.encoder.domain.shape) * population.codes.shape[1]
+        return entries * (SECONDS_DRAWN + SECONDS_MULTIPLIED * min(self.samples, len(population.images)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         ids = [population.images.ids[row] for row in rows]
