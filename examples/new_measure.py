@@ -48,14 +48,14 @@ class NeighboursKept(Evaluation):
     headline = ("neighbours_kept",)
 
     def observation(self) -> Untargeted:
-        return Untargeted(self.ball, self.attack, L2Distance(), self.samples)
+        return Untargeted(self.ball, (self.attack,), L2Distance(), self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         if len(population.images) <= self.k:
             raise HoldfastError(f"{self.k} neighbours need more than {len(population.images)} images; lower k")
         case = Case(self.ball, self.attack, L2Distance())
         clean = population.codes
-        moved = observed["codes"].to(clean.device)
+        moved = observed["0.codes"].to(clean.device)
         kept = shared(
             nearest(L2Distance(), clean[list(rows)], clean, self.k, own=rows),
             nearest(L2Distance(), moved, clean, self.k, own=rows),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -48,3 +49,19 @@ def published(folder: Path, name: str, dtype: torch.dtype) -> Encoder:
     module = nn.Sequential(*(build[layer["type"]](layer) for layer in recipe["layers"])).eval()
     module.load_state_dict(torch.load(folder / "encoders" / f"{name}.pt", weights_only=True))
     return Encoder(module, name, Domain(tuple(recipe["input_shape"]))).to("cpu", dtype)
+
+
+def efficientnet(folder: Path) -> Encoder:
+    """EfficientNet-Lite0 of the reference data, trained on ImageNet, without its head: 50 layers, pixels in [0, 1].
+
+    Skips where its module is not installed.
+    """
+    pytest.importorskip("efficientnet_lite_pytorch", reason="efficientnet-lite-pytorch is not installed")
+    from efficientnet_lite_pytorch import EfficientNet
+
+    module = EfficientNet.from_name("efficientnet-lite0")
+    module._fc, module._dropout = nn.Identity(), nn.Identity()
+    weights = torch.load(folder / "real" / "efficientnet_lite0.pt", weights_only=True)
+    module.load_state_dict({name: value for name, value in weights.items() if not name.startswith("_fc.")})
+    shape = Domain((3, 224, 224))
+    return Encoder(module.eval(), "efficientnet-lite0", shape, mean=[0.498] * 3, std=[0.502] * 3)

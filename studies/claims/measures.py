@@ -33,9 +33,9 @@ def away(
     population: Population, count: int, eps: float, attack: str, divergence: Divergence | None = None
 ) -> tuple[list[int], Float[Tensor, "n d"]]:
     """Return rows and the codes to which the images there were moved away from themselves."""
-    observation = Untargeted(hf.Linf(eps), read_attack(attack), divergence or L2Distance(), count)
+    observation = Untargeted(hf.Linf(eps), (read_attack(attack),), divergence or L2Distance(), count)
     rows = observation.rows(population)
-    return rows, observation.observe(population, rows)["codes"]
+    return rows, observation.observe(population, rows)["0.codes"]
 
 
 def breakaway(
@@ -66,10 +66,10 @@ def measured_of(
 
 def pairwise(population: Population, count: int, eps: float, attack: str, kind: Divergence) -> dict[str, Series]:
     """Return what follows of pairs of images that are moved toward each other."""
-    observation = Targeted(hf.Linf(eps), read_attack(attack), kind, count)
+    observation = Targeted(hf.Linf(eps), (read_attack(attack),), kind, count)
     rows = observation.rows(population)
     found = observation.observe(population, rows)
-    ahead, back = found["ahead"].double(), found["back"].double()
+    ahead, back = found["0.ahead"].double(), found["0.back"].double()
     first = population.codes[rows].double()
     second = population.codes[population.partners[rows]].double()
     apart = kind(first, second)

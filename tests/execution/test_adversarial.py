@@ -104,7 +104,7 @@ def is_moved(view, image) -> bool:
 
 def test_untargeted_attacks_are_those_that_are_measured():
     among = population()
-    measured = Untargeted(Linf(0.05), SHORT, Away().divergence, samples=11)
+    measured = Untargeted(Linf(0.05), (SHORT,), Away().divergence, samples=11)
     codes = measured.observe(among, measured.rows(among))
     assert torch.equal(attack(among, preset(Away())).codes, *codes.values())
 

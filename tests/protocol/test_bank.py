@@ -60,7 +60,7 @@ def test_breakaway_searches_the_bank_and_counts_its_copies_once() -> None:
     untargeted = joint.parts[0]
     assert isinstance(untargeted, Untargeted)
     rows = untargeted.rows(population)
-    moved = untargeted.observe(population, rows)["codes"].double()
+    moved = untargeted.observe(population, rows)["0.codes"].double()
     held = population.encode(bank().pixels(range(50))).double()
     own = (moved - population.codes[rows].double()).norm(dim=1)
     expected = (torch.cdist(moved, held) < own[:, None]).double().mean()

@@ -76,6 +76,45 @@ def test_equal_encoders_are_not_ranked_by_chance():
     assert "tied in all 16 conditions of robustness compared" in said
 
 
+def at(result, ball_values):
+    """Return ``result`` with the same harm in all numbers of a ball."""
+
+    def value(estimate):
+        harm = ball_values[estimate.conditions["ball"]]
+        return harm if estimate.better == "lower" else 1 - harm
+
+    changed = tuple(
+        e.model_copy(update={"value": value(e), "low": value(e), "high": value(e)}) if "ball" in e.conditions else e
+        for e in result.estimates
+    )
+    return result.model_copy(update={"findings": result.findings.model_copy(update={"estimates": changed})})
+
+
+@pytest.mark.parametrize(
+    ("harms", "advised"),
+    [
+        (
+            (1.0, 1.0),
+            "apart. In 16 of the 16 shares measured under attack the attacks succeed on all images of all encoders,",
+        ),
+        ((0.999, 0.995), "take a smaller radius, as `--ball linf:0.0125`."),
+        (
+            (0.0, 0.0),
+            "more images would not change that: take a larger radius, as `--ball linf:0.4`.",
+        ),
+        ((0.4, 0.6), "; use more of them."),
+        ((0.4, 1.0), "; use more of them."),
+    ],
+)
+def test_where_all_are_at_one_end_another_radius_is_advised(harms, advised):
+    first = at(breakaway("one"), dict(zip(("linf:0.05", "linf:0.1"), harms, strict=True)))
+    second = first.model_copy(update={"encoder": first.encoder.model_copy(update={"name": "two"})})
+    said = told([first, second])
+    assert "tied in all 16 conditions of robustness compared: these images cannot tell them apart" in said
+    assert advised in said
+    assert ("use more of them" in said) == ("use more" in advised)
+
+
 def test_no_winner_is_made_of_what_the_others_were_not_measured_in():
     def named(result, name):
         return result.model_copy(update={"encoder": result.encoder.model_copy(update={"name": name})})

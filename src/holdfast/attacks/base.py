@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -84,6 +85,15 @@ def better(found: Pixels, gain: Gain, other: Pixels, its_gain: Gain) -> tuple[Pi
     """Return for each sample whichever of two points gains more; a gain of nan never wins."""
     wins = (its_gain > gain) | (gain.isnan() & ~its_gain.isnan())
     return torch.where(column(wins, found), other, found), torch.where(wins, its_gain, gain)
+
+
+@torch.no_grad()
+def best_of(points: Sequence[Pixels], encoder: Encoder, objective: ObjectiveFunction) -> Pixels:
+    """Return for each image the first of its attacked ``points`` than which none gains more."""
+    best, gain = points[0], objective(encoder.forward(points[0]))
+    for point in points[1:]:
+        best, gain = better(best, gain, point, objective(encoder.forward(point)))
+    return best
 
 
 def climb(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction) -> tuple[Gain, Pixels]:

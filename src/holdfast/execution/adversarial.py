@@ -69,7 +69,7 @@ class AdversarialImages(Observation):
     Batches are cut by position, so that neither shards nor interruptions change them.
     """
     name = "adversarial"
-    version = 1
+    version = 2
 
     @classmethod
     def of(cls, preset: Preset, population: Population) -> AdversarialImages:

@@ -12,13 +12,12 @@ from holdfast.report import text
 from holdfast.report.alerts import FEW, STOPPED, Alert, alerts, causes, lost, split
 from holdfast.report.gate import suggested
 from holdfast.report.protocol import Group
+from holdfast.report.saturation import HARM, other_radius
 from holdfast.report.standings import standings
 from holdfast.report.study import PAGE, study
 from holdfast.report.tables import Cell, Row, Section, Table
 from holdfast.report.tally import Tally, missed, tally
 
-HARM = {("lower", Claim.LOWER), ("higher", Claim.UPPER)}
-"""Numbers that show harm done; a certificate that reaches not far shows none."""
 SHOWN = 3
 """Of so many leaders the advice gives the worst number."""
 
@@ -65,9 +64,10 @@ def _choice(table: Table, found: Tally, alerts: Sequence[Alert]) -> Iterator[str
         backed, evidence = _of_numbers(table, ("some",)), "some evidence only"
     leaders = backed.leaders or found.leaders
     if not leaders:
+        saturated = other_radius(table)
         yield (
             f"The encoders are tied in {'all ' * (found.conditions > 1)}{text.counted(found.conditions, 'condition')} "
-            "of robustness compared: these images cannot tell them apart; use more of them."
+            f"of robustness compared: these images cannot tell them apart{saturated or '; use more of them.'}"
         )
     elif backed.leaders:
         yield _prefer(leaders, backed, evidence)

@@ -28,7 +28,7 @@ def test_success_is_what_the_probe_says_of_both_ways() -> None:
     images, bank = clouds(40, 2), clouds(60, 1)
     result = Impersonation(**SMALL)(tiny.encoder(), images, Run(), bank)
     asked = population(bank, images, Run())
-    observation = Targeted(Linf(0.2), ATTACK, L2Distance(), 1024)
+    observation = Targeted(Linf(0.2), (ATTACK,), L2Distance(), 1024)
     rows = observation.rows(asked)
     seen, probe = observation.observe(asked, rows), asked.learned(Knn(k=9))
 
@@ -40,7 +40,7 @@ def test_success_is_what_the_probe_says_of_both_ways() -> None:
         other = int(asked.partners[row])
         own, theirs = int(asked.labels[row]), int(asked.labels[other])
         if own != theirs and answer(asked.codes[row]) == own and answer(asked.codes[other]) == theirs:
-            ways = answer(seen["ahead"][place]) == theirs, answer(seen["back"][place]) == own
+            ways = answer(seen["0.ahead"][place]) == theirs, answer(seen["0.back"][place]) == own
             expected.append(sum(ways) / 2)
     found = result.estimate("impersonation_success_rate", probe="knn:k=9")
     assert found.n == len(expected) > 5

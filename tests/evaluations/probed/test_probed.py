@@ -141,11 +141,11 @@ def test_success_is_what_is_lost_and_every_curve_starts_clean() -> None:
 def test_the_label_free_attack_sees_neither_labels_nor_probes() -> None:
     images, bank = clouds(12, 2), clouds(30, 1)
     other = Images(images.source, images.ids, 8 - torch.as_tensor(images.labels))
-    observation = TransferredAnswers((Linear(), Knn()), Linf(0.1), QUICK, L2Distance(), 12)
-    moved = [observation.pixels(population(bank, one), range(12)) for one in (images, other)]
+    observation = TransferredAnswers((Linear(), Knn()), Linf(0.1), (QUICK,), L2Distance(), 12)
+    moved = [observation.pixels(population(bank, one), range(12))[0] for one in (images, other)]
     assert torch.equal(*moved)
     asked = population(bank, images)
-    assert torch.equal(moved[0], Untargeted(Linf(0.1), QUICK, L2Distance(), 12).pixels(asked, range(12)))
+    assert torch.equal(moved[0], Untargeted(Linf(0.1), (QUICK,), L2Distance(), 12).pixels(asked, range(12))[0])
 
 
 def test_what_is_missing_is_asked_for() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, U_PGD, label
+from holdfast.attacks.together import attack_together, forwards_together
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.counting import nearest
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
@@ -17,7 +18,7 @@ from holdfast.core.encoder import Pixels
 from holdfast.core.records import Conditions
 from holdfast.core.run import Observed
 from holdfast.objectives.away import Away
-from holdfast.objectives.base import AttackContext, Objective
+from holdfast.objectives.base import AttackContext, DivergenceObjective, Objective
 from holdfast.objectives.crossing import Crossing, Misretrieval
 from holdfast.objectives.toward import Toward
 from holdfast.protocol.observation import Observation
@@ -53,6 +54,24 @@ def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequenc
     return [Case(ball, attack, divergence) for ball in balls for attack in attacks for divergence in divergences]
 
 
+def places(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[str]:
+    """Return where each of the ``cases`` stands in what is observed by one observation per ball and divergence.
+
+    Example:
+        >>> from holdfast.core.balls import L2, Linf
+        >>> places((Linf(0.1), L2(0.5)), ATTACKS[:1], DIVERGENCES)
+        ['0.0', '1.0', '2.0', '3.0']
+        >>> places((Linf(0.1),), ATTACKS, DIVERGENCES)
+        ['0.0', '1.0', '0.1', '1.1']
+    """
+    return [
+        f"{ball * len(divergences) + divergence}.{attack}"
+        for ball in range(len(balls))
+        for attack in range(len(attacks))
+        for divergence in range(len(divergences))
+    ]
+
+
 def shown_case(cases: Sequence[Case]) -> Case:
     """Return the case whose pictures a report shows: the last attack, in the widest ball, under the first divergence."""
     widest = max(case.ball.radius for case in cases)
@@ -68,63 +87,67 @@ def climbable(divergence: Divergence) -> Divergence:
 @final
 @dataclass(frozen=True)
 class Untargeted(Observation):
-    """Codes of ``attacked`` randomly chosen images moved away from their clean codes."""
+    """Codes of randomly chosen images moved away from their clean codes; ``k.codes`` are those of attack ``k``.
+
+    All attacks on one goal are one observation, since some of them begin where others ended.
+    """
 
     ball: Ball
-    attack: Attack
+    attacks: tuple[Attack, ...]
     divergence: Divergence
     samples: int
     name = "untargeted"
-    version = 3
+    version = 4
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
 
     def forwards(self, population: Population) -> int:
-        return self.attack.forwards + 1
+        return forwards_together(self.attacks) + len(self.attacks)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        return {"codes": population.encode(self.pixels(population, rows))}
+        moved = self.pixels(population, rows)
+        return {f"{k}.codes": population.encode(pixels) for k, pixels in enumerate(moved)}
 
-    def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
-        """Return the attacked images at ``rows``."""
-        objective = Away(population.fitted(climbable(self.divergence)))
-        return attacked(population.context(rows), objective, self.attack, self.ball)
+    def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
+        """Return the images at ``rows`` after each of the attacks."""
+        objective = Away(population.fitted(self.divergence))
+        return attacked_by_each(population.context(rows), objective, self.attacks, self.ball)
 
 
 @final
 @dataclass(frozen=True)
 class Targeted(Observation):
-    """Codes of pairs of images moved towards each other: ``ahead`` from x_i to x_j, ``back`` from x_j to x_i.
+    """Codes of pairs of images moved towards each other: ``k.ahead`` from x_i to x_j by attack ``k``, ``k.back`` from x_j.
 
-    Up to ``pairs`` random pairs, no image in two of them: pairs that share images err alike, and intervals would be too
+    Up to ``samples`` random pairs, no image in two of them: pairs that share images err alike, and intervals would be too
     short.
     """
 
     ball: Ball
-    attack: Attack
+    attacks: tuple[Attack, ...]
     divergence: Divergence
     samples: int
     name = "targeted"
-    version = 3
+    version = 4
 
     def rows(self, population: Population) -> list[int]:
         return population.couples(self.samples)
 
     def forwards(self, population: Population) -> int:
-        return 2 * (self.attack.forwards + 1)
+        return 2 * (forwards_together(self.attacks) + len(self.attacks))
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         partners = population.partners[list(rows)].tolist()
+        ways = {"ahead": self.pixels(population, rows, partners), "back": self.pixels(population, partners, rows)}
         return {
-            "ahead": population.encode(self.pixels(population, rows, partners)),
-            "back": population.encode(self.pixels(population, partners, rows)),
+            f"{k}.{way}": population.encode(pixels) for way, moved in ways.items() for k, pixels in enumerate(moved)
         }
 
-    def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
-        """Return the images at ``rows`` moved towards those at ``targets``."""
-        objective = Toward(population.fitted(climbable(self.divergence)))
-        return attacked(population.context(rows, targets), objective, self.attack, self.ball)
+    def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int]) -> list[Pixels]:
+        """Return the images at ``rows`` moved towards those at ``targets`` by each of the attacks."""
+        objective = Toward(population.fitted(self.divergence))
+        return attacked_by_each(population.context(rows, targets), objective, self.attacks, self.ball)
 
 
 @final
@@ -142,7 +165,7 @@ class Pairwise(Observation):
     rivals: int
     samples: int
     name = "pairwise"
-    version = 3
+    version = 4
     uses_bank = True
 
     def rows(self, population: Population) -> list[int]:
@@ -170,3 +193,16 @@ class Pairwise(Observation):
 def attacked(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:
     """Return the images of ``context`` after ``attack`` on ``objective`` within ``ball``."""
     return attack(context.encoder, context.pixels, objective(context), ball, context.noise.fork(objective.name))
+
+
+def attacked_by_each(
+    context: AttackContext, objective: DivergenceObjective, attacks: Sequence[Attack], ball: Ball
+) -> list[Pixels]:
+    """Return the images of ``context`` after each of ``attacks`` on ``objective``, the adaptive never weaker than others.
+
+    A divergence without a gradient judges where attacks ended that climbed l2.
+    """
+    climbed = replace(objective, divergence=climbable(objective.divergence))
+    judge = None if objective.divergence.smooth else objective(context)
+    noise = context.noise.fork(objective.name)
+    return attack_together(attacks, context.encoder, context.pixels, climbed(context), ball, noise, judge)

@@ -40,6 +40,7 @@ from holdfast.evaluations.attacked.attacked import (
     Pairwise,
     Untargeted,
     cases,
+    places,
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
@@ -81,7 +82,7 @@ class Breakaway(Evaluation):
     headline = ("breakaway_risk", "nearest_neighbour_accuracy")
 
     def observation(self) -> Joint:
-        away = [Untargeted(case.ball, case.attack, case.divergence, self.samples) for case in self._cases()]
+        away = [self._away(ball, divergence) for ball in self.balls for divergence in self.divergences]
         pairwise = [
             Pairwise(case.ball, case.attack, case.divergence, self.rivals, self.samples) for case in self._strongest()
         ]
@@ -89,10 +90,13 @@ class Breakaway(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         searched = Searched(population)
-        counted = [searched.closer(rows, case, observed[f"{k}.codes"]) for k, case in enumerate(self._cases())]
+        counted = [
+            searched.closer(rows, case, observed[f"{place}.codes"])
+            for case, place in zip(self._cases(), self._places(), strict=True)
+        ]
         away = [(case, count) for case, (count, _) in zip(self._cases(), counted, strict=True)]
         retrieved, together, crossed = [], [], []
-        for k, case in enumerate(self._strongest(), start=len(away)):
+        for k, case in enumerate(self._strongest(), start=len(self.balls) * len(self.divergences)):
             retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
             found = searched.closer(rows, case, observed[f"{k}.retrieval"])[0]
             retrieved.append((retrieval, found))
@@ -131,10 +135,10 @@ class Breakaway(Evaluation):
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         case = shown_case(self._cases())
-        observation = Untargeted(case.ball, case.attack, case.divergence, self.samples)
+        away, place = self._away(case.ball, case.divergence), self.attacks.index(case.attack)
 
         def attack(shown: list[int]) -> dict[str, Tensor]:
-            pixels = observation.pixels(population, shown)
+            pixels = away.pixels(population, shown)[place]
             divergence = population.fitted(case.divergence)
             moved = population.encode(pixels)
             searched = population.bank if population.bank_images else population
@@ -145,6 +149,12 @@ class Breakaway(Evaluation):
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
+
+    def _places(self) -> list[str]:
+        return places(self.balls, self.attacks, self.divergences)
+
+    def _away(self, ball: Ball, divergence: Divergence) -> Untargeted:
+        return Untargeted(ball, self.attacks, divergence, self.samples)
 
     def _strongest(self) -> list[Case]:
         return cases(self.balls, [self.pairwise], self.divergences)

@@ -21,7 +21,16 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Findings, Picture
 from holdfast.core.run import Observed
 from holdfast.core.statistics import over_references, summarise
-from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Untargeted, cases, shown_case
+from holdfast.evaluations.attacked.attacked import (
+    ATTACKS,
+    BALLS,
+    DIVERGENCES,
+    Case,
+    Untargeted,
+    cases,
+    places,
+    shown_case,
+)
 from holdfast.evaluations.attacked.pictures import extremes
 from holdfast.evaluations.attacked.series import UNDEFINED, radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
@@ -55,14 +64,14 @@ class Displacement(Evaluation):
     headline = ("universal_quantile",)
 
     def observation(self) -> Joint:
-        return Joint(tuple(self._attack(case) for case in self._cases()))
+        return Joint(tuple(self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         clean = population.codes[list(rows)]
         pairs = population.codes[self._distinct(population)]
         moved = [
-            population.fitted(case.divergence)(observed[f"{k}.codes"].to(clean.device).double(), clean.double())
-            for k, case in enumerate(self._cases())
+            population.fitted(case.divergence)(observed[f"{place}.codes"].to(clean.device).double(), clean.double())
+            for case, place in zip(self._cases(), self._places(), strict=True)
         ]
         shares = [torch.full_like(move, torch.nan) for move in moved]
         near = [torch.zeros(0) for _ in moved]
@@ -97,13 +106,14 @@ class Displacement(Evaluation):
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         case = shown_case(self._cases())
+        attacks, place = self._attacks(case.ball, case.divergence), self.attacks.index(case.attack)
         return extremes(
             population,
             rows,
             findings,
             "universal_quantile",
             case,
-            lambda shown: {"attacked": self._attack(case).pixels(population, shown)},
+            lambda shown: {"attacked": attacks.pixels(population, shown)[place]},
         )
 
     def _distinct(self, population: Population) -> list[int]:
@@ -114,8 +124,11 @@ class Displacement(Evaluation):
             first.setdefault(original, row)
         return list(first.values())
 
-    def _attack(self, case: Case) -> Untargeted:
-        return Untargeted(case.ball, case.attack, case.divergence, self.samples)
+    def _attacks(self, ball: Ball, divergence: Divergence) -> Untargeted:
+        return Untargeted(ball, self.attacks, divergence, self.samples)
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
+
+    def _places(self) -> list[str]:
+        return places(self.balls, self.attacks, self.divergences)

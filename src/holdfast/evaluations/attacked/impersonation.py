@@ -22,12 +22,22 @@ from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
 from holdfast.core.counting import closer_counts
 from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Claim, Findings, Picture, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Targeted, cases, shown_case
+from holdfast.evaluations.attacked.attacked import (
+    ATTACKS,
+    BALLS,
+    DIVERGENCES,
+    Case,
+    Targeted,
+    cases,
+    places,
+    shown_case,
+)
 from holdfast.evaluations.attacked.pictures import extremes
 from holdfast.evaluations.attacked.series import radius_curves, series_of
 from holdfast.probes.base import FittedProbe, Probe, class_names
@@ -52,7 +62,7 @@ class Impersonation(Evaluation):
     samples: int = 1024
     probe: Probe = Linear()
     name = "impersonation"
-    version = 3
+    version = 4
     partial = True
     uses_labels = True
     uses_bank = True
@@ -68,16 +78,16 @@ class Impersonation(Evaluation):
         return (*super().fits(), self.probe)
 
     def observation(self) -> Joint:
-        return Joint(tuple(self._attack(case) for case in self._cases()))
+        return Joint(tuple(self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         partners = population.partners[list(rows)]
         own, target = population.codes[list(rows)], population.codes[partners]
         quantiles: list[Series] = []
         successes: list[Series] = []
-        for k, case in enumerate(self._cases()):
+        for case, place in zip(self._cases(), self._places(), strict=True):
             divergence = population.fitted(case.divergence)
-            moved = observed[f"{k}.ahead"].to(own.device)
+            moved = observed[f"{place}.ahead"].to(own.device)
             left = divergence(moved.double(), target.double()) / divergence(own.double(), target.double())
             # 0/0 of identical codes is nan already; x/0 would read as infinitely far from a target it started at.
             left = left.masked_fill(~left.isfinite(), torch.nan)
@@ -106,7 +116,7 @@ class Impersonation(Evaluation):
 
         def attack(shown: list[int]) -> dict[str, torch.Tensor]:
             targets = population.partners[shown].tolist()
-            pixels = self._attack(case).pixels(population, shown, targets)
+            pixels = self._moved(population, case, shown, targets)
             return {"attacked": pixels, "target": population.pixels(targets)}
 
         shown = extremes(population, rows, findings, "relative_quantile", case, attack)
@@ -126,8 +136,8 @@ class Impersonation(Evaluation):
         own, other = population.labels[list(rows)], population.labels[partners]
         known = [probe.ranks(population.codes[at], of) == 0 for at, of in ((list(rows), own), (partners, other))]
         counted, found = known[0] & known[1] & (own != other), []
-        for k, case in enumerate(self._cases()):
-            ways = [(f"{k}.ahead", other), (f"{k}.back", own)]
+        for case, place in zip(self._cases(), self._places(), strict=True):
+            ways = [(f"{place}.ahead", other), (f"{place}.back", own)]
             fooled = [probe.ranks(observed[name].to(own.device), target) == 0 for name, target in ways]
             share = (fooled[0].double() + fooled[1].double()) / 2
             found.append(
@@ -167,7 +177,7 @@ class Impersonation(Evaluation):
         targets = population.partners[chosen].tolist()
         ways = [(here, there) for pair in zip(chosen, targets, strict=True) for here, there in (pair, pair[::-1])]
         sources, aims = [here for here, _ in ways], [there for _, there in ways]
-        moved = self._attack(case).pixels(population, sources, aims)
+        moved = self._moved(population, case, sources, aims)
         taken = probe.classes[probe.scores(population.encode(moved)).argmax(1)]
         clean, target = population.pixels(sources), population.pixels(aims)
         names = [class_names(population, labels) for labels in (population.labels[sources], taken)]
@@ -178,11 +188,18 @@ class Impersonation(Evaluation):
             found.append(row(caption, parts, population.encoder.domain))
         return tuple(picture for picture in found if picture is not None)
 
-    def _attack(self, case: Case) -> Targeted:
-        return Targeted(case.ball, case.attack, case.divergence, self.samples)
+    def _attacks(self, ball: Ball, divergence: Divergence) -> Targeted:
+        return Targeted(ball, self.attacks, divergence, self.samples)
+
+    def _moved(self, population: Population, case: Case, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
+        attacks = self._attacks(case.ball, case.divergence)
+        return attacks.pixels(population, rows, targets)[self.attacks.index(case.attack)]
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
+
+    def _places(self) -> list[str]:
+        return places(self.balls, self.attacks, self.divergences)
 
 
 def _shows(series: Series, case: Case) -> bool:

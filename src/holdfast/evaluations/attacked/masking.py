@@ -46,7 +46,7 @@ class Probes(Observation):
     divergence: Divergence
     samples: int
     name = "probes"
-    version = 3
+    version = 4
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
@@ -79,7 +79,7 @@ class Masking(Evaluation):
     divergence: Divergence = L2Distance()
     samples: int = 100
     name = "masking"
-    version = 3
+    version = 4
     partial = True
     needs_gradients = True
     robustness = False  # it is about the attacks

@@ -17,10 +17,20 @@ import torch
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim, Findings, Picture, Series
 from holdfast.core.run import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.attacked import ATTACKS, BALLS, DIVERGENCES, Case, Targeted, cases, shown_case
+from holdfast.evaluations.attacked.attacked import (
+    ATTACKS,
+    BALLS,
+    DIVERGENCES,
+    Case,
+    Targeted,
+    cases,
+    places,
+    shown_case,
+)
 from holdfast.evaluations.attacked.pictures import extremes
 from holdfast.evaluations.attacked.series import radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
@@ -39,7 +49,7 @@ class Overlap(Evaluation):
     divergences: tuple[Divergence, ...] = DIVERGENCES
     samples: int = 1024
     name = "overlap"
-    version = 3
+    version = 4
     partial = True
     title = "Overlap risk"
     meaning = (
@@ -50,7 +60,7 @@ class Overlap(Evaluation):
     headline = ("overlap_risk", "adversarial_margin")
 
     def observation(self) -> Joint:
-        return Joint(tuple(self._attack(case) for case in self._cases()))
+        return Joint(tuple(self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         first = population.codes[list(rows)].double()
@@ -58,9 +68,9 @@ class Overlap(Evaluation):
         overlaps: list[Series] = []
         reverse: list[Series] = []
         margins: list[Series] = []
-        for k, case in enumerate(self._cases()):
+        for case, place in zip(self._cases(), self._places(), strict=True):
             divergence = population.fitted(case.divergence)
-            ahead, back = observed[f"{k}.ahead"].to(first), observed[f"{k}.back"].to(first)
+            ahead, back = observed[f"{place}.ahead"].to(first), observed[f"{place}.back"].to(first)
             clean = divergence(first, second)
             gap = divergence(back, first) - divergence(ahead, first)
             gap_back = divergence(ahead, second) - divergence(back, second)
@@ -91,15 +101,22 @@ class Overlap(Evaluation):
         def attack(shown: list[int]) -> dict[str, torch.Tensor]:
             partners = population.partners[shown].tolist()
             return {
-                "attacked": self._attack(case).pixels(population, shown, partners),
-                "impostor": self._attack(case).pixels(population, partners, shown),
+                "attacked": self._moved(population, case, shown, partners),
+                "impostor": self._moved(population, case, partners, shown),
                 "other": population.pixels(partners),
             }
 
         return extremes(population, rows, findings, "adversarial_margin", case, attack)
 
-    def _attack(self, case: Case) -> Targeted:
-        return Targeted(case.ball, case.attack, case.divergence, self.samples)
+    def _attacks(self, ball: Ball, divergence: Divergence) -> Targeted:
+        return Targeted(ball, self.attacks, divergence, self.samples)
+
+    def _moved(self, population: Population, case: Case, rows: Sequence[int], targets: Sequence[int]) -> Pixels:
+        attacks = self._attacks(case.ball, case.divergence)
+        return attacks.pixels(population, rows, targets)[self.attacks.index(case.attack)]
 
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
+
+    def _places(self) -> list[str]:
+        return places(self.balls, self.attacks, self.divergences)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.base import Attack
+from holdfast.attacks.together import attack_together, forwards_together
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
@@ -18,7 +19,7 @@ from holdfast.objectives import misclassification
 from holdfast.objectives.away import Away
 from holdfast.probes.base import FittedProbe, Probe
 from holdfast.protocol.fits import Fit, whitenings
-from holdfast.protocol.observation import Observation
+from holdfast.protocol.observation import Observation, joined
 from holdfast.protocol.population import Population
 
 
@@ -51,14 +52,17 @@ class Answers(Observation):
 @final
 @dataclass(frozen=True)
 class AttackedAnswers(Observation):
-    """The same of images attacked by an attacker who knows everything: on the probe's margin, through the encoder."""
+    """The same of images attacked by an attacker who knows everything: on the probe's margin, through the encoder.
+
+    Entries are ``k.name`` of attack k.
+    """
 
     probe: Probe
     ball: Ball
-    attack: Attack
+    attacks: tuple[Attack, ...]
     samples: int
     name = "attacked-answers"
-    version = 1
+    version = 2
     uses_labels = True
     uses_bank = True
 
@@ -69,34 +73,39 @@ class AttackedAnswers(Observation):
         return population.choose(self.samples)
 
     def forwards(self, population: Population) -> int:
-        return self.attack.forwards + 1
+        return forwards_together(self.attacks) + len(self.attacks)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        probe = population.learned(self.probe)
-        with torch.no_grad():
-            codes = probe.encoder.forward(self.pixels(population, rows))
-        return answered(probe, codes, population.labels[list(rows)])
+        probe, answers = population.learned(self.probe), list[Observed]()
+        for pixels in self.pixels(population, rows):
+            with torch.no_grad():
+                codes = probe.encoder.forward(pixels)
+            answers.append(answered(probe, codes, population.labels[list(rows)]))
+        return joined(answers)
 
-    def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
-        """Return the attacked images at ``rows``."""
+    def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
+        """Return the images at ``rows`` after each of the attacks."""
         probe, labels = population.learned(self.probe), population.labels[list(rows)]
         objective = misclassification.margin(probe.logits, probe.places(labels))
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("misclassification")
-        return self.attack(probe.encoder, population.pixels(rows), objective, self.ball, noise)
+        return attack_together(self.attacks, probe.encoder, population.pixels(rows), objective, self.ball, noise)
 
 
 @final
 @dataclass(frozen=True)
 class TransferredAnswers(Observation):
-    """The same of images attacked without labels or probes: away from their own code. Entries are ``name.k`` of probe k."""
+    """The same of images attacked without labels or probes: away from their own code.
+
+    Entries are ``k.j.name`` of attack k and probe j.
+    """
 
     probes: tuple[Probe, ...]
     ball: Ball
-    attack: Attack
+    attacks: tuple[Attack, ...]
     divergence: Divergence
     samples: int
     name = "transferred-answers"
-    version = 1
+    version = 2
     uses_labels = True
     uses_bank = True
 
@@ -107,26 +116,27 @@ class TransferredAnswers(Observation):
         return population.choose(self.samples)
 
     def forwards(self, population: Population) -> int:
-        return self.attack.forwards + len(self.probes)
+        return forwards_together(self.attacks) + len(self.attacks) * len(self.probes)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        pixels, found = self.pixels(population, rows), dict[str, Tensor]()
-        for k, asked in enumerate(self.probes):
-            probe = population.learned(asked)
+        return joined([self._answers(population, rows, pixels) for pixels in self.pixels(population, rows)])
+
+    def _answers(self, population: Population, rows: Sequence[int], pixels: Pixels) -> Observed:
+        """Return what each of the probes says of ``pixels``."""
+        answers = list[Observed]()
+        for probe in map(population.learned, self.probes):
             with torch.no_grad():
                 codes = probe.encoder.forward(pixels)
-            for name, values in answered(probe, codes, population.labels[list(rows)]).items():
-                found[f"{name}.{k}"] = values
-        return found
+            answers.append(answered(probe, codes, population.labels[list(rows)]))
+        return joined(answers)
 
-    def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
-        """Return the attacked images at ``rows``."""
+    def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
+        """Return the images at ``rows`` after each of the attacks."""
         context = population.context(rows)
         # A divergence without gradients is climbed as l2, as everywhere.
         objective = Away(population.fitted(self.divergence if self.divergence.smooth else L2Distance()))
-        return self.attack(
-            context.encoder, context.pixels, objective(context), self.ball, context.noise.fork(objective.name)
-        )
+        noise = context.noise.fork(objective.name)
+        return attack_together(self.attacks, context.encoder, context.pixels, objective(context), self.ball, noise)
 
 
 def answered(probe: FittedProbe, codes: Codes, labels: Tensor) -> Observed:

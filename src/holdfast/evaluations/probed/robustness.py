@@ -50,7 +50,7 @@ class Threat:
     attack: Attack
     aim: str
     """``the probe`` or ``the code``."""
-    suffix: str
+    place: str
 
     @property
     def conditions(self) -> Conditions:
@@ -69,7 +69,7 @@ class RobustAccuracy(Evaluation):
     divergence: Divergence = L2Distance()
     samples: int = 1000
     name = "robust-accuracy"
-    version = 1
+    version = 2
     partial = True
     uses_labels = True
     uses_bank = True
@@ -86,9 +86,8 @@ class RobustAccuracy(Evaluation):
     def observation(self) -> Joint:
         parts: list[Observation] = [Answers(probe, self.samples) for probe in self.probes]
         for ball in self.balls:
-            for attack in self.attacks:
-                parts += [AttackedAnswers(probe, ball, attack, self.samples) for probe in self.probes]
-                parts.append(TransferredAnswers(self.probes, ball, attack, self.divergence, self.samples))
+            parts += [AttackedAnswers(probe, ball, self.attacks, self.samples) for probe in self.probes]
+            parts.append(TransferredAnswers(self.probes, ball, self.attacks, self.divergence, self.samples))
         return Joint(tuple(parts))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
@@ -97,9 +96,9 @@ class RobustAccuracy(Evaluation):
         accuracies = [summarise(series, "share", "higher", "clean_accuracy") for series in plain]
         kept, fallen, margins = [], [], []
         for threat in self._threats():
-            key, before = threat.suffix, clean[threat.probe]
-            after = observed[key.format("rank")] == 0
-            margin = torch.minimum(observed[key.format("margin")], observed[self._clean(threat.probe)])
+            before = clean[threat.probe]
+            after = observed[f"{threat.place}.rank"] == 0
+            margin = torch.minimum(observed[f"{threat.place}.margin"], observed[self._clean(threat.probe)])
             kept.append(_series("robust", threat, (before & after).double(), Claim.UPPER))
             fallen.append(
                 _series("attack_succeeds", threat, (~after).double().masked_fill(~before, torch.nan), Claim.LOWER)
@@ -120,14 +119,14 @@ class RobustAccuracy(Evaluation):
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         """Return images that the attack on the last probe, in the widest ball, made it take for another class."""
         ball, probe = max(self.balls, key=lambda ball: ball.radius), self.probes[-1]
-        shown = AttackedAnswers(probe, ball, self.attacks[-1], self.samples)
+        shown = AttackedAnswers(probe, ball, self.attacks, self.samples)
         where = Threat(probe, ball, self.attacks[-1], "the probe", "").conditions
         fell = next(s.values for s in findings.series if (s.quantity, s.conditions) == ("attack_succeeds", where))
         chosen = [rows[place] for place, value in enumerate(fell) if value == 1][:SHOWN]
         if not chosen or len(population.encoder.domain.shape) != 3:
             return ()
         fitted, domain = population.learned(probe), population.encoder.domain
-        clean, moved = population.pixels(chosen), shown.pixels(population, chosen)
+        clean, moved = population.pixels(chosen), shown.pixels(population, chosen)[-1]
         with torch.no_grad():
             taken = fitted.classes[fitted.scores(fitted.encoder.forward(moved)).argmax(1)]
         middle, half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
@@ -141,15 +140,14 @@ class RobustAccuracy(Evaluation):
 
     def _threats(self) -> Iterator[Threat]:
         """Yield every attack on every probe, in the order of what is observed."""
-        part = len(self.probes)
-        for ball in self.balls:
-            for attack in self.attacks:
-                for probe in self.probes:
-                    yield Threat(probe, ball, attack, "the probe", f"{part}.{{}}")
-                    part += 1
-                for k, probe in enumerate(self.probes):
-                    yield Threat(probe, ball, attack, "the code", f"{part}.{{}}.{k}")
-                part += 1
+        count = len(self.probes)
+        for k, ball in enumerate(self.balls, start=1):
+            first = k * (count + 1) - 1  # the answers to clean images are before, those of a ball to the code behind
+            for a, attack in enumerate(self.attacks):
+                for j, probe in enumerate(self.probes):
+                    yield Threat(probe, ball, attack, "the probe", f"{first + j}.{a}")
+                for j, probe in enumerate(self.probes):
+                    yield Threat(probe, ball, attack, "the code", f"{first + count}.{a}.{j}")
 
     def _clean(self, probe: Probe) -> str:
         return f"{self.probes.index(probe)}.margin"

@@ -58,7 +58,7 @@ class AttackedCentres(Observation):
     divergence: Divergence
     attack: Attack
     name = "attacked-centres"
-    version = 1
+    version = 2
     uses_bank = True
 
     def fits(self) -> tuple[Fit[Any], ...]:

@@ -59,7 +59,7 @@ class CenterSmoothing(SmoothedEvaluation):
     attack: Attack = AdaptiveAttack(restarts=1)
     reference: int = 10_000
     name = "center-smoothing"
-    version = 1
+    version = 2
     title = "Center smoothing"
     meaning = (
         "With noise added to its input and the centre of the noisy codes as its code, any encoder has a certificate: the "

@@ -63,7 +63,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
     slack: float = 0.05
     attack: Attack = AdaptiveAttack(restarts=1)
     name = "smoothed-retrieval"
-    version = 2
+    version = 3
     uses_bank = True
     title = "Smoothed retrieval"
     meaning = (
