@@ -14,6 +14,7 @@ OUT/
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 from holdfast import data
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.data.remembered import FILE, Remembered
@@ -39,7 +40,7 @@ from holdfast.execution.engines.ray import Ray
 from holdfast.execution.evaluated import EvaluatedRun
 from holdfast.execution.given import NamedEncoder, NamedImages, at_hand, read_ball
 from holdfast.execution.session import engine
-from holdfast.execution.training import deadline, train
+from holdfast.execution.training import UnfinishedError, deadline, train
 from holdfast.execution.training_folder import require_free
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.health import eval_codes
@@ -51,10 +52,15 @@ BALL = Linf(4 / 255)
 HELD_OUT, SHARE = 1000, 5
 """Kept from training: one in five images, at most a thousand."""
 FEWEST = 20
-BATCH = 128
+BATCHES = (8, 128)
+"""The smallest and the largest batch that is chosen; the largest is FARE's."""
+STEPS = 8
+"""An epoch has so many at least, where there are images enough for that."""
 WARMUP = 0.07
 """Share of the epochs in which the rate rises."""
 PART = 128
+TRAINING_SHARE = 0.6
+"""Of a budget, at most; the rest is for measuring."""
 EVALUATIONS = ("breakaway", "displacement")
 FOLDER = "before-after"
 
@@ -68,6 +74,8 @@ class Hardened:
     """How far its codes of clean images that it was not trained on are still those of the original."""
     run: EvaluatedRun
     """Original and hardened encoder under attack."""
+    unfinished: str = ""
+    """How far training came, where the budget ended it: then all of this is of the encoder as it is so far."""
 
 
 def harden(
@@ -101,7 +109,8 @@ def harden(
         limit: at most so many images, chosen by ``seed``.
         seed: decides every random choice.
         device: where torch computes.
-        budget: seconds for everything; what is left of them after training is for the measurement.
+        budget: seconds for everything. Training has three fifths of them at most; what it made by then is measured in the
+            rest, and the same call goes on with both.
         cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
         workers: measure in so many processes of this machine.
         out: folder for encoder and report; with the same folder an interrupted training goes on.
@@ -110,13 +119,15 @@ def harden(
     Raises:
         HoldfastError: the encoder passes no gradient or has no weights, there are too few images, or something that was
             named does not exist or does not fit.
-        BudgetSpentError: the budget ended before training did; the same call goes on.
+        AgreementLostError: training moved the codes of the images kept from it too far; ``out`` holds the encoder of the last
+            epoch in which it had not.
     """
-    until = deadline(budget, monotonic())
+    began = monotonic()
+    until = deadline(budget, began)
     place: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}
 
-    def left() -> float | None:
-        return None if until == inf else max(until - monotonic(), 1e-3)
+    def left(share: float = 1.0) -> float | None:
+        return None if until == inf else max(began + share * (until - began) - monotonic(), 1e-3)
 
     _require_one_process()
     where = engine(**place, folder=Path())  # refused before hours of training instead of after them
@@ -135,18 +146,23 @@ def harden(
     taught, held = parted(named, limit, seed)
     _require_gradients(original, taught)
     watch = agreement_of(original, held, device)
-    recipe = recipe_of(wanted, epochs, rate, min(BATCH, len(taught)), seed, settings)
-    hardened = train(
-        recipe,
-        taught,
-        bank=None if bank is None else at_hand(bank),
-        start=original,
-        device=device,
-        budget=left(),
-        out=out,
-        progress=progress,
-        watch=watch,
-    )
+    recipe = recipe_of(wanted, epochs, rate, batch_of(len(taught)), seed, settings)
+    unfinished = ""
+    try:
+        hardened = train(
+            recipe,
+            taught,
+            bank=None if bank is None else at_hand(bank),
+            start=original,
+            device=device,
+            budget=left(TRAINING_SHARE),
+            out=out,
+            progress=progress,
+            watch=watch,
+        )
+    except UnfinishedError as error:
+        hardened, unfinished = error.encoder, str(error)
+        warnings.warn(f"{unfinished}; what is measured now is the encoder so far", HoldfastWarning, stacklevel=2)
     if hardened.name == original.name:
         hardened.name = f"{original.name}-hardened"
     run = evaluate(
@@ -160,7 +176,19 @@ def harden(
         progress=progress,
         **place,
     )
-    return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run)
+    return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run, unfinished)
+
+
+def batch_of(count: int) -> int:
+    """Return how many of ``count`` training images a batch has: a power of two, so that an epoch has several steps.
+
+    Example:
+        >>> [batch_of(count) for count in (16, 116, 160, 800, 100_000)]
+        [8, 8, 16, 64, 128]
+    """
+    least, most = BATCHES
+    wanted = max(least, count // STEPS)
+    return min(most, 2 ** (wanted.bit_length() - 1))
 
 
 def recipe_of(

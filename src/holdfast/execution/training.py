@@ -125,10 +125,14 @@ def train(
         stack.callback(record.close)
         kept = (folder, record.asked, show or _silent, record.after_epoch)
         training = Training(recipe, module, inputs.domain, inputs.images, inputs.bank, fabric, *kept, watch, until)
+        if show:
+            show.say(training.plan)
         try:
             training.run()
         except BudgetSpentError as error:
-            raise UnfinishedError(str(error), record.encoder(training.encoder)) from error
+            made = record.encoder(training.encoder)
+            made.name, made.source = f"{made.name} (epoch {training.epoch}, step {training.step})", "python"
+            raise UnfinishedError(str(error), made) from error
         except AgreementLostError as error:
             if folder is not None and error.epoch:
                 record.finish(record.encoder(training.encoder), training.curve[: error.epoch + 1], training.started)

@@ -150,6 +150,17 @@ class Training:
         return inner
 
     @property
+    def plan(self) -> str:
+        """Return how many steps there will be, as one sentence."""
+        count, steps, batch = len(self.feed.images), self.feed.steps, self.feed.batch
+        left = f" ({count - steps * batch} of {count} images are left over in each)" if count % batch else ""
+        advice = "; a smaller batch takes more steps" if steps == 1 else ""
+        return (
+            f"training: {self.recipe.epochs} epochs of {steps} steps of {batch} images{left}, "
+            f"{self.recipe.epochs * steps} steps in all{advice}"
+        )
+
+    @property
     def progress(self) -> float:
         """Return the share of all steps that are done."""
         return (self.epoch * self.feed.steps + self.step) / (self.recipe.epochs * self.feed.steps)
