@@ -134,10 +134,11 @@ def train(
             made.name, made.source = f"{made.name} (epoch {training.epoch}, step {training.step})", "python"
             raise UnfinishedError(str(error), made) from error
         except AgreementLostError as error:
-            if folder is not None and error.epoch:
-                record.finish(record.encoder(training.encoder), training.curve[: error.epoch + 1], training.started)
-                raise AgreementLostError(f"{error}; {folder} holds the encoder after epoch {error.epoch}", error.epoch) from error
-            raise
+            if folder is None or not error.epoch:
+                raise
+            record.finish(record.encoder(training.encoder), training.curve[: error.epoch + 1], training.started)
+            sentence = f"{error}; {folder} holds the encoder after epoch {error.epoch}"
+            raise AgreementLostError(sentence, error.epoch) from error
         encoder = record.encoder(training.encoder)
         if folder is not None and rank() == 0:
             record.finish(encoder, training.curve, training.started)

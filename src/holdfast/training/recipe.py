@@ -53,9 +53,11 @@ class Recipe:
     precision: str = "float32"
     """float32, bfloat16 or float16 (mixed precision, weights stay in float32), or float64."""
     mode: str | None = None
-    """The mode, as torch calls it, in which the encoder learns. ``train``: batch norm by the statistics of the batch, dropout
-    and stochastic depth at work. ``eval``: all of them as when the encoder is used. None: ``train`` from scratch, ``eval``
-    from an encoder that was trained before. Heads always learn in ``train``."""
+    """The mode, as torch calls it, in which the encoder learns; heads always learn in ``train``.
+
+    ``train``: batch norm by the statistics of the batch, dropout and stochastic depth at work. ``eval``: all of them as when
+    the encoder is used. None: ``train`` from scratch, ``eval`` from an encoder that was trained before.
+    """
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     """Normalisation per channel, put inside the encoder; none by default."""
