@@ -119,8 +119,8 @@ def harden(
     Raises:
         HoldfastError: the encoder passes no gradient or has no weights, there are too few images, or something that was
             named does not exist or does not fit.
-        AgreementLostError: training moved the codes of the images kept from it too far; ``out`` holds the encoder of the last
-            epoch in which it had not.
+        AgreementLostError: training moved the codes of the images kept from it too far; ``out`` holds the encoder of the
+            last epoch in which it had not.
     """
     began = monotonic()
     until = deadline(budget, began)

@@ -134,7 +134,7 @@ def train(
             made.name, made.source = f"{made.name} (epoch {training.epoch}, step {training.step})", "python"
             raise UnfinishedError(str(error), made) from error
         except AgreementLostError as error:
-            if folder is None or not error.epoch:
+            if folder is None or not error.epoch or rank() != 0:
                 raise
             record.finish(record.encoder(training.encoder), training.curve[: error.epoch + 1], training.started)
             sentence = f"{error}; {folder} holds the encoder after epoch {error.epoch}"
