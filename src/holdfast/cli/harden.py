@@ -26,7 +26,9 @@ def command(
     eps: Annotated[str | None, typer.Option(help="Radius of the linf ball to resist (default: 4/255).")] = None,
     ball: Annotated[str | None, typer.Option(help="Any other ball, as in l2:0.5.")] = None,
     epochs: Annotated[int, typer.Option(help="How often training sees each image.", min=1)] = 10,
-    rate: Annotated[float, typer.Option(help="The largest learning rate; 1e-5 for large transformers.")] = 1e-4,
+    rate: Annotated[
+        float, typer.Option(help="The largest learning rate; 1e-5 for large transformers, 1e-3 for a few layers.")
+    ] = 2e-5,
     bank: Annotated[
         str | None, typer.Option(help="Labelled images whose nearest neighbours are checked after each epoch.")
     ] = None,
