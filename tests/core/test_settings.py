@@ -86,7 +86,7 @@ def test_several_spellings_of_one_thing(text: str):
         ("wolk:1", r"unknown thing 'wolk'; did you mean 'walk'\? known: stand, walk"),
         ("zzz", r"unknown thing 'zzz'; known: stand, walk"),
         ("", r"unknown thing ''"),
-        ("walk", r"thing 'walk' needs ball, pace, as in walk:8/255"),
+        ("walk", r"thing 'walk' needs ball, pace, as in walk:BALL,PACE"),
         ("walk:linf:1", r"thing 'walk' needs pace"),
         ("walk:linf:1,2,3", r"'3' needs the form setting=value; walk takes \['ball', 'pace', 'steps'"),
         ("walk:linf:1,2,step=3", r"has no setting 'step'; did you mean 'steps'\?"),

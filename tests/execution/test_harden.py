@@ -14,11 +14,12 @@ from torch import Tensor, nn
 import holdfast as hf
 from holdfast.cli import run
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.execution import harden
 from holdfast.execution.engines.ray import Ray
-from holdfast.execution.harden import agreement, agreement_of, parted, recipe_of
+from holdfast.execution.evaluated import EvaluatedRun
+from holdfast.execution.harden import agreement, agreement_of, batch_of, parted, recipe_of
 from holdfast.execution.runs import read
 from holdfast.execution.training import train
 from tests.samples import digits
@@ -80,22 +81,54 @@ def test_a_hardened_encoder_is_harder_to_break_and_keeps_its_neighbours(tmp_path
     assert hf.load_encoder(f"trained:{tmp_path / 'hard'}").domain == Domain((1, 8, 8))
 
 
-def test_measuring_takes_the_workers_and_what_is_left_of_the_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    moments, asked = count(0.0, 10.0), dict[str, Any]()
+def test_training_and_measuring_share_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moments, trained, asked = count(0.0, 10.0), dict[str, Any](), dict[str, Any]()
 
-    def measured(*_: Any, **given: Any) -> None:
-        asked.update(given)
+    def training(*args: Any, **settings: Any) -> Encoder:
+        trained.update(settings)
+        return train(*args, **settings)
+
+    def measured(*_: Any, **settings: Any) -> None:
+        asked.update(settings)
         raise InterruptedError
 
     monkeypatch.setattr(harden, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(harden, "train", training)
     monkeypatch.setattr(harden, "evaluate", measured)
     out = tmp_path / "made"
     with pytest.raises(InterruptedError):
         hf.harden(small(), digits(30), ball=BALL, epochs=1, budget=100.0, workers=2, out=out, progress=False)
-    assert (asked["budget"], asked["workers"], asked["cluster"]) == (80.0, 2, None)
+    assert trained["budget"] == 60 - 10
+    assert (asked["budget"], asked["workers"], asked["cluster"]) == (100 - 20, 2, None)
     assert (out / "card.json").exists()
+
+
+def test_what_a_spent_budget_leaves_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = list[list[Encoder]]()
+
+    def measure(encoders: list[Encoder], *_: Any, **__: Any) -> EvaluatedRun:
+        measured.append(encoders)
+        return EvaluatedRun((), (), tmp_path)
+
+    monkeypatch.setattr(harden, "evaluate", measure)
+    original, taught = small(), digits(30)
+    settings: dict[str, Any] = {"ball": BALL, "epochs": 2, "out": tmp_path / "made", "progress": False}
+    with pytest.warns(HoldfastWarning, match=r"after 0 of 2 epochs and 1 of 3 steps .*what is measured now is the enc"):
+        early = hf.harden(original, taught, budget=1e-6, **settings)
+    assert "1 of 3 steps" in early.unfinished
+    assert 0.9 < early.agreement["agreement"] < 1
+    done = hf.harden(original, taught, **settings)
+    assert not done.unfinished
+    assert [encoder.name for _, encoder in measured] == ["made (epoch 0, step 1)", "made"]
+    assert measured[0][1].fingerprint != measured[1][1].fingerprint
+
+
+def test_few_images_are_seen_in_steps_enough() -> None:
+    for number in (16, 24, 116, 160, 999, 5000):
+        batch = batch_of(number)
+        assert batch <= 128
+        assert number // batch >= (8 if number >= 64 else 2)
+    assert batch_of(160) == 16, "200 images, one in five of which is kept"
 
 
 def test_a_cluster_that_is_not_there_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:

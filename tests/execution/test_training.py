@@ -20,7 +20,7 @@ from PIL import Image
 
 import holdfast as hf
 from holdfast.cli import run
-from holdfast.core.errors import BudgetSpentError, HoldfastError
+from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.data import survey
 from holdfast.data.content import all_bytes
@@ -159,13 +159,15 @@ def test_a_spent_budget_leaves_a_checkpoint_and_no_encoder(
         monkeypatch.setattr(module, "monotonic", lambda: now)
     monkeypatch.setattr(loop.Training, "_train_step", slow)
     monkeypatch.setattr(loop, "SECONDS", 1e9)
-    with pytest.raises(BudgetSpentError, match=r"after 0 of 2 epochs and 3 of 4 steps .*\(38% of .* is no encoder yet"):
-        train(SMALL, digits, out=tmp_path / "broken", budget=25.0)
+    with pytest.raises(BudgetSpentError, match=r"after 0 of 2 epochs and 2 of 4 steps .*\(25% of .* is no encoder yet"):
+        train(SMALL, digits, out=tmp_path / "broken", budget=25.0)  # a third step would end after 30 seconds
     state = torch.load(tmp_path / "broken" / "checkpoint.pt", weights_only=True)
-    assert (state["epoch"], state["step"]) == (0, 3)
+    assert (state["epoch"], state["step"]) == (0, 2)
     with pytest.raises(HoldfastError, match="name a whole folder that holdfast train wrote"):
         hf.load_encoder(f"trained:{tmp_path / 'broken'}")
-    train(SMALL, digits, out=tmp_path / "broken", budget=45.0)  # the last step is done, so what is left is quick
+    with pytest.raises(BudgetSpentError, match=r"after 0 of 2 epochs and 3 of 4 steps"):
+        train(SMALL, digits, out=tmp_path / "broken", budget=5.0)  # one step is always taken
+    train(SMALL, digits, out=tmp_path / "broken", budget=50.0)
     train(SMALL, digits, out=tmp_path / "whole")
     assert weights(tmp_path / "whole") == weights(tmp_path / "broken")
 
@@ -549,3 +551,65 @@ def test_a_ball_of_everything_is_refused_before_a_checkpoint(digits: Images, tmp
     with pytest.raises(HoldfastError, match=r"the linf:8.* ball holds every input"):
         train({**SMALL, "adversary": "loss:ball=linf:8,steps=2"}, digits, out=tmp_path / "out")
     train({**SMALL, "adversary": "loss:ball=linf:0.1,steps=1", "epochs": 1}, digits, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("batch", "plan"),
+    [
+        (25, "training: 2 epochs of 6 steps of 25 images, 12 steps in all"),
+        (100, "2 epochs of 1 steps of 100 images (50 of 150 images are left over in each), 2 steps in all; a smaller"),
+    ],
+)
+def test_the_number_of_steps_is_said_before_the_first(
+    digits: Images, batch: int, plan: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop.Training, "run", lambda _: pytest.fail("trained first", pytrace=False))
+    with pytest.raises(pytest.fail.Exception):
+        train({**SMALL, "batch": batch}, digits, progress=True)
+    assert plan in capsys.readouterr().err
+
+
+def test_the_first_and_the_last_step_have_a_rate(digits: Images, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates, step = list[float](), torch.optim.SGD.step
+
+    def watched(self: torch.optim.SGD, *given: Any) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, *given)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", watched)
+    train({**SMALL, "epochs": 1, "optimiser": "sgd:rate=0.01", "schedule": "cosine:warmup=0.5"}, digits)
+    assert rates == pytest.approx([0.0025, 0.0075, 0.01 * (1 + 0.5**0.5) / 2, 0.01 * (1 - 0.5**0.5) / 2])
+
+
+LOST = [{"agreement": 1.0, "relative_distance": 0.0}, {"agreement": 0.9, "relative_distance": 0.3}]
+LOST += [{"agreement": 0.4, "relative_distance": 0.8}, {"agreement": 0.8, "relative_distance": 0.5}]
+LOST += [{"agreement": 0.8, "relative_distance": 1.1}, {"agreement": 0.3, "relative_distance": 0.8}]
+
+
+def test_codes_that_are_lost_end_a_training_with_the_encoder_before(digits: Images, tmp_path: Path) -> None:
+    """One bad epoch between good ones is none; of two the first is the last in which codes were still there."""
+    start, weights = hf.load_encoder("builtin:digits-robust"), list[torch.Tensor]()
+
+    def watch(module: torch.nn.Module) -> dict[str, float]:
+        weights.append(next(module.parameters()).detach().clone())
+        return LOST[len(weights) - 1]
+
+    recipe = {**SMALL, "objective": "distillation", "adversary": "loss:steps=1", "epochs": 9}
+    with pytest.raises(AgreementLostError, match=r"by epoch 5 .* agreement 0\.300.*distance of 0\.80.*after epoch 3$"):
+        train(recipe, digits, start=start, watch=watch, out=tmp_path / "out")
+    assert len(weights) == 6
+    kept = hf.load_encoder(f"trained:{tmp_path / 'out'}")
+    assert torch.equal(next(kept.module.parameters()), weights[3])
+    assert not torch.equal(weights[3], weights[5]), "vacuous: nothing was learned"
+    card = json.loads((tmp_path / "out" / "card.json").read_text())
+    assert (card["epochs"], len(card["curve"])) == (3, 4)
+    with pytest.raises(AgreementLostError, match="by epoch 5"):  # the same command says the same, and trains no more
+        train(recipe, digits, start=start, watch=lambda _: pytest.fail("measured again"), out=tmp_path / "out")
+
+
+def test_codes_that_are_lost_at_once_leave_no_encoder(digits: Images, tmp_path: Path) -> None:
+    start, lost = hf.load_encoder("builtin:digits-robust"), {"agreement": 0.1, "relative_distance": 0.5}
+    curve = iter([LOST[0], lost])
+    with pytest.raises(AgreementLostError, match=r"by epoch 1 .*; lower the rate or the radius, or add images$"):
+        train({**SMALL, "epochs": 1}, digits, start=start, watch=lambda _: next(curve), out=tmp_path / "out")
+    assert not (tmp_path / "out" / "card.json").exists()

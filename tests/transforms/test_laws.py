@@ -204,6 +204,8 @@ def test_transformed_images_are_known_by_what_changed_them():
         ("rotation:400", "-360..360"),
         ("crop:1", "below 1"),
         ("low-pass:0", "greater than 0"),
+        ("low-pass", "needs radius, as in low-pass:8$"),
+        ("fog-c", "needs severity, as in fog-c:SEVERITY$"),
         ("high-pass:-1", "at least 0"),
         ("gama:2", "did you mean 'gamma'"),
         ("gamma:2 + ", "unknown transform"),

@@ -24,6 +24,8 @@ class Ball(Spelled):
 
     radius: float
     name: ClassVar[str]
+    example: ClassVar[str] = "8/255"
+    """What a missing radius is explained by."""
     sparse: ClassVar[bool] = False
     """Whether the steepest step touches few pixels, so that those at the edge of the range must be passed over."""
 

@@ -9,6 +9,14 @@ class BudgetSpentError(Exception):
     """The time is up, which is no mistake: everything finished is kept, and the same command goes on."""
 
 
+class AgreementLostError(HoldfastError):
+    """Training moved the codes too far from those that it was to keep; ``epoch`` is the last in which it had not, or 0."""
+
+    def __init__(self, sentence: str, epoch: int) -> None:
+        super().__init__(sentence)
+        self.epoch = epoch
+
+
 class HoldfastWarning(UserWarning):
     """Something a reader of the numbers should know, though they are right."""
 

@@ -80,7 +80,8 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
         given[key] = convert(value, types_of(kind)[key], f"{what} {name!r}, setting {key!r}")
     missing = [key for key in required if key not in given]
     if missing:
-        raise HoldfastError(f"{what} {name!r} needs {', '.join(missing)}, as in {name}:8/255")
+        example = getattr(kind, "example", ",".join(required).upper())
+        raise HoldfastError(f"{what} {name!r} needs {', '.join(missing)}, as in {name}:{example}")
     return kind(**given)
 
 

@@ -1,9 +1,10 @@
 """Make any encoder more robust with images alone, and show what that gained and what it cost.
 
-    min over f of the mean of max { |f0(x) - f(x')|^2 : x' in the ball around x },   f0 the encoder as it was
+    min over f of the mean of  max { |f0(x) - f(x')|^2 : x' in the ball around x } + |f0(x) - f(x)|^2,   f0 as it was
 
-FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), with its authors' attack and optimiser: ten steps of
-a quarter of the radius, AdamW, a cosine after a short warm-up. A part of the images is kept from training. On them the
+The first term is FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), with its authors' attack and optimiser:
+ten steps of a quarter of the radius, AdamW, a cosine after a short warm-up. The second, of the images themselves, is that of
+TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). A part of the images is kept from training. On them the
 new codes are held against the old ones after each epoch, and both encoders are attacked in the end.
 
 OUT/
@@ -14,6 +15,7 @@ OUT/
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
@@ -28,7 +30,7 @@ from torch import Tensor, nn
 from holdfast import data
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.data.remembered import FILE, Remembered
@@ -39,7 +41,7 @@ from holdfast.execution.engines.ray import Ray
 from holdfast.execution.evaluated import EvaluatedRun
 from holdfast.execution.given import NamedEncoder, NamedImages, at_hand, read_ball
 from holdfast.execution.session import engine
-from holdfast.execution.training import deadline, train
+from holdfast.execution.training import UnfinishedError, deadline, train
 from holdfast.execution.training_folder import require_free
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.health import eval_codes
@@ -48,13 +50,21 @@ from holdfast.training.optimisers import AdamW, Cosine
 from holdfast.training.recipe import Recipe
 
 BALL = Linf(4 / 255)
+RATE = 2e-5
+CLEAN = 1.0
+"""Weight of the clean images. Without them codes of a network trained on ImageNet moved twice as far in as many steps."""
 HELD_OUT, SHARE = 1000, 5
 """Kept from training: one in five images, at most a thousand."""
 FEWEST = 20
-BATCH = 128
+BATCHES = (8, 128)
+"""The smallest and the largest batch that is chosen; the largest is FARE's."""
+STEPS = 8
+"""An epoch has so many at least, where there are images enough for that."""
 WARMUP = 0.07
 """Share of the epochs in which the rate rises."""
 PART = 128
+TRAINING_SHARE = 0.6
+"""Of a budget, at most; the rest is for measuring."""
 EVALUATIONS = ("breakaway", "displacement")
 FOLDER = "before-after"
 
@@ -68,6 +78,8 @@ class Hardened:
     """How far its codes of clean images that it was not trained on are still those of the original."""
     run: EvaluatedRun
     """Original and hardened encoder under attack."""
+    unfinished: str = ""
+    """How far training came, where the budget ended it: then all of this is of the encoder as it is so far."""
 
 
 def harden(
@@ -76,7 +88,7 @@ def harden(
     *,
     ball: str | Ball = BALL,
     epochs: int = 10,
-    rate: float = 1e-4,
+    rate: float = RATE,
     bank: NamedImages | None = None,
     settings: Mapping[str, Any] | None = None,
     limit: int | None = None,
@@ -95,13 +107,14 @@ def harden(
         images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; no labels are needed.
         ball: the changes to resist, as ``Linf(4 / 255)`` or ``"l2:0.5"``.
         epochs: how often training sees each image.
-        rate: the largest learning rate; 1e-5 is common for large transformers.
+        rate: the largest learning rate; 1e-5 is common for large transformers, and networks of a few layers take 1e-3.
         bank: other images, labelled, whose nearest neighbours are checked after each epoch.
-        settings: of the recipe by name, as in ``{"objective": "distillation:clean=1", "batch": 64}``.
+        settings: of the recipe by name, as in ``{"objective": "distillation:clean=0", "batch": 64}``.
         limit: at most so many images, chosen by ``seed``.
         seed: decides every random choice.
         device: where torch computes.
-        budget: seconds for everything; what is left of them after training is for the measurement.
+        budget: seconds for everything. Training has three fifths of them at most; what it made by then is measured in the
+            rest, and the same call goes on with both.
         cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
         workers: measure in so many processes of this machine.
         out: folder for encoder and report; with the same folder an interrupted training goes on.
@@ -110,13 +123,15 @@ def harden(
     Raises:
         HoldfastError: the encoder passes no gradient or has no weights, there are too few images, or something that was
             named does not exist or does not fit.
-        BudgetSpentError: the budget ended before training did; the same call goes on.
+        AgreementLostError: training moved the codes of the images kept from it too far; ``out`` holds the encoder of the
+            last epoch in which it had not.
     """
-    until = deadline(budget, monotonic())
+    began = monotonic()
+    until = deadline(budget, began)
     place: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}
 
-    def left() -> float | None:
-        return None if until == inf else max(until - monotonic(), 1e-3)
+    def left(share: float = 1.0) -> float | None:
+        return None if until == inf else max(began + share * (until - began) - monotonic(), 1e-3)
 
     _require_one_process()
     where = engine(**place, folder=Path())  # refused before hours of training instead of after them
@@ -135,18 +150,23 @@ def harden(
     taught, held = parted(named, limit, seed)
     _require_gradients(original, taught)
     watch = agreement_of(original, held, device)
-    recipe = recipe_of(wanted, epochs, rate, min(BATCH, len(taught)), seed, settings)
-    hardened = train(
-        recipe,
-        taught,
-        bank=None if bank is None else at_hand(bank),
-        start=original,
-        device=device,
-        budget=left(),
-        out=out,
-        progress=progress,
-        watch=watch,
-    )
+    recipe = recipe_of(wanted, epochs, rate, batch_of(len(taught)), seed, settings)
+    unfinished = ""
+    try:
+        hardened = train(
+            recipe,
+            taught,
+            bank=None if bank is None else at_hand(bank),
+            start=original,
+            device=device,
+            budget=left(TRAINING_SHARE),
+            out=out,
+            progress=progress,
+            watch=watch,
+        )
+    except UnfinishedError as error:
+        hardened, unfinished = error.encoder, str(error)
+        warnings.warn(f"{unfinished}; what is measured now is the encoder so far", HoldfastWarning, stacklevel=2)
     if hardened.name == original.name:
         hardened.name = f"{original.name}-hardened"
     run = evaluate(
@@ -160,7 +180,19 @@ def harden(
         progress=progress,
         **place,
     )
-    return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run)
+    return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run, unfinished)
+
+
+def batch_of(count: int) -> int:
+    """Return how many of ``count`` training images a batch has: a power of two, so that an epoch has several steps.
+
+    Example:
+        >>> [batch_of(count) for count in (16, 116, 160, 800, 100_000)]
+        [8, 8, 16, 64, 128]
+    """
+    least, most = BATCHES
+    wanted = max(least, count // STEPS)
+    return min(most, 2 ** (wanted.bit_length() - 1))
 
 
 def recipe_of(
@@ -168,7 +200,7 @@ def recipe_of(
 ) -> Recipe:
     """Return how an encoder is hardened, with ``settings`` instead of what they name; the warm-up follows the epochs."""
     recipe = Recipe(
-        objective=Distillation(),
+        objective=Distillation(clean=CLEAN),
         architecture=LoadedEncoder("hardened"),
         adversary=OnLoss(ball, steps=10),
         optimiser=AdamW(rate=rate, weight_decay=1e-4),

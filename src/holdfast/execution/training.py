@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, nearest
 from holdfast.core.images import Images
 from holdfast.core.run import Run
 from holdfast.core.settings import convert, fields_of
@@ -23,7 +23,7 @@ from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.execution.given import shown
 from holdfast.execution.training_folder import Record, alone
-from holdfast.execution.training_inputs import load_inputs, module_of
+from holdfast.execution.training_inputs import load_inputs, mode_of, module_of
 from holdfast.training import checkpoints
 from holdfast.training.gathering import rank
 from holdfast.training.loop import Training, Watch
@@ -41,6 +41,14 @@ FABRIC_PRECISION: dict[str, Any] = {
     "float16": "16-mixed",
     "float64": "64-true",
 }
+
+
+class UnfinishedError(BudgetSpentError):
+    """The budget ended before training did; ``encoder`` is what training has made so far."""
+
+    def __init__(self, sentence: str, encoder: Encoder) -> None:
+        super().__init__(sentence)
+        self.encoder = encoder
 
 
 def train(
@@ -86,6 +94,8 @@ def train(
     Raises:
         HoldfastError: something does not exist or does not fit, the loss is not finite, or codes collapse; everything up to
             the checkpoint before is kept.
+        AgreementLostError: codes are no longer what they were, by what ``watch`` measures; ``out`` holds the encoder of the
+            last epoch in which they were.
         BudgetSpentError: the budget ended before training did; the same call goes on.
     """
     began = monotonic()
@@ -108,13 +118,27 @@ def train(
         if folder is not None:
             stack.enter_context(alone(folder))
         inputs = load_inputs(recipe, place, start, Remembered.at(folder / FILE if folder else None))
+        recipe = replace(recipe, mode=mode_of(recipe, inputs.start))
         module = module_of(recipe, inputs)
         show = stack.enter_context(shown(progress if rank() == 0 else False))
         record = Record(recipe, inputs, folder, int(place["keep_epochs"] or 0))
         stack.callback(record.close)
         kept = (folder, record.asked, show or _silent, record.after_epoch)
         training = Training(recipe, module, inputs.domain, inputs.images, inputs.bank, fabric, *kept, watch, until)
-        training.run()
+        if show:
+            show.say(training.plan)
+        try:
+            training.run()
+        except BudgetSpentError as error:
+            made = record.encoder(training.encoder)
+            made.name, made.source = f"{made.name} (epoch {training.epoch}, step {training.step})", "python"
+            raise UnfinishedError(str(error), made) from error
+        except AgreementLostError as error:
+            if folder is None or not error.epoch or rank() != 0:
+                raise
+            record.finish(record.encoder(training.encoder), training.curve[: error.epoch + 1], training.started)
+            sentence = f"{error}; {folder} holds the encoder after epoch {error.epoch}"
+            raise AgreementLostError(sentence, error.epoch) from error
         encoder = record.encoder(training.encoder)
         if folder is not None and rank() == 0:
             record.finish(encoder, training.curve, training.started)

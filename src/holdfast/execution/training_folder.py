@@ -39,8 +39,9 @@ from holdfast.training.recipe import Recipe
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-VERSION = 2
-"""Raised whenever the same recipe makes other weights. 2: RoCL has all three views in one denominator."""
+VERSION = 3
+"""Raised whenever the same recipe makes other weights. 2: RoCL has all three views in one denominator. 3: the rate of a step
+is that in its middle, and training from an encoder is in eval mode."""
 
 
 def require_free(folder: Path) -> None:
@@ -156,7 +157,7 @@ class Record:
             recipe=self.recipe.plain(),
             objective=said or str(self.recipe.objective),
             seed=self.recipe.seed,
-            epochs=self.recipe.epochs,
+            epochs=int(curve[-1]["epoch"]),
             images=_info(inputs.images),
             bank=None if inputs.bank is None else _info(inputs.bank),
             curve=tuple(curve),

@@ -80,6 +80,24 @@ def _loaded(
     return named if limit is None else named[Selection(domain, limit=limit, seed=seed).choose(named.ids)]
 
 
+def mode_of(recipe: Recipe, start: Encoder | None) -> str:
+    """Return the mode in which the encoder learns: that of the recipe, or else what suits where training starts.
+
+    In ``train`` mode a trained network with batch norm is another one than the network that is attacked and used: codes of
+    both modes may have next to nothing in common. Where no batch norm has any statistics yet, there is nothing to keep.
+    """
+    if recipe.mode is not None or start is None:
+        return recipe.mode or "train"
+    norms = [part for part in start.module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    return "train" if norms and all(map(_is_fresh, norms)) else "eval"
+
+
+def _is_fresh(norm: nn.modules.batchnorm._BatchNorm) -> bool:
+    """Return whether the running statistics, if there are any, are those that batch norm begins with."""
+    mean, variance = norm.running_mean, norm.running_var
+    return mean is None or variance is None or (not bool(mean.any()) and bool((variance == 1).all()))
+
+
 def module_of(recipe: Recipe, inputs: Inputs) -> nn.Module:
     """Return the module to train, its random weights drawn by the recipe's seed."""
     torch.manual_seed(recipe.seed)

@@ -42,6 +42,7 @@ class LowPassProbe(Probe):
 
     radius: float
     name = "low-pass"
+    example = "8"
     version = 1
 
     def __post_init__(self) -> None:

@@ -95,5 +95,6 @@ def check_views(recipe: Recipe, domain: Domain, pixels: Pixels, noise: Noise) ->
 
 def check_batch_norm(learner: nn.Module, share: int) -> None:
     """Raise where batch norm would have to take the variance of one image."""
-    if share == 1 and any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in learner.modules()):
+    norms = [part for part in learner.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    if share == 1 and any(norm.training or norm.running_var is None for norm in norms):
         raise HoldfastError("batch norm needs at least 2 images in a batch of each process, got 1; raise batch")

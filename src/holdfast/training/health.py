@@ -6,6 +6,7 @@ all around, 0 where all images have one code (Chen and He 2021, https://arxiv.or
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,6 +22,8 @@ from holdfast.evaluations.geometry.spectrum import rankme
 COLLAPSED = 0.01
 """Below this spread all images have one code, up to noise."""
 NEIGHBOURS = 20
+LOST = 0.5
+"""Below this mean cosine similarity to the original codes, codes are no longer what they were."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,19 @@ def health(codes: Codes) -> Health:
     (rank, _, _), _ = rankme(codes.double())
     spread = float(units.std(dim=0, correction=0).mean()) * units.shape[1] ** 0.5
     return Health(rank, -float(potentials(points(units)).mean().log()), spread)
+
+
+def lost(measured: Mapping[str, float]) -> bool:
+    """Return whether codes are no longer what they were, as far as that was measured.
+
+    Either they point elsewhere, or they are farther from the original ones than the mean of these is (a relative distance
+    above 1), so that one code for all images would be nearer.
+
+    Example:
+        >>> lost({"agreement": 0.3, "relative_distance": 0.9}), lost({"agreement": 0.9, "relative_distance": 0.4}), lost({})
+        (True, False, False)
+    """
+    return not (measured.get("agreement", 1.0) >= LOST and measured.get("relative_distance", 0.0) <= 1)
 
 
 def neighbour_accuracy(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], k: int = NEIGHBOURS) -> float:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from holdfast.core.encoder import Codes, Domain, Pixels
-from holdfast.core.errors import BudgetSpentError, HoldfastError
+from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise, hashed
 from holdfast.training import checkpoints
@@ -38,7 +38,7 @@ from holdfast.training.beginning import (
 )
 from holdfast.training.feed import Feed
 from holdfast.training.gathering import processes, rank, share_statistics, somewhere
-from holdfast.training.health import COLLAPSED, eval_codes, health, neighbour_accuracy
+from holdfast.training.health import COLLAPSED, eval_codes, health, lost, neighbour_accuracy
 from holdfast.training.learner import Batch, Learner, Setting
 from holdfast.training.recipe import Recipe
 
@@ -76,8 +76,9 @@ class Training:
         folder: of checkpoints; None keeps none.
         asked: what identifies this training; a checkpoint of another is refused.
         after_epoch: called with the encoder and the curve after each epoch, by the first process alone.
-        watch: measures the encoder before the first and after each epoch, beside its health.
-        until: when to stop after the step at hand, by ``time.monotonic``.
+        watch: measures the encoder before the first and after each epoch, beside its health. Where it returns an
+            ``agreement`` with the original codes, training ends when that is lost.
+        until: when the last step should have ended, by ``time.monotonic``.
     """
 
     def __init__(
@@ -104,7 +105,8 @@ class Training:
         self.bank = watched_bank(bank, domain)
         width = width_of(encoder, self.feed.pixels([0, 0]).cpu(), recipe.crop_size if recipe.objective.crops else None)
         setting = Setting(domain, width, len(images), classes, recipe.batch)
-        learner = recipe.objective.learner(encoder, setting)
+        # The learner and its copies of the encoder stay in the mode in which they are built.
+        learner = recipe.objective.learner(encoder.train(recipe.mode != "eval"), setting)
         if not any(weight.requires_grad for weight in learner.encoder.parameters()):
             raise HoldfastError("the encoder has no weights that can be trained (none takes a gradient); unfreeze some")
         check_batch_norm(learner, recipe.batch // processes())
@@ -119,6 +121,8 @@ class Training:
         )
         self.epoch, self.step, self.curve = 0, 0, list[Epoch]()
         self.total, self.seconds, self.prepared = 0.0, 0.0, dict[str, Tensor]()
+        self.pace = 0.0  # seconds of the last step, once there was one: each command takes one at least
+        self.sound_epoch, self.sound_weights = 0, dict[str, Tensor]()
         self.stopped = False
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -127,14 +131,17 @@ class Training:
 
         Raises:
             HoldfastError: the loss is not finite, codes collapse, or a checkpoint cannot be used.
+            AgreementLostError: codes are no longer what they were, by what ``watch`` returns.
             BudgetSpentError, KeyboardInterrupt: after a checkpoint was written.
         """
         self._restore()
         if not self.curve:
             self._remember(self._health() | {"epoch": 0.0})
+        self._require_agreement()
         with self._interruptible():
             while self.epoch < self.recipe.epochs:
                 self._run_epoch()
+                self._require_agreement()
 
     @property
     def encoder(self) -> nn.Module:
@@ -145,14 +152,25 @@ class Training:
         return inner
 
     @property
+    def plan(self) -> str:
+        """Return how many steps there will be, as one sentence."""
+        count, steps, batch = len(self.feed.images), self.feed.steps, self.feed.batch
+        left = f" ({count - steps * batch} of {count} images are left over in each)" if count % batch else ""
+        advice = "; a smaller batch takes more steps" if steps == 1 else ""
+        return (
+            f"training: {self.recipe.epochs} epochs of {steps} steps of {batch} images{left}, "
+            f"{self.recipe.epochs * steps} steps in all{advice}"
+        )
+
+    @property
     def progress(self) -> float:
         """Return the share of all steps that are done."""
         return (self.epoch * self.feed.steps + self.step) / (self.recipe.epochs * self.feed.steps)
 
     @property
     def _stops(self) -> bool:
-        """Return whether this process wants to stop; after the last step there is nothing left to save time for."""
-        return self.stopped or (monotonic() > self.until and self.progress < 1)
+        """Return whether this process wants to stop: asked to, or the next step would end too late."""
+        return self.stopped or (monotonic() + self.pace > self.until and self.progress < 1)
 
     def _reason(self) -> BaseException:
         """Return why training stops. All ask, and so wait for the one that writes: torchrun stops all when one has ended."""
@@ -168,13 +186,13 @@ class Training:
             self.learner.before_epoch(self.epoch, self._codes)
             if self.recipe.adversary is not None:
                 self.prepared = self.recipe.adversary.prepare(self.epoch, self.feed, self._codes, self.prepared)
-        self.learner.train()
         noise = self.feed.noise.fork("epoch", self.epoch)
         total = torch.zeros((), dtype=torch.float64, device=self.fabric.device)
         look, stopped = LOOKED.get(self.fabric.device.type, 25), False
         for rows, pixels in self.feed.epoch(self.epoch, self.step):
+            since = monotonic()
             total += self._train_step(rows, pixels, noise[rows]).double()
-            self.step += 1
+            self.step, self.pace = self.step + 1, monotonic() - since
             kept_long = monotonic() - kept > SECONDS
             if self.step % look == 0 or self.step == self.feed.steps:
                 stopped = somewhere(self._stops, self.fabric.device)
@@ -214,7 +232,8 @@ class Training:
             # Nothing scales an attack's gradients, and in half precision those of well fitted images would be 0.
             with nullcontext() if recipe.precision == "float16" else self.fabric.autocast():
                 batch.attacked = recipe.adversary(self.learner, batch, self.domain, self.prepared)
-        factor = recipe.schedule.factor(self.epoch + self.step / self.feed.steps, recipe.epochs)
+        # The middle of the step: at its beginning the first rate of a warm-up is 0, at its end the last one of a cosine.
+        factor = recipe.schedule.factor(self.epoch + (self.step + 0.5) / self.feed.steps, recipe.epochs)
         for group, rate in zip(self.optimiser.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
         loss = self.model(batch)
@@ -275,6 +294,20 @@ class Training:
                 f"{ADVICE}{self._last()}"
             )
 
+    def _require_agreement(self) -> None:
+        """Raise if codes are no longer what they were, and put the encoder back to the last epoch in which they were."""
+        now, final = self.curve[-1], self.epoch == self.recipe.epochs
+        # Twice in a row, for the largest rates come first, and smaller ones mend what they did.
+        if not lost(now) or not (final or lost(self.curve[-2])):
+            return
+        self.encoder.load_state_dict(self.sound_weights)
+        raise AgreementLostError(
+            f"by epoch {now['epoch']:.0f} the codes of images that were kept from training are no longer what they were: "
+            f"agreement {now['agreement']:.3f}, where 1 is unchanged, and a relative distance of "
+            f"{now['relative_distance']:.2f}, where 1 is that of their mean; lower the rate or the radius, or add images",
+            self.sound_epoch,
+        )
+
     def _last(self) -> str:
         kept = self.folder is not None and (self.folder / checkpoints.FILE).exists()
         return f" (the checkpoint before it is kept in {self.folder})" if kept else ""
@@ -282,6 +315,9 @@ class Training:
     def _remember(self, found: Epoch) -> None:
         """Add an epoch to the curve and keep everything."""
         self.curve.append(found)
+        if self.watch is not None and not lost(found):
+            weights = self.encoder.state_dict().items()
+            self.sound_epoch, self.sound_weights = self.epoch, {name: value.cpu().clone() for name, value in weights}
         # Before the checkpoint, after which a resumed training would not come back to it.
         if rank() == 0:
             self.after_epoch(self.encoder, self.curve)
@@ -306,6 +342,8 @@ class Training:
                 "optimiser": self.optimiser.state_dict(),
                 "precision": self.fabric.strategy.precision.state_dict(),
                 "prepared": self.prepared,
+                "sound_epoch": self.sound_epoch,
+                "sound_weights": self.sound_weights,
                 "epoch": self.epoch,
                 "step": self.step,
                 "total": self.total,
@@ -325,6 +363,7 @@ class Training:
         self.optimiser.load_state_dict(state["optimiser"])
         self.fabric.strategy.precision.load_state_dict(state["precision"])
         self.prepared, self.curve = state["prepared"], state["curve"]
+        self.sound_epoch, self.sound_weights = state["sound_epoch"], state["sound_weights"]
         self.epoch, self.step = state["epoch"], state["step"]
         self.total, self.seconds, self.started = state["total"], state["seconds"], state["started"]
 

@@ -23,6 +23,7 @@ from holdfast.training.optimisers import SGD, Cosine, Optimiser, Schedule
 from holdfast.transforms.base import Transform
 
 PRECISIONS = ("float32", "bfloat16", "float16", "float64")
+MODES = ("train", "eval")
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,12 @@ class Recipe:
     """Decay of an average of the encoder's weights over the steps, which then is the encoder that training makes."""
     precision: str = "float32"
     """float32, bfloat16 or float16 (mixed precision, weights stay in float32), or float64."""
+    mode: str | None = None
+    """The mode, as torch calls it, in which the encoder learns; heads always learn in ``train``.
+
+    ``train``: batch norm by the statistics of the batch, dropout and stochastic depth at work. ``eval``: all of them as when
+    the encoder is used. None: ``train`` from scratch, ``eval`` from an encoder that was trained before.
+    """
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     """Normalisation per channel, put inside the encoder; none by default."""
@@ -61,6 +68,8 @@ class Recipe:
             raise HoldfastError(f"batch and epochs must be at least 1, got {self.batch} and {self.epochs}")
         if self.precision not in PRECISIONS:
             raise HoldfastError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        if self.mode not in (None, *MODES):
+            raise HoldfastError(f"mode must be {' or '.join(MODES)}, or be none, got {self.mode!r}")
         if self.clip is not None and not self.clip > 0:
             raise HoldfastError(f"clip must be positive or none, got {self.clip}")
         if self.crop_size is not None and self.crop_size < 1:

@@ -29,6 +29,7 @@ class LowPass(Transform):
 
     radius: float
     name = "low-pass"
+    example = "8"
 
     def __post_init__(self) -> None:
         if not self.radius > 0:
@@ -49,6 +50,7 @@ class HighPass(Transform):
 
     radius: float
     name = "high-pass"
+    example = "8"
 
     def __post_init__(self) -> None:
         if not self.radius >= 0:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from holdfast.core.errors import HoldfastError
-from holdfast.evaluations.smoothed.center import deviation, quantile
+from holdfast.evaluations.smoothed.center import abstains, central_sample, deviation, quantile
 from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
 from holdfast.evaluations.smoothed.index import Smoothing
 from holdfast.evaluations.smoothed.plan import Plan
@@ -59,11 +60,26 @@ def test_the_widest_radius_is_the_last_one_that_can_be_certified():
 
 
 def test_the_chance_of_abstaining_is_the_simulated_one():
-    plan = Plan(Smoothing(0.25, 3000, 10_000, 1, 1), 0.05, 0.01)
-    held = np.random.default_rng(0).binomial(3000, 0.5, 100_000) / 3000
+    """The radius is a sample's median, so that both it and the share of fresh copies that it holds are random."""
+    plan, random = Plan(Smoothing(0.25, 3000, 10_000, 1, 1), 0.05, 0.01), np.random.default_rng(0)
+    radii = np.median(random.random((10_000, 2999)), axis=1)  # of distances by their own distribution function
+    held = random.binomial(3000, radii) / 3000
     share = float((0.5 - (held - deviation(0.0025, 3000)) > 0.05).mean())
-    assert plan.abstaining == pytest.approx(share, abs=0.002)
-    assert 0.01 < share < 0.1
+    assert plan.abstaining == pytest.approx(share, abs=0.006)
+    assert 0.06 < share < 0.1
+
+
+@pytest.mark.slow
+def test_the_chance_of_abstaining_is_that_of_centres_of_wide_codes():
+    random, abstained, trials = torch.Generator().manual_seed(0), 0, 200
+    for _ in range(trials):
+        choosing, fresh = torch.randn(2, 2000, 64, generator=random)
+        centre = central_sample(choosing)
+        held = ((fresh.double() - choosing[centre.index].double()).norm(dim=1) <= centre.radius).double().mean()
+        abstained += int(abstains(held[None], 2000, 0.05, 0.005))
+    expected = Plan(Smoothing(0.25, 2000, 10_000, 1, 1), 0.05, 0.01).abstaining
+    assert abstained / trials == pytest.approx(expected, abs=0.07)  # more than two standard deviations
+    assert expected > 0.2
 
 
 def test_a_plan_says_what_it_costs_and_what_it_brings():

@@ -47,7 +47,7 @@ class LoadedEncoder(Architecture):
 
 
 def trainable(module: nn.Module) -> nn.Module:
-    """Return ``module`` in training mode, with gradients for all weights that can have them."""
+    """Return ``module`` with gradients for all weights that can have them."""
     for weight in module.parameters():
         weight.requires_grad_(weight.is_floating_point())
-    return module.train()
+    return module

@@ -21,11 +21,17 @@ class Plan:
 
     @property
     def abstaining(self) -> float:
-        """The chance that center smoothing abstains at an image whose ball holds just half the mass."""
-        from scipy.stats import binom
+        """About the chance that center smoothing abstains at an image.
 
-        least = 0.5 + deviation(self.alpha / 4, self.smoothing.selection) - self.slack
-        return float(binom.cdf(ceil(least * self.smoothing.selection) - 1, self.smoothing.selection, 0.5))
+        The ball reaches from the centre to half of the samples that chose it. So the mass it holds is that below a sample
+        median, which follows a beta law, and what fresh samples count in it a beta-binomial one. Where many samples compete
+        for the centre, as in codes of one or two dimensions, the least radius of all holds less, and the chance is larger.
+        """
+        from scipy.stats import betabinom
+
+        draws = self.smoothing.selection
+        least, middle = 0.5 + deviation(self.alpha / 4, draws) - self.slack, ceil(draws / 2)
+        return float(betabinom.cdf(ceil(least * draws) - 1, draws, middle, draws + 1 - middle))
 
     @property
     def widest(self) -> float:

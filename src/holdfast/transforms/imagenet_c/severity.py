@@ -5,7 +5,8 @@ those of the size that is nearer by ratio: below 85 pixels on its shorter side, 
 Lengths are in pixels and are not scaled, but where the docstring of a corruption says so.
 
 The published programs round down to 8 bits after each corruption, and some in between. Nothing is rounded here, which
-is half a level brighter on average; what else differs is in each docstring.
+is half a level brighter on average. Only ``pixelate-c`` is darker, by up to half a level: Pillow rounds twice to the nearest
+level, and halves up. What else differs is in each docstring.
 """
 
 from __future__ import annotations
