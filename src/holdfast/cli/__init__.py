@@ -21,6 +21,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.cluster import JobsRequestedError, submit
+from holdfast.cli.parsing import Command
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
 from holdfast.execution.engines.ranks import place
 
@@ -38,7 +39,7 @@ def application() -> typer.Typer:
     for found in iter_modules(__path__):
         module = import_module(f"{__name__}.{found.name}")
         if hasattr(module, "command"):
-            app.command(found.name)(module.command)
+            app.command(found.name, cls=Command)(module.command)
     return app
 
 

@@ -25,6 +25,7 @@ from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "checkpoint"
+TAKES_ARCH = True
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from holdfast import data
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.data.remembered import FILE, Remembered
@@ -112,6 +112,7 @@ def harden(
             named does not exist or does not fit.
         BudgetSpentError: the budget ended before training did; the same call goes on.
     """
+    refuse_blanks(locals())
     until = deadline(budget, monotonic())
     place: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}
 

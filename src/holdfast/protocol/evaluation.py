@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import refuse_empty
+from holdfast.core.errors import refuse_empty, refuse_twice
 from holdfast.core.images import Images
 from holdfast.core.records import Findings, Picture, Result
 from holdfast.core.run import Observed, Run
@@ -55,6 +55,7 @@ class Evaluation(ABC):
                 object.__setattr__(self, name, convert(getattr(self, name), kind, f"{self.name}.{name}"))
         for field in fields(self):
             refuse_empty(f"{self.name}.{field.name}", getattr(self, field.name), field.default)
+            refuse_twice(f"{self.name}.{field.name}", getattr(self, field.name))
 
     def fits(self) -> tuple[Fit[Any], ...]:
         """Return what ``conclude`` and ``illustrate`` ask of ``population.learned`` beside the observation's fits.
