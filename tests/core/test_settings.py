@@ -207,7 +207,9 @@ def numeric_settings() -> list[tuple[type[Any], str, dict[str, Any]]]:
             yield child
             yield from below(child)
 
-    kinds = dict.fromkeys(kind for kind in below(Spelled) if kind.__module__.startswith("holdfast.") and is_dataclass(kind))
+    kinds = dict.fromkeys(
+        kind for kind in below(Spelled) if kind.__module__.startswith("holdfast.") and is_dataclass(kind)
+    )
     return [
         (kind, name, {key: 0.05 if float in members(types[key]) else Linf(0.05) for key in needed})
         for kind in kinds

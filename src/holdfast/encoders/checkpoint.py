@@ -49,7 +49,8 @@ def load(name: str, options: Options) -> Encoder:
     if settings.shape or settings.mean or settings.std:
         raise HoldfastError(f"{options.arch} states its own inputs; leave shape, mean and std out of the reference")
     whole = built.module if isinstance(built, Encoder) else built
-    return Encoder(whole.eval(), name, domain, geometry=getattr(built, "geometry", None))
+    caution = built.caution if isinstance(built, Encoder) else ""
+    return Encoder(whole.eval(), name, domain, geometry=getattr(built, "geometry", None), caution=caution)
 
 
 def inside(module: nn.Module) -> nn.Module:

@@ -17,7 +17,7 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import Preset, read_attack
 from holdfast.bounds import Method
 from holdfast.core.balls import Ball
-from holdfast.core.encoder import Encoder
+from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.run import Run
@@ -47,7 +47,7 @@ from holdfast.execution.given import (
 from holdfast.execution.request import request
 from holdfast.execution.runs import read as read_runs
 from holdfast.execution.runs import unfinished
-from holdfast.execution.session import MADE_IN_PYTHON, fill_store, limited
+from holdfast.execution.session import fill_store, limited
 from holdfast.execution.store import Store, key_of
 from holdfast.execution.table import collect, unfit
 from holdfast.objectives.base import Objective
