@@ -196,7 +196,7 @@ def transformed(images: Images, transform: Transform | str, seed: int = 0) -> Im
     refuse_blanks(locals())
     transform = Transform.read(transform) if isinstance(transform, str) else transform
     source, name = TransformedSource(images, transform, seed), f"{images.name} ({transform})"
-    return Images(source, images.ids, images.labels, name, images.classes)
+    return Images(source, images.ids, images.labels, name, images.classes, images.groups)
 
 
 @cache
