@@ -117,3 +117,7 @@ class Sorted(nn.Module):
 def sorted_pixels() -> nn.Module:
     """Uses an operation that has no bounds."""
     return Net(nn.Flatten(), Sorted(), nn.Linear(64, 5))
+
+
+def wide() -> nn.Module:
+    return Net(nn.Flatten(), nn.Linear(64, 60_000), nn.ReLU(), nn.Linear(60_000, 2))

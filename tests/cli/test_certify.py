@@ -14,7 +14,7 @@ from holdfast import bounds
 from holdfast.cli import run
 from holdfast.encoders import load
 from holdfast.execution.certificates import CertificateRecord
-from tests.cli.modules import sorted_pixels, weights
+from tests.cli.modules import sorted_pixels, weights, wide
 from tests.evaluations.certified.known import Boast
 
 CERTIFY = ["certify", "builtin:digits-contrastive", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
@@ -97,6 +97,16 @@ def test_an_operation_without_bounds_is_named(capsys):
     (sentence,) = capsys.readouterr().err.strip().splitlines()[-1:]
     assert "'sort'" in sentence
     assert "cannot be bounded" in sentence
+
+
+def test_a_network_too_large_for_bounds_is_refused_before_it_is_traced(capsys, monkeypatch):
+    monkeypatch.setattr(torch.export, "export", None)  # a call would be a defect, and said as one
+    torch.save(weights(wide()), "wide.pt")
+    given = ["checkpoint:wide.pt", "--arch", "tests.cli.modules:wide"]
+    assert run(["certify", *given, *CERTIFY[2:], "--eps", "0.1"]) == 2
+    (sentence,) = capsys.readouterr().err.strip().splitlines()
+    assert "60,000 nonlinear entries" in sentence
+    assert "--method smoothing" in sentence
 
 
 @pytest.mark.parametrize(

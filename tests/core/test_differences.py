@@ -132,3 +132,25 @@ def test_equal_encoders_are_told_apart_about_as_rarely_as_promised():
     draws = np.random.default_rng(0).exponential(size=(1000, 2, 50))
     wrong = [differ(a, b).outcome != "tied" for a, b in draws]
     assert 0.03 <= np.mean(wrong) <= 0.09
+
+
+@pytest.mark.parametrize("statistic", ["mean", "median"])
+def test_samples_of_one_group_decide_as_one(statistic):
+    rng = np.random.default_rng(1)
+    base, lift = rng.normal(size=12), 0.3 + rng.normal(size=12)
+    groups = np.repeat(np.arange(12), 25)
+    a, b = (series(np.repeat(values, 25), unit="length") for values in (base + lift, base))
+    named = [f"slide {group}" for group in groups]
+    grouped = paired(a, b, statistic, "higher", groups=named)
+    alone = paired(a, b, statistic, "higher")
+    assert alone.outcome == "a is better", "vacuous"
+    assert grouped.outcome == "tied"
+    assert grouped.value == alone.value
+    once = paired(series(base + lift, unit="length"), series(base, unit="length"), statistic, "higher")
+    assert grouped.high - grouped.low == pytest.approx(once.high - once.low, rel=0.35)
+    order = rng.permutation(len(groups))
+    moved = [series(np.asarray(one.values)[order], unit="length") for one in (a, b)]
+    reordered = paired(*moved, statistic, "higher", groups=[named[k] for k in order])
+    assert (reordered.low, reordered.high) == pytest.approx((grouped.low, grouped.high), rel=1e-9)
+    swapped = paired(b, a, statistic, "higher", groups=named)
+    assert (swapped.low, swapped.high) == pytest.approx((-grouped.high, -grouped.low))

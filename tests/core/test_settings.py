@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from inspect import isabstract
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -14,8 +17,9 @@ from holdfast.bounds import Method
 from holdfast.core.balls import BALLS, L2, Ball, Linf
 from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError, nearest
-from holdfast.core.settings import Spelled, convert, number, read, spell, types_of
+from holdfast.core.settings import Spelled, convert, members, number, read, spell, types_of
 from holdfast.evaluations.spectral.graphs import GraphConstruction
+from holdfast.execution import catalog
 
 if TYPE_CHECKING:
     from holdfast.core.balls import Ball as Missing
@@ -187,3 +191,47 @@ def test_only_near_names_are_suggested():
     known = ["breakaway", "overlap", "displacement"]
     assert nearest("overlp", known) == "did you mean 'overlap'? known: breakaway, displacement, overlap"
     assert nearest("quux", known) == "known: breakaway, displacement, overlap"
+
+
+SIGNED = {("brightness", "amount"), ("crop", "share"), ("rotation", "degrees"), ("global-shuffle", "seed")}
+SIGNED |= {("local-shuffle", "seed"), ("sparsified", "seed")}
+"""Numbers that may be below zero: directions and seeds."""
+
+
+def numeric_settings() -> list[tuple[type[Any], str, dict[str, Any]]]:
+    """Return every number among the settings that have a text form, with what its class needs besides."""
+    catalog.everything()
+
+    def below(kind: type[Any]) -> Iterator[type[Any]]:
+        for child in kind.__subclasses__():
+            yield child
+            yield from below(child)
+
+    kinds = dict.fromkeys(
+        kind for kind in below(Spelled) if kind.__module__.startswith("holdfast.") and is_dataclass(kind)
+    )
+    return [
+        (kind, name, {key: 0.05 if float in members(types[key]) else Linf(0.05) for key in needed})
+        for kind in kinds
+        if not isabstract(kind)
+        for types, needed in [(types_of(kind), [field.name for field in fields(kind) if field.default is MISSING])]
+        for name, its_type in types.items()
+        if {int, float} & {*members(its_type)}
+    ]
+
+
+def test_no_setting_is_below_zero_unless_it_has_a_direction():
+    settings = numeric_settings()
+    assert len(settings) > 100, "vacuous"
+    assert all(any((kind.name, name) == signed for kind, name, _ in settings) for signed in SIGNED), "no such setting"
+    for kind, name, others in settings:
+        if (kind.name, name) not in SIGNED:
+            with pytest.raises(HoldfastError):
+                print(kind(**{**others, name: -1.0 if float in members(types_of(kind)[name]) else -1}), "takes", name)
+
+
+def test_no_setting_is_no_number():
+    for kind, name, others in numeric_settings():
+        if float in members(types_of(kind)[name]):
+            with pytest.raises(HoldfastError):
+                print(kind(**{**others, name: math.nan}), "takes nan as", name)

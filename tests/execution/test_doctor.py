@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import warnings
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.run import Run
-from holdfast.execution import doctor
+from holdfast.data import load as load_images
+from holdfast.execution import doctor, doctor_inputs
 
 SHAPE = (3, 8, 8)
 
@@ -151,3 +157,115 @@ def test_who_asks_by_name_learns_whether_proofs_are_possible():
     assert large.status == "warning"
     assert "60,000 nonlinear entries" in large.sentence
     assert answer(Function(lambda x: x.mean(), network())).name == "one vector per image", "nothing to certify"
+
+
+def normalisation(pixels: Tensor | None = None, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), module=None):
+    encoder = Encoder(network() if module is None else module, "patient", Domain(SHAPE), mean=mean, std=std)
+    (check,) = (check for check in doctor.examine(encoder, pixels) if check.name == "normalisation")
+    return check.status, check.sentence
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "said"),
+    [
+        ((127.0,) * 3, (128.0,) * 3, "may be mean 0.498, std 0.502"),
+        ((-0.5,) * 3, (1.0,) * 3, "outside the input range [0, 1]"),
+        ((0.5,) * 3, (0.005,) * 3, "std 0.005 is not plausible"),
+        ((0.5,) * 3, (30.0,) * 3, "std 30 is not plausible"),
+        ((0.485, 0.456, 0.406), (0.229, 0.224, 0.0), "positive standard deviations"),
+    ],
+)
+def test_a_normalisation_that_cannot_be_right_is_said(mean, std, said):
+    if not min(std):
+        with pytest.raises(HoldfastError, match=said):
+            normalisation(None, mean, std)
+        return
+    status, sentence = normalisation(None, mean, std)
+    assert status == "warning"
+    assert said in sentence
+
+
+@pytest.mark.parametrize("name", doctor_inputs.USUAL)
+def test_usual_normalisations_are_not_suspected(name):
+    encoder = known(name)
+    assert doctor_inputs.problems(encoder, encoder.module) == []
+
+
+def known(name: str) -> Encoder:
+    mean, std = doctor_inputs.USUAL[name]
+    return Encoder(network(), "patient", Domain(SHAPE), mean=mean, std=std)
+
+
+def test_a_normalisation_under_which_codes_spread_far_more_is_named():
+    torch.manual_seed(0)
+    hidden = nn.Linear(192, 50)
+    with torch.no_grad():
+        hidden.bias.fill_(-0.5)  # a network made for inputs around zero of deviation one
+    module = nn.Sequential(nn.Flatten(), hidden, nn.Sigmoid(), nn.Linear(50, 6))
+    images = torch.rand(6, *SHAPE)
+    assert normalisation(images, (0.5,) * 3, (0.3,) * 3, module)[0] == "ok"
+    status, sentence = normalisation(images, (0.5,) * 3, (2.0,) * 3, module)
+    assert status == "warning"
+    assert "times as far under" in sentence
+    assert normalisation(None, (0.5,) * 3, (2.0,) * 3, module)[0] == "ok", (
+        "noise says nothing about what it was trained on"
+    )
+
+
+def test_a_module_made_in_python_says_that_its_normalisation_is_unknown():
+    with pytest.warns(HoldfastWarning, match=r"says nothing of normalisation.*mean=\(0, 0, 0\)"):
+        encoder = Encoder(network(), "patient", Domain(SHAPE))
+    assert "says nothing of normalisation" in encoder.caution
+    assert encoder.inputs["normalisation"] == "not stated"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not Encoder(network(), "patient", Domain(SHAPE), mean=(0,) * 3, std=(1,) * 3).caution
+        assert not Encoder(nn.Flatten(), "pixels", Domain(SHAPE)).caution, "pixels have no normalisation to miss"
+        assert not Encoder(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), "gray", Domain((1, 8, 8))).caution
+
+
+@pytest.mark.parametrize("classes", [10, 100, 1000, 21841])
+def test_scores_of_classes_are_told_from_features(classes):
+    module = nn.Sequential()
+    module.add_module("trunk", nn.Sequential(nn.Flatten(), nn.Linear(192, 16), nn.Tanh()))
+    module.add_module("fc", nn.Linear(16, classes))
+    checks = {check.name: check for check in doctor.examine(known_inputs(module))}
+    assert checks["features, not classes"].status == "warning"
+    assert f"{classes:,} outputs come from a last linear layer (fc)" in checks["features, not classes"].sentence
+
+
+@pytest.mark.parametrize(("outputs", "last"), [(12, nn.Identity()), (10, nn.Tanh())])
+def test_features_are_not_taken_for_classes(outputs, last):
+    checks = doctor.examine(known_inputs(nn.Sequential(nn.Flatten(), nn.Linear(192, outputs), last)))
+    assert {check.name: check.status for check in checks}["features, not classes"] == "ok"
+
+
+def known_inputs(module: nn.Module) -> Encoder:
+    return Encoder(module.eval(), "patient", Domain(SHAPE), mean=(0.5,) * 3, std=(0.5,) * 3)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("HOLDFAST_REFERENCE" not in os.environ, reason="the reference data are not here")
+def test_the_normalisation_of_a_real_network_is_judged_right():
+    efficientnet = pytest.importorskip("efficientnet_lite_pytorch")
+    folder = Path(os.environ["HOLDFAST_REFERENCE"]) / "real"
+    module = efficientnet.EfficientNet.from_name("efficientnet-lite0")
+    module.load_state_dict(torch.load(folder / "efficientnet_lite0.pt", weights_only=True))
+    shape, photos = (3, 224, 224), load_images(str(folder / "photos"), Domain((3, 224, 224)), Geometry(256, (224, 224)))
+    pixels = photos.pixels(range(0, 144, 36))
+
+    def answers(mean: float, std: float, whole: bool = False) -> dict[str, doctor.Check]:
+        network = copy.deepcopy(module)
+        if not whole:
+            network._fc = network._dropout = nn.Identity()
+        encoder = Encoder(network.eval(), "efficientnet", Domain(shape), mean=(mean,) * 3, std=(std,) * 3)
+        return {check.name: check for check in doctor.examine(encoder, pixels)}
+
+    right = answers(127 / 255, 128 / 255)
+    assert right["normalisation"].status == right["features, not classes"].status == "ok"
+    for mean, std, said in ((127, 128, "times as far under"), (0.5, 0.005, "not plausible")):
+        wrong = answers(mean, std)["normalisation"]
+        assert wrong.status == "warning"
+        assert said in wrong.sentence
+    scores = answers(127 / 255, 128 / 255, whole=True)["features, not classes"]
+    assert "1,000 outputs come from a last linear layer (_fc)" in scores.sentence

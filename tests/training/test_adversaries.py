@@ -178,7 +178,7 @@ def test_settings_survive_their_text(adversary: Adversary) -> None:
 
 @pytest.mark.parametrize("text", ["loss:steps=0", "untargeted:step=0"])
 def test_an_attack_of_no_length_is_refused(text: str) -> None:
-    with pytest.raises(HoldfastError, match="positive step"):
+    with pytest.raises(HoldfastError, match="must be positive"):
         Adversary.read(text)
 
 

@@ -15,7 +15,7 @@ from holdfast.core.balls import Ball, column
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.settings import Spelled
+from holdfast.core.settings import Spelled, require_positive
 from holdfast.objectives.base import ObjectiveFunction
 
 Gain = Float[Tensor, "b"]
@@ -32,6 +32,9 @@ class Attack(Spelled):
 
     name: ClassVar[str]
     restarts: int = 1
+
+    def __post_init__(self) -> None:
+        require_positive(self, "restarts")
 
     @classmethod
     def read(cls, text: str) -> Attack:

@@ -17,6 +17,7 @@ from holdfast.core.balls import Ball
 from holdfast.core.encoder import Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
+from holdfast.core.settings import require_positive
 from holdfast.objectives.base import ObjectiveFunction
 
 
@@ -39,6 +40,7 @@ class GradientAttack(Attack):
     name = "pgd"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.keep not in ("best", "last"):
             raise HoldfastError(f"pgd: keep must be 'best' or 'last', got {self.keep!r}")
         if self.steps < 1 or not 0 <= self.start <= 1:
@@ -47,8 +49,7 @@ class GradientAttack(Attack):
             )
         if self.step is not None and self.stride != 0.1:
             raise HoldfastError(f"pgd: give step or stride, not both, got step={self.step} and stride={self.stride}")
-        if (self.stride if self.step is None else self.step) <= 0:
-            raise HoldfastError(f"pgd: the step must be positive, got stride={self.stride}, step={self.step}")
+        require_positive(self, "stride", "step")
 
     @property
     def forwards(self) -> int:

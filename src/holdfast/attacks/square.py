@@ -37,6 +37,7 @@ class SquareAttack(Attack):
     name = "square"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.queries < 2 or not 0 < self.area <= 1:
             raise HoldfastError(f"square: needs queries >= 2 and area in (0, 1], got {self.queries} and {self.area}")
 

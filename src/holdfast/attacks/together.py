@@ -50,7 +50,7 @@ def forwards_together(attacks: Sequence[Attack]) -> int:
     Example:
         >>> from holdfast.attacks.presets import read_attack
         >>> forwards_together([read_attack("pgd:steps=10"), read_attack("adaptive:restarts=1,steps=10")])
-        74
+        69
     """
     # Where others ended is looked at once more, and going on from there takes a gradient of its own.
     beside = sum(len(attacks) + GRADIENT for attack in attacks if isinstance(attack, AdaptiveAttack))

@@ -26,6 +26,7 @@ import typer
 
 from holdfast.cli.cluster import JobsRequestedError, submit
 from holdfast.cli.output import UNREAD, UnreadError, drop, prepare
+from holdfast.cli.parsing import Command
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
 from holdfast.execution.engines.ranks import place
 
@@ -45,7 +46,7 @@ def application() -> typer.Typer:
     for found in iter_modules(__path__):
         module = import_module(f"{__name__}.{found.name}")
         if hasattr(module, "command"):
-            app.command(found.name)(module.command)
+            app.command(found.name, cls=Command)(module.command)
     return app
 
 

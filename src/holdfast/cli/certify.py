@@ -84,7 +84,8 @@ def command(
     run = Run(seed, precision=precision, batch_size=batch_size, **devices)
     started, began = datetime.now(UTC), monotonic()
     require_free(out)
-    population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run), Store(out)
+    options, store = Options(arch, size, trust_remote_code), Store(out)
+    population = population_of(encoder, options, images, run, neurons=neurons)
     chosen.check(population.encoder.domain)
     claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
     with Shown(quiet=not leads(where)) as shown:

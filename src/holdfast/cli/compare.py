@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.flags import words
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.files import write_whole
 
@@ -56,7 +57,7 @@ def command(
     results, failures = read(runs)
     if not results:
         raise HoldfastError(f"{', '.join(map(str, runs))}: no results to compare; repeat the run's holdfast evaluate")
-    wanted = _words(only)
+    wanted = words(only, "only") or []
     failures = [failure for failure in failures if not wanted or failure.evaluation in wanted]
     failures += unfinished(runs, results, failures)
     results = chosen(with_relative_errors(results, relative_to), wanted, where or ())
@@ -193,7 +194,3 @@ def _rank(name: str, contest: Contest) -> str:
     peers = [{pair.a, pair.b} - {name} for pair in contest.pairs if pair.difference.outcome == "tied"]
     tied = any(contest.ranks.get(other) == rank for pair in peers if len(pair) == 1 for other in pair)
     return f"{'tied ' if tied else ''}#{rank}"
-
-
-def _words(text: str | None) -> list[str]:
-    return [word.strip() for word in (text or "").split(",") if word.strip()]

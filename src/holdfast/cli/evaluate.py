@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli.cluster import cluster_of
-from holdfast.cli.flags import Cluster, Images, Size, TrustRemoteCode, Workers
+from holdfast.cli.flags import Cluster, Images, Size, TrustRemoteCode, Workers, words
 from holdfast.core.errors import HoldfastError
+from holdfast.core.settings import seconds
 from holdfast.execution.engines.ranks import RANKS, place
 
 MEASURES = "What is measured"
@@ -79,6 +80,7 @@ def command(
     budget: Annotated[
         float | None,
         typer.Option(
+            parser=seconds,
             help="Seconds for everything: all have their share, and what is seen by then is reported.",
             rich_help_panel=COMPUTES,
         ),
@@ -99,8 +101,8 @@ def command(
     """Measure encoders on unlabelled images and write a report. Without arguments: a tour of the built-in ones."""
     flags: dict[str, Any] = {
         **locals(),  # a flag's name is its key in the request
-        "only": _words(only, "only"),
-        "baselines": _words(baselines, "baselines"),
+        "only": words(only, "only"),
+        "baselines": words(baselines, "baselines"),
         "out": str(out) if out else None,
         "settings": _settings(settings or []),
     }
@@ -145,14 +147,6 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
         shown.say(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
     print(f"Report: {outcome.report}")
     return 1 if outcome.failures or outcome.partial else 0
-
-
-def _words(text: str | None, flag: str) -> list[str] | None:
-    if text is None:
-        return None
-    if words := [word.strip() for word in text.split(",") if word.strip()]:
-        return words
-    raise HoldfastError(f"--{flag} names nothing: {text!r}; leave it out or name something")
 
 
 def _settings(texts: list[str]) -> dict[str, dict[str, Any]]:

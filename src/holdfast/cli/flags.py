@@ -6,6 +6,9 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from holdfast.core.errors import HoldfastError
+from holdfast.core.settings import seconds
+
 T = TypeVar("T")
 
 Images = Annotated[T, typer.Option(help="A folder, an array file, tar shards, an address or source:name.")]
@@ -14,10 +17,14 @@ Arch = Annotated[str | None, typer.Option(help="package.module:factory, for chec
 Size = Annotated[int | None, typer.Option(help="Input height and width, instead of the encoder's own.")]
 TrustRemoteCode = Annotated[T, typer.Option("--trust-remote-code", help="Let a model repository run its own code.")]
 Budget = Annotated[
-    float | None, typer.Option(help="Seconds after which no new work begins.", rich_help_panel="How it is computed")
+    float | None,
+    typer.Option(parser=seconds, help="Seconds after which no new work begins.", rich_help_panel="How it is computed"),
 ]
 TrainingBudget = Annotated[
-    float | None, typer.Option(help="Seconds after which training stops with a checkpoint; the same command goes on.")
+    float | None,
+    typer.Option(
+        parser=seconds, help="Seconds after which training stops with a checkpoint; the same command goes on."
+    ),
 ]
 Cluster = Annotated[
     str | None,
@@ -34,3 +41,12 @@ Workers = Annotated[
         rich_help_panel="How it is computed",
     ),
 ]
+
+
+def words(text: str | None, flag: str) -> list[str] | None:
+    """Return the names in ``text``, separated by commas; None where the flag was left out."""
+    if text is None:
+        return None
+    if names := [word.strip() for word in text.split(",") if word.strip()]:
+        return names
+    raise HoldfastError(f"--{flag} names nothing: {text!r}; leave it out or name something")

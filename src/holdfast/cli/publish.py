@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.flags import words
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
 
@@ -28,11 +29,14 @@ def command(
     """Write an encoder's main numbers as evaluation results of its Hugging Face model page."""
     # Loaded here, because these need torch.
     from holdfast.execution.runs import read
-    from holdfast.report.hub import files, of_encoder, yaml
+    from holdfast.report.hub import files, of_encoder, require_repository, yaml
     from holdfast.report.select import chosen
     from holdfast.report.text import counted
 
-    wanted = [word.strip() for word in (only or "").split(",") if word.strip()]
+    wanted = words(only, "only") or []
+    for flag, repository in (("dataset", dataset), ("push", push)):
+        if repository is not None:
+            require_repository(repository, flag)
     results, _ = read([run])
     if not results:
         raise HoldfastError(f"{run}: no results to publish; repeat the run's holdfast evaluate")

@@ -27,13 +27,22 @@ def ball_of(eps: str | None, ball: str | None) -> Ball | None:
     return read(ball, BALLS, "ball") if ball else None
 
 
-def population_of(encoder: str, options: Options, images: str, run: Run, limit: int | None = None) -> Population:
-    """Return the images and the encoder that the flags name; ``limit`` leaves so many images, chosen by the seed."""
+def population_of(
+    encoder: str, options: Options, images: str, run: Run, limit: int | None = None, neurons: int | None = None
+) -> Population:
+    """Return the images and the encoder that the flags name; ``limit`` leaves so many images, chosen by the seed.
+
+    Raises:
+        HoldfastError: something cannot be loaded, or the encoder has more nonlinear entries than ``neurons``.
+    """
     from holdfast import data
     from holdfast.encoders import load
+    from holdfast.evaluations.certified.pairs import require_few
     from holdfast.protocol.population import Population
 
     loaded = load(encoder, options)
+    if neurons is not None:
+        require_few(loaded, neurons)
     return Population(loaded, data.load(images, loaded.domain, loaded.geometry, limit=limit, seed=run.seed), run)
 
 

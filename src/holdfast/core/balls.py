@@ -17,6 +17,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.settings import Spelled, read
 
+SMALLEST = torch.finfo(torch.float32).tiny
+
 
 @dataclass(frozen=True)
 class Ball(Spelled):
@@ -32,6 +34,11 @@ class Ball(Spelled):
     def __post_init__(self) -> None:
         if not (isfinite(self.radius) and self.radius > 0):
             raise HoldfastError(f"the radius of a {self.name} ball must be positive and finite, got {self.radius}")
+        if self.radius < SMALLEST:
+            raise HoldfastError(
+                f"the radius of a {self.name} ball must be at least {SMALLEST:.2g}, the least that float32 can tell from 0, "
+                f"got {self.radius}"
+            )
 
     @classmethod
     def read(cls, text: str) -> Ball:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from math import hypot, isfinite, isnan, nan
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
+from holdfast.core.clusters import Groups, group_mean_interval, numbered
 from holdfast.core.intervals import Values, bounded_interval, decides_nothing, draws_for, skewed_interval
 from holdfast.core.noise import hashed
 from holdfast.core.records import Estimate, Number, Record, Series
@@ -28,27 +30,30 @@ def _draws(n: int) -> Int[np.ndarray, "r n"]:
     return counts
 
 
-def _resampled_medians(values: Values) -> Float[np.ndarray, "r"]:
-    """Return the median of ``values`` in each resample."""
-    counts, n = _draws(len(values)), len(values)
+def _resampled_medians(values: Values, groups: Groups | None) -> Float[np.ndarray, "r"]:
+    """Return the median of ``values`` in each resample, of samples or of whole groups of them."""
+    n = len(values)
+    counts = _draws(n) if groups is None else _draws(int(groups.max()) + 1)[:, groups]
     order = np.argsort(values, kind="stable")
     result = np.empty(len(counts))
     step = max(1, 2**22 // n)  # rows at a time, so that memory stays bounded
     for top in range(0, len(counts), step):
         cumulative = counts[top : top + step, order].cumsum(1, dtype=np.int32)
+        drawn = cumulative[:, -1:]  # as many as there are samples, unless groups differ in size
         # The sample in the middle, or the two there are: the first whose cumulative count reaches its rank.
-        middle = [values[order[(cumulative >= rank).argmax(1)]] for rank in ((n + 1) // 2, n // 2 + 1)]
+        middle = [values[order[(cumulative >= rank).argmax(1)]] for rank in ((drawn + 1) // 2, drawn // 2 + 1)]
         result[top : top + step] = (middle[0] + middle[1]) / 2
     return result
 
 
-def _median_difference(left: Values, right: Values, confidence: float) -> tuple[float, float]:
-    """Return the percentile interval of the difference of two medians over resampled samples (Efron 1979)."""
+def _median_difference(left: Values, right: Values, groups: Groups | None, confidence: float) -> tuple[float, float]:
+    """Return the percentile interval of the difference of two medians over resampled samples or groups (Efron 1979)."""
     if np.median(left) < np.median(right):  # one way round, so that swapping the two swaps the ends
-        low, high = _median_difference(right, left, confidence)
+        low, high = _median_difference(right, left, groups, confidence)
         return -high, -low
     order = np.lexsort((right, left))  # so that draws meet the samples in the same order however these are ordered
-    draws = _resampled_medians(left[order]) - _resampled_medians(right[order])
+    groups = None if groups is None else groups[order]
+    draws = _resampled_medians(left[order], groups) - _resampled_medians(right[order], groups)
     low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
@@ -69,13 +74,21 @@ class Difference(Record):
 
 
 @np.errstate(invalid="ignore")  # infinite values have no difference: it is nan, which says so
-def paired(a: Series, b: Series, statistic: str, better: Better, confidence: float = 0.95) -> Difference:
+def paired(
+    a: Series,
+    b: Series,
+    statistic: str,
+    better: Better,
+    confidence: float = 0.95,
+    groups: Sequence[str] = (),
+) -> Difference:
     """Return the difference of two encoders' statistics on the samples where both are defined; *tied* if it may be 0.
 
     Values that differ by no more than rounding count as equal.
 
     The interval is that of a mean, of the samples' differences, or a bootstrap's for medians. So few samples that even one
-    sign throughout would be chance (fewer than 6) are tied.
+    sign throughout would be chance (fewer than 6) are tied. Where samples come in ``groups``, one name for each sample,
+    these are drawn, and counted, instead.
 
     Raises:
         ValueError: the two run over different numbers of samples.
@@ -90,17 +103,22 @@ def paired(a: Series, b: Series, statistic: str, better: Better, confidence: flo
     n = len(left)
     if not n:
         return Difference(value=nan, low=nan, high=nan, n=0, outcome="tied")
+    index = numbered(np.array(groups)[both]) if len(groups) else None
+    independent = n if index is None else int(index.max()) + 1
     if statistic == "median":
         value = float(np.median(left) - np.median(right))
-        low, high = _median_difference(left, right, confidence)
+        low, high = _median_difference(left, right, index, confidence)
     else:
         ours, theirs = limits_of(a), limits_of(b)
         limits = (ours[0] - theirs[1], ours[1] - theirs[0]) if ours and theirs else None
         differences = np.sort(left - right)
         value = float(differences.mean())
-        interval = skewed_interval if limits is None else partial(bounded_interval, limits=limits)
-        low, high = interval(differences, confidence=confidence)
-    tied = low <= 0 <= high or isnan(value + low + high) or decides_nothing(n, confidence)
+        if index is not None:
+            low, high = group_mean_interval(left - right, index, limits, confidence)
+        else:
+            interval = skewed_interval if limits is None else partial(bounded_interval, limits=limits)
+            low, high = interval(differences, confidence=confidence)
+    tied = low <= 0 <= high or isnan(value + low + high) or decides_nothing(independent, confidence)
     return Difference(value=value, low=low, high=high, n=n, outcome="tied" if tied else _outcome(value, better))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import Spelled, read
+from holdfast.core.settings import Spelled, read, require_not_negative
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,9 @@ class Whitened(Divergence):
     floor: float = 1e-6
     name = "whitened"
     learns = True
+
+    def __post_init__(self) -> None:
+        require_not_negative(self, "floor")
 
     def __call__(self, a: Codes, b: Codes) -> Float[Tensor, "b"]:
         raise HoldfastError("the whitened divergence must first be fitted: Whitened().fit(clean codes)")

@@ -91,6 +91,10 @@ def _are_sizes(values: Any) -> bool:
     return isinstance(values, tuple) and all(isinstance(value, Integral) and int(value) > 0 for value in values)
 
 
+MADE_IN_PYTHON = "python"
+"""The source of encoders that no reference names."""
+
+
 class Normalised(nn.Module):
     """``module((x - mean) / std)``: the source's normalisation, kept where no caller can apply it twice."""
 
@@ -123,7 +127,8 @@ class Encoder:
         source: where it came from, for the record.
         geometry: how image files are brought to ``domain.shape``; by default resized and cropped to it.
         pooling: how ``module`` makes one vector of many, in words for the record.
-        caution: what is not known of the encoder and may spoil all of its numbers, as one sentence.
+        caution: what is not known of the encoder and may spoil all of its numbers, as one sentence; by default that no
+            normalisation is known of a module made in Python that has weights and takes three channels.
 
     Example:
         >>> encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 2, 2)))
@@ -141,10 +146,10 @@ class Encoder:
         domain: Domain,
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
-        source: str = "python",
+        source: str = MADE_IN_PYTHON,
         geometry: Geometry | None = None,
         pooling: str = "inside the module",
-        caution: str = "",
+        caution: str | None = None,
     ) -> None:
         if not isinstance(module, nn.Module):
             raise HoldfastError(f"an encoder is made of a torch.nn.Module, got {type(module).__name__}; wrap it in one")
@@ -178,6 +183,10 @@ class Encoder:
             module = Normalised(module, mean, std, len(domain.shape))
         self.module = module.eval().requires_grad_(False)
         self.name, self.domain, self.source = name, domain, source
+        if caution is None:
+            caution = _unstated(module, name, domain) if source == MADE_IN_PYTHON else ""
+            if caution:
+                warnings.warn(caution, HoldfastWarning, stacklevel=2)
         self.pooling, self.caution = pooling, caution
         # As text, for numbers would change with the precision that the weights are moved to.
         self.normalisation = _normalisation(module) or ("not stated" if caution else "none")
@@ -255,6 +264,21 @@ class Encoder:
 
 def _sizes(shape: Sequence[int]) -> str:
     return " x ".join(map(str, shape))
+
+
+def _unstated(module: nn.Module, name: str, domain: Domain) -> str:
+    """Return what is to be said of a module made in Python of whose normalisation nothing is known; empty if nothing is."""
+    images = len(domain.shape) == 3 and domain.shape[0] == 3
+    if (
+        not images
+        or next(module.parameters(), None) is None
+        or any(isinstance(p, Normalised) for p in module.modules())
+    ):
+        return ""
+    return (
+        f"{name!r} says nothing of normalisation, so pixels in [{domain.low:g}, {domain.high:g}] reach it as they are; if "
+        "it was trained on normalised images give mean and std (mean=(0, 0, 0), std=(1, 1, 1) says that it was not)"
+    )
 
 
 def _normalisation(module: nn.Module) -> str:

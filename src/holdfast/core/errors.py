@@ -1,5 +1,9 @@
 """What the library raises: one sentence that says what was expected, what arrived and what to do."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+
 
 class HoldfastError(ValueError):
     """A caller's mistake or an input that cannot be measured; the command line prints it and exits with status 2."""
@@ -33,6 +37,39 @@ def nearest(name: str, known: list[str]) -> str:
     close = get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(sorted(known))}"
+
+
+def refuse_blank(name: str, value: object) -> None:
+    """Raise if ``value``, a text or one of several, is empty or white space, as an unset variable of a script is.
+
+    Example:
+        >>> refuse_blank("--images", "")
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: --images is empty, as an unset variable would be; give it a value or leave it out
+    """
+    texts = value if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(text, str) and not text.strip() for text in texts):
+        raise HoldfastError(f"{name} is empty, as an unset variable would be; give it a value or leave it out")
+
+
+def refuse_blanks(arguments: Mapping[str, object]) -> None:
+    """Raise if one of the ``arguments`` of a function, by name, is an empty text."""
+    for name, value in arguments.items():
+        refuse_blank(name, value)
+
+
+def refuse_twice(name: str, values: object) -> None:
+    """Raise if ``values`` is a list in which something occurs twice.
+
+    Example:
+        >>> refuse_twice("steps", [1, 2, 1])
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: steps has 1 twice; keep one
+    """
+    several = list(values) if isinstance(values, (list, tuple)) else []
+    for place, value in enumerate(several):
+        if value in several[:place]:
+            raise HoldfastError(f"{name} has {value} twice; keep one")
 
 
 def refuse_empty(setting: str, value: object, default: object) -> None:

@@ -111,6 +111,7 @@ class Images:
         labels: (n,) integers, if known.
         name: how reports call the set.
         classes: what each label is called, by its number, if that is known.
+        groups: which images belong together (one slide, patient or video), a name for each; intervals are then of groups.
 
     Example:
         >>> images = Images(torch.zeros(3, 1, 2, 2), ids=["a", "b", "c"])
@@ -125,12 +126,18 @@ class Images:
         labels: Int[Tensor, "n"] | None = None,
         name: str = "images",
         classes: Sequence[str] = (),
+        groups: Sequence[str] | None = None,
     ) -> None:
         self.source: Source = TensorSource(pixels) if isinstance(pixels, Tensor) else pixels
         if len(self.source) == 0:
             raise HoldfastError(f"{name} holds no images")
         self.ids = tuple(ids) if ids is not None else tuple(map(str, range(len(self.source))))
         self.labels, self.name, self.classes = labels, name, tuple(classes)
+        self.groups = None if groups is None else tuple(groups)
+        if self.groups is not None and len(self.groups) != len(self.source):
+            raise HoldfastError(
+                f"{name} has {len(self.source)} images but {len(self.groups)} groups; name one for each"
+            )
         if len(self.ids) != len(self.source) or (labels is not None and len(labels) != len(self.source)):
             counted = f"{len(self.ids)} ids and {'no' if labels is None else len(labels)} labels"
             raise HoldfastError(f"{name} has {len(self.source)} images but {counted}; give one of each per image")
@@ -144,7 +151,10 @@ class Images:
     def __getitem__(self, rows: Sequence[int]) -> Images:
         rows = list(rows)
         labels = None if self.labels is None else self.labels[rows]
-        return Images(Subset(self.source, rows), [self.ids[row] for row in rows], labels, self.name, self.classes)
+        groups = None if self.groups is None else [self.groups[row] for row in rows]
+        return Images(
+            Subset(self.source, rows), [self.ids[row] for row in rows], labels, self.name, self.classes, groups
+        )
 
     def pixels(
         self,
@@ -185,6 +195,11 @@ class Images:
         if self.labels is None:
             return ""
         return sha256(torch.as_tensor(self.labels).cpu().to(torch.int64).numpy().tobytes()).hexdigest()[:16]
+
+    @cached_property
+    def groups_fingerprint(self) -> str:
+        """Return a hash of the groups, empty without any."""
+        return "" if self.groups is None else sha256("\0".join(self.groups).encode()).hexdigest()[:16]
 
     @cached_property
     def digests(self) -> tuple[bytes, ...]:

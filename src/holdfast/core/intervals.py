@@ -91,12 +91,12 @@ def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -
 
 def _upper_end(values: Values, most: float, confidence: float) -> float:
     # Sorted, so that the weights meet the values in the same order however the images are ordered.
-    below = _weights(len(values)) @ np.sort(most - values)[::-1].astype(np.float32)
+    below = random_weights(len(values)) @ np.sort(most - values)[::-1].astype(np.float32)
     return max(most - float(np.quantile(below, (1 - confidence) / 2)), float(values.mean()))
 
 
 @lru_cache(maxsize=2)
-def _weights(n: int) -> Float[np.ndarray, "r n"]:
+def random_weights(n: int) -> Float[np.ndarray, "r n"]:
     """Return random weights of ``n`` samples that leave some to one more: uniform among those that add up to 1."""
     rng = np.random.default_rng(abs(hashed("weights", n)))
     weights = rng.standard_exponential((draws_for(n), n + 1), dtype=np.float32)

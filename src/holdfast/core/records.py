@@ -140,6 +140,8 @@ class Findings(Record):
     pictures: tuple[Picture, ...] = ()
     warnings: tuple[str, ...] = ()
     """Sentences that a reader must see beside the numbers: a collapsed encoder, duplicates."""
+    groups: tuple[str, ...] = ()
+    """Which samples belong together (one slide, patient or video), a name for each; empty where each is its own."""
 
     @property
     def collapsed(self) -> bool:

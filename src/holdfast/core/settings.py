@@ -7,15 +7,17 @@ takes, what TOML holds, what reports print and what cache keys hash, so there is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from fractions import Fraction
+from math import inf, nan
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from holdfast.core.errors import HoldfastError, nearest
 
 T = TypeVar("T")
+REPEAT = "; commas do not separate values: where several are taken, repeat the flag, or give a list in TOML and Python"
 
 
 class Spelled(ABC):
@@ -70,7 +72,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
         if not equals:
             if position >= len(required):
                 raise HoldfastError(
-                    f"{what} {name!r}: {part!r} needs the form setting=value; {name} takes {list(known)}"
+                    f"{what} {name!r}: {part!r} needs the form setting=value; {name} takes {list(known)}{REPEAT}"
                 )
             key, value = required[position], part
         if key not in known:
@@ -145,7 +147,9 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         return _simple(text, kinds)
     except (ValueError, KeyError, ArithmeticError) as error:
         form = " such as 0.05 or 8/255" if float in kinds else ""
-        raise HoldfastError(f"{where}: expected {expected}{form}, got {text!r}") from error
+        raise HoldfastError(
+            f"{where}: expected {expected}{form}, got {text!r}{REPEAT if ',' in text else ''}"
+        ) from error
 
 
 def _simple(text: str, kinds: tuple[Any, ...]) -> bool | int | float | str:
@@ -173,3 +177,51 @@ def number(value: float) -> str:
     exact = repr(value)
     grey = round(value * 255) if abs(value) < 1 else 0
     return f"{grey}/255" if len(exact) > 6 and grey and grey / 255 == value else exact
+
+
+def require_positive(thing: Any, *settings: str) -> None:
+    """Raise unless these settings of ``thing`` are positive and finite; one that is None is not looked at.
+
+    Example:
+        >>> from holdfast.training.objectives.simclr import SimCLR
+        >>> SimCLR(temperature=0.0)
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: simclr: temperature must be positive, got 0.0
+    """
+    _require(thing, settings, lambda value: 0 < value < inf, "be positive")
+
+
+def require_not_negative(thing: Any, *settings: str) -> None:
+    """Raise unless these settings of ``thing`` are 0 or more, and finite; one that is None is not looked at."""
+    _require(thing, settings, lambda value: 0 <= value < inf, "be 0 or more")
+
+
+def require_share(thing: Any, *settings: str) -> None:
+    """Raise unless these settings of ``thing`` lie in [0, 1]."""
+    _require(thing, settings, lambda value: 0 <= value <= 1, "lie in [0, 1]")
+
+
+def _require(thing: Any, settings: Sequence[str], fits: Callable[[float], bool], demand: str) -> None:
+    for setting in settings:
+        value = getattr(thing, setting)
+        if value is not None and not fits(value):
+            raise HoldfastError(f"{thing.name}: {setting} must {demand}, got {value}")
+
+
+def seconds(budget: Any) -> float:
+    """Return a budget of time, which is a positive number of seconds.
+
+    Example:
+        >>> seconds("1.5")
+        1.5
+        >>> seconds(-5)
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: a budget is a positive number of seconds, as in 600, got -5
+    """
+    try:
+        time = convert(budget, float, "budget")
+    except HoldfastError:
+        time = nan
+    if not 0 < time < inf:
+        raise HoldfastError(f"a budget is a positive number of seconds, as in 600, got {budget}")
+    return float(time)

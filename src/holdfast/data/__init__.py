@@ -17,6 +17,7 @@ from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.images import Images
 from holdfast.data.base import Request
+from holdfast.data.groups import groups_of
 from holdfast.data.remembered import Remembered
 
 Loader = Callable[[str, dict[str, str], Request], Images]
@@ -45,7 +46,8 @@ def load(
         reference: a path (a folder of image files, a saved Hugging Face dataset, a .npy, .npz or .safetensors file, tar
             shards), an address such as ``s3://bucket/folder``, or ``source:name``, with settings after a question mark:
             ``folder:photos?labels=folders``, ``data.npz?images=x_test``, ``hf:user/name@revision?split=test``,
-            ``shards/{000..099}.tar``, ``builtin:digits``.
+            ``shards/{000..099}.tar``, ``builtin:digits``. ``?groups=`` says which images belong together: ``prefix``,
+            ``folders`` or a file of ``id,group``.
         domain: shape and range of the encoder's inputs.
         geometry: how its source resizes and crops images; by default they are fitted to the domain.
         limit: at most so many images, chosen at random by ``seed`` and the images' ids.
@@ -70,9 +72,13 @@ def load(
         source, name = "fsspec", body
     elif not colon or source not in loaders():
         source, name = kind(body), body
-    return loaders()[source](
+    grouping = settings.pop("groups", None)
+    images = loaders()[source](
         name, settings, Request(domain, geometry, limit, seed, max_unreadable, remembered or Remembered())
     )
+    if grouping is not None:
+        images.groups = groups_of(images.ids, grouping)
+    return images
 
 
 def _settings(query: str, reference: str) -> dict[str, str]:

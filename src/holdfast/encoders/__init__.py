@@ -1,7 +1,7 @@
 """Encoder adapters: each file turns one kind of reference (``timm:``, ``onnx:`` ...) into an Encoder.
 
 An adapter is a module of this package with a constant ``SOURCE`` and a function ``load(name, options)``; adding the file
-is all there is to do.
+is all there is to do. One that reads ``options.arch`` says ``TAKES_ARCH = True``.
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ def load(reference: str, options: Options | None = None) -> Encoder:
         )
     if source not in sources():
         raise HoldfastError(f"unknown encoder source {source!r} in {reference!r}; {nearest(source, list(sources()))}")
+    if options.arch and not getattr(sources()[source], "TAKES_ARCH", False):
+        raise HoldfastError(
+            f"--arch {options.arch} changes nothing: {source} brings the module of {reference!r}; leave it out"
+        )
     encoder = sources()[source].load(name, options)
     encoder.name, encoder.source = short or label(name), stamp(reference, options)
     return encoder

@@ -25,6 +25,7 @@ from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "checkpoint"
+TAKES_ARCH = True
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def load(name: str, options: Options) -> Encoder:
     if settings.shape or settings.mean or settings.std:
         raise HoldfastError(f"{options.arch} states its own inputs; leave shape, mean and std out of the reference")
     whole = built.module if isinstance(built, Encoder) else built
-    return Encoder(whole.eval(), name, domain, geometry=getattr(built, "geometry", None))
+    caution = built.caution if isinstance(built, Encoder) else ""
+    return Encoder(whole.eval(), name, domain, geometry=getattr(built, "geometry", None), caution=caution)
 
 
 def inside(module: nn.Module) -> nn.Module:

@@ -31,6 +31,7 @@ from holdfast.encoders.reference import Options, first_line, named, split
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "trained"
+TAKES_ARCH = True
 CARD_VERSION = 1
 CARD, WEIGHTS, EPOCHS = "card.json", "encoder.safetensors", "epochs"
 DOWNLOADING = ("timm", "torchvision")

@@ -17,8 +17,8 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import Preset, read_attack
 from holdfast.bounds import Method
 from holdfast.core.balls import Ball
-from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.run import Run
 from holdfast.core.settings import read
@@ -47,7 +47,7 @@ from holdfast.execution.given import (
 from holdfast.execution.request import request
 from holdfast.execution.runs import read as read_runs
 from holdfast.execution.runs import unfinished
-from holdfast.execution.session import MADE_IN_PYTHON, fill_store, limited
+from holdfast.execution.session import fill_store, limited
 from holdfast.execution.store import Store, key_of
 from holdfast.execution.table import collect, unfit
 from holdfast.objectives.base import Objective
@@ -69,11 +69,13 @@ def load_encoder(
         size: height and width of the inputs, instead of the source's own.
         trust_remote_code: whether a model repository may run its own Python code here.
     """
+    refuse_blanks(locals())
     return adapters.load(reference, Options(arch, size, trust_remote_code))
 
 
 def load_images(reference: str | Path, encoder: Encoder, *, limit: int | None = None, seed: int = 0) -> Images:
     """Return the images in a folder, a file or a data set as inputs of ``encoder``; ``seed`` chooses ``limit`` of them."""
+    refuse_blanks(locals())
     return data.load(str(reference), encoder.domain, encoder.geometry, limit=limit, seed=seed)
 
 
@@ -127,6 +129,7 @@ def evaluate(
     Raises:
         HoldfastError: something that was named does not exist or does not fit.
     """
+    refuse_blanks(locals())
     given, images, bank = listed(encoders), at_hand(images), None if bank is None else at_hand(bank)
     own = by_reference(given)
     with ExitStack() as stack:
@@ -224,6 +227,7 @@ def certify(
     Raises:
         HoldfastError: the encoder cannot be bounded, or something that was named does not exist or does not fit.
     """
+    refuse_blanks(locals())
     wanted = Certificates.of(read_ball(ball), limit, negatives, method, attack, neurons)
     population, started = _population(encoder, images, Run(seed, device, precision, batch_size)), datetime.now(UTC)
     with ExitStack() as stack:
@@ -278,6 +282,7 @@ def attack(
     Raises:
         HoldfastError: something that was named does not exist or does not fit.
     """
+    refuse_blanks(locals())
     sought = read(objective, objectives(), "objective") if isinstance(objective, str) else objective
     search = read_attack(attack) if isinstance(attack, str) else attack
     population = _population(encoder, images, Run(seed, device, precision, batch_size), limit)
@@ -293,6 +298,7 @@ def compare(runs: StoredRun | Sequence[StoredRun]) -> Comparison:
     Raises:
         HoldfastError: a folder holds no run, or one that cannot be read.
     """
+    refuse_blanks(locals())
     results, _ = read_runs(folders_of(runs))
     return compared(results)
 
@@ -303,6 +309,7 @@ def check(runs: StoredRun | Sequence[StoredRun], require: str | Sequence[str]) -
     Raises:
         HoldfastError: a bound makes no sense, or a folder holds no run.
     """
+    refuse_blanks(locals())
     gates, folders = [gate.parse(said) for said in listed(require)], folders_of(runs)
     results, failures = read_runs(folders)
     failures += unfinished(folders, results, failures)

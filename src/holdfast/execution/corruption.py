@@ -26,7 +26,7 @@ from torch import Tensor
 
 from holdfast import data
 from holdfast.core.encoder import Domain
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.files import checksum
 from holdfast.core.images import Images
 from holdfast.core.records import SCHEMA_VERSION, Number, Record
@@ -124,6 +124,7 @@ def corrupt(
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
     """
+    refuse_blanks(locals())
     given = [transform] if isinstance(transform, (str, Transform)) else transform
     wanted = [Transform.read(one) if isinstance(one, str) else one for one in given]
     folders = [_plain(str(one)) for one in wanted]

@@ -21,6 +21,7 @@ from holdfast.core.run import Run
 from holdfast.encoders.onnx_graph import OnnxModule
 from holdfast.evaluations.certified.accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.pairs import traced
+from holdfast.execution.doctor_inputs import better_normalisation, classifier, problems
 
 IMAGES = 4
 Status = Literal["ok", "warning", "failed"]
@@ -237,6 +238,12 @@ def _range(subject: Subject) -> Answer:
 def _normalisation(subject: Subject) -> Answer:
     encoder = subject.encoder
     inside = [part for part in encoder.module.modules() if isinstance(part, Normalised)]
+    doubts = problems(encoder, inside[0]) if inside else []
+    if subject.real and (better := better_normalisation(encoder, subject.pixels, subject.codes)):
+        doubts.append(better)
+    if doubts:
+        said = "; ".join(doubts)
+        return "warning", f"{said[0].upper()}{said[1:]}."
     if inside:
         mean, std = (", ".join(f"{value:.3g}" for value in part.flatten()) for part in (inside[0].mean, inside[0].std))
         return "ok", f"Inside, with mean {mean} and std {std}: it takes raw pixels."
@@ -245,6 +252,16 @@ def _normalisation(subject: Subject) -> Answer:
             "None that is known of; if it was trained on normalised images, state mean and std, or every number is off."
         )
     return "ok", "None: inputs reach it as they are."
+
+
+def _features(subject: Subject) -> Answer:
+    columns = subject.codes.shape[1]
+    if layer := classifier(subject.encoder, subject.pixels, columns):
+        return "warning", (
+            f"Its {columns:,} outputs come from a last linear layer ({layer}), so they look like scores of classes, not "
+            "features; put torch.nn.Identity() in its place (onnx: ?output=NAME of the value before it) to measure features."
+        )
+    return "ok", "Its outputs do not look like scores of classes."
 
 
 def _precision(subject: Subject) -> Answer:
@@ -294,6 +311,7 @@ QUESTIONS: dict[str, Callable[[Subject], Answer]] = {
     "tells images apart": _collapsed,
     "over the whole range": _range,
     "normalisation": _normalisation,
+    "features, not classes": _features,
     "double precision": _precision,
     "size": _weights,
     "layers": _layers,

@@ -12,13 +12,12 @@ from rich.console import Console
 from torch import Tensor
 
 from holdfast.core.balls import BALLS, Ball
-from holdfast.core.encoder import Encoder
+from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.settings import read
 from holdfast.execution.evaluated import EvaluatedRun
 from holdfast.execution.progress import Shown
-from holdfast.execution.session import MADE_IN_PYTHON
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from holdfast import data
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Encoder
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.data.remembered import FILE, Remembered
@@ -126,6 +126,7 @@ def harden(
         AgreementLostError: training moved the codes of the images kept from it too far; ``out`` holds the encoder of the
             last epoch in which it had not.
     """
+    refuse_blanks(locals())
     began = monotonic()
     until = deadline(budget, began)
     place: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}

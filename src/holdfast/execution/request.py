@@ -16,9 +16,9 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
+from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest, refuse_blanks, refuse_twice
 from holdfast.core.records import Record
-from holdfast.core.settings import convert, fields_of, spelled, types_of
+from holdfast.core.settings import convert, fields_of, seconds, spelled, types_of
 from holdfast.encoders.reference import Options, named
 from holdfast.encoders.trained import written_in_python
 from holdfast.execution.catalog import evaluations
@@ -49,7 +49,7 @@ class Request(Record):
     precision: str = "float32"
     batch_size: int = 256
     limit: int | None = Field(default=None, ge=1)
-    budget: float | None = Field(default=None, gt=0)
+    budget: float | None = None
     baselines: tuple[str, ...] = ()
     arch: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
     size: int | None = Field(default=None, ge=1)
@@ -71,7 +71,10 @@ def request(flags: Mapping[str, Any], file: Path | None = None) -> Request:
     given = _read(file) if file else {}
     if "eps" in flags or "ball" in flags:
         given = {name: value for name, value in given.items() if name not in ("eps", "ball")}
+    refuse_blanks(given)
     merged = {**given, **flags, "settings": _merged(given.get("settings", {}), flags.get("settings", {}))}
+    if merged.get("budget") is not None:
+        merged["budget"] = seconds(merged["budget"])
     try:
         asked = Request.model_validate(merged)
     except ValidationError as error:
@@ -91,13 +94,11 @@ def references(asked: Request) -> list[tuple[str, Options]]:
     Trained encoders whose module was written in Python count as checkpoints.
 
     Raises:
-        HoldfastError: there are several ``arch``, and not one for each checkpoint.
+        HoldfastError: there are several ``arch`` and not one for each checkpoint, or one and no checkpoint.
     """
     own = [_takes_arch(*named(reference)[1].partition(":")[::2]) for reference in asked.encoders]
     if asked.arch and not any(own):
-        warnings.warn(
-            f"--arch {asked.arch[0]} changes nothing: no encoder is a checkpoint", HoldfastWarning, stacklevel=2
-        )
+        raise HoldfastError(f"--arch {asked.arch[0]} changes nothing: no encoder is a checkpoint; leave it out")
     if len(asked.arch) > 1 and len(asked.arch) != sum(own):
         raise HoldfastError(
             f"{len(asked.arch)} --arch for {sum(own)} checkpoints; give one for all of them, or one for each in their order"
@@ -116,6 +117,7 @@ def _takes_arch(source: str, name: str) -> bool:
 def planned(asked: Request, operations: int = 0) -> list[Evaluation]:
     """Return the evaluations that ``asked`` names, with their settings, for encoders of up to so many operations."""
     known = evaluations()
+    refuse_twice("only", asked.only)
     for name in (*asked.only, *asked.settings):
         if name not in known:
             raise HoldfastError(f"unknown evaluation {name!r}; {nearest(name, list(known))}")
@@ -126,6 +128,7 @@ def planned(asked: Request, operations: int = 0) -> list[Evaluation]:
         raise HoldfastError(f"there is no bank of images for {', '.join(without)} to learn from; name it with --bank")
     kinds = [kind for kind in kinds if asked.bank or not kind.needs_bank]
     balls = [*asked.ball, *(str(Linf(convert(radius, float, "eps"))) for radius in asked.eps)]
+    refuse_twice("eps or ball", [Ball.read(ball) for ball in balls])
     with_balls = [kind for kind in kinds if attacks_in_balls(kind)]
     if balls and not with_balls:
         advice = next((f"; use --set {k.name}.balls={balls[0]}" for k in kinds if "balls" in fields_of(k)), "")

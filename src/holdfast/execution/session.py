@@ -18,7 +18,7 @@ from typing import TypedDict
 import torch
 
 from holdfast import data
-from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
@@ -45,8 +45,6 @@ from holdfast.protocol.evaluation import Evaluation
 from holdfast.report import write
 
 TOUR = "builtin:digits"
-MADE_IN_PYTHON = "python"
-"""The source of an encoder that no reference names."""
 
 
 @dataclass(frozen=True)

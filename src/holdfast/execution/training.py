@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, nearest
+from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, nearest, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.run import Run
-from holdfast.core.settings import convert, fields_of
+from holdfast.core.settings import fields_of, seconds
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.execution.given import shown
@@ -98,11 +98,13 @@ def train(
             last epoch in which they were.
         BudgetSpentError: the budget ended before training did; the same call goes on.
     """
+    refuse_blanks(locals())
     began = monotonic()
     given: dict[str, Any] = {"images": images, "bank": bank, "transform": transform, "limit": limit}
     given |= {"size": size, "channels": channels, "device": device}
     given |= {"keep_epochs": keep_epochs, "budget": budget, "out": out}
     recipe, place = read_recipe(recipe, settings or {}, given)
+    refuse_blanks(place)
     until = deadline(place["budget"], began)
     if start is not None:
         recipe = replace(recipe, architecture=LoadedEncoder(start.source), mean=(), std=())
@@ -154,9 +156,7 @@ def deadline(budget: Any, began: float) -> float:
     """
     if budget is None:
         return inf
-    if not (seconds := convert(budget, float, "budget")) > 0:
-        raise HoldfastError(f"a budget is a positive number of seconds, got {budget}")
-    return began + float(seconds)
+    return began + seconds(budget)
 
 
 def _silent(doing: str, share: float) -> None:

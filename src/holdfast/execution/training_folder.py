@@ -143,6 +143,7 @@ class Record:
             source=source,
             geometry=None if start is None else start.geometry,
             pooling="inside the module" if start is None else start.pooling,
+            caution="" if start is None else start.caution,
         )
 
     def finish(self, encoder: Encoder, curve: list[Epoch], started: str) -> None:

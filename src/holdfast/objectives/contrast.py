@@ -16,6 +16,7 @@ from torch.nn.functional import normalize
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
+from holdfast.core.settings import require_positive
 from holdfast.objectives.base import AttackContext, Objective, ObjectiveFunction
 from holdfast.objectives.views import high_pass, shifted
 
@@ -50,6 +51,9 @@ class Instance(Objective):
     name = "instance"
     per_sample = False
 
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature")
+
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         _batch(context)
         view = context.code(shifted(context.pixels, context.noise.fork("view")))
@@ -68,6 +72,9 @@ class Batch(Objective):
     temperature: float = 0.5
     name = "batch"
     per_sample = False
+
+    def __post_init__(self) -> None:
+        require_positive(self, "temperature")
 
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         _batch(context)

@@ -69,4 +69,9 @@ class LowPassProbe(Probe):
                 f"{self} filters images in [0, 1], and {encoder.name} takes {encoder.domain.shape} in "
                 f"[{encoder.domain.low:g}, {encoder.domain.high:g}]; leave the probe out"
             )
-        return Encoder(Behind(encoder.module, self.radius), f"{encoder.name} behind {self}", encoder.domain)
+        return Encoder(
+            Behind(encoder.module, self.radius),
+            f"{encoder.name} behind {self}",
+            encoder.domain,
+            caution=encoder.caution,
+        )

@@ -89,5 +89,5 @@ class FineTuned(Probe):
         module.load_state_dict(
             {name.removeprefix(ENCODER): value for name, value in learned.items() if name.startswith(ENCODER)}
         )
-        tuned = Encoder(module, f"{encoder.name}, {self}", encoder.domain)
+        tuned = Encoder(module, f"{encoder.name}, {self}", encoder.domain, caution=encoder.caution)
         return linear_scores(tuned, learned, population.run.device)

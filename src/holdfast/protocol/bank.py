@@ -79,4 +79,4 @@ def _aligned(bank: Images, images: Images) -> Images:
         )
     classes = (*images.classes, *(name for name in bank.classes if name not in images.classes))
     numbers = torch.tensor([classes.index(name) for name in bank.classes])
-    return Images(bank.source, bank.ids, numbers[labels], bank.name, classes)
+    return Images(bank.source, bank.ids, numbers[labels], bank.name, classes, bank.groups)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from holdfast.core.clusters import with_groups
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import refuse_empty
+from holdfast.core.errors import refuse_empty, refuse_twice
 from holdfast.core.images import Images
 from holdfast.core.records import Findings, Picture, Result
 from holdfast.core.run import Observed, Run
@@ -55,6 +56,7 @@ class Evaluation(ABC):
                 object.__setattr__(self, name, convert(getattr(self, name), kind, f"{self.name}.{name}"))
         for field in fields(self):
             refuse_empty(f"{self.name}.{field.name}", getattr(self, field.name), field.default)
+            refuse_twice(f"{self.name}.{field.name}", getattr(self, field.name))
 
     def fits(self) -> tuple[Fit[Any], ...]:
         """Return what ``conclude`` and ``illustrate`` ask of ``population.learned`` beside the observation's fits.
@@ -92,6 +94,9 @@ class Evaluation(ABC):
     def result(self, population: Population, rows: Sequence[int], observed: Observed) -> Result:
         """Return the findings, their pictures and everything that identifies them."""
         findings = self.conclude(population, rows, observed)
+        if population.images.groups is not None and not findings.groups:
+            findings = findings.model_copy(update={"groups": tuple(population.images.groups[row] for row in rows)})
+        findings = with_groups(findings)
         pictures = self.illustrate(population, rows, findings)
         return Result(
             evaluation=self.name,
@@ -135,6 +140,8 @@ def circumstances(
     given: dict[str, Any] = {}
     if what.uses_labels and images.labels_fingerprint:
         given["labels"] = images.labels_fingerprint
+    if (isinstance(what, Evaluation) or (isinstance(what, Fit) and what.uses_groups)) and images.groups_fingerprint:
+        given["groups"] = images.groups_fingerprint  # every evaluation has intervals, and fits may leave groups out
     if what.uses_bank and bank is not None:
         given["bank"] = bank.fingerprint
     if what.uses_bank and what.uses_labels and bank is not None and bank.labels_fingerprint:

@@ -91,6 +91,7 @@ class _Number(NamedTuple):
     estimate: Estimate
     series: Series | None
     ids: tuple[str, ...]
+    groups: tuple[str, ...] = ()
 
 
 def compare(results: Sequence[Result]) -> Comparison:
@@ -162,7 +163,7 @@ def _held(group: Group, like: Estimate, collapsed: Sequence[str], refusals: list
         elif first is not None and not _alike(first, result):
             reason = "its samples differ from those of the other encoders"
         if reason is None:
-            held[name], first = _Number(estimate, series, result.findings.ids), result
+            held[name], first = _Number(estimate, series, result.findings.ids, result.findings.groups), result
         else:
             refusals.append(_refusal(group, (name,), reason or "", like))
     return held
@@ -216,11 +217,13 @@ def _contest(
 def _difference(a: _Number, b: _Number) -> Difference:
     if a.series is None or b.series is None:
         return unpaired(a.estimate, b.estimate)
-    left, right = a.series, b.series
+    left, right, groups = a.series, b.series, a.groups
     if a.ids != b.ids:
         common = set(a.ids) & set(b.ids)
         left, right = _on(a.ids, left, common), _on(b.ids, right, common)
-    return paired(left, right, a.estimate.statistic, a.estimate.better, a.estimate.confidence)
+        of = dict(zip(a.ids, a.groups, strict=True)) if a.groups else {}
+        groups = tuple(of[name] for name in sorted(common)) if of else ()
+    return paired(left, right, a.estimate.statistic, a.estimate.better, a.estimate.confidence, groups)
 
 
 def _on(ids: Sequence[str], series: Series, common: Set[str]) -> Series:

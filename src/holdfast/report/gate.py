@@ -108,8 +108,12 @@ def selectors(parts: Sequence[str], where: str) -> tuple[float | None, dict[str,
     for part in parts:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if equals and key != "ball":
+            if key in chosen:
+                raise HoldfastError(f"{where}: {key} is given twice; keep one")
             chosen[key] = value
             continue
+        if radius is not None or "ball" in chosen:
+            raise HoldfastError(f"{where}: more than one ball or radius, {part!r} the second; keep one")
         ball = value if equals else part
         if ":" in ball:
             found = read(ball, BALLS, "ball")

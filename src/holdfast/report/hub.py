@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResultEntry
 
 FOLDER = ".eval_results"
+REPOSITORY = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+"""Owner and name of a repository on the hub."""
 
 
 def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
@@ -54,6 +56,18 @@ def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
     return own
 
 
+def require_repository(name: str, flag: str) -> None:
+    """Raise unless ``name`` is that of a repository on the hub.
+
+    Example:
+        >>> require_repository("nope", "dataset")
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: --dataset takes OWNER/NAME as on the hub, as in lab/photos, got 'nope'
+    """
+    if not REPOSITORY.fullmatch(name) or ".." in name:
+        raise HoldfastError(f"--{flag} takes OWNER/NAME as on the hub, as in lab/photos, got {name!r}")
+
+
 def files(results: Sequence[Result], dataset: str) -> dict[str, list[EvalResultEntry]]:
     """Return the path of each file in the repository with its entries: the main numbers of an evaluation.
 
@@ -66,6 +80,7 @@ def files(results: Sequence[Result], dataset: str) -> dict[str, list[EvalResultE
     Raises:
         HoldfastError: ``huggingface_hub`` is missing or older than the format.
     """
+    require_repository(dataset, "dataset")
     found = {f"{FOLDER}/holdfast-{result.evaluation}.yaml": _entries(result, dataset) for result in results}
     return {path: entries for path, entries in found.items() if entries}
 

@@ -23,7 +23,7 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.discovery import named_classes
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import Spelled, read
+from holdfast.core.settings import Spelled, read, require_positive
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.feed import Feed
 from holdfast.training.learner import Batch, Learner, OfRows
@@ -46,10 +46,7 @@ class Adversary(Spelled):
     step: float | None = None
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or (self.step is not None and self.step <= 0):
-            raise HoldfastError(
-                f"adversary {self.name!r} needs steps of at least 1 and a positive step, got {self.steps} and {self.step}"
-            )
+        require_positive(self, "steps", "step")
 
     @classmethod
     def read(cls, text: str) -> Adversary:

@@ -146,34 +146,6 @@ def require_two_images(objective: TrainingObjective, setting: Setting) -> None:
         )
 
 
-def require_positive(objective: TrainingObjective, *settings: str) -> None:
-    """Raise unless these settings are positive.
-
-    Example:
-        >>> from holdfast.training.objectives.simclr import SimCLR
-        >>> SimCLR(temperature=0.0)
-        Traceback (most recent call last):
-        holdfast.core.errors.HoldfastError: simclr: temperature must be positive, got 0.0
-    """
-    for name in settings:
-        if not getattr(objective, name) > 0:
-            raise HoldfastError(f"{objective.name}: {name} must be positive, got {getattr(objective, name)}")
-
-
-def require_not_negative(objective: TrainingObjective, *settings: str) -> None:
-    """Raise unless these settings are 0 or more."""
-    for name in settings:
-        if not getattr(objective, name) >= 0:
-            raise HoldfastError(f"{objective.name}: {name} must be 0 or more, got {getattr(objective, name)}")
-
-
-def require_share(objective: TrainingObjective, *settings: str) -> None:
-    """Raise unless these settings lie in [0, 1]."""
-    for name in settings:
-        if not 0 <= getattr(objective, name) <= 1:
-            raise HoldfastError(f"{objective.name}: {name} must lie in [0, 1], got {getattr(objective, name)}")
-
-
 def codes_of_views(encoder: nn.Module, views: Sequence[Float[Tensor, "b ..."]]) -> Float[Tensor, "n d"]:
     """Return the codes of all views, below one another; those of one size pass together, for batch norm to see one batch."""
     found: dict[int, Codes] = {}

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import Spelled, read
+from holdfast.core.settings import Spelled, read, require_not_negative, require_positive, require_share
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,8 @@ class Optimiser(Spelled):
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.rate > 0 and self.weight_decay >= 0):
-            raise HoldfastError(
-                f"{self.name}: the rate must be positive and weight_decay at least 0, got {self.rate:g} and "
-                f"{self.weight_decay:g}"
-            )
+        require_positive(self, "rate")
+        require_not_negative(self, "weight_decay")
 
     @classmethod
     def read(cls, text: str) -> Optimiser:
@@ -91,6 +88,10 @@ class AdamW(Optimiser):
     beta2: float = 0.999
     name = "adamw"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_share(self, "beta2")
+
     def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(groups, self.rate, (0.9, self.beta2))
 
@@ -105,6 +106,11 @@ class Lars(Optimiser):
     momentum: float = 0.9
     trust: float = 0.001
     name = "lars"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_share(self, "momentum")
+        require_positive(self, "trust")
 
     def of(self, groups: list[dict[str, object]]) -> torch.optim.Optimizer:
         from holdfast.encoders.torchvision_operators import declare_missing_operators
@@ -161,6 +167,9 @@ class Cosine(Schedule):
     final: float = 0.0
     name = "cosine"
 
+    def __post_init__(self) -> None:
+        require_not_negative(self, "warmup", "final")
+
     def factor(self, epoch: float, epochs: int) -> float:
         if epoch < self.warmup:
             return epoch / self.warmup
@@ -180,6 +189,7 @@ class Steps(Schedule):
     def __post_init__(self) -> None:
         if self.every < 1:
             raise HoldfastError(f"steps: every must be at least 1 epoch, got {self.every}")
+        require_not_negative(self, "factor_each")
 
     def factor(self, epoch: float, epochs: int) -> float:
         return self.factor_each ** int(epoch // self.every)

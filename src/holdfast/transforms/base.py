@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.discovery import named_classes
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.settings import Spelled, read
@@ -139,6 +139,9 @@ class View(Transform):
 
     draws = True
 
+    def __post_init__(self) -> None:
+        assert self.chain  # whose parts say what the settings may be
+
     @property
     @abstractmethod
     def chain(self) -> Chain:
@@ -190,9 +193,10 @@ def transformed(images: Images, transform: Transform | str, seed: int = 0) -> Im
         >>> float(dark.pixels([0]).max())
         0.25
     """
+    refuse_blanks(locals())
     transform = Transform.read(transform) if isinstance(transform, str) else transform
     source, name = TransformedSource(images, transform, seed), f"{images.name} ({transform})"
-    return Images(source, images.ids, images.labels, name, images.classes)
+    return Images(source, images.ids, images.labels, name, images.classes, images.groups)
 
 
 @cache

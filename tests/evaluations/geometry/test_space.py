@@ -10,10 +10,13 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from holdfast.core.clusters import group_mean_interval
 from holdfast.core.errors import HoldfastError
+from holdfast.core.intervals import skewed_interval
 from holdfast.core.neighbours import nearest
 from holdfast.core.points import points
 from holdfast.evaluations.geometry import pairs
+from holdfast.evaluations.geometry import population as geometry_population
 from holdfast.evaluations.geometry.classes import between, class_distances, group_uniformity, uniformity, within
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
 from holdfast.evaluations.geometry.pairs import potentials
@@ -246,7 +249,7 @@ def test_tags_are_known_by_their_content(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.csv", "0,a,b", "two columns"),
+        ("a.csv", "0,a,b,c", "two columns"),
         ("a.json", "[1]", "object"),
         ("a.json", "{", "no JSON"),
         ("b.csv", None, "read"),
@@ -284,3 +287,91 @@ def test_intervals_hold_the_truth():
         truth = whole if quantity == "rankme" else float(np.mean([number.value for number in numbers]))
         covered = np.mean([number.low <= truth <= number.high for number in numbers])
         assert covered >= 0.95 - 3 * np.sqrt(0.95 * 0.05 / replications), (quantity, covered)
+
+
+def slow_index(codes, labels, tags, groups, k):
+    """PathoROB's robustness index from its definition, one image and one neighbour at a time."""
+    same_label_alone = same_tag_alone = 0
+    for i, code in enumerate(codes):
+        others = [j for j in range(len(codes)) if groups[j] != groups[i]]
+        cosines = {j: float(code @ codes[j] / (code.norm() * codes[j].norm())) for j in others}
+        for j in sorted(others, key=cosines.__getitem__, reverse=True)[:k]:
+            same_label_alone += labels[i] == labels[j] and tags[i] != tags[j]
+            same_tag_alone += labels[i] != labels[j] and tags[i] == tags[j]
+    return same_label_alone / (same_label_alone + same_tag_alone)
+
+
+def grouped(seed=3):
+    """Return codes of 24 slides of 1 to 9 tiles, each around its own place, with labels and centres of the slides."""
+    rng = np.random.default_rng(seed)
+    slides = np.repeat(np.arange(24), rng.integers(1, 10, 24))
+    labels, centres = rng.integers(0, 2, 24)[slides], rng.integers(0, 2, 24)[slides]
+    codes = gaussian(24, 8)[slides] + 0.3 * gaussian(len(slides), 8)
+    codes[:, 0] += torch.from_numpy(labels * 1.5)
+    codes[:, 1] += torch.from_numpy(centres * 1.0)
+    return codes, labels, centres, slides
+
+
+@pytest.mark.parametrize("stated", ["column", "json", "images"])
+def test_the_robustness_index_leaves_out_the_images_of_an_images_own_group(tmp_path, stated):
+    codes, labels, centres, slides = grouped()
+    both = zip(centres, slides, strict=True)
+    rows = [(str(row), f"centre {tag}", f"slide {group}") for row, (tag, group) in enumerate(both)]
+    file = tmp_path / ("tags.json" if stated == "json" else "tags.csv")
+    if stated == "json":
+        file.write_text(json.dumps({name: [tag, group] for name, tag, group in rows}))
+    else:
+        file.write_text("\n".join(",".join(row[: 2 if stated == "images" else 3]) for row in rows))
+    encoder, images = population(codes, torch.from_numpy(labels))
+    if stated == "images":
+        images.groups = tuple(row[2] for row in rows)
+    measured = SpaceGeometry(k=5, tags=Tags.read(str(file)))(encoder, images, EXACT)
+    index = measured.estimate("robustness_index")
+    assert index.value == pytest.approx(slow_index(codes, labels, centres, slides, 5), abs=1e-12)
+    alone = slow_index(codes, labels, centres, np.arange(len(slides)), 5)
+    assert abs(index.value - alone) > 0.02, "vacuous: tiles of one slide are no neighbours"
+    assert "over 24 groups of images" in index.method
+    assert measured.findings.groups == tuple(row[2] for row in rows)
+
+
+def test_groups_are_stated_once(tmp_path):
+    (tmp_path / "tags.csv").write_text("\n".join(f"{k},{k % 2},{k // 2}" for k in range(20)))
+    encoder, images = population(gaussian(20, 3), torch.arange(20) % 2)
+    images.groups = tuple("ab" * 10)
+    with pytest.raises(HoldfastError, match="stated twice"):
+        SpaceGeometry(k=3, tags=Tags.read(str(tmp_path / "tags.csv")))(encoder, images, EXACT)
+
+
+def test_a_group_that_leaves_no_neighbours_is_named(tmp_path):
+    (tmp_path / "tags.csv").write_text("\n".join(f"{k},{k % 2},{'all' if k < 18 else k}" for k in range(20)))
+    with pytest.raises(HoldfastError, match="one group holds 18 of 20 images"):
+        SpaceGeometry(k=3, tags=Tags.read(str(tmp_path / "tags.csv")))(
+            *population(gaussian(20, 3), torch.arange(20) % 2), EXACT
+        )
+
+
+@pytest.mark.parametrize("most", [1 << 22, 50])
+def test_strangers_are_the_nearest_of_other_groups(monkeypatch, most):
+    monkeypatch.setattr(geometry_population, "MOST", most)
+    codes, _, _, slides = grouped()
+    near = geometry_population.nearest_strangers(points(unit(codes)), 4, slides)
+    distances = torch.cdist(unit(codes), unit(codes))
+    distances[torch.from_numpy(slides[:, None] == slides)] = torch.inf
+    assert near.tolist() == distances.argsort(1)[:, :4].tolist()
+
+
+@pytest.mark.slow
+def test_the_interval_of_the_robustness_index_covers_it_where_tiles_share_a_slide(tmp_path):
+    """The truth is the mean over many draws of slides; as if tiles were independent, the interval holds it too rarely."""
+    found, alone = [], []
+    for seed in range(60):
+        codes, labels, centres, slides = grouped(seed)
+        generator = torch.Generator().manual_seed(seed)
+        codes = codes + torch.randn(24, 8, generator=generator, dtype=torch.float64)[torch.from_numpy(slides)]
+        near = geometry_population.nearest_strangers(points(unit(codes)), 5, slides)
+        values = robustness_index(near, labels, centres)
+        found.append((values.mean(), *group_mean_interval(values, slides, None)))
+        alone.append(skewed_interval(values))
+    truth = np.mean([value for value, _, _ in found])
+    assert sum(low <= truth <= high for _, low, high in found) >= 52
+    assert sum(low <= truth <= high for low, high in alone) < 50, "vacuous: tiles are as good as independent"

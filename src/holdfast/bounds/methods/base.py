@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, NamedTuple, final
 
 import torch
@@ -15,7 +15,10 @@ from holdfast.bounds.methods import interval
 from holdfast.bounds.methods.crown import output_bounds, relax
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region
-from holdfast.core.settings import Spelled
+from holdfast.core.settings import Spelled, require_not_negative, require_positive
+
+NEEDED = ("rate", "rank", "batch", "parts", "rounds")
+"""Settings without which a method has nothing to work with; of the others, as of ``seconds``, there may be none."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,11 @@ class Method(Spelled):
     """A way to bound linear functions of the code from below, over a region of inputs."""
 
     name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        numbers = [field.name for field in fields(self) if not isinstance(getattr(self, field.name), bool)]
+        require_not_negative(self, *numbers)
+        require_positive(self, *(name for name in numbers if name in NEEDED))
 
     @classmethod
     def read(cls, text: str) -> Method:

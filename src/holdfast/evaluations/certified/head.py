@@ -92,7 +92,8 @@ def classifier(
     head = nn.Linear(weight.shape[1], len(weight), dtype=torch.float64)
     head.load_state_dict({"weight": weight, "bias": bias})
     double = encoder.to(device, torch.float64)
-    whole = Encoder(nn.Sequential(double.module, head.to(device)).eval(), encoder.name, encoder.domain)
+    module = nn.Sequential(double.module, head.to(device)).eval()
+    whole = Encoder(module, encoder.name, encoder.domain, caution=encoder.caution)
     return Classifier(whole, trace(whole, torch.float64, device), classes.to(device))
 
 

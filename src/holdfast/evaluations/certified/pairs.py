@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.size import activations
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations.rules import Rule
 from holdfast.core.balls import BALLS, Ball
@@ -125,14 +126,24 @@ def bounded(population: Population, neurons: int) -> Graph:
 
 def traced(encoder: Encoder, neurons: int, device: str) -> Graph:
     """Return the graph of an encoder, in float64, unless it has more than ``neurons`` nonlinear entries."""
+    require_few(encoder, neurons)
     graph = trace(encoder, torch.float64, device)
-    entries = sum(prod(node.shape) for node in graph.nodes if isinstance(node.operation, Rule))
+    _require(encoder, sum(prod(node.shape) for node in graph.nodes if isinstance(node.operation, Rule)), neurons)
+    return graph
+
+
+def require_few(encoder: Encoder, neurons: int) -> None:
+    """Raise if one forward pass already shows more than ``neurons`` nonlinear entries."""
+    _require(encoder, activations(encoder), neurons)
+
+
+def _require(encoder: Encoder, entries: int, neurons: int) -> None:
     if entries > neurons:
         raise HoldfastError(
-            f"{encoder.name} has {entries:,} nonlinear entries, more than the {neurons:,} that are bounded in "
-            "reasonable time; raise the setting neurons to try, or judge it by attacks alone"
+            f"{encoder.name} has {entries:,} nonlinear entries, more than the {neurons:,} that are bounded in reasonable "
+            "time; certify it by noisy copies (holdfast certify --method smoothing), judge it by attacks alone, or raise "
+            "the setting neurons to try"
         )
-    return graph
 
 
 def unit_ball(name: str) -> Ball:

@@ -4,7 +4,8 @@
 hubness (Radovanovic, Nanopoulos and Ivanovic 2010, https://jmlr.org/papers/v11/radovanovic10a.html), as does the share of
 all places in such lists that the 1% of images with the most of them take. The robustness index compares neighbours that
 agree in the label alone with those that agree in a nuisance alone (de Jong, Marcus and Teuwen 2025,
-https://arxiv.org/abs/2501.18055).
+https://arxiv.org/abs/2501.18055; as a share, and among images of other slides alone, Koemen et al. 2025,
+https://arxiv.org/abs/2507.17845).
 
 Each comes as one value per image whose mean is the statistic: itself plus the image's influence on it (Hampel 1974), by its
 own count and by those of its neighbours, which its list raises. So intervals and paired comparisons are those of means.

@@ -11,17 +11,21 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from holdfast.core.clusters import Groups, numbered
 from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.neighbours import nearest
-from holdfast.core.points import points
+from holdfast.core.points import Points, points
 from holdfast.core.records import COLLAPSED
 from holdfast.core.run import Observed
 from holdfast.evaluations.geometry.pairs import potentials
+from holdfast.evaluations.geometry.tags import Tags
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
+MOST = 1 << 22
+"""Neighbours held at a time where groups are large."""
 ZERO = "the code is zero and has no direction"
 
 
@@ -62,7 +66,7 @@ class Neighbourhoods(Fit[Sphere]):
     version = 1
 
     def learn(self, population: Population) -> Observed:
-        rows, codes = self._codes(population)
+        rows, codes = _directions(population, self.samples)
         place = points(codes)
         if self.k < 1:
             raise HoldfastError(f"k must be at least 1, got {self.k}")
@@ -79,19 +83,86 @@ class Neighbourhoods(Fit[Sphere]):
         }
 
     def restore(self, population: Population, learned: Observed) -> Sphere:
-        rows, codes = self._codes(population)
+        rows, codes = _directions(population, self.samples)
         potential, near = learned["potential"].cpu().numpy(), learned["near"].cpu().numpy()
         return Sphere(rows, codes, potential, near, bool(learned["constant"]), int(learned["ties"]))
 
-    def _codes(self, population: Population) -> tuple[list[int], Float[Tensor, "n d"]]:
-        rows = distinct(population, self.samples)
-        codes = Cosine().embed(population.codes[rows])
-        assert codes is not None
-        defined = codes.isfinite().all(1)
-        rows = [row for row, kept in zip(rows, defined.tolist(), strict=True) if kept]
-        if len(rows) < 2:
-            raise HoldfastError("codes of two images at least must not be zero; the encoder tells nothing apart")
-        return rows, codes[defined]
+
+def _directions(population: Population, samples: int) -> tuple[list[int], Float[Tensor, "n d"]]:
+    """Return the rows of distinct images whose codes have a direction, and their unit codes."""
+    rows = distinct(population, samples)
+    codes = Cosine().embed(population.codes[rows])
+    assert codes is not None
+    defined = codes.isfinite().all(1)
+    rows = [row for row, kept in zip(rows, defined.tolist(), strict=True) if kept]
+    if len(rows) < 2:
+        raise HoldfastError("codes of two images at least must not be zero; the encoder tells nothing apart")
+    return rows, codes[defined]
+
+
+@final
+@dataclass(frozen=True)
+class Strangers(Fit[Int[np.ndarray, "n k"]]):
+    """The ``k`` nearest neighbours of each image on the sphere among those of other groups than its own.
+
+    Groups are those of the file of tags or else of the images; without any, each image is its own.
+    """
+
+    k: int
+    samples: int
+    tags: Tags
+    name = "strangers"
+    version = 1
+    uses_groups = True
+
+    def learn(self, population: Population) -> Observed:
+        rows, codes = _directions(population, self.samples)
+        place, names = points(codes), groups_of(population, self.tags)
+        if self.k < 1:
+            raise HoldfastError(f"k must be at least 1, got {self.k}")
+        groups = np.arange(len(rows)) if names is None else numbered(np.array(names)[rows])
+        if place.constant or len(rows) <= self.k:
+            return {"near": torch.empty((len(rows), 0), dtype=torch.int64)}
+        return {"near": torch.from_numpy(nearest_strangers(place, self.k, groups))}
+
+    def restore(self, population: Population, learned: Observed) -> Int[np.ndarray, "n k"]:
+        return learned["near"].cpu().numpy()
+
+
+def groups_of(population: Population, tags: Tags) -> tuple[str, ...] | None:
+    """Return the group of every image: from the file of tags, or as the images have them.
+
+    Raises:
+        HoldfastError: both state groups.
+    """
+    stated = tags.groups(population.images.ids)
+    if stated is not None and population.images.groups is not None:
+        raise HoldfastError(f"groups are stated twice, in {tags.path} and by ?groups= of the images; keep one")
+    return population.images.groups if stated is None else stated
+
+
+def nearest_strangers(place: Points, k: int, groups: Groups) -> Int[np.ndarray, "n k"]:
+    """Return the ``k`` nearest points of other groups of each point, exactly.
+
+    Of the nearest ``k`` and as many as the rest of a group, ``k`` are of others; so points are searched by the size of
+    their groups.
+    """
+    sizes = np.bincount(groups)
+    if len(groups) - sizes.max() < k:
+        raise HoldfastError(
+            f"one group holds {sizes.max()} of {len(groups)} images, so fewer than {k} others are left for its neighbours; "
+            "lower k or give more groups"
+        )
+    near = np.empty((len(groups), k), dtype=np.int64)
+    steps = np.ceil(np.log2(sizes[groups])).astype(int)
+    for step in np.unique(steps):
+        rows = np.flatnonzero(steps == step)
+        count = min(len(groups) - 1, k + int(sizes[groups[rows]].max()) - 1)
+        for part in np.array_split(rows, -(-len(rows) * count // MOST)):
+            index = nearest(place, count, torch.from_numpy(part)).index
+            own = groups[index] == groups[part][:, None]
+            near[part] = np.take_along_axis(index, np.argsort(own, axis=1, kind="stable"), axis=1)[:, :k]
+    return near
 
 
 @final

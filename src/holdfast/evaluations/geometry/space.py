@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import nan
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
@@ -33,7 +33,15 @@ from holdfast.evaluations.geometry.classes import (
     within,
 )
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
-from holdfast.evaluations.geometry.population import ZERO, Lengths, Neighbourhoods, Sphere, sphere_warnings
+from holdfast.evaluations.geometry.population import (
+    ZERO,
+    Lengths,
+    Neighbourhoods,
+    Sphere,
+    Strangers,
+    groups_of,
+    sphere_warnings,
+)
 from holdfast.evaluations.geometry.spectrum import GROUPS, rankme
 from holdfast.evaluations.geometry.tags import Tags
 from holdfast.protocol.evaluation import Evaluation
@@ -71,8 +79,8 @@ class SpaceGeometry(Evaluation):
     )
     headline = ("rankme", "uniformity", "hub_skewness")
 
-    def fits(self) -> tuple[Fit[Sphere], ...]:
-        return (self._neighbourhoods(),)
+    def fits(self) -> tuple[Fit[Any], ...]:
+        return (self._neighbourhoods(), *(() if self.tags is None else (self._strangers(self.tags),)))
 
     def observation(self) -> Lengths:
         return Lengths(self.samples)
@@ -90,6 +98,7 @@ class SpaceGeometry(Evaluation):
             *(_between_classes(found, labels) if kind == "class" else ()),
             *self._nuisance(population, found, labels, kind),
         ]
+        groups = None if self.tags is None else groups_of(population, self.tags)
         series = [one.series(where, len(rows)) for one in measured]
         rank, spectrum = _rank(population.codes[found.rows])
         return Findings(
@@ -98,10 +107,14 @@ class SpaceGeometry(Evaluation):
             estimates=(rank, *(one.estimate(part) for one, part in zip(measured, series, strict=True) if one.better)),
             curves=(spectrum, *(_class_curve(grouped) if kind == "class" else ())),
             warnings=sphere_warnings(population, found, len(rows)),
+            groups=() if groups is None else tuple(groups[row] for row in rows),
         )
 
     def _neighbourhoods(self) -> Neighbourhoods:
         return Neighbourhoods(self.k, self.samples)
+
+    def _strangers(self, tags: Tags) -> Strangers:
+        return Strangers(self.k, self.samples, tags)
 
     def _labelled(self, population: Population, found: Sphere) -> tuple[Labels, Kind]:
         """Return the class of each code, or its cluster where there are no labels."""
@@ -118,7 +131,8 @@ class SpaceGeometry(Evaluation):
         if kind == "cluster":
             raise HoldfastError("geometry.tags is compared with labels, and these images have none; leave tags out")
         tags = self.tags.of([population.images.ids[row] for row in found.rows])
-        values = robustness_index(found.near, labels, tags) if found.near.size else np.full(len(tags), np.nan)
+        near = population.learned(self._strangers(self.tags))
+        values = robustness_index(near, labels, tags) if near.size else np.full(len(tags), np.nan)
         of = "neighbours alike in the label, among those alike in label or tag alone"
         why = "no neighbours are alike in the label or the tag alone"
         yield Measured("robustness_index", values, "index in [0, 1]", of, "higher", {"k": str(self.k)}, why)

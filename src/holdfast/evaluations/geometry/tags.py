@@ -1,7 +1,8 @@
 """Tags of what should not matter about each image (scanner, camera, site): a setting that names a file.
 
-The file is CSV, ``id,tag`` on each line, or a JSON object from ids to tags. Its content is part of the setting's text, hence
-of every key: ``scanners.csv@3f9a0c1d2e4b5a67``.
+The file is CSV, ``id,tag`` or ``id,tag,group`` on each line, or a JSON object from ids to tags or to pairs of tag and group.
+Images that belong together, of one slide, patient or video, are a group. The file's content is part of the setting's text,
+hence of every key: ``scanners.csv@3f9a0c1d2e4b5a67``.
 """
 
 from __future__ import annotations
@@ -49,18 +50,32 @@ class Tags(Spelled):
         Raises:
             HoldfastError: the file has changed or is of another form, an image has no tag, or all have the same.
         """
-        Tags.read(str(self))
-        given = _parsed(self.path, _bytes(self.path).decode("utf-8-sig"))
-        if missing := [name for name in ids if name not in given]:
-            raise HoldfastError(
-                f"{self.path} has no tag for {len(missing)} of {len(ids)} images, {missing[0]!r} among them; add them"
-            )
-        names, numbers = np.unique([given[name] for name in ids], return_inverse=True)
+        stated = self._stated(ids)
+        names, numbers = np.unique([stated[name][0] for name in ids], return_inverse=True)
         if len(names) < 2:
             raise HoldfastError(
                 f"all images have the tag {str(names[0])!r} in {self.path}; a nuisance needs two at least"
             )
         return numbers
+
+    def groups(self, ids: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the group of each of ``ids``; None where the file states none.
+
+        Raises:
+            HoldfastError: as ``of``.
+        """
+        stated = self._stated(ids)
+        return tuple(stated[name][1] for name in ids) if all(len(stated[name]) > 1 for name in ids) else None
+
+    def _stated(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the tag, and the group if the file has one, of each image."""
+        Tags.read(str(self))
+        stated = _parsed(self.path, _bytes(self.path).decode("utf-8-sig"))
+        if missing := [name for name in ids if name not in stated]:
+            raise HoldfastError(
+                f"{self.path} has no tag for {len(missing)} of {len(ids)} images, {missing[0]!r} among them; add them"
+            )
+        return stated
 
 
 def _bytes(path: str) -> bytes:
@@ -72,17 +87,21 @@ def _bytes(path: str) -> bytes:
         ) from error
 
 
-def _parsed(path: str, text: str) -> dict[str, str]:
-    """Return the tag of each id."""
+def _parsed(path: str, text: str) -> dict[str, tuple[str, ...]]:
+    """Return the tag of each id, followed by its group if all have one."""
     if path.lower().endswith(".json"):
         try:
-            given = json.loads(text)
+            content = json.loads(text)
         except ValueError as error:
             raise HoldfastError(f"{path} is no JSON ({error})") from error
-        if not isinstance(given, dict):
-            raise HoldfastError(f"{path} must hold an object from ids to tags, got {type(given).__name__}")
-        return {name: str(tag) for name, tag in given.items()}
-    rows = [row for row in csv.reader(text.splitlines()) if row]
-    if wrong := next((row for row in rows if len(row) != 2), None):
-        raise HoldfastError(f"{path} must have two columns, id and tag, got {len(wrong)}: {wrong}")
-    return dict(rows)
+        if not isinstance(content, dict):
+            raise HoldfastError(f"{path} must hold an object from ids to tags, got {type(content).__name__}")
+        rows = [[name, *map(str, tag if isinstance(tag, list) else [tag])] for name, tag in content.items()]
+    else:
+        rows = [row for row in csv.reader(text.splitlines()) if row]
+    wide = len(rows[0]) if rows and len(rows[0]) in (2, 3) else 2
+    if wrong := next((row for row in rows if len(row) != wide), None):
+        raise HoldfastError(
+            f"{path} must have two columns, id and tag, or three, id, tag and group; got {len(wrong)} in {wrong}"
+        )
+    return {name: tuple(rest) for name, *rest in rows}

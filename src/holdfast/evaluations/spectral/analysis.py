@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float, Int
 
+from holdfast.core.errors import refuse_blanks
 from holdfast.core.settings import read
 from holdfast.evaluations.spectral.components import Split, crossing
 from holdfast.evaluations.spectral.eigen import DENSE, SCORES, Spectrum, all_values, certified, spectrum
@@ -122,6 +123,7 @@ def spade(
         >>> 1 < found.stretch < found.score
         True
     """
+    refuse_blanks(locals())
     x, y = checked(inputs, outputs)
     manifold = read(graph, MANIFOLDS, "graph") if isinstance(graph, str) else graph
     found = scored(draw(x, y, k, manifold, repair, seed), seed)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError
+from holdfast.core.settings import require_positive
 from holdfast.encoders import load
 from holdfast.evaluations.spectral.eigen import SCORES, spectrum
 from holdfast.evaluations.spectral.graph_pair import checked, draw
@@ -60,6 +61,7 @@ class SpadeGuided(Adversary):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_positive(self, "k")
         if self.scores not in KINDS:
             raise HoldfastError(f"spade-guided: scores must be one of {', '.join(KINDS)}, got {self.scores!r}")
         if self.encoder is not None and (self.every or self.scores == "random"):

@@ -19,10 +19,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Codes
+from holdfast.core.settings import require_positive
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_positive
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
 
 EPS = 1e-5
 """Added to variances, as in the authors' program, whose standardisation is a batch norm."""

@@ -23,19 +23,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from holdfast.core.settings import require_not_negative, require_positive, require_share
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.heads import follow, frozen_copy, rising
-from holdfast.training.learner import (
-    Batch,
-    Learner,
-    Setting,
-    TrainingObjective,
-    codes_of_views,
-    require_not_negative,
-    require_positive,
-    require_share,
-)
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, codes_of_views
 from holdfast.training.prototypes import Prototypes
 
 Scores = Float[Tensor, "b k"]

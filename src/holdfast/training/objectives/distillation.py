@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from holdfast.core.encoder import Codes
+from holdfast.core.settings import require_not_negative
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.heads import frozen_copy
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, codes_of, require_not_negative
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, codes_of
 
 
 @final

@@ -17,9 +17,10 @@ from torch import nn
 from torch.nn.functional import cosine_similarity
 
 from holdfast.core.encoder import Codes
+from holdfast.core.settings import require_positive
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Learner, Setting, TrainingObjective, require_positive
+from holdfast.training.learner import Learner, Setting, TrainingObjective
 from holdfast.training.siamese import SiameseLearner
 
 

@@ -18,18 +18,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax, normalize
 
+from holdfast.core.settings import require_not_negative, require_positive
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered, own_rows
 from holdfast.training.heads import mlp
-from holdfast.training.learner import (
-    Batch,
-    Learner,
-    Setting,
-    TrainingObjective,
-    require_not_negative,
-    require_positive,
-    require_two_images,
-)
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_two_images
 
 
 def sup_con(logits: Float[Tensor, "b n"], alike: Bool[Tensor, "b n"]) -> Float[Tensor, "b"]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from holdfast.core.encoder import Codes
+from holdfast.core.settings import require_not_negative
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_two_images
@@ -46,6 +47,9 @@ class Supervised(TrainingObjective):
     name = "supervised"
     views = 1
     needs_labels = True
+
+    def __post_init__(self) -> None:
+        require_not_negative(self, "uniformity")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         if self.uniformity:

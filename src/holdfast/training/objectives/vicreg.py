@@ -24,10 +24,11 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, relu
 
 from holdfast.core.encoder import Codes
+from holdfast.core.settings import require_not_negative, require_positive
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.heads import mlp
-from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_not_negative, require_positive
+from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective
 
 EPS = 1e-4
 """Added to variances, for the slope of a square root at 0 has no end."""

@@ -8,6 +8,7 @@ https://doi.org/10.1137/080734029. (The sparsifier of Cheng et al. 2021 is not p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import final
 
 import numpy as np
@@ -29,7 +30,7 @@ class Sparsified(GraphConstruction):
     name = "sparsified"
 
     def __post_init__(self) -> None:
-        if self.density <= 1:
+        if not 1 < self.density < inf:
             raise HoldfastError(f"sparsified: density must be above 1 draw per sample, got {self.density}")
 
     def connect(self, near: Neighbours) -> Graph:

@@ -1,0 +1,120 @@
+"""Intervals for images that come in groups (slides, patients, videos): groups are drawn, not images.
+
+A mean is a ratio of two sums over groups, of values and of images. So each of ``G`` groups, of size ``n_g`` and sum ``S_g``,
+counts by its linearised value ``mean + (S_g - mean n_g) G / n`` (Taylor linearisation of a ratio: Cochran 1977, chapter 6).
+"""
+
+from __future__ import annotations
+
+from math import isfinite, nan
+
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from holdfast.core.intervals import Limits, Values, draws_for, random_weights, share_interval, skewed_interval
+from holdfast.core.records import Estimate, Findings, Series
+from holdfast.core.statistics import limits_of
+
+Groups = Int[np.ndarray, "n"]
+"""The number of each sample's group, from 0."""
+
+
+def numbered(names: Shaped[np.ndarray, "n"]) -> Groups:
+    """Return a number for the group of each sample, equal where the names are."""
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
+
+
+def group_mean_interval(
+    values: Values, groups: Groups, limits: Limits | None, confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the interval of the mean of ``values``, which cannot leave ``limits`` if there are any.
+
+    Values with limits: Gaffke's bounds (``bounded_interval``) over groups, each weighted by its size, with one more group of
+    the mean size at the limit.
+
+    Example:
+        >>> values, alone = np.array([0.0, 0.0, 1.0, 1.0]), np.arange(4)
+        >>> low, high = group_mean_interval(values, alone, None)
+        >>> wide = group_mean_interval(values, alone // 2, None)
+        >>> wide[0] < low < high < wide[1]
+        True
+    """
+    sizes = np.bincount(groups).astype(float)
+    if len(sizes) < 2:
+        return nan, nan
+    sums = np.bincount(groups, weights=values)
+    if limits is None:
+        mean = float(values.mean())
+        return skewed_interval(mean + (sums - mean * sizes) * len(sizes) / len(values), confidence)
+    # In an order of their own, so that weights meet groups alike however the images are ordered.
+    order, weights = np.lexsort((sizes, sums)), random_weights(len(sizes))
+    spare = (1 - weights.sum(1)) * sizes.mean()
+    seen, counted = weights @ sums[order], weights @ sizes[order] + spare
+    ends = [
+        np.quantile((seen + spare * limit) / counted, share)
+        for limit, share in zip(limits, ((1 - confidence) / 2, (1 + confidence) / 2), strict=True)
+    ]
+    mean = float(values.mean())
+    return min(float(ends[0]), mean), max(float(ends[1]), mean)
+
+
+def group_median_interval(values: Values, groups: Groups, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the quantiles at the ends of the interval of the share below the median (Woodruff 1952).
+
+    That share counts for as many samples as its variance between groups says (Korn and Graubard 1998), with Student's
+    quantile of so many groups.
+    """
+    from scipy.stats import t
+
+    count, n = int(groups.max()) + 1, len(values)
+    if count < 2:
+        return nan, nan
+    sides = np.sign(values - np.median(values))
+    sums = np.bincount(groups, weights=sides - sides.mean())
+    variance = float((sums**2).sum()) * count / (count - 1)
+    tail = (1 + confidence) / 2
+    effective = n**2 / max(variance, float(n)) * (t.ppf(tail, n - 1) / t.ppf(tail, count - 1)) ** 2
+    low, high = np.quantile(values, share_interval(effective / 2, effective, confidence))
+    return float(low), float(high)
+
+
+def with_groups(findings: Findings) -> Findings:
+    """Return ``findings`` with the intervals of images that come in ``findings.groups``; as they are if there are none.
+
+    An interval that does not come from one value per image cannot allow for groups, and says so.
+    """
+    if not findings.groups:
+        return findings
+    groups = numbered(np.array(findings.groups))
+    series = {(one.quantity, tuple(sorted(one.conditions.items()))): one for one in findings.series}
+    estimates = [
+        _regrouped(estimate, series.get((estimate.series or "", tuple(sorted(estimate.conditions.items())))), groups)
+        for estimate in findings.estimates
+    ]
+    return findings.model_copy(update={"estimates": tuple(estimates)})
+
+
+def _regrouped(estimate: Estimate, series: Series | None, groups: Groups) -> Estimate:
+    if not (isfinite(estimate.low) or isfinite(estimate.high)):
+        return estimate
+    if series is None or estimate.statistic not in ("mean", "median"):
+        return estimate.model_copy(
+            update={"method": f"{estimate.method}; as if images were independent, not in groups"}
+        )
+    values = np.asarray(series.values, dtype=np.float64)
+    defined = ~np.isnan(values)
+    values, groups = values[defined], numbered(groups[defined])
+    count = int(groups.max()) + 1
+    if estimate.statistic == "median":
+        low, high = group_median_interval(values, groups, estimate.confidence)
+        method = f"share below the median over {count} groups of images"
+    else:
+        limits = (0.0, 1.0) if estimate.unit == "share of samples" else limits_of(series)
+        low, high = group_mean_interval(values, groups, limits, estimate.confidence)
+        drawn = f"Gaffke's bounds, {draws_for(count)} draws" if limits else "Student's, widened by skewness"
+        method = f"{drawn}, over {count} groups of images"
+    if "[0, 1]" in estimate.unit:
+        low, high = max(0.0, low), min(1.0, high)
+    if not isfinite(low + high):
+        method = f"no interval: {count} {'group' if count == 1 else 'groups'} of images"
+    return estimate.model_copy(update={"low": low, "high": high, "method": method})

@@ -1,0 +1,112 @@
+"""Empty texts and values that mean nothing are refused, whichever flag or argument they are given to."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+import typer
+
+import holdfast as hf
+from holdfast.cli import application, run
+from holdfast.core.errors import HoldfastError
+from tests import samples
+
+COMMANDS = typer.main.get_command(application()).commands
+FLAGS = [
+    (name, max(option.opts, key=len))
+    for name, command in COMMANDS.items()
+    for option in command.params
+    if option.param_type_name == "option" and not option.is_flag
+]
+ARGUMENTS = [(name, part) for name in COMMANDS for part in COMMANDS[name].params if part.param_type_name == "argument"]
+FUNCTIONS = [
+    (name, parameter)
+    for name in sorted(hf.__all__)
+    if inspect.isfunction(inspect.unwrap(function := getattr(hf, name)))
+    for parameter, details in inspect.signature(inspect.unwrap(function)).parameters.items()
+    if any(text in str(details.annotation) for text in ("str", "NamedEncoder", "NamedImages", "StoredRun"))
+    and not any(other in str(details.annotation) for other in ("Mapping", "Callable"))
+]
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("empty", ["", "  "])
+@pytest.mark.parametrize(("command", "flag"), FLAGS)
+def test_no_flag_of_any_command_may_be_empty(command, flag, empty, capsys, tmp_path):
+    assert run([command, flag, empty]) == 2
+    assert f"{flag} is empty" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir()), "something was written"
+
+
+@pytest.mark.parametrize("command", sorted({name for name, _ in ARGUMENTS}))
+def test_no_argument_of_any_command_may_be_empty(command, capsys):
+    assert run([command, ""]) == 2
+    assert "is empty, as an unset variable would be" in capsys.readouterr().err
+
+
+def test_the_laws_look_at_what_there_is():
+    assert {("evaluate", "--images"), ("evaluate", "--config"), ("check", "--require"), ("train", "--set")} <= {*FLAGS}
+    assert {("evaluate", "images"), ("harden", "out"), ("check", "require"), ("compare", "runs")} <= {*FUNCTIONS}
+
+
+@pytest.mark.parametrize(("function", "parameter"), FUNCTIONS)
+def test_no_argument_of_any_function_may_be_empty(function, parameter):
+    called = getattr(hf, function)
+    needed = [
+        name
+        for name, details in inspect.signature(inspect.unwrap(called)).parameters.items()
+        if details.default is inspect.Parameter.empty
+    ]
+    at_hand = {"encoder": samples.builtin("digits-robust"), "images": hf.Images(torch.zeros(2, 1, 8, 8))}
+    positional = ["" if name == parameter else at_hand.get(name, "linf:0.1") for name in needed]
+    keywords = {} if parameter in needed else {parameter: ""}
+    with pytest.raises(HoldfastError, match=f"{parameter} is empty"):
+        called(*positional, **keywords)
+
+
+def test_an_empty_text_in_a_file_is_refused_as_well(tmp_path, capsys):
+    (tmp_path / "run.toml").write_text('images = ""')
+    assert run(["evaluate", "--config", "run.toml"]) == 2
+    assert "images is empty" in capsys.readouterr().err
+
+
+CERTIFY = ["certify", "builtin:digits-robust", "--images", "builtin:digits", "--out", "out"]
+ATTACK = ["attack", "builtin:digits-robust", "--images", "builtin:digits", "--out", "out"]
+EVALUATE = ["evaluate", "builtin:digits-robust", "--images", "builtin:digits", "--out", "out", "--only", "displacement"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([*CERTIFY, "--eps", "0.1", "--budget", "nan"], "a positive number of seconds"),
+        ([*ATTACK, "--budget", "-5"], "a positive number of seconds"),
+        ([*EVALUATE, "--budget", "inf"], "a positive number of seconds"),
+        (["train", "digits-robust", "--out", "out", "--budget", "0"], "a positive number of seconds"),
+        ([*ATTACK, "--objective", "instance:temperature=0"], "temperature must be positive"),
+        ([*ATTACK, "--attack", "pgd:restarts=0"], "restarts must be positive"),
+        ([*CERTIFY, "--eps", "0.1", "--method", "branch:seconds=-1"], "seconds must be 0 or more"),
+        ([*CERTIFY, "--eps", "1e-320"], "that float32 can tell from 0"),
+        ([*EVALUATE, "--eps", "0.1", "--eps", "1/10"], "twice; keep one"),
+        ([*EVALUATE, "--eps", "1/255,4/255"], "repeat the flag"),
+        ([*EVALUATE, "--ball", "linf:1/255,l2:1"], "repeat the flag"),
+        ([*EVALUATE[:-1], "overlap,overlap"], "only has overlap twice"),
+        ([*EVALUATE, "--arch", "tests.cli.modules:linear"], "--arch tests.cli.modules:linear changes nothing"),
+        ([*ATTACK, "--arch", "tests.cli.modules:linear"], "--arch tests.cli.modules:linear changes nothing"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_computed(arguments, sentence, capsys, tmp_path):
+    assert run(arguments) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out" / "results").exists()
+
+
+@pytest.mark.parametrize("dataset", ["nope", "a/b/c", "../secret", "a/..", "a/b..c", "a /b"])
+def test_a_dataset_is_called_as_on_the_hub(dataset, capsys):
+    assert run(["publish", "run", "--out", "model", "--dataset", dataset]) == 2
+    assert "takes OWNER/NAME" in capsys.readouterr().err

@@ -1,0 +1,96 @@
+"""Intervals of images in groups: those of single images where each is its own group, and right about groups where not."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import numpy as np
+import pytest
+
+from holdfast.core.clusters import group_mean_interval, group_median_interval, numbered, with_groups
+from holdfast.core.intervals import bounded_interval, skewed_interval
+from holdfast.core.records import Claim, Findings, Series
+from holdfast.core.statistics import summarise
+
+RNG = np.random.default_rng(5)
+VALUES = RNG.random(40)
+
+
+def test_single_images_have_the_intervals_they_had():
+    alone = np.arange(40)
+    assert group_mean_interval(VALUES, alone, None) == pytest.approx(skewed_interval(VALUES))
+    assert group_mean_interval(VALUES, alone, (0.0, 1.0)) == pytest.approx(
+        bounded_interval(VALUES, (0.0, 1.0)), abs=5e-3
+    )
+
+
+@pytest.mark.parametrize("limits", [None, (0.0, 1.0)])
+def test_an_image_copied_ten_times_is_one_image(limits):
+    copies, groups = np.repeat(VALUES, 10), np.repeat(np.arange(40), 10)
+    assert group_mean_interval(copies, groups, limits) == pytest.approx(
+        group_mean_interval(VALUES, np.arange(40), limits), abs=1e-9
+    )
+    naive = group_mean_interval(copies, np.arange(400), limits)
+    low, high = group_mean_interval(copies, groups, limits)
+    assert high - low > 2.5 * (naive[1] - naive[0])
+
+
+def test_neither_order_nor_names_of_groups_matter():
+    groups, order = RNG.integers(0, 9, 40), RNG.permutation(40)
+    renamed = numbered(np.array([f"slide {9 - group}" for group in groups]))
+    for limits in (None, (0.0, 1.0)):
+        expected = group_mean_interval(VALUES, numbered(groups), limits)
+        assert group_mean_interval(VALUES[order], numbered(groups[order]), limits) == pytest.approx(expected, rel=1e-12)
+        assert group_mean_interval(VALUES, renamed, limits) == pytest.approx(expected, rel=1e-12)
+    assert group_median_interval(VALUES, renamed) == group_median_interval(VALUES, numbered(groups))
+
+
+def test_one_group_decides_nothing():
+    assert all(map(isnan, group_mean_interval(VALUES, np.zeros(40, dtype=int), (0.0, 1.0))))
+    assert all(map(isnan, group_median_interval(VALUES, np.zeros(40, dtype=int))))
+
+
+def drawn(rng: np.random.Generator, groups: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return values of a population of mean and median 0 (or share .2) in groups of 1 to 15 that are nearly alike inside."""
+    index = np.repeat(np.arange(groups), rng.integers(1, 16, groups))
+    if kind == "share":
+        chance = rng.beta(0.4, 1.6, groups)[index]
+        return (rng.random(len(index)) < chance).astype(float), index
+    return rng.normal(size=groups)[index] + 0.3 * rng.normal(size=len(index)), index
+
+
+INTERVALS = {
+    "mean": (lambda values, index: group_mean_interval(values, index, None), 0.0),
+    "median": (group_median_interval, 0.0),
+    "share": (lambda values, index: group_mean_interval(values, index, (0.0, 1.0)), 0.2),
+}
+
+
+@pytest.mark.parametrize("groups", [12, 40])
+@pytest.mark.parametrize("kind", INTERVALS)
+def test_the_truth_is_covered_where_images_depend_on_each_other(kind, groups):
+    rng, draws = np.random.default_rng(groups), 200
+    interval, truth = INTERVALS[kind]
+    covered = lost = 0
+    for _ in range(draws):
+        values, index = drawn(rng, groups, kind)
+        low, high = interval(values, index)
+        covered += low <= truth <= high
+        low, high = interval(values, np.arange(len(values)))
+        lost += not low <= truth <= high
+    assert covered >= 0.9 * draws
+    assert lost > 0.2 * draws, "vacuous: images are as good as independent"
+
+
+def test_findings_say_which_intervals_cannot_allow_for_groups():
+    series = Series(quantity="q", values=tuple(VALUES), unit="share", claim=Claim.ESTIMATE, of="q")
+    whole = summarise(series, "mean", "lower").model_copy(update={"series": None, "statistic": "whole"})
+    alone = Findings(
+        ids=tuple(map(str, range(40))), series=(series,), estimates=(summarise(series, "mean", "lower"), whole)
+    )
+    assert with_groups(alone) is alone
+    ours, other = with_groups(alone.model_copy(update={"groups": tuple("abcdefgh" * 5)})).estimates
+    assert ours.method.endswith("over 8 groups of images")
+    assert ours.value == alone.estimates[0].value
+    assert (other.low, other.high) == (whole.low, whole.high)
+    assert other.method.endswith("as if images were independent, not in groups")
