@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.bounds.network.execution import EXACT
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations.rules import Rule
@@ -120,6 +121,11 @@ def directions(encoder: Encoder, pixels: Pixels) -> Codes:
 
 def bounded(population: Population, neurons: int) -> Graph:
     """Return the traced encoder, or say in one sentence why it cannot be bounded."""
+    if population.run.dtype not in EXACT:
+        raise HoldfastError(
+            f"{population.encoder.name} would be executed in {population.run.precision}, with rounding that no bound "
+            "accounts for and that moves codes past what is proved; use --precision float32, or certify by smoothing"
+        )
     return traced(population.encoder, neurons, population.run.device)
 
 
