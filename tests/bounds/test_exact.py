@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, certified_radius, lower_bound
+from holdfast.bounds.methods.silence import silent
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
@@ -64,6 +69,74 @@ def test_what_cannot_be_solved_exactly_is_refused() -> None:
     smooth = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Sigmoid()), "smooth", Domain(SHAPE))
     with pytest.raises(HoldfastError, match="sigmoid"):
         lower_bound(smooth, x, specifications, Linf(0.1), Exact())
+
+
+@pytest.mark.parametrize("method", ["crown", "exact"])
+@pytest.mark.parametrize("weight", [float("inf"), float("nan"), 1e200])
+def test_weights_that_are_infinite_or_overflow_are_refused_in_words(weight: float, method: str) -> None:
+    encoder, x, specifications, ball = context(0)
+    with torch.no_grad():
+        for part in encoder.module.parameters():
+            part.fill_(weight)  # 1e200 squared is beyond float64
+    for ask in (lower_bound, certified_radius):
+        with pytest.raises(HoldfastError, match="NaN or infinite codes"):
+            ask(encoder, x, specifications, ball, method)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_program_that_overflows_is_refused_in_words() -> None:
+    """Where the codes of images are finite, and only a ReLU that is never active overflows, or the specification does."""
+    encoder, x, _, ball = context(0)
+    with torch.no_grad():
+        encoder.module[-1].weight.mul_(1e10)
+    with pytest.raises(HoldfastError, match="the program to solve holds infinite"):
+        lower_bound(encoder, x, torch.full((1, 1, 2), 1e308, dtype=torch.float64), ball, Exact())
+    layers = (nn.Flatten(), nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 2))
+    one = Encoder(nn.Sequential(*layers).eval(), "one", Domain(SHAPE)).to("cpu", torch.float64)
+    with torch.no_grad():
+        one.module[1].weight[0] = -1e308
+        one.module[1].bias[0] = -1e308
+    with pytest.raises(HoldfastError, match=r"finite numbers, and .*linear.* holds infinite"):
+        lower_bound(one, x, torch.ones(1, 1, 2, dtype=torch.float64), ball, Exact())
+
+
+def loud() -> tuple[Encoder, Tensor]:
+    """A network on which HiGHS prints a line of its own, and an image of it."""
+    torch.manual_seed(15)
+    layers = (nn.Linear(9, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 2))
+    module = nn.Sequential(nn.Flatten(), *layers).double()
+    with torch.no_grad():
+        for part in module.parameters():
+            part.mul_((torch.randn(part.shape) * 4).exp())
+    return Encoder(module.eval(), "loud", Domain((1, 3, 3))), torch.rand(1, 1, 3, 3).double()
+
+
+def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    encoder, x = loud()
+    bound = lower_bound(encoder, x, encoder(x)[:, None], Linf(0.3), Exact(seconds=2.0))
+    assert bound.isfinite().all()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_silence_is_for_a_while_and_for_descriptors(capfd: pytest.CaptureFixture[str]) -> None:
+    print("before")
+    with silent():
+        os.write(1, b"lost")
+        os.write(2, b"lost")
+    print("after")
+    os.write(2, b"after")
+    assert capfd.readouterr() == ("before\nafter\n", "after")
+
+
+def test_silence_keeps_closed_descriptors_closed() -> None:
+    program = (
+        "import os, sys; from holdfast.bounds.methods.silence import silent\n"
+        "os.close(1)\n"
+        "with silent(): os.write(1, b'lost')\n"
+        "try: os.write(1, b'x')\n"
+        "except OSError: sys.exit(3)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False, capture_output=True).returncode == 3
 
 
 def test_digits_are_certified_up_to_where_they_are_refuted() -> None:

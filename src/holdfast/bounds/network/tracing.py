@@ -78,6 +78,10 @@ def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
     # Most encoders that cannot be bounded are refused here, before they are called on many images.
     graph = _graph(moved, exported, dtype, device)
     codes = call(moved, pixels)
+    if not codes.isfinite().any(0).all():
+        raise HoldfastError(
+            f"{encoder.name} returns NaN or infinite codes in {dtype}, of which nothing can be proved; check its weights"
+        )
     allowed = _coarsest(exported, dtype) ** 0.5  # half of the digits, which rounding never reaches
     check_repeatable(moved, pixels, codes, allowed)
     if not same_program(exported, _export(moved, pixels[:1])):

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from holdfast.bounds.network.execution import EXACT
 from holdfast.bounds.network.graph import Graph
+from holdfast.bounds.network.size import nonlinear_entries, require_size
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations.rules import Rule
 from holdfast.core.balls import BALLS, Ball
@@ -131,13 +132,10 @@ def bounded(population: Population, neurons: int) -> Graph:
 
 def traced(encoder: Encoder, neurons: int, device: str) -> Graph:
     """Return the graph of an encoder, in float64, unless it has more than ``neurons`` nonlinear entries."""
+    require_size(encoder.name, nonlinear_entries(encoder), neurons, "at least ")
     graph = trace(encoder, torch.float64, device)
     entries = sum(prod(node.shape) for node in graph.nodes if isinstance(node.operation, Rule))
-    if entries > neurons:
-        raise HoldfastError(
-            f"{encoder.name} has {entries:,} nonlinear entries, more than the {neurons:,} that are bounded in "
-            "reasonable time; raise the setting neurons to try, or judge it by attacks alone"
-        )
+    require_size(encoder.name, entries, neurons)
     return graph
 
 
