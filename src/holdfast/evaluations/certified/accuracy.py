@@ -57,7 +57,7 @@ class InstanceAccuracy(Evaluation):
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
     name = "instance-accuracy"
-    version = 3
+    version = 4
     partial = True
     needs_gradients = True
     uses_labels = True

@@ -78,7 +78,7 @@ class BreakawayBounds(Observation):
     others: int
     rivals: int
     name = "escape"
-    version = 3
+    version = 4
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
@@ -133,7 +133,7 @@ class CertifiedBreakaway(BracketEvaluation):
     others: int = 1000
     rivals: int = 10
     name = "certified-breakaway"
-    version = 3
+    version = 4
     needs_gradients = True
     title = "Certified breakaway risk"
     meaning = (

@@ -47,7 +47,7 @@ class DisplacementBounds(Observation):
     ball: Ball
     divergence: Divergence
     name = "moved"
-    version = 3
+    version = 4
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
@@ -82,7 +82,7 @@ class CertifiedDisplacement(BracketEvaluation):
     """How far codes can be moved: no farther than proved, at least as far as attacked."""
 
     name = "certified-displacement"
-    version = 4
+    version = 5
     needs_gradients = True
     title = "Certified displacement"
     meaning = (

@@ -62,7 +62,7 @@ class Linear(Observation):
     rivals: int
     tolerance: float
     name = "linear"
-    version = 4
+    version = 5
     uses_labels = True
     uses_bank = True
 
@@ -168,7 +168,7 @@ class LinearRadius(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
     name = "linear-radius"
-    version = 3
+    version = 4
     partial = True
     needs_gradients = True
     uses_labels = True

@@ -61,7 +61,7 @@ class SharedNegatives(Observation):
     negatives: int
     tolerance: float
     name = "shared"
-    version = 5
+    version = 6
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
@@ -103,7 +103,7 @@ class MarginDistribution(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
     name = "margin-distribution"
-    version = 4
+    version = 5
     partial = True
     needs_gradients = True
     uses_labels = True

@@ -54,7 +54,7 @@ class OverlapBounds(Observation):
     ball: Ball
     divergence: Divergence
     name = "between"
-    version = 4
+    version = 5
 
     def rows(self, population: Population) -> list[int]:
         # Pairs that share an image overlap together, and no interval of independent ones would hold.
@@ -96,7 +96,7 @@ class CertifiedOverlap(BracketEvaluation):
     """Which pairs of images can be brought past each other: no more than proved, no fewer than attacked."""
 
     name = "certified-overlap"
-    version = 4
+    version = 5
     needs_gradients = True
     title = "Certified overlap risk"
     meaning = (

@@ -63,7 +63,7 @@ class CertifiedRadius(Evaluation):
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
     name = "certified-radius"
-    version = 5
+    version = 6
     partial = True
     needs_gradients = True
     uses_labels = True

@@ -45,7 +45,7 @@ class RadiusBounds(Observation):
     negatives: int
     tolerance: float
     name = "bracket"
-    version = 5
+    version = 6
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
