@@ -282,7 +282,7 @@ def test_half_precision_serves_every_command(precision, capsys):
     named = ["checkpoint:good.safetensors", "--arch", "tests.cli.modules:linear", "--images", "good.npy"]
     named += ["--precision", precision]
     assert run(["attack", *named, "--limit", "3", "--attack", "u-fgsm", "--out", "a"]) == 0
-    smoothing = ["--ball", "l2:0.1", "--method", "smoothing:selection=300,copies=300,slack=0.2"]
+    smoothing = ["--ball", "l2:0.1", "--method", "smoothing:selection=3000,copies=3000"]
     assert run(["certify", *named, "--limit", "3", *smoothing, "--out", "c"]) == 0
     capsys.readouterr()
     assert run(["certify", *named, "--limit", "3", "--eps", "1/255", "--out", "d"]) == 2
