@@ -21,6 +21,26 @@ def test_a_tolerance_that_never_ends_is_refused(tolerance: float) -> None:
         certified_radius(encoder, x, specifications, Linf(0.1), tolerance=tolerance)
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.int64, torch.int32, torch.bool, torch.complex64, torch.float16, torch.bfloat16]
+)
+@pytest.mark.parametrize("method", ["crown", "exact"])
+def test_specifications_of_another_kind_are_refused(dtype: torch.dtype, method: str, unchecked: None) -> None:
+    encoder, x, specifications = context("linear")
+    for ask in (lower_bound, certified_radius):
+        with pytest.raises(HoldfastError, match=f"specifications must be in float32 or float64, got {dtype}"):
+            ask(encoder, x, specifications.to(dtype), Linf(0.1), method)
+    lists = dict[str, Any](specifications=[[[1.0]]])
+    with pytest.raises(HoldfastError, match="must be tensors, got Tensor and list"):
+        lower_bound(encoder, x, lists["specifications"], Linf(0.1), method)
+
+
+def test_pixels_in_half_precision_are_refused(unchecked: None) -> None:
+    encoder, x, specifications = context("linear")
+    with pytest.raises(HoldfastError, match=r"pixels must be in float32 or float64, got torch\.bfloat16"):
+        lower_bound(encoder, x.bfloat16(), specifications, Linf(0.1))
+
+
 def test_methods_have_a_text_form() -> None:
     encoder, x, specifications = context("linear")
     with pytest.raises(HoldfastError, match="did you mean 'alpha'"):

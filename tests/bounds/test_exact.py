@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
+from scipy.optimize import Bounds, LinearConstraint, linprog, milp
 from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, certified_radius, lower_bound
+from holdfast.bounds import Alpha, Branch, Crown, Exact, Interval, certified_radius, lower_bound, regions
+from holdfast.bounds.methods.interval import intermediate_bounds
+from holdfast.bounds.methods.mixed_integer import encode
+from holdfast.bounds.methods.silence import silent
+from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
@@ -66,6 +77,74 @@ def test_what_cannot_be_solved_exactly_is_refused() -> None:
         lower_bound(smooth, x, specifications, Linf(0.1), Exact())
 
 
+@pytest.mark.parametrize("method", ["crown", "exact"])
+@pytest.mark.parametrize("weight", [float("inf"), float("nan"), 1e200])
+def test_weights_that_are_infinite_or_overflow_are_refused_in_words(weight: float, method: str) -> None:
+    encoder, x, specifications, ball = context(0)
+    with torch.no_grad():
+        for part in encoder.module.parameters():
+            part.fill_(weight)  # 1e200 squared is beyond float64
+    for ask in (lower_bound, certified_radius):
+        with pytest.raises(HoldfastError, match="NaN or infinite codes"):
+            ask(encoder, x, specifications, ball, method)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_program_that_overflows_is_refused_in_words() -> None:
+    """Where the codes of images are finite, and only a ReLU that is never active overflows, or the specification does."""
+    encoder, x, _, ball = context(0)
+    with torch.no_grad():
+        encoder.module[-1].weight.mul_(1e10)
+    with pytest.raises(HoldfastError, match="the program to solve holds infinite"):
+        lower_bound(encoder, x, torch.full((1, 1, 2), 1e308, dtype=torch.float64), ball, Exact())
+    layers = (nn.Flatten(), nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 2))
+    one = Encoder(nn.Sequential(*layers).eval(), "one", Domain(SHAPE)).to("cpu", torch.float64)
+    with torch.no_grad():
+        one.module[1].weight[0] = -1e308
+        one.module[1].bias[0] = -1e308
+    with pytest.raises(HoldfastError, match=r"finite numbers, and .*linear.* holds infinite"):
+        lower_bound(one, x, torch.ones(1, 1, 2, dtype=torch.float64), ball, Exact())
+
+
+def loud() -> tuple[Encoder, Tensor]:
+    """A network on which HiGHS prints a line of its own, and an image of it."""
+    torch.manual_seed(15)
+    layers = (nn.Linear(9, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 2))
+    module = nn.Sequential(nn.Flatten(), *layers).double()
+    with torch.no_grad():
+        for part in module.parameters():
+            part.mul_((torch.randn(part.shape) * 4).exp())
+    return Encoder(module.eval(), "loud", Domain((1, 3, 3))), torch.rand(1, 1, 3, 3).double()
+
+
+def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    encoder, x = loud()
+    bound = lower_bound(encoder, x, encoder(x)[:, None], Linf(0.3), Exact(seconds=2.0))
+    assert bound.isfinite().all()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_silence_is_for_a_while_and_for_descriptors(capfd: pytest.CaptureFixture[str]) -> None:
+    print("before")
+    with silent():
+        os.write(1, b"lost")
+        os.write(2, b"lost")
+    print("after")
+    os.write(2, b"after")
+    assert capfd.readouterr() == ("before\nafter\n", "after")
+
+
+def test_silence_keeps_closed_descriptors_closed() -> None:
+    program = (
+        "import os, sys; from holdfast.bounds.methods.silence import silent\n"
+        "os.close(1)\n"
+        "with silent(): os.write(1, b'lost')\n"
+        "try: os.write(1, b'x')\n"
+        "except OSError: sys.exit(3)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False, capture_output=True).returncode == 3
+
+
 def test_digits_are_certified_up_to_where_they_are_refuted() -> None:
     encoder, x = builtin("digits-robust"), digits(3).pixels([0, 1])
     codes = torch.nn.functional.normalize(encoder(x).double(), dim=1)
@@ -115,3 +194,67 @@ def test_out_of_time_a_radius_is_still_proved() -> None:
     quick = certified_radius(encoder, x[:1], specifications, Linf(0.5), Exact(seconds=0.2), 1e-3)
     assert certified_radius(encoder, x[:1], specifications, Linf(0.5), Crown(), 1e-3) <= quick
     assert lowest(encoder.to("cpu", torch.float64), x[:1].double(), specifications[0], Linf(quick.item()), 100) > 0
+
+
+def hat(slope: float) -> Encoder:
+    """``slope * (0.3 - |t|)`` and its negative, for ``t`` the sum of four pixels less 2."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 2)).double()
+    with torch.no_grad():
+        for part, values in zip(
+            module.parameters(),
+            ([[1.0] * 4, [-1.0] * 4], [-2.0, 2.0], [[-slope] * 2, [slope] * 2], [0.3 * slope, -0.3 * slope]),
+            strict=True,
+        ):
+            part.copy_(torch.tensor(values))
+    return Encoder(module.eval(), "hat", Domain(SHAPE))
+
+
+@pytest.mark.parametrize("slope", [1e-3, 1.0, 1e3])
+def test_no_radius_reaches_the_nearest_point_that_fails(slope: float) -> None:
+    """At 0.075 the specification fails exactly: what is claimed stays short of it, but not by much."""
+    x = torch.full((1, *SHAPE), 0.5, dtype=torch.float64)
+    specification = torch.tensor([[[1.0, 0.0]]]).double()
+    radius = certified_radius(hat(slope), x, specification, Linf(0.4), Exact(gap=1e-6), tolerance=0.01).item()
+    assert 0.0749 < radius < 0.075
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_the_solver_lets_pass_is_within_the_error_that_is_allowed_for(seed: int) -> None:
+    """Of all it may return at given pixels, the values farthest from the network's lie within the expression's error."""
+    encoder, x, _, ball = context(seed)
+    graph = trace(encoder)
+    region = regions.region(x, Linf, torch.tensor([ball.radius]).double(), encoder.domain)
+    program = encode(graph, intermediate_bounds(graph, region))
+    output, n = program.output, len(program.low)
+    assert output is not None
+    low, high = torch.tensor(program.low).double().numpy(), torch.tensor(program.high).double().numpy()
+    matrix = np.array([np.pad(row, (0, n - len(row))) for row in program.constraints])
+    half = np.where(program.binary, 1.0, (high - low) / 2)
+    sizes = np.abs(matrix * half).max(1)  # the solver sees variables in [-1, 1] and rows whose largest entry is 1
+    cost = np.pad(output.matrix, ((0, 0), (0, n - output.matrix.shape[1])))
+    ends = list(zip(low - 1e-6 * half, high + 1e-6 * half, strict=True))
+    for place, pixel in enumerate(x.flatten().tolist()):
+        ends[place] = (pixel, pixel)
+    values, truth, farthest = encoder.forward(x)[0].numpy(), output.constant, np.zeros(2)
+    for feature in range(2):
+        for sign in (1.0, -1.0):
+            relaxed = np.array(program.limits) + 1e-6 * sizes
+            binary = [k for k, flag in enumerate(program.binary) if flag]
+            solved = nearly_binary(sign * cost[feature], matrix, relaxed, ends, binary)
+            reached = cost[feature] @ solved + truth[feature]
+            farthest[feature] = max(farthest[feature], abs(reached - values[feature]))
+    assert (farthest <= output.error).all()
+    assert (farthest > 1e-9).all(), "vacuous: the solver lets nothing pass"
+
+
+def nearly_binary(cost: Any, matrix: Any, limits: Any, ends: list[tuple[float, float]], binary: list[int]) -> Any:
+    """The best variables of a program whose binaries miss 0 or 1 by a millionth."""
+    integral = milp(
+        cost,
+        integrality=np.isin(np.arange(len(cost)), binary).astype(int),
+        bounds=Bounds(*np.array(ends).T),
+        constraints=LinearConstraint(matrix, ub=limits),
+    ).x
+    for place in binary:
+        ends = [*ends[:place], (round(integral[place]) - 1e-6, round(integral[place]) + 1e-6), *ends[place + 1 :]]
+    return linprog(cost, matrix, limits, bounds=ends).x

@@ -282,7 +282,11 @@ def test_half_precision_serves_every_command(precision, capsys):
     named = ["checkpoint:good.safetensors", "--arch", "tests.cli.modules:linear", "--images", "good.npy"]
     named += ["--precision", precision]
     assert run(["attack", *named, "--limit", "3", "--attack", "u-fgsm", "--out", "a"]) == 0
-    assert run(["certify", *named, "--limit", "3", "--eps", "1/255", "--out", "c"]) == 0
+    smoothing = ["--ball", "l2:0.1", "--method", "smoothing:selection=3000,copies=3000"]
+    assert run(["certify", *named, "--limit", "3", *smoothing, "--out", "c"]) == 0
+    capsys.readouterr()
+    assert run(["certify", *named, "--limit", "3", "--eps", "1/255", "--out", "d"]) == 2
+    assert f"would be executed in {precision}, with rounding that no bound accounts for" in capsys.readouterr().err
     assert run(["doctor", *named]) == 0
 
 

@@ -11,6 +11,7 @@ from holdfast.bounds.methods.base import Crown, Interval, Method, vacuous_unless
 from holdfast.bounds.methods.branch import Branch
 from holdfast.bounds.methods.exact import Exact
 from holdfast.bounds.methods.semidefinite import Semidefinite
+from holdfast.bounds.network.execution import EXACT
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.radius_search import SMALLEST_TOLERANCE, search_radii
@@ -123,7 +124,16 @@ def _prepare(
         raise HoldfastError(f"an Encoder can be bounded, got {type(encoder).__name__}; wrap the module in one")
     if not isinstance(ball, Ball):
         raise HoldfastError(f"a ball is needed, as in Linf(8 / 255), got {ball!r}")
+    if not (isinstance(pixels, Tensor) and isinstance(specifications, Tensor)):
+        kinds = f"{type(pixels).__name__} and {type(specifications).__name__}"
+        raise HoldfastError(f"pixels and specifications must be tensors, got {kinds}; see torch.as_tensor")
     encoder.domain.check(pixels)
+    for name, values in (("pixels", pixels), ("specifications", specifications)):
+        if values.dtype not in EXACT:
+            raise HoldfastError(
+                f"{name} must be in float32 or float64, got {values.dtype}; convert them, as in {name}.double() (no bound "
+                "accounts for the rounding of half precision)"
+            )
     if specifications.ndim != 3 or len(specifications) != len(pixels) or not specifications.numel():
         raise HoldfastError(
             f"specifications must have shape ({len(pixels)}, s, d) with no axis empty, got {tuple(specifications.shape)}"

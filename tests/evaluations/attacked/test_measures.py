@@ -365,3 +365,18 @@ def test_the_pairs_of_the_pairwise_risk_share_no_image() -> None:
     assert attacked == population.couples(30)
     assert result.estimate("pairwise_breakaway_risk").n == 15
     assert "so that no two pairs share an image" in crossed.reasons[int(population.partners[attacked[0]])]
+
+
+@pytest.mark.parametrize("bank", [False, True])
+def test_an_image_carried_past_all_others_has_broken_away_from_all_of_them(bank: bool) -> None:
+    """A share of one, whether those it can be carried past are the measured images or those of a bank."""
+    clean, others = pixel([0.5, 0.2, 0.1, 0.0]), pixel([0.3, 0.2, 0.1, 0.0])
+    held = Population(identity(), others, Run()) if bank else None
+    population = Population(identity(), clean, Run(), bank=held)
+    evaluation = Breakaway(**ONE)
+    observed = evaluation.observation().observe(population, range(4))
+    observed["0.codes"] = torch.tensor([[-9.0], [0.2], [0.1], [0.0]])
+    findings = evaluation.conclude(population, range(4), observed)
+    shares = next(s.values for s in findings.series if s.quantity == "breakaway_share")
+    assert shares[0] == 1.0
+    assert next(e.value for e in findings.estimates if e.quantity == "breakaway_risk") == sum(shares) / 4

@@ -123,3 +123,18 @@ def test_keys_list_shared_settings_like_an_observations_own() -> None:
     assert set(listed) == {"ball", "samples", "negatives", "generate", "method", "published", "attack", "neurons"}
     assert listed["samples"] == SMALL.samples
     assert listed["attack"] == str(SMALL.attack)
+
+
+def test_nothing_is_certified_by_a_bound_that_is_not_positive() -> None:
+    """The certified accuracy counts positive bounds alone, and only those can be contradicted."""
+    evaluation = replace(SMALL, balls=(Linf(0.05),), negatives=1)
+    population = Population(builtin(), digits(8), Run())
+    bounds = torch.tensor([-1.0, -1e-3, -5e-4, -1e-9, 0.0, 1e-12, 1.0, -torch.inf]).double()[:, None]
+    observed = {"0.bound": bounds, "0.published": torch.ones_like(bounds), "0.direct": -torch.ones_like(bounds)}
+    observed["0.direct"][6] = 1.0
+    findings = evaluation.conclude(population, range(8), observed)
+    certified, _, attacked = findings.series
+    assert certified.values == (0, 0, 0, 0, 0, 1, 1, 0)
+    assert attacked.values == (0, 0, 0, 0, 0, 0, 1, 0)
+    (contradictions,) = [e.value for e in findings.estimates if e.quantity == "contradictions"]
+    assert contradictions == 1

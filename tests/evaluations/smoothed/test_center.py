@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from math import ceil, sqrt
+from math import ceil, exp, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -111,6 +111,34 @@ def test_kept_ranks_hold_the_ends_and_do_not_grow():
     assert kept_ranks(100_000)[[0, -1]].tolist() == [50_000, 100_000]
     assert len(kept_ranks(100_000)) == 1024
     assert kept_ranks(1).tolist() == [1]
+
+
+def chance_of_error(share: float, expected: float, draws: int) -> float:
+    """How likely a share of draws exceeds its expectation by so much, at most (Hoeffding 1963)."""
+    return exp(-2 * draws * (share - expected) ** 2) if share > expected else 1.0
+
+
+@pytest.mark.parametrize("copies", [1000, 2001])
+@pytest.mark.parametrize("alpha", [0.01, 0.05])
+def test_the_ball_that_is_claimed_holds_the_draws_that_half_of_alpha_needs(copies: int, alpha: float):
+    """Half of the chance of error is left for the changed image; and not one draw less, nor many more, will do."""
+    asked, slack, eps = Smoothing(0.25, 4000, copies, 1, 1), 0.1, 0.1
+    ranks = kept_ranks(copies).double()[None]  # as if the draw of rank k were at distance k
+    certified = certified_distance(ranks, torch.ones(1, dtype=torch.float64), eps, asked, slack, alpha)
+    draws = round(float(certified) / (1 + BETA))
+    needed = mass(eps, 0.25, slack)
+    assert chance_of_error(draws / copies, needed, copies) <= alpha / 2
+    assert chance_of_error((draws - 2) / copies, needed, copies) > alpha / 2
+
+
+@pytest.mark.parametrize("alpha", [0.005, 0.05])
+def test_a_centre_whose_ball_may_hold_too_little_abstains(alpha: float):
+    """What is held exceeds half of the mass less the slack by more than chance explains: half of alpha is for that."""
+    selection, slack = 2000, 0.1
+    shares = torch.arange(selection + 1).double() / selection
+    least = float(shares[~abstains(shares, selection, slack, alpha)].min())
+    assert chance_of_error(least, 0.5 - slack, selection) <= alpha / 2
+    assert chance_of_error(least - 1 / selection, 0.5 - slack, selection) > alpha / 2
 
 
 @pytest.mark.slow

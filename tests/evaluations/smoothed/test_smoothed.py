@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.stats import binom
 from torch import Tensor, nn
 
 from holdfast.core.divergences import Cosine, L1Distance, L2Distance
@@ -247,6 +248,25 @@ def test_half_of_the_certify_draws_do_not_decide_what_is_certified():
         for n in (300, 2000)
     )
     assert sum(more) > sum(fewer) > 0
+
+
+def test_all_others_together_are_certified_wrongly_with_chance_alpha_at_most():
+    """Where each is nearer with just the chance that the radius needs, and none of it is proved yet."""
+    asked = SmoothedRetrieval(radii=(0.125,), divergences=(L2Distance(),), alpha=0.01, **FEW)
+    population = Population(builtin("digits-robust"), digits(21), FAST)
+    rows = [0]
+    observed = asked.observation().observe(population, rows)
+    chance, count = float(torch.special.ndtr(torch.tensor(0.125 / SIGMA))), torch.arange(FEW["copies"] + 1)
+
+    def certified(votes: int) -> bool:
+        votes_of_all = torch.full_like(observed["0.0.nearer"], votes)
+        shares = asked.conclude(population, rows, {**observed, "0.0.nearer": votes_of_all})
+        found = [s for s in shares.series if s.quantity == "certified_smoothed_breakaway"]
+        return next(s.values for s in found if s.conditions["method"] == "votes") == (0.0,)
+
+    least = next(votes for votes in count[int(chance * FEW["copies"]) :].tolist() if certified(votes))
+    wrong = 1 - (1 - float(binom.sf(least - 1, FEW["copies"], chance))) ** FEW["others"]
+    assert asked.alpha / 2 < wrong <= asked.alpha, "no more than allowed, and not much less"
 
 
 def test_the_ball_around_the_centre_is_at_most_twice_the_smallest():

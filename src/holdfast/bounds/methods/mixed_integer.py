@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from holdfast.bounds.methods.silence import silent
 from holdfast.bounds.network.affine import Affine
 from holdfast.bounds.network.graph import RULES, Graph, Node
 from holdfast.bounds.relaxations.rules import Box
@@ -30,6 +31,10 @@ PRICED = 2e-7
 """By how much, for each variable, a dual bound may be too high in the unit of the largest cost: twice that tolerance."""
 SHORT = 1 - 1e-4
 """Share of a proved radius that is claimed, because of the same tolerance."""
+OVERFLOW = (
+    "exact bounds need finite numbers, and {} holds infinite ones; check the encoder's weights, take a smaller radius, "
+    "or give specifications in float64"
+)
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,7 @@ class Program:
         self.constraints.append(full)
         self.limits.append(limit)
 
+    @np.errstate(all="ignore")  # what overflows is refused in words
     def minimise(self, weights: Vector, seconds: float) -> float:
         """Return a lower bound of ``weights . code``, the minimum if time allows."""
         assert self.output is not None
@@ -76,6 +82,7 @@ class Program:
         bound, _ = self._solve(cost, {"time_limit": seconds, "mip_rel_gap": 1e-9})
         return bound + float(weights @ self.output.constant - np.abs(weights) @ self.output.error)
 
+    @np.errstate(all="ignore")
     def nearest(
         self, weights: Vector, centre: Vector, low: float, cap: float, seconds: float, gap: float
     ) -> tuple[float, Vector | None]:
@@ -123,15 +130,18 @@ class Program:
         limits = np.array(self.limits) - matrix @ middle
         matrix, sizes = matrix * half, np.abs(matrix * half).max(1, initial=0.0)
         sizes, scale = np.where(sizes > 0, sizes, 1.0), float(np.abs(cost * half).max(initial=0.0)) or 1.0
-        solved: Any = milp(  # a result whose fields depend on how it ended
-            cost * half / scale,
-            integrality=binary.astype(int),
-            bounds=Bounds(np.where(binary, 0.0, -1.0), np.ones(n)),
-            constraints=LinearConstraint(csr_array(matrix / sizes[:, None]), ub=limits / sizes)
-            if self.constraints
-            else None,
-            options=options,
-        )
+        if not all(np.isfinite(part).all() for part in (cost, half, matrix, limits, scale)):
+            raise HoldfastError(OVERFLOW.format("the program to solve"))
+        with silent():  # HiGHS prints some lines whatever it is told
+            solved: Any = milp(  # a result whose fields depend on how it ended
+                cost * half / scale,
+                integrality=binary.astype(int),
+                bounds=Bounds(np.where(binary, 0.0, -1.0), np.ones(n)),
+                constraints=LinearConstraint(csr_array(matrix / sizes[:, None]), ub=limits / sizes)
+                if self.constraints
+                else None,
+                options=options,
+            )
         best = None if solved.x is None else middle + half * solved.x
         if solved.mip_dual_bound is None:
             return -np.inf, best
@@ -142,6 +152,7 @@ def _padded(coefficients: Vector, n: int) -> Vector:
     return np.concatenate([coefficients, np.zeros(n - len(coefficients))])
 
 
+@np.errstate(all="ignore")
 def encode(graph: Graph, boxes: list[Box]) -> Program:
     """Return the program of a graph of affine operations and ReLUs, whose nodes lie in ``boxes`` (batches of one)."""
     low, high = (end.flatten().tolist() for end in boxes[0])
@@ -149,6 +160,8 @@ def encode(graph: Graph, boxes: list[Box]) -> Program:
     values: list[Expression] = []
     for node in graph.nodes:
         inputs = [values[i] for i in node.inputs]
+        if not all(end.isfinite().all() for index in node.inputs for end in boxes[index]):
+            raise HoldfastError(OVERFLOW.format(f"what goes into {node.name!r}"))
         if node.operation is None:
             values.append(Expression(np.eye(len(low)), np.zeros(len(low)), np.zeros(len(low))))
         elif isinstance(node.operation, Affine):
@@ -157,6 +170,8 @@ def encode(graph: Graph, boxes: list[Box]) -> Program:
             values.append(_relu(program, inputs[0], boxes[node.inputs[0]]))
         else:
             raise HoldfastError(f"exact bounds are for affine operations and ReLUs, not {node.name!r}; use crown")
+        if not (np.isfinite(values[-1].matrix).all() and np.isfinite(values[-1].constant).all()):
+            raise HoldfastError(OVERFLOW.format(f"{node.name!r}"))
     program.output = values[-1]
     return program
 

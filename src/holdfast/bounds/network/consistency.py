@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from holdfast.bounds.network.graph import Graph
@@ -26,6 +26,9 @@ from holdfast.core.noise import Noise
 IMAGES = 12
 WORK = 2**26  # entries of nodes that the comparison may cost, beyond those of one image
 WIDEST = 10.0  # images stay this near zero where the domain has no end
+
+State = dict[str, list[str]]
+"""Text that describes each attribute, weight and buffer of a module by its place."""
 
 
 def probes(domain: Domain, dtype: torch.dtype, device: torch.device) -> Pixels:
@@ -58,14 +61,14 @@ def call(encoder: Encoder, pixels: Pixels) -> Codes:
 def check_repeatable(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: float) -> None:
     """Raise unless the module, called again and image by image, returns ``codes`` and is left as it was."""
     first = call(encoder, pixels[:1])  # what a module keeps of its last call is the same after the next one
-    before, drawn = _state(encoder.module), _generators()
+    before, drawn = state(encoder.module), _generators()
     again = call(encoder, pixels[:1])
     if drawn != _generators():
         raise HoldfastError(
             f"{encoder.name} draws random numbers whenever it is called, and what is random cannot be bounded; "
             "switch that off"
         )
-    changed = [place for place, value in _state(encoder.module).items() if before.get(place) != value]
+    changed = [place for place, value in state(encoder.module).items() if before.get(place) != value]
     if changed:
         raise HoldfastError(
             f"{encoder.name} changes its own {changed[0]!r} whenever it is called, so that nothing proved of one call "
@@ -73,7 +76,7 @@ def check_repeatable(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: fl
         )
     alone = torch.cat([again, *(call(encoder, image) for image in pixels[1:].split(1))])
     for one, other, said in ((first, again, "when it is called again"), (alone, codes, "alone and among others")):
-        unequal = unlike(one, other, allowed)
+        unequal = unlike(one, other, slack(codes, allowed))
         if unequal.any():
             raise HoldfastError(
                 f"{encoder.name} returns different codes for the same image {said} ({int(unequal.sum())} of {len(unequal)} "
@@ -88,7 +91,7 @@ def check_graph(encoder: Encoder, graph: Graph, pixels: Pixels, codes: Codes, al
     together = max(1, WORK // 8 // max(sizes))
     with torch.no_grad():
         found = torch.cat([graph(some) for some in pixels[:count].split(together)])
-    unequal = unlike(found, codes[:count], allowed)
+    unequal = unlike(found, codes[:count], slack(codes, allowed))
     if unequal.any():
         raise HoldfastError(
             f"{encoder.name} was traced into a graph that gives other codes than it does for {int(unequal.sum())} of "
@@ -97,10 +100,15 @@ def check_graph(encoder: Encoder, graph: Graph, pixels: Pixels, codes: Codes, al
         )
 
 
-def unlike(found: Codes, codes: Codes, allowed: float) -> Bool[Tensor, "b"]:
-    """Return which codes differ, in some feature, by more than a share of its size in all codes, which is ``allowed``."""
+def slack(codes: Codes, allowed: float) -> Float[Tensor, "d"]:
+    """Return by how much each feature may differ: the share ``allowed`` of its size in all codes."""
     size = codes.abs().nan_to_num(0, 0).amax(0)
-    close = (found - codes).abs() <= allowed * (size + 0.01 * size.max())
+    return allowed * (size + 0.01 * size.max())
+
+
+def unlike(found: Codes, codes: Codes, slack: Float[Tensor, "d"]) -> Bool[Tensor, "b"]:
+    """Return which codes differ by more than ``slack`` in some feature."""
+    close = (found - codes).abs() <= slack
     return ~(close | (found == codes) | (found.isnan() & codes.isnan())).all(1)
 
 
@@ -116,7 +124,7 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and one.dtype == other.dtype and list(content(one)) == list(content(other))
 
 
-def _state(module: nn.Module) -> dict[str, list[str]]:
+def state(module: nn.Module) -> State:
     """Return text that describes each attribute, weight and buffer; without those that no two looks describe alike."""
     first, second = (dict(_described(module)) for _ in range(2))
     return {place: value for place, value in first.items() if second.get(place) == value}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import torch
 from jaxtyping import Float
@@ -47,6 +48,11 @@ class Graph:
     nodes: tuple[Node, ...]
     dtype: torch.dtype
     device: torch.device
+
+    @property
+    def entries(self) -> int:
+        """How many numbers its nodes hold for one image."""
+        return sum(prod(node.shape) for node in self.nodes)
 
     @cached_property
     def pixelwise(self) -> frozenset[int]:

@@ -18,20 +18,38 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export.graph_signature import OutputKind
 
-from holdfast.bounds.network.consistency import call, check_graph, check_repeatable, probes, same_program
+from holdfast.bounds.network.consistency import (
+    State,
+    call,
+    check_graph,
+    check_repeatable,
+    probes,
+    same_program,
+    state,
+)
+from holdfast.bounds.network.execution import (
+    ENTRIES,
+    EXACT,
+    FEW,
+    check_executed,
+    check_precision,
+    precision_of,
+    rounding,
+)
 from holdfast.bounds.network.graph import Builder, Graph, Var
 from holdfast.bounds.network.operations import OPERATIONS
-from holdfast.core.encoder import Encoder
+from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 
-_GRAPHS: WeakKeyDictionary[Encoder, dict[tuple[torch.dtype, torch.device], Graph]] = WeakKeyDictionary()
+_GRAPHS: WeakKeyDictionary[Encoder, dict[tuple[torch.dtype, torch.device], tuple[State, Graph]]] = WeakKeyDictionary()
+"""Of each encoder its graphs, each with the weights and attributes that it was traced with."""
 
 
 def trace(encoder: Encoder, dtype: torch.dtype = torch.float64, device: str | torch.device = "cpu") -> Graph:
-    """Return ``encoder`` as a graph of operations that can be bounded; kept while the encoder lives.
+    """Return ``encoder`` as a graph of operations that can be bounded; kept while the encoder lives and stays as it is.
 
     Raises:
-        HoldfastError: it cannot be traced, or uses an operation that cannot be bounded.
+        HoldfastError: it cannot be traced, uses an operation that cannot be bounded, or is not executed as it is traced.
 
     Example:
         >>> from torch import nn
@@ -42,34 +60,67 @@ def trace(encoder: Encoder, dtype: torch.dtype = torch.float64, device: str | to
     """
     graphs = _GRAPHS.setdefault(encoder, {})
     key = (dtype, torch.empty(0, device=device).device)  # "cuda" and "cuda:0" are one device, to be traced for once
-    if key not in graphs:
-        graphs[key] = _trace(encoder.to(device, dtype), *key)
-    return graphs[key]
+    check_precision(encoder, *key)
+    kept = graphs.get(key)
+    if kept is not None and kept[0] == state(encoder.module):
+        return kept[1]
+    graph = _trace(encoder, *key)
+    graphs[key] = state(encoder.module), graph  # with what the module keeps of its calls
+    return graph
 
 
 def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
-    pixels = probes(encoder.domain, dtype, device)
-    call(encoder, pixels[:1])  # before tracing, so that what a module keeps from its first call is there
-    exported = _export(encoder, pixels[:1])
+    """Return the graph of ``encoder``, moved to ``dtype``, once it is sure that it is what ``encoder`` computes."""
+    pixels = probes(encoder.domain, torch.float32, device).to(dtype)  # which both precisions hold
+    moved = encoder.to(device, dtype)
+    call(moved, pixels[:1])  # before tracing, so that what a module keeps from its first call is there
+    exported = _export(moved, pixels[:1])
     # Most encoders that cannot be bounded are refused here, before they are called on many images.
-    graph = _graph(encoder, exported, dtype, device)
-    codes = call(encoder, pixels)
+    graph = _graph(moved, exported, dtype, device)
+    codes = call(moved, pixels)
+    if not codes.isfinite().any(0).all():
+        raise HoldfastError(
+            f"{encoder.name} returns NaN or infinite codes in {dtype}, of which nothing can be proved; check its weights"
+        )
     allowed = _coarsest(exported, dtype) ** 0.5  # half of the digits, which rounding never reaches
-    check_repeatable(encoder, pixels, codes, allowed)
-    if not same_program(exported, _export(encoder, pixels[:1])):
+    check_repeatable(moved, pixels, codes, allowed)
+    if not same_program(exported, _export(moved, pixels[:1])):
         raise HoldfastError(
             f"{encoder.name} is another function each time it is traced, so it cannot be bounded; "
             "look for randomness and counters in its forward"
         )
-    check_graph(encoder, graph, pixels, codes, allowed)
+    check_graph(moved, graph, pixels, codes, allowed)
+    precision, largest = precision_of(encoder), ENTRIES // graph.entries
+    check_executed(moved, pixels, codes, allowed, largest if precision == dtype else min(largest, FEW))
+    if precision != dtype:
+        _check_original(encoder.to(device, precision), pixels.to(precision), codes, largest)
     return graph
+
+
+def _check_original(encoder: Encoder, pixels: Pixels, codes: Codes, largest: int) -> None:
+    """Raise unless ``encoder``, in the precision it is executed in, returns ``codes`` without rounding in between."""
+    exported = _export(encoder, pixels[:1])
+    _check_operations(encoder.name, exported)
+    for value in _values(exported):
+        if value.dtype not in EXACT:
+            raise HoldfastError(
+                f"{encoder.name} casts to {value.dtype} where it is executed in {pixels.dtype}, with rounding that no bound "
+                "accounts for; compute in float32 or float64 throughout"
+            )
+    allowed = max(rounding(pixels.dtype, pixels.device), _coarsest(exported, pixels.dtype)) ** 0.5
+    check_repeatable(encoder, pixels, call(encoder, pixels), allowed)
+    check_executed(encoder, pixels, codes, allowed, largest)
 
 
 def _coarsest(exported: Any, dtype: torch.dtype) -> float:
     """Return the largest relative rounding in a program: some modules sum or normalise in float32 whatever they get."""
+    return max(torch.finfo(kind).eps for kind in {dtype, *(value.dtype for value in _values(exported))})
+
+
+def _values(exported: Any) -> list[Tensor]:
+    """Return stand-ins for all floating-point values in a program."""
     values = (node.meta.get("val") for node in exported.graph.nodes)
-    kinds = {value.dtype for value in values if isinstance(value, Tensor) and value.is_floating_point()}
-    return max(torch.finfo(kind).eps for kind in {dtype, *kinds})
+    return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
 
 
 class _Held(nn.Module):

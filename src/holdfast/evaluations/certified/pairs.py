@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.bounds.network.execution import EXACT
 from holdfast.bounds.network.graph import Graph
-from holdfast.bounds.network.size import activations
+from holdfast.bounds.network.size import nonlinear_entries, require_size
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations.rules import Rule
 from holdfast.core.balls import BALLS, Ball
@@ -121,6 +122,11 @@ def directions(encoder: Encoder, pixels: Pixels) -> Codes:
 
 def bounded(population: Population, neurons: int) -> Graph:
     """Return the traced encoder, or say in one sentence why it cannot be bounded."""
+    if population.run.dtype not in EXACT:
+        raise HoldfastError(
+            f"{population.encoder.name} would be executed in {population.run.precision}, with rounding that no bound "
+            "accounts for and that moves codes past what is proved; use --precision float32, or certify by smoothing"
+        )
     return traced(population.encoder, neurons, population.run.device)
 
 
@@ -128,22 +134,14 @@ def traced(encoder: Encoder, neurons: int, device: str) -> Graph:
     """Return the graph of an encoder, in float64, unless it has more than ``neurons`` nonlinear entries."""
     require_few(encoder, neurons)
     graph = trace(encoder, torch.float64, device)
-    _require(encoder, sum(prod(node.shape) for node in graph.nodes if isinstance(node.operation, Rule)), neurons)
+    entries = sum(prod(node.shape) for node in graph.nodes if isinstance(node.operation, Rule))
+    require_size(encoder.name, entries, neurons)
     return graph
 
 
 def require_few(encoder: Encoder, neurons: int) -> None:
-    """Raise if one forward pass already shows more than ``neurons`` nonlinear entries."""
-    _require(encoder, activations(encoder), neurons)
-
-
-def _require(encoder: Encoder, entries: int, neurons: int) -> None:
-    if entries > neurons:
-        raise HoldfastError(
-            f"{encoder.name} has {entries:,} nonlinear entries, more than the {neurons:,} that are bounded in reasonable "
-            "time; certify it by noisy copies (holdfast certify --method smoothing), judge it by attacks alone, or raise "
-            "the setting neurons to try"
-        )
+    """Raise if one call on one image already shows more than ``neurons`` nonlinear entries."""
+    require_size(encoder.name, nonlinear_entries(encoder), neurons, "at least ")
 
 
 def unit_ball(name: str) -> Ball:

@@ -1,0 +1,145 @@
+"""Whether an encoder, as it is executed, is the function that bounds are of.
+
+Bounds are of a copy in the precision of the specifications, called on single images without gradients. The encoder
+itself runs in a precision of its own, in batches of many sizes, with gradients while it is attacked, and on images whose
+memory is laid out in other ways. A module may ask about any of these, so it is called in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.bounds.network.consistency import call, slack, unlike
+from holdfast.core.encoder import Codes, Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+
+EXACT = (torch.float32, torch.float64)
+"""Precisions whose rounding certificates may leave out."""
+SIZES = (1, 2, 3, 5, 8, 13, 16, 32, 64, 100, 128, 256, 512, 1000)
+"""Batches that are tried, as far as ``ENTRIES`` reach."""
+ENTRIES = 2**25  # of nodes in a batch: encoders of up to a hundred thousand are tried in batches of 256
+FEW = 32
+"""The largest batch that is tried of a copy, which attacks and witnesses alone are computed with."""
+TENSOR_CORES = 2.0**-11
+"""The rounding of factors in float32 on GPUs, unless torch is told otherwise."""
+
+Execute = Callable[[Encoder, Pixels], Codes]
+
+
+def check_precision(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> None:
+    """Raise if the bound or the encoder, now or by its weights, computes in less than float32."""
+    if dtype not in EXACT:
+        raise HoldfastError(f"bounds are computed in float32 or float64, got {dtype}; convert the specifications")
+    if torch.is_autocast_enabled(device.type):
+        raise HoldfastError(
+            f"{encoder.name} would be executed under autocast in {torch.get_autocast_dtype(device.type)}, whose rounding "
+            "no bound accounts for; leave torch.autocast to ask for bounds"
+        )
+    for name, value in (*encoder.module.named_parameters(), *encoder.module.named_buffers()):
+        if value.is_floating_point() and value.dtype not in EXACT:
+            raise HoldfastError(
+                f"{encoder.name} has weights in {value.dtype} ({name}): it is executed with rounding that no bound accounts "
+                "for and that moves codes past what is proved; bound and run it in float32, or certify it by smoothing"
+            )
+
+
+def precision_of(encoder: Encoder) -> torch.dtype:
+    """Return the precision an encoder is executed in: that of its first weights, float32 where it has none."""
+    weights = (*encoder.module.parameters(), *encoder.module.buffers())
+    return next((weight.dtype for weight in weights if weight.is_floating_point()), torch.float32)
+
+
+def rounding(dtype: torch.dtype, device: torch.device) -> float:
+    """Return the largest relative rounding of an operation in ``dtype``."""
+    backends = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    if device.type == "cuda" and dtype == torch.float32 and any(backend.allow_tf32 for backend in backends):
+        return TENSOR_CORES
+    return torch.finfo(dtype).eps
+
+
+def check_executed(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: float, largest: int) -> None:
+    """Raise unless ``encoder`` returns ``codes`` of ``pixels`` in every mode in which it is executed.
+
+    Args:
+        encoder: in the precision in question.
+        pixels: images, in the same.
+        codes: those that bounds are of, in any precision.
+        allowed: by how much they may differ, as a share of their size.
+        largest: batch to try.
+    """
+    room = slack(codes, allowed)
+    _compare(encoder, call(encoder, pixels), codes, room, "")
+    for mode, rows, execute in _executions(len(pixels), largest):
+        found = codes[rows]
+        with suppress(Exception):  # nobody takes a failure for a code
+            found = execute(encoder, pixels[rows])
+        _compare(encoder, found, codes[rows], room, mode)
+
+
+def _executions(count: int, largest: int) -> Iterator[tuple[str, list[int], Execute]]:
+    """Yield every mode in words, the images that it is tried on, and how."""
+    for size in SIZES:
+        if size <= max(count, largest):
+            yield f" in a batch of {size}", [row % count for row in range(size)], call
+    for mode, execute in MODES.items():
+        yield f" {mode}", list(range(count)), execute
+
+
+def _compare(encoder: Encoder, found: Tensor, codes: Codes, room: Float[Tensor, "d"], mode: str) -> None:
+    if found.shape != codes.shape:
+        raise HoldfastError(
+            f"{encoder.name} returns {found.shape[1]} features{mode} and {codes.shape[1]} when it is traced, so it cannot "
+            "be bounded; its forward must return as many of every image"
+        )
+    unequal = unlike(found.detach().to(codes), codes, room)
+    if unequal.any():
+        raise HoldfastError(
+            f"{encoder.name} gives other codes in {str(found.dtype)[6:]}{mode} than the graph that would be bounded, for "
+            f"{int(unequal.sum())} of {len(unequal)} images, so nothing proved would hold for it; its forward must not "
+            "depend on precision, batch size, gradients or memory layout, and must not lose its digits to rounding"
+        )
+
+
+def _within(context: Callable[[], AbstractContextManager[object]], leaf: bool) -> Execute:
+    def execute(encoder: Encoder, pixels: Pixels) -> Codes:
+        with context():
+            return encoder.forward(pixels.clone().requires_grad_(leaf))
+
+    return execute
+
+
+def _laid_out(arrange: Callable[[Pixels], Pixels]) -> Execute:
+    def execute(encoder: Encoder, pixels: Pixels) -> Codes:
+        with torch.no_grad():
+            return encoder.forward(arrange(pixels))
+
+    return execute
+
+
+def _transposed(pixels: Pixels) -> Pixels:
+    axes = tuple(reversed(range(pixels.ndim)))
+    return pixels.permute(axes).contiguous().permute(axes)
+
+
+def _channels_last(pixels: Pixels) -> Pixels:
+    return pixels.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+def _every_second(pixels: Pixels) -> Pixels:
+    return torch.stack([pixels, pixels], -1)[..., 1]
+
+
+MODES: dict[str, Execute] = {
+    "where gradients are on": _within(torch.enable_grad, False),
+    "where images need gradients": _within(torch.enable_grad, True),
+    "where images need gradients that are off": _within(torch.no_grad, True),
+    "in inference mode": _within(torch.inference_mode, False),
+    "with channels last in memory": _laid_out(_channels_last),
+    "with images transposed in memory": _laid_out(_transposed),
+    "with images that are parts of others in memory": _laid_out(_every_second),
+}
