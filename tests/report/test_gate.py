@@ -230,6 +230,29 @@ def test_a_selected_encoder_that_failed_keeps_its_gate_shut(results):
     assert [answer.passed for answer in answers] == [True]
 
 
+def test_a_cell_that_failed_on_other_images_keeps_the_gate_shut_for_its_encoder_alone():
+    """Two runs on two sets of images; what was never measured on the second is not answered by the first."""
+    cats = whole().images.model_copy(update={"name": "cats", "fingerprint": "ffff"})
+    good, other = breakaway("digits-robust"), breakaway("digits-contrastive")
+    failure = Failure(evaluation="breakaway", encoder="digits-robust", images="cats", error="E", reason="out of memory")
+    gate = parse("breakaway_risk<=1")
+    answers = {one.encoder: one for one in check(gate, [good, other], [failure])}
+    assert not answers["digits-robust"].passed
+    assert (
+        "breakaway_risk was not measured on cats; breakaway failed: out of memory" in answers["digits-robust"].sentence
+    )
+    assert answers["digits-contrastive"].passed
+    for idle in (
+        failure.model_copy(update={"evaluation": "overlap"}),  # does not give the number
+        failure.model_copy(update={"images": good.images.name}),  # measured since
+    ):
+        assert all(answer.passed for answer in check(gate, [good, other], [idle]))
+    again = good.model_copy(update={"images": cats})
+    assert all(answer.passed for answer in check(gate, [good, other, again], [failure])), "measured since"
+    elsewhere = parse("breakaway_risk@encoder=digits-contrastive<=1")
+    assert [answer.passed for answer in check(elsewhere, [good, other], [failure])] == [True]
+
+
 def test_a_gate_against_the_better_direction_is_warned_about(results):
     assert "did you mean breakaway_risk <= 0.1" in warning(parse("breakaway_risk>=0.1"), results)
     assert "did you mean nearest_neighbour_accuracy > 0.9" in warning(parse("nearest_neighbour_accuracy<0.9"), results)
