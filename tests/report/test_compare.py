@@ -261,7 +261,7 @@ def test_the_score_without_bias_is_compared_where_there_is_one():
 
 
 def test_each_number_is_compared_by_its_own_statistic_confidence_and_series():
-    """A few large values carry the mean one way, the rest the median the other; and one confidence sees what another does not."""
+    """A few large values turn the mean, the rest the median; and one confidence sees what another does not."""
     few = np.where(np.arange(200) < 30, 50.0, 0.0)
     mean, median = (
         compare([measured("a", few, statistic=kind), measured("b", np.ones(200), statistic=kind)]).contests[0]
