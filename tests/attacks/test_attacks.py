@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import final
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack, inward_start
-from holdfast.attacks.base import Attack, assert_inside, climb
+from holdfast.attacks.adaptive import ascend as adaptive_ascend
+from holdfast.attacks.base import Attack, assert_inside, better, climb
 from holdfast.attacks.gradient import GradientAttack, ascend, bim, fgsm
 from holdfast.attacks.presets import PRESETS, U_PGD, kinds, read_attack
 from holdfast.attacks.square import SquareAttack
@@ -86,8 +90,6 @@ def test_result_does_not_depend_on_companions(attack: Attack, ball: Ball) -> Non
 @everywhere
 @pytest.mark.parametrize("attack", KINDS, ids=str)
 def test_restarts_never_lose(attack: Attack, ball: Ball) -> None:
-    from dataclasses import replace
-
     context = context_of(builtin())
     objective = Away()(context)
     once = objective(context.encoder.forward(run(attack, context, objective, ball)))
@@ -212,6 +214,117 @@ def test_gains_that_are_not_finite_never_win() -> None:
     for attack in (GradientAttack(steps=10), AdaptiveAttack(steps=10), SquareAttack(queries=30)):
         found = attack(encoder, pixels, lambda codes: codes.sum(1), Linf(0.1), noise)
         assert torch.isfinite(encoder.forward(found)).all(), attack
+
+
+def test_any_gain_beats_an_undefined_one_and_an_undefined_one_beats_nothing() -> None:
+    """By hand: larger, smaller, equal, undefined, instead of undefined, and both undefined."""
+    gain, its_gain = (
+        torch.tensor([1.0, 2.0, 3.0, 4.0, torch.nan, torch.nan]),
+        torch.tensor([2.0, 1.0, 3.0, torch.nan, -5.0, torch.nan]),
+    )
+    points, gains = better(torch.zeros(6, 1, 1, 1), gain, torch.ones(6, 1, 1, 1), its_gain)
+    assert points.flatten().tolist() == [1, 0, 0, 0, 1, 0]
+    assert gains[:5].tolist() == [2, 2, 3, 4, -5]
+    assert gains[5].isnan()
+
+
+@final
+@dataclass(frozen=True)
+class Scripted(Attack):
+    """Restart ``k`` finds pixels that are ``k + 1`` tenths of the radius brighter, with the gain written down for it."""
+
+    gains: tuple[float, ...] = ()
+    restarts: int = 4
+    name = "scripted"
+
+    def search(
+        self, encoder: Encoder, pixels: Tensor, objective: ObjectiveFunction, ball: Ball, noise: Noise
+    ) -> tuple[Tensor, Tensor]:
+        place = [noise.keys.tolist() == NOISE.fork("scripted", k).keys.tolist() for k in range(4)].index(True)
+        return pixels + ball.radius * (place + 1) / 10, torch.full((len(pixels),), float(self.gains[place]))
+
+
+NOISE = Noise.of(0, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("gains", "best"),
+    [((1, 3, 2, 0), 2), ((torch.nan, -7, -9, torch.nan), 2), ((5, torch.nan, 5, 4), 1), ((-4, -3, -2, -1), 4)],
+)
+def test_of_all_restarts_the_best_counts(gains: tuple[float, ...], best: int) -> None:
+    """Each restart has a stream of its own; a gain of nan never wins, and whatever is a number wins against it."""
+    pixels = torch.full((1, 1, 8, 8), 0.5)
+    attack = Scripted(gains=gains)
+    found = attack(linear(torch.eye(64), (1, 8, 8)), pixels, lambda codes: codes.sum(1), Linf(0.1), NOISE)
+    assert torch.allclose(found, pixels + 0.01 * best)
+
+
+def visited(steps: int, first: float, start: float, peak: float, ball: Ball) -> list[float]:
+    """Return the points that the adaptive attack looks at on its way up a tent over one pixel."""
+    encoder, looks = linear(torch.ones(1, 1, dtype=torch.float64), (1,)), list[float]()
+    encoder = encoder.to("cpu", torch.float64)
+
+    def tent(codes: Tensor) -> Tensor:
+        looks.append(codes[0, 0].item())
+        return -(codes[:, 0] - peak).abs()
+
+    pixels = torch.tensor([[0.5]], dtype=torch.float64)
+    adaptive_ascend(encoder, pixels, tent, ball, torch.tensor([[start]], dtype=torch.float64), steps, first)
+    return looks
+
+
+def test_the_adaptive_attack_blends_each_step_with_the_one_before() -> None:
+    """Croce and Hein 2020, algorithm 1: ``x3 = x2 + 0.75 (z - x2) + 0.25 (x2 - x1)``, ``z`` a plain step; by hand.
+
+    From .40 up to .50 (whole: there is no step before) over the peak at .46, back: .50 - .075 + .025 = .45, and up again:
+    .45 + .075 - .0125 = .5125.
+    """
+    assert visited(steps=10, first=0.1, start=0.4, peak=0.46, ball=Linf(0.4))[:4] == pytest.approx(
+        [0.40, 0.50, 0.45, 0.5125]
+    )
+
+
+def test_the_adaptive_attack_goes_on_from_the_best_point_with_half_the_step_where_it_stalls() -> None:
+    """By hand: at the checkpoint, the third of ten steps, one of three steps has risen; .45 is the best point there.
+
+    The next step is .05 long: from .45 up, without a step before it to blend with, to .45 + .75 * .05 = .4875.
+    """
+    looks = visited(steps=10, first=0.1, start=0.4, peak=0.46, ball=Linf(0.4))
+    assert looks[4] == pytest.approx(0.4875)
+
+
+@pytest.mark.parametrize("ball", [Linf(0.1), L2(0.2), L1(0.3)], ids=str)
+def test_steps_are_a_share_of_the_radius(ball: Ball) -> None:
+    """Two quarter steps up a slope lead half way to the edge of the ball, of whatever size and norm."""
+    weight = torch.linspace(1, 2, 64)[None]
+    encoder, pixels = linear(weight, (1, 8, 8)), torch.full((1, 1, 8, 8), 0.5)
+    for radius in (ball.radius, ball.radius / 8):
+        smaller = replace(ball, radius=radius)
+        attack = GradientAttack(steps=2, stride=0.25, start=0.0)
+        found = attack(encoder, pixels, lambda codes: codes[:, 0], smaller, Noise.of(0, ["a"]))
+        assert float(smaller.norm(found - pixels)) == pytest.approx(radius / 2, rel=1e-4)
+
+
+@everywhere
+@pytest.mark.parametrize("attack", [attack for attack in ATTACKS if attack != U_PGD], ids=str)
+def test_what_is_found_scales_with_the_ball(attack: Attack, ball: Ball) -> None:
+    """Of an objective that scales with it: whatever the attack, no step of it has a length of its own."""
+    pixels, encoder = torch.full((2, 1, 8, 8), 0.5), linear(torch.eye(64), (1, 8, 8))
+    peak = torch.linspace(-0.7, 0.6, 128).reshape(2, 64)
+
+    def found(radius: float) -> Tensor:
+        """Return what is found, in units of the radius."""
+        smaller = replace(ball, radius=radius)
+        moved = attack(
+            encoder,
+            pixels,
+            lambda codes: -((codes - 0.5) / radius - peak).square().sum(1),
+            smaller,
+            Noise.of(0, ["a", "b"]),
+        )
+        return (moved - pixels) / radius
+
+    assert torch.allclose(found(0.25), found(0.0625), atol=1e-3)
 
 
 @pytest.mark.parametrize("name", PRESETS)

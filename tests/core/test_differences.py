@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from math import inf, isnan, nan
+from math import hypot, inf, isnan, nan
 
 import numpy as np
 import pytest
 
-from holdfast.core.differences import paired
-from holdfast.core.statistics import Better
+from holdfast.core.differences import _draws, _resampled_medians, paired, unpaired
+from holdfast.core.statistics import Better, summarise
 from tests.core.series import COMMON_AND_SMALL, RARE_AND_LARGE, law_of_shares, series
 
 NOISE = np.random.default_rng(0).normal(size=100)
@@ -154,3 +154,37 @@ def test_samples_of_one_group_decide_as_one(statistic):
     assert (reordered.low, reordered.high) == pytest.approx((grouped.low, grouped.high), rel=1e-9)
     swapped = paired(b, a, statistic, "higher", groups=named)
     assert (swapped.low, swapped.high) == pytest.approx((-grouped.high, -grouped.low))
+
+
+def test_ends_of_a_difference_of_two_numbers_meet_crosswise():
+    """Zou and Donner 2008, by hand: ``a - b`` is lowest where a is low and b is high; the intervals are lopsided."""
+    like = summarise(series([0.0, 1.0]), "mean", "lower")
+    a = like.model_copy(update={"value": 5.0, "low": 4.0, "high": 5.5})
+    b = like.model_copy(update={"value": 3.0, "low": 2.0, "high": 3.75})
+    found = unpaired(a, b)
+    assert found.low == pytest.approx(2 - hypot(1, 0.75))
+    assert found.high == pytest.approx(2 + hypot(0.5, 1))
+    assert (found.value, found.outcome, found.paired) == (2, "b is better", False)
+    back = unpaired(b, a)
+    assert (back.low, back.high, back.outcome) == (-found.high, -found.low, "a is better")
+    touching = unpaired(like.model_copy(update={"value": 1.0, "low": 0.0, "high": 2.0}), b.model_copy(update={
+        "value": 0.0, "low": -1.0, "high": 0.0}))  # fmt: skip
+    assert (touching.low, touching.outcome) == (0, "tied"), "a difference that may be 0"
+
+
+@pytest.mark.parametrize("n", [7, 8])
+def test_medians_of_resamples_are_those_of_the_samples_drawn(n: int):
+    values = np.random.default_rng(n).exponential(size=n)
+    expected = [np.median(np.repeat(values, times)) for times in _draws(n)]
+    assert _resampled_medians(values) == pytest.approx(expected)
+    assert (_draws(n).sum(1) == n).all()
+
+
+def test_a_mean_is_compared_within_the_limits_of_a_difference():
+    """A difference of two shares lies in [-1, 1], whichever way round: one unseen image may be either."""
+    ours, theirs = np.zeros(20), np.full(20, 0.25)
+    found = differ(ours, theirs, unit="share")
+    unseen = 1 - 0.025 ** (1 / 20)
+    # All differences are -1/4: one image not drawn has -1 at least and 1 at most.
+    assert found.low == pytest.approx(-0.25 - 0.75 * unseen, abs=0.02)
+    assert found.high == pytest.approx(-0.25 + 1.25 * unseen, abs=0.02)

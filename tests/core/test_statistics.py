@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from math import inf, isnan, nan
+from math import hypot, inf, isnan, nan
 
 import numpy as np
 import pytest
+from scipy import stats as scipy_stats
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Estimate
-from holdfast.core.statistics import summarise
+from holdfast.core.statistics import Scale, chained_median, over_references, over_scale, summarise
 from tests.core.series import series
 
 
@@ -111,3 +112,85 @@ def test_a_median_of_too_few_samples_says_so():
 def test_infinite_values_stay_infinite():
     estimate = summarise(series([1, 2, 3, 4, 5, 6, inf, inf, inf]), "median", "lower")
     assert interval(estimate) == (2, 5, inf)
+
+
+def whole(value: float, low: float, high: float) -> Estimate:
+    """An estimate with this interval."""
+    return summarise(series([0.0, 1.0]), "mean", "lower").model_copy(update={"value": value, "low": low, "high": high})
+
+
+def test_chance_in_the_references_adds_in_squares_end_by_end():
+    """With equal shares s of n references the mean over pairs lies in [s - 2sb, s + 2(1-s)b], b = 1 - 0.025^(1/n).
+
+    An image not drawn may have any share, and takes part in pairs twice; by hand from Zou and Donner's formula.
+    """
+    share, n = 0.2, 40
+    unseen = 1 - 0.025 ** (1 / n)
+    # Values within [-share, 2 - share], of which each is the share itself.
+    below, above = 2 * share * unseen, 2 * (1 - share) * unseen
+    found = over_references(whole(0.5, 0.47, 0.58), np.full(n, share))
+    assert found.value == 0.5
+    assert found.low == pytest.approx(0.5 - hypot(0.03, below), abs=0.003)
+    assert found.high == pytest.approx(0.5 + hypot(0.08, above), abs=0.015)
+    assert (found.series, found.statistic) == (None, "whole")
+    certain = over_references(whole(0.02, 0.01, 0.03), np.full(n, share))
+    assert certain.low == 0, "a share is not below 0"
+    assert over_references(whole(0.98, 0.97, 0.99), np.full(n, share)).high == 1, "nor above 1"
+
+
+def test_an_interval_over_references_covers_whichever_images_they_are():
+    """Normal codes and one displacement: P(|x - x'| <= c) is known, and only the references are left to chance."""
+    rng, hits, ignorant, reach = np.random.default_rng(0), [], [], 0.5
+    truth = 2 * scipy_stats.norm.cdf(reach / np.sqrt(2)) - 1
+    for _ in range(200):
+        codes = rng.normal(size=60)
+        near = (np.abs(codes[:, None] - codes) <= reach).sum(1) / 59 - 1 / 59
+        value = float(near.mean())
+        found = over_references(whole(value, value, value), near)
+        hits.append(found.low <= truth <= found.high)
+        single = scipy_stats.t.interval(0.95, 59, value, near.std(ddof=1) / np.sqrt(60))
+        ignorant.append(single[0] <= truth <= single[1])
+    assert np.mean(hits) >= 0.92
+    assert np.mean(ignorant) < 0.9, "vacuous: pairs hide no chance"
+
+
+def test_without_references_or_samples_an_interval_stays_as_it_is():
+    estimate, undefined = whole(0.5, 0.4, 0.6), summarise(series([nan]), "median", "lower")
+    assert over_references(estimate, np.zeros(0)) == estimate
+    assert over_references(undefined, np.full(5, 0.5)) is undefined
+
+
+def test_the_largest_scale_makes_the_smallest_share():
+    """By hand: 0.4 of 2, which may be 1.6 or 3, is 0.8 in all: 0.8 / 3 below and 0.8 / 1.6 above."""
+    found = over_scale(whole(0.4, 0.3, 0.5), Scale(2.0, 1.6, 3.0, 9))
+    assert found.low == pytest.approx(0.4 - hypot(0.1, 0.4 - 0.8 / 3))
+    assert found.high == pytest.approx(0.4 + hypot(0.1, 0.8 / 1.6 - 0.4))
+    assert over_scale(whole(0.4, 0.3, 0.5), Scale(2.0, 0.0, 3.0, 9)).high == inf, "a scale that may be zero"
+    assert over_scale(whole(0.1, 0.0, 0.5), Scale(2.0, 1.0, 90.0, 9)).low == 0, "no share is below 0"
+    assert over_scale(whole(inf, 0.3, inf), Scale(2.0, 1.6, 3.0, 9)).high == inf
+
+
+@pytest.mark.parametrize(("order", "counted"), [("alternating", 40), ("in two halves", 20), ("in pairs", 40)])
+def test_distances_of_a_ring_count_by_how_much_neighbours_agree(order: str, counted: int):
+    """By hand: neighbours on opposite sides of the median count fully; on the same, two for one at most; else in between."""
+    small, large = np.linspace(1, 1.9, 20), np.linspace(2.1, 3, 20)
+    ring = {
+        "alternating": np.stack([small, large], 1).ravel(),
+        "in two halves": np.concatenate([small, large]),
+        # Of two neighbours one is on the same side and one on the other: no correlation.
+        "in pairs": np.stack([small[::2], small[1::2], large[::2], large[1::2]], 1).ravel(),
+    }[order]
+    found = chained_median(ring)
+    ends = np.quantile(ring, share_interval(counted / 2, counted))
+    assert found.value == pytest.approx(2.0)
+    assert (found.low, found.high) == pytest.approx(tuple(ends))
+    assert found.n == 40
+
+
+def test_a_distance_that_is_not_known_agrees_with_nobody():
+    """One hole in the ring: 39 distances, and the two neighbours of the hole have one neighbour less to agree with."""
+    ring = np.concatenate([np.linspace(1, 1.9, 20), np.linspace(2.1, 3, 19), [nan]])
+    found = chained_median(ring)
+    assert (found.n, found.value) == (39, 1.9)
+    assert found.low < 1.9 < found.high
+    assert isnan(chained_median(np.array([0.0, 0.0, 1.0])).value), "a scale of zero"

@@ -316,6 +316,10 @@ def test_shares_are_told_apart_by_their_difference():
     level = of(breakaway("digits-robust"), to={"value": 0.1, "low": 0.05, "high": 0.2})
     level = level.model_copy(update={"headline": ("breakaway_risk",)})
     assert "Judge by" not in told([level])
+    higher = of(level, attack="adaptive", to={"value": 0.19, "low": 0.12, "high": 0.3})
+    assert "Judge by" not in told([higher]), "intervals that overlap may be one number"
+    apart = of(level, attack="adaptive", to={"value": 0.3, "low": 0.21, "high": 0.4})
+    assert "from 0.100 (under u-pgd) to 0.300" in told([apart])
 
 
 def test_few_samples_are_said_and_make_no_gate():

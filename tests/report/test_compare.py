@@ -258,3 +258,83 @@ def test_the_score_without_bias_is_compared_where_there_is_one():
     (contest,) = compare([scores("many features", 0.8, 0.95), scores("few", 0.9, 0.9)]).contests
     assert contest.quantity == "score_extrapolated"
     assert contest.ranks == {"many features": 1, "few": 2}
+
+
+def test_each_number_is_compared_by_its_own_statistic_confidence_and_series():
+    """A few large values turn the mean, the rest the median; and one confidence sees what another does not."""
+    few = np.where(np.arange(200) < 30, 50.0, 0.0)
+    mean, median = (
+        compare([measured("a", few, statistic=kind), measured("b", np.ones(200), statistic=kind)]).contests[0]
+        for kind in ("mean", "median")
+    )
+    assert mean.best == ("b",)
+    assert median.best == ("a",)
+    # Differences of mean 0.02 and deviation 0.2: Student's interval is 0.02 +- 0.028 at 95%, and 0.02 +- 0.01 at 50%.
+    apart = np.random.default_rng(3).normal(size=200)
+    close = NOISE + 0.02 + 0.2 * (apart - apart.mean()) / apart.std()
+    for confidence, count in ((0.95, 2), (0.5, 1)):
+        pair = [measured("a", NOISE), measured("b", close)]
+        told = [
+            one.model_copy(
+                update={
+                    "findings": one.findings.model_copy(
+                        update={
+                            "estimates": tuple(
+                                e.model_copy(update={"confidence": confidence}) for e in one.findings.estimates
+                            )
+                        }
+                    )
+                }
+            )
+            for one in pair
+        ]
+        assert len(compare(told).contests[0].best) == count
+
+
+def test_a_number_is_compared_by_the_values_of_its_own_condition():
+    """Encoder a is better in one ball and worse in the other, where both have values under the same name."""
+    balls = ({**CASE, "ball": "linf:0.05"}, {**CASE, "ball": "linf:0.1"})
+
+    def both(encoder: str, shifts: tuple[float, float]) -> Result:
+        made = [
+            series("risk", case, NOISE + shift, "radius", Claim.LOWER, "worst-case risk")
+            for case, shift in zip(balls, shifts, strict=True)
+        ]
+        found = Findings(ids=ids(200), series=tuple(made), estimates=tuple(summarise(s, "mean", "lower") for s in made))
+        return result("made-up", encoder, found, ("risk",))
+
+    contests = compare([both("a", (0, 1)), both("b", (0.5, 0.5))]).contests
+    assert {contest.conditions["ball"]: contest.best for contest in contests} == {
+        "linf:0.05": ("a",),
+        "linf:0.1": ("b",),
+    }
+
+
+def test_a_rank_counts_those_that_are_better_whatever_the_order():
+    """Four in a row, of which two neighbours are level: 1, 2, 2 and 4."""
+    level = NOISE + 1
+    shown = {"first": NOISE, "second": level, "level": level + 1e-3 * NOISE[::-1], "last": NOISE + 2}
+    for names in (list(shown), list(shown)[::-1]):
+        (contest,) = compare([measured(name, shown[name]) for name in names]).contests
+        assert contest.ranks == {"first": 1, "second": 2, "level": 2, "last": 4}
+
+
+def test_nobody_has_a_rank_where_one_encoder_has_no_such_number_at_all():
+    """Not an undefined number, but none: measured in another ball alone."""
+    elsewhere = series("risk", {**CASE, "ball": "linf:0.3"}, NOISE, "radius", Claim.LOWER, "worst-case risk")
+    other = result(
+        "made-up",
+        "c",
+        Findings(ids=ids(200), series=(elsewhere,), estimates=(summarise(elsewhere, "mean", "lower"),)),
+        ("risk",),
+    )
+    (contest,) = compare([measured("a", NOISE), measured("b", NOISE + 1), other]).contests
+    assert (contest.pairs[0].difference.outcome, contest.ranks) == ("a is better", {})
+
+
+def test_other_samples_are_refused_unless_a_budget_ended():
+    """Half of the images in common: without a word of a budget, these are other samples."""
+    moved = tuple(ids(300)[100:])
+    assert not compare([measured("a", NOISE), measured("b", NOISE + 1, ids=moved)]).contests
+    partial = compare([measured("a", NOISE), measured("b", NOISE + 1, ids=moved, planned=300)])
+    assert partial.contests[0].pairs[0].difference.n == 100

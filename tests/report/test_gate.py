@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import cache
+from math import nan
+from operator import ge, gt, le, lt
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import COLLAPSED, Failure, Result
-from holdfast.report.gate import check, parse, warning
+from holdfast.core.records import COLLAPSED, Claim, Failure, Result
+from holdfast.report.gate import check, parse, suggested, warning
 from holdfast.report.printed import answered
 from tests.report.synthetic import breakaway, everything, impersonation
 
@@ -30,6 +36,87 @@ def test_the_worst_matching_value_counts():
     (answer,) = check(parse(f"breakaway_risk@0.1,divergence=l2,attack=u-pgd<={between}"), [robust])
     assert answer.passed
     assert "proves nothing about stronger attacks" in answer.sentence
+
+
+@cache
+def whole() -> Result:
+    return breakaway("digits-robust")
+
+
+def numbered(values: list[float], **changes) -> Result:
+    """A result with these breakaway risks, each in a ball of its own, the first of radius 0.01."""
+    robust = whole()
+    like = next(e for e in robust.estimates if e.quantity == "breakaway_risk")
+    made = tuple(
+        like.model_copy(
+            update={
+                "value": value,
+                "low": value - 0.01,
+                "high": value + 0.02,
+                "conditions": {"ball": f"linf:0.0{place}", "attack": "adaptive:restarts=5"},
+                **changes,
+            }
+        )
+        for place, value in enumerate(values, start=1)
+    )
+    return robust.model_copy(update={"findings": robust.findings.model_copy(update={"estimates": made})})
+
+
+@given(
+    values=st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.3, nan]), min_size=1, max_size=5),
+    operator=st.sampled_from(["<=", "<", ">=", ">"]),
+    bound=st.sampled_from([0.1, 0.2]),
+)
+def test_a_gate_opens_exactly_if_every_matching_number_is_defined_and_keeps_it(values, operator, bound):
+    keeps = {"<=": le, "<": lt, ">=": ge, ">": gt}[operator]
+    (answer,) = check(parse(f"breakaway_risk{operator}{bound}"), [numbered(values)])
+    assert answer.passed == all(keeps(value, bound) for value in values)
+
+
+def test_a_selector_is_a_whole_name_and_all_selectors_count():
+    results = [numbered([0.1, 0.4])]
+    assert check(parse("breakaway_risk@0.01,attack=adaptive<=0.1"), results)[0].passed
+    assert not check(parse("breakaway_risk@0.02,attack=adaptive<=0.1"), results)[0].passed
+    for wrong in ("@0.01,attack=adapt", "@0.01,attack=adaptive:restarts", "@0.011", "@l2:0.01", "@0.01,attack=pgd"):
+        with pytest.raises(HoldfastError, match="nothing matches"):
+            check(parse(f"breakaway_risk{wrong}<=1"), results)
+
+
+@pytest.mark.parametrize(
+    ("gate", "said", "silent"),
+    [
+        # A number from an attack is a lower bound of harm: where it keeps a bound from above, it proves nothing.
+        ("breakaway_risk<=0.5", "as a lower bound it proves nothing about stronger attacks", "contains"),
+        ("breakaway_risk>=0.05", "keeps >= 0.05", "proves nothing"),
+        ("breakaway_risk<=0.05", "breaks <= 0.05", "proves nothing"),
+        # Its interval is [0.19, 0.22].
+        ("breakaway_risk<=0.21", "its interval contains the bound", "undefined"),
+        ("breakaway_risk<=0.195", "breaks <= 0.195 (its interval contains the bound)", "proves nothing"),
+    ],
+)
+def test_what_hides_behind_a_comparison_is_said_and_nothing_else(gate, said, silent):
+    (answer,) = check(parse(gate), [numbered([0.2])])
+    assert said in answer.sentence
+    assert silent not in answer.sentence
+    assert "partial" not in answer.sentence
+
+
+def test_an_upper_bound_of_accuracy_proves_nothing_from_below():
+    accuracy = numbered([0.9], claim=Claim.UPPER, better="higher")
+    assert "as an upper bound it proves nothing" in check(parse("breakaway_risk>=0.8"), [accuracy])[0].sentence
+    assert "proves nothing" not in check(parse("breakaway_risk<=0.95"), [accuracy])[0].sentence
+
+
+@pytest.mark.parametrize(("high", "bound"), [(0.0101, "0.011"), (0.05, "0.05"), (0.094, "0.094"), (0.0994, "0.1")])
+def test_a_suggested_bound_is_the_end_of_the_interval_rounded_up(high, bound):
+    result = numbered([0.01], high=high)
+    gate = suggested([result], "digits-robust", result.estimates[0])
+    assert gate == f"breakaway_risk@linf:0.01,encoder=digits-robust<={bound}"
+
+
+def test_no_gate_is_suggested_that_would_never_shut():
+    for high in (1.0, 0.999, nan):
+        assert suggested([numbered([0.9], high=high)], "digits-robust", numbered([0.9]).estimates[0]) == ""
 
 
 def test_a_collapsed_encoder_passes_nothing():
@@ -112,6 +199,8 @@ def test_what_was_not_measured_fails():
         ("breakaway_risk@encoder=digits-rboust<=1", "unknown encoder 'digits-rboust'; did you mean 'digits-robust'"),
         ("nearest_neighbour_accuracy>=90", "is a share between 0 and 1, so >=90 says nothing"),
         ("nearest_neighbour_accuracy>=90", "for 90% write 0.9"),
+        ("breakaway_risk<=5", "for 5% write 0.05"),
+        ("nearest_neighbour_accuracy<=1.5", "give a bound in that range"),
         ("breakaway_risk<=-1", "give a bound in that range"),
         ("breakaway_risk<0", "give a bound in that range"),
         ("breakaway_risk>1", "give a bound in that range"),
@@ -139,6 +228,29 @@ def test_a_selected_encoder_that_failed_keeps_its_gate_shut(results):
         assert (answer.encoder, answer.passed) == ("timm:vit", False)
     answers = check(parse("breakaway_risk@encoder=digits-robust<=1"), results, [failure])
     assert [answer.passed for answer in answers] == [True]
+
+
+def test_a_cell_that_failed_on_other_images_keeps_the_gate_shut_for_its_encoder_alone():
+    """Two runs on two sets of images; what was never measured on the second is not answered by the first."""
+    cats = whole().images.model_copy(update={"name": "cats", "fingerprint": "ffff"})
+    good, other = breakaway("digits-robust"), breakaway("digits-contrastive")
+    failure = Failure(evaluation="breakaway", encoder="digits-robust", images="cats", error="E", reason="out of memory")
+    gate = parse("breakaway_risk<=1")
+    answers = {one.encoder: one for one in check(gate, [good, other], [failure])}
+    assert not answers["digits-robust"].passed
+    assert (
+        "breakaway_risk was not measured on cats; breakaway failed: out of memory" in answers["digits-robust"].sentence
+    )
+    assert answers["digits-contrastive"].passed
+    for idle in (
+        failure.model_copy(update={"evaluation": "overlap"}),  # does not give the number
+        failure.model_copy(update={"images": good.images.name}),  # measured since
+    ):
+        assert all(answer.passed for answer in check(gate, [good, other], [idle]))
+    again = good.model_copy(update={"images": cats})
+    assert all(answer.passed for answer in check(gate, [good, other, again], [failure])), "measured since"
+    elsewhere = parse("breakaway_risk@encoder=digits-contrastive<=1")
+    assert [answer.passed for answer in check(elsewhere, [good, other], [failure])] == [True]
 
 
 def test_a_gate_against_the_better_direction_is_warned_about(results):

@@ -76,6 +76,18 @@ def test_each_encoder_has_its_standing_among_the_others():
     assert {a.standing for a in lines(*equal)["How far can an attacker move it?"].answers} == {"tied"}
 
 
+def test_nobody_is_worst_who_is_level_with_another():
+    """Only whom all others beat is the worst; of two that share the last place, each is behind."""
+    made = {"best": "digits-robust", "level": "digits-random", "twin": "digits-random"}
+    results = [breakaway(like).model_copy(update={"encoder": breakaway(name).encoder}) for name, like in made.items()]
+    line = lines(*results)["Can an attacker make it mistake images?"]
+    assert [(a.encoder, a.standing) for a in line.answers] == [
+        ("best", "best"),
+        ("level", "behind"),
+        ("twin", "behind"),
+    ]
+
+
 def test_who_was_not_measured_has_no_number_and_nobody_is_ranked():
     results = [breakaway("a"), breakaway("b"), displacement("a"), displacement("b"), displacement("c")]
     answers = lines(*results)["Can an attacker make it mistake images?"].answers

@@ -135,8 +135,9 @@ def fits(conditions: Conditions, radius: float | None, wanted: Mapping[str, str]
 def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = ()) -> tuple[Answer, ...]:
     """Return for each encoder whether its worst matching value keeps the bound.
 
-    An encoder that was to be measured but has no matching value fails, for a gate must not open on silence. So does one
-    that has collapsed, for nothing can break away from a single code.
+    An encoder that was to be measured but has no matching value fails, for a gate must not open on silence; so does one
+    whose values on one set of images are there, and on another could not be computed. And so does one that has collapsed,
+    for nothing can break away from a single code.
 
     Raises:
         HoldfastError: no encoder has the quantity, or none under these conditions; the encoder is unknown.
@@ -156,6 +157,7 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
     missing = [name for name in reasons if name not in measured]
     # An encoder that was never loaded is called by its source.
     found.update({name: [] for name in missing if gate.concerns(name, name.partition(":")[2])})
+    gaps = _gaps(gate, results, failures)
     if not found:
         names = sorted({*called.values(), *missing})
         raise HoldfastError(
@@ -164,6 +166,8 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
     return tuple(
         Answer(gate, name, False, f"{name} has collapsed: one code for all images is useless, whatever its numbers")
         if name in collapsed
+        else Answer(gate, name, False, f"{name}: {gate.quantity} was not measured on {gaps[name]}")
+        if name in gaps
         else _answer(gate, name, worst := gate.worst(estimates), unfinished.get(id(worst)))
         if estimates
         else Answer(
@@ -171,6 +175,25 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
         )
         for name, estimates in found.items()
     )
+
+
+def _gaps(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -> dict[str, str]:
+    """Return the encoders with results that miss this number on some images: which, and why."""
+    names = labels(results)
+    called = {
+        name: names[r.encoder.name, r.encoder.fingerprint]
+        for r in results
+        for name in (r.encoder.name, r.encoder.source)
+    }
+    giving = {r.evaluation for r in results if any(e.quantity == gate.quantity for e in r.estimates)}
+    cells = {(r.evaluation, name, r.images.name) for r in results for name in (r.encoder.name, r.encoder.source)}
+    return {
+        called[failure.encoder]: f"{failure.images}; {failure.evaluation} failed: {failure.reason}"
+        for failure in failures
+        if failure.evaluation in giving
+        and failure.encoder in called
+        and (failure.evaluation, failure.encoder, failure.images) not in cells
+    }
 
 
 def warning(gate: Gate, results: Sequence[Result]) -> str:

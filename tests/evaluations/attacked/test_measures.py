@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.square import SquareAttack
-from holdfast.core.balls import Linf
+from holdfast.core.balls import L2, Linf
 from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
@@ -26,12 +26,12 @@ from holdfast.evaluations.attacked.attacked import Case
 from holdfast.evaluations.attacked.breakaway import Breakaway, of_clusters
 from holdfast.evaluations.attacked.displacement import Displacement
 from holdfast.evaluations.attacked.impersonation import Impersonation
-from holdfast.evaluations.attacked.masking import Masking, masking_warnings, verdict
+from holdfast.evaluations.attacked.masking import Masking, Probes, masking_warnings, verdict
 from holdfast.evaluations.attacked.overlap import Overlap
 from holdfast.evaluations.attacked.series import series_of
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import effective_rank
-from tests.samples import builtin, digits
+from tests.samples import builtin, digits, linear
 
 BALL = Linf(0.1)
 ATTACK = AdaptiveAttack(steps=20)
@@ -108,6 +108,24 @@ def test_overlap_of_the_identity_is_counted_by_hand() -> None:
     # d(x, impostor) = 0.05, d(x, itself moved) = 0.1.
     assert series(near, "adversarial_margin") == pytest.approx([-1 / 3], abs=1e-4)
     assert near.estimate("overlap_risk").value == 1
+
+
+def test_overlap_counts_who_passes_strictly_each_way_by_hand() -> None:
+    """Codes 0.2 and 0.6; the first moves to ``ahead``, the second to ``back``, and each way is judged from its own side."""
+    evaluation = Overlap(**ONE, samples=2)
+    population = Population(identity(), pixel([0.25, 0.75]), Run(precision="float64"))
+    row = 0 if float(population.codes[0, 0]) == 0.25 else 1
+    # Equally far from the first, by 0.125; from the second, itself moved by 0.375 and the impostor by 0.375, too.
+    level = {"0.ahead": torch.tensor([[0.375]]), "0.back": torch.tensor([[0.375]])}
+    # From the first: itself 0.25, the impostor 0.125. From the second: itself 0.375, the impostor 0.25.
+    passing = {"0.ahead": torch.tensor([[0.5]]), "0.back": torch.tensor([[0.375]])}
+    # From the first: itself 0.125, the impostor 0.25. From the second: itself 0.25, the impostor 0.375.
+    short = {"0.ahead": torch.tensor([[0.375]]), "0.back": torch.tensor([[0.5]])}
+    for observed, overlaps, margin in ((level, 0, 0), (passing, 1, -0.25), (short, 0, 0.25)):
+        found = {one.quantity: one.values for one in evaluation.conclude(population, [row], observed).series}
+        assert found["overlaps"] == (overlaps,)
+        assert found["overlaps_in_reverse"] == (overlaps,)
+        assert found["adversarial_margin"] == pytest.approx((margin,))
 
 
 class Constant(nn.Module):
@@ -220,6 +238,45 @@ def test_a_check_without_a_violation_says_so_and_proves_nothing() -> None:
     assert (answer.status, answer.reason) == ("no violation found", "0 of 200 images in each ball")
     assert verdict("score_only_wins", [clean, broken]).status == "refuted"
     assert verdict("wider_ball_moves_less", [clean]).status == "unknown"
+
+
+def test_each_check_of_gradients_by_hand() -> None:
+    """Five images whose displacements by gradients, by scores and by noise, and whose slopes at the noise are given."""
+    images, balls = digits(5), (Linf(0.1), Linf(0.2))
+    population = Population(builtin(), images, Run())
+    narrow = {
+        "sighted": [1.0, 1.0, 1.0, torch.inf, 1.0],
+        "blind": [1.04, 1.06, 0.5, 1.0, 1.0],
+        "noise": [1.9, 2.1, 1.0, 1.0, 1.0],
+        "slope": [1.0, 1.0, 0.0, 1.0, torch.nan],
+    }
+    wide = {**narrow, "sighted": [0.96, 0.94, 2.0, 2.0, 1.0]}
+    observed = {
+        f"{k}.{name}": torch.tensor(values) for k, one in enumerate((narrow, wide)) for name, values in one.items()
+    }
+    found = Masking(balls=balls, samples=5).conclude(population, range(5), observed)
+    flags = {(one.quantity, one.conditions["ball"]): np.array(one.values) for one in found.series}
+    expected = {
+        ("score_only_wins", "linf:0.1"): [0, 1, 0, np.nan, 0],  # by more than 5%
+        ("noise_beats_gradient", "linf:0.1"): [0, 1, 1, 0, 0],  # by more than the slope twice
+        ("zero_gradient_share", "linf:0.1"): [0, 0, 1, 0, 1],
+        ("wider_ball_moves_less", "linf:0.2"): [0, 1, 0, np.nan, 0],
+    }
+    for key, values in expected.items():
+        assert flags[key].tolist() == pytest.approx(values, nan_ok=True), key
+    assert ("wider_ball_moves_less", "linf:0.1") not in flags
+
+
+@pytest.mark.parametrize("ball", [Linf(0.05), L2(0.3)], ids=str)
+def test_the_slope_promises_what_noise_achieves_on_a_linear_encoder(ball: Linf | L2) -> None:
+    """Of one feature ``w.x`` the slope at any point is the radius times the dual norm of w: the largest displacement."""
+    weight = torch.linspace(-1, 2, 64)[None]
+    population = Population(linear(weight, (1, 8, 8)), digits(4), Run())
+    probes = Probes(ball, GradientAttack(steps=2), SquareAttack(queries=4), L2Distance(), 4)
+    observed = probes.observe(population, range(4))
+    promised = ball.radius * float(ball.dual_norm(weight.reshape(1, 1, 8, 8)))
+    assert observed["slope"].tolist() == pytest.approx([promised] * 4, rel=1e-4)
+    assert (observed["noise"] <= observed["slope"]).all()
 
 
 def test_vanished_gradients_are_counted() -> None:

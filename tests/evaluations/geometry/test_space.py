@@ -169,6 +169,57 @@ def test_influences_are_those_of_leaving_an_image_out(statistic):
     agree = np.corrcoef(jackknife, ours)[0, 1]
     # Neighbours that step in for one left out are not in the influence.
     assert agree > (0.75 if statistic == "robustness" else 0.99)
+    if statistic != "robustness":
+        assert np.polyfit(ours, jackknife, 1)[0] == pytest.approx(1, abs=0.05), "in size as in sign"
+
+
+def weighted_skewness(near, weights):
+    """The skewness of how often images are neighbours, each image's list and place counted by its weight."""
+    counts = np.zeros(len(near))
+    for own, row in zip(weights, near, strict=True):
+        counts[row] += own
+    centred = counts - np.average(counts, weights=weights)
+    return np.average(centred**3, weights=weights) / np.average(centred**2, weights=weights) ** 1.5
+
+
+def weighted_robustness(near, weights, labels, tags):
+    """Of neighbours alike in label or tag alone, the share alike in the label, each pair by the product of its weights."""
+    right = either = 0.0
+    for i, row in enumerate(near):
+        for j in row:
+            label, tag = labels[i] == labels[j], tags[i] == tags[j]
+            right += weights[i] * weights[j] * (label and not tag)
+            either += weights[i] * weights[j] * (label != tag)
+    return right / either
+
+
+@pytest.mark.parametrize("statistic", ["skewness", "robustness"])
+def test_influences_on_lists_of_neighbours_are_derivatives_by_the_weight_of_an_image(statistic):
+    """Hampel 1974: the influence of image i is the slope of the statistic as some of the weight of all moves to i."""
+    n, step = 60, 1e-5
+    codes = unit(gaussian(n, 3) + torch.tensor([1.0, 0, 0]))
+    near, labels, tags = nearest(points(codes), 5).index, (codes[:, 1] > 0.2).long().numpy(), np.arange(n) % 2
+
+    def value(weights):
+        return (
+            weighted_skewness(near, weights)
+            if statistic == "skewness"
+            else weighted_robustness(near, weights, labels, tags)
+        )
+
+    ours = skewness(near) if statistic == "skewness" else robustness_index(near, labels, tags)
+    assert ours.mean() == pytest.approx(value(np.ones(n)))
+    for image in range(0, n, 7):
+        moved = n * np.eye(n)[image] - 1
+        slope = (value(1 + step * moved) - value(1 - step * moved)) / (2 * step)
+        assert ours[image] - ours.mean() == pytest.approx(slope, rel=1e-4, abs=1e-6)
+
+
+def test_the_top_percent_of_hubs_is_rounded_up():
+    """Of 150 images, two: each is neighbour of half the others, and its place is shared with nobody."""
+    near = np.array([[1] if k % 2 else [0] for k in range(150)])
+    near[0], near[1] = [1], [0]
+    assert top_share(near).mean() == pytest.approx(1)
 
 
 def test_class_distances_are_means_over_pairs():

@@ -107,6 +107,24 @@ def test_alignment_is_the_distance_to_each_view():
     assert any("gamma:1.0 changes no code" in warning for warning in found.findings.warnings)
 
 
+def test_the_influence_on_relative_alignment_is_its_slope_by_the_weight_of_an_image():
+    """Numerator and denominator are means under the same weights, the lower one over pairs of different images."""
+    n, step = 40, 1e-5
+    unit, squares = gaussian(n, 3) / gaussian(n, 3).norm(dim=1, keepdim=True), gaussian(n, 1, 5)[:, 0].square().numpy()
+    apart = torch.cdist(unit, unit).square().numpy()
+
+    def value(weights):
+        pairs = np.outer(weights, weights) - np.diag(weights**2)
+        return np.average(squares, weights=weights) / ((pairs * apart).sum() / pairs.sum())
+
+    ours = relative_to_others(squares, unit)
+    assert ours.mean() == pytest.approx(value(np.ones(n)))
+    for image in range(0, n, 7):
+        moved = n * np.eye(n)[image] - 1
+        slope = (value(1 + step * moved) - value(1 - step * moved)) / (2 * step)
+        assert ours[image] - ours.mean() == pytest.approx(slope, rel=1e-4, abs=1e-6)
+
+
 def test_relative_alignment_of_one_code_is_undefined():
     assert np.isnan(relative_to_others(np.zeros(5), torch.ones(5, 1).double())).all()
 

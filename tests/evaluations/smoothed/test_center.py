@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import ncx2
+from scipy.stats import ncx2, norm
 
 from holdfast.core.divergences import L2Distance
 from holdfast.core.images import Images
@@ -37,6 +37,32 @@ def test_levels_of_the_linear_cases(reference: Path):
         assert mass(case["eps_in"], case["sigma"], case["delta"]) == pytest.approx(case["p"], rel=1e-12)
         found = quantile(case["eps_in"], case["sigma"], case["delta"], case["N"], 0.005)
         assert found == pytest.approx(case["q"], rel=1e-12)
+
+
+def test_a_certificate_is_three_times_the_distance_at_its_rank_by_hand():
+    """1000 distances 1, 2, ..., 1000: the rank is the share ``p + sqrt(ln(2 / alpha) / 2N)`` of them, rounded up."""
+    copies, slack, alpha, sigma, eps = 1000, 0.1, 0.01, 0.5, 0.2
+    ranks = kept_ranks(copies)
+    assert ranks.tolist() == list(range(500, 1001))
+    asked = Smoothing(sigma, 2000, copies, 1, 1)
+    level = norm.cdf(norm.ppf(0.5 + slack) + eps / sigma) + sqrt(np.log(2 / alpha) / (2 * copies))
+    assert 0.5 < level < 1
+    found = certified_distance(ranks[None].double(), torch.tensor([0.5]).double(), eps, asked, slack, alpha)
+    assert found.tolist() == [3 * ceil(level * copies)]
+    far = certified_distance(ranks[None].double(), torch.tensor([0.5]).double(), 2.0, asked, slack, alpha)
+    assert bool(far.isnan()), "no share of the draws is enough"
+
+
+def test_who_abstains_by_hand():
+    """``off = sqrt(ln(2 / alpha) / 2n)``: the ball must hold ``1/2 - slack + off`` of fresh copies at least."""
+    selection, slack, alpha = 1000, 0.1, 0.01
+    off = sqrt(np.log(2 / alpha) / (2 * selection))
+    level = 0.5 - slack + off
+    held = torch.tensor([level - 1e-6, level + 1e-6], dtype=torch.float64)
+    assert abstains(held, selection, slack, alpha).tolist() == [True, False]
+    few = int(np.log(2 / alpha) / (2 * slack**2))
+    assert abstains(torch.ones(1), few, slack, alpha).item(), "too few to tell at all"
+    assert not abstains(torch.ones(1), few + 1, slack, alpha).item()
 
 
 def test_stored_draws_exactly(reference: Path):

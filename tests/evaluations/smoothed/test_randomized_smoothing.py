@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.stats import beta, norm
 from torch import Tensor, nn
 
 from holdfast.core.divergences import L2Distance
@@ -88,6 +89,44 @@ def test_averages_count_the_wrong_ones_as_zero_or_not_at_all():
     assert curve.y[0] == found.estimate("smoothed_probe_accuracy", probe="linear").value
     assert list(curve.y) == sorted(curve.y, reverse=True)
     assert curve.y[-1] == 0
+
+
+def test_the_class_is_chosen_by_the_first_copies_alone_and_certified_by_the_others_alone():
+    """Theorem 1 needs both samples to be independent: a class chosen by the votes it is certified by is chosen too well."""
+    asked = RandomizedSmoothing(**{**FEW, "samples": 4, "probes": (Linear(),)})
+    images = Images(halves(20, 1).pixels(range(20)), labels=torch.full((20,), 8))
+    population = Population(plane(), images, FAST, bank=Population(plane(), halves(60, 2), FAST))
+    # Of classes 7 and 8: both sets say 8; the first says 7 by one vote; the others say 7; the others are undecided.
+    first = torch.tensor([[0, 300], [151, 149], [10, 290], [0, 300]])
+    votes = torch.tensor([[100, 1900], [0, 2000], [2000, 0], [1000, 1000]])
+    observed = {"probe 0.first": first, "probe 0.votes": votes}
+    found = {one.quantity: one.values for one in asked.conclude(population, range(4), observed).series}
+    certified = 0.25 * float(norm.ppf(beta.ppf(0.001, 1900, 101)))
+    assert found["certified_probe_radius"] == pytest.approx((certified, 0, 0, 0))
+    assert found["smoothed_probe_accuracy"] == (1, 0, 0, 0)
+    assert found["probe_abstentions"] == (0, 1, 1, 1)
+
+
+def test_no_noisy_copy_is_asked_twice():
+    """What chooses the centre and the class, what tests the ball and what certifies are three independent samples."""
+    asked, shown = RandomizedSmoothing(**{**FEW, "samples": 1, "copies": 400}), list[Tensor]()
+
+    class Watched(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            shown.append(x.flatten(1).clone())
+            return x.flatten(1)
+
+    encoder = Encoder(Watched(), "watched", Domain((1, 1, 2)))
+    population = Population(encoder, halves(20, 1), FAST, bank=Population(plane(), halves(60, 2), FAST))
+    observation = asked.observation()
+    for fit in observation.fits():
+        population.learned(fit)
+    assert len(population.codes) == 20
+    shown.clear()
+    observation.observe(population, observation.rows(population))
+    copies = torch.cat(shown)
+    assert len(copies) == 300 + 300 + 400
+    assert len(copies.unique(dim=0)) == len(copies)
 
 
 def test_one_pass_serves_center_smoothing_and_every_probe():

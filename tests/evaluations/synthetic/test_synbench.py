@@ -54,6 +54,19 @@ def scores(result: Result, quantity: str = "synbench_score") -> list[Estimate]:
     return [estimate for estimate in result.estimates if estimate.quantity == quantity]
 
 
+def test_rules_are_tested_on_samples_that_they_were_not_fitted_to() -> None:
+    """Two classes that do not differ in 48 features: 64 samples are told apart by heart, fresh ones by a coin."""
+    made = encoder(shape=(1, 6, 8))
+    population = Population(made, Images(torch.rand(3, 1, 6, 8)), Run())
+    rules = RuleAccuracies((1e-6,) * 4, (0.0,), 64, 10**6, "ones")
+    right = rules.observe(population, [0])["right"][0, :, 0]
+    assert 0.3 < right[-1] < 0.7
+    # Each half of the train set makes rules of its own.
+    assert right[0] != right[1]
+    twice = RuleAccuracies((3.0,), (0.0,), 64, 10**6, "ones").observe(population, [0])["right"][0, :, 0]
+    assert twice[-1] > 0.8, "vacuous: nothing is learned"
+
+
 def test_identity_keeps_everything() -> None:
     result = measured(SynBench(), encoder())
     for estimate in scores(result, "synbench_score_extrapolated"):
