@@ -76,7 +76,7 @@ def test_workers_end_with_the_command(number: signal.Signals) -> None:
     assert until(lambda: not family & set(parents()), 20), family & set(parents())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_a_command_as_an_interrupt_does(number: signal.Signals) -> None:
     process = started(SLOW)
     try:

@@ -17,6 +17,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.divergences import Rank, Whitened
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
 from holdfast.core.run import Run
 from holdfast.data import load as load_images
 from holdfast.encoders import load
@@ -25,6 +26,7 @@ from holdfast.execution.adversarial import Adversarial, AdversarialImages, adver
 from holdfast.execution.artefacts import export, replay
 from holdfast.execution.shards import look
 from holdfast.execution.store import Store
+from holdfast.execution.table import collect
 from holdfast.objectives.away import Away
 from holdfast.objectives.contrast import Queue
 from holdfast.objectives.crossing import Misretrieval
@@ -242,3 +244,19 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(HoldfastError, match="choose another --out"):
         export(among, chosen, attack(among, chosen), Store(tmp_path / "file"), datetime.now(UTC))
+
+
+def test_clean_pixels_of_eight_bits_are_kept_once_and_as_such(tmp_path):
+    levels = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    among, preset = Population(ENCODER, Images(levels), Run()), PRESETS["u-pgd"]
+    wanted, store = AdversarialImages.of(preset, among), Store(tmp_path)
+    among, rows, observed = collect(wanted, among, store)
+    assert "clean" not in observed
+    moved = adversarial(among, wanted, rows, observed)
+    assert torch.equal(moved.clean, levels / 255)
+    record = export(among, preset, moved, store, datetime.now(UTC))
+    saved = load_file(tmp_path / "attack.safetensors")
+    assert torch.equal(saved["clean_levels"], levels)
+    assert "clean" not in saved
+    assert record.replay.passed
+    assert record.replay.largest_norm == pytest.approx(preset.ball.radius, rel=1e-5)

@@ -115,7 +115,7 @@ def run(arguments: list[str]) -> int:
 
 @contextmanager
 def _stopping(stopped_by: list[int]) -> Iterator[None]:
-    """Let signals that end a process interrupt the command, so that it ends what it began; each is added to ``stopped_by``."""
+    """Let signals that end a process interrupt the command; each is added to ``stopped_by``."""
 
     def stop(number: int, _: FrameType | None) -> None:
         stopped_by.append(number)

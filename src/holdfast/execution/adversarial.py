@@ -58,7 +58,10 @@ class Adversarial:
 @final
 @dataclass(frozen=True)
 class AdversarialImages(Observation):
-    """Attacked images with everything that is kept of them; an objective's own preset says which views it needs."""
+    """Attacked images with everything that is kept of them; an objective's own preset says which views it needs.
+
+    Clean pixels are kept where they are views alone: images themselves can be read again, and are checked then.
+    """
 
     objective: Objective
     attack: Attack
@@ -120,7 +123,7 @@ class AdversarialImages(Observation):
         with torch.no_grad():
             clean_gain, gain = gain_of(context.codes), gain_of(codes)
         seen = {
-            "clean": context.pixels,
+            **({"clean": context.pixels} if prepare else {}),
             "attacked": moved,
             "clean_codes": context.codes,
             "codes": codes,
@@ -145,6 +148,8 @@ def adversarial(
     real = observed["together"] > 0  # the rest is padding
     seen = {name: values[real] for name, values in observed.items()}
     together, views = seen.pop("together"), seen["codes"].shape[1]
+    if "clean" not in seen:
+        seen["clean"] = population.pixels(images).cpu()[:, None]
     names = [population.images.ids[image] for image in images]
     repeated = torch.tensor(images).repeat_interleave(views)
     return Adversarial(

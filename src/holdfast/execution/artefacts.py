@@ -1,7 +1,7 @@
 """What an attack leaves on disk, made so that anybody can check it against the encoder.
 
 attack.json          settings, numbers per image, and the replay of the saved pixels
-attack.safetensors   clean and attacked pixels and codes, exactly; ids in the header
+attack.safetensors   clean and attacked pixels and codes, exactly (``clean_levels`` where 8 bits do); ids in the header
 images/NAME.png      attacked images, rounded to 256 levels (for inputs that are images)
 sheet.png            the images that moved most and least: clean, attacked, change, target
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -111,14 +111,21 @@ def export(population: Population, preset: Preset, found: Adversarial, store: St
 
 
 def _packed(found: Adversarial) -> bytes:
+    levels = _levels(found.clean)
     tensors = {
-        "clean": found.clean,
+        **({"clean": found.clean} if levels is None else {"clean_levels": levels}),
         "attacked": found.attacked,
         "clean_codes": found.clean_codes,
         "attacked_codes": found.codes,
     }
     whole = {name: values.contiguous() for name, values in tensors.items()}
     return save(whole, {"ids": json.dumps(found.ids)})
+
+
+def _levels(pixels: Pixels) -> UInt8[Tensor, "n ..."] | None:
+    """Return pixels of 8 bits as such, a quarter of their size; None if they are no fractions of 255, exactly."""
+    levels = (pixels.double() * 255).round().clamp(0, 255).to(torch.uint8)
+    return levels if torch.equal(levels.to(pixels.dtype) / 255, pixels) else None
 
 
 def _pngs(found: Adversarial, domain: Domain, store: Store) -> list[str]:
@@ -231,7 +238,8 @@ def replay(population: Population, preset: Preset, path: Path) -> Replay:
     """Return whether the pixels saved at ``path`` keep the rules and give the saved codes."""
     # Read as bytes, for safetensors opens no path that is not UTF-8.
     saved = load(path.read_bytes())
-    clean, attacked, codes = saved["clean"], saved["attacked"], saved["attacked_codes"]
+    attacked, codes = saved["attacked"], saved["attacked_codes"]
+    clean = saved["clean"] if "clean" in saved else saved["clean_levels"].to(attacked.dtype) / 255
     domain, ball = population.encoder.domain, preset.ball
     again = _codes(population, lambda rows: attacked[list(rows)], len(attacked))
     size = max(float(codes.abs().max()), torch.finfo(codes.dtype).tiny)

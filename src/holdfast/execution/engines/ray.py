@@ -130,9 +130,7 @@ class Ray:
                 ) from error
             finally:
                 if threading.current_thread() is threading.main_thread():
-                    signal.signal(
-                        signal.SIGTERM, handler or signal.SIG_DFL
-                    )  # Ray's own would end the process without a word
+                    signal.signal(signal.SIGTERM, handler or signal.SIG_DFL)  # Ray's own ends all without a word
         return ray
 
     def _room(self, resources: Mapping[str, float]) -> int:
