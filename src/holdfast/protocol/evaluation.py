@@ -89,10 +89,12 @@ class Evaluation(ABC):
         observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
         return self.result(population, rows, observed)
 
-    def result(self, population: Population, rows: Sequence[int], observed: Observed) -> Result:
-        """Return the findings, their pictures and everything that identifies them."""
+    def result(
+        self, population: Population, rows: Sequence[int], observed: Observed, illustrated: bool = True
+    ) -> Result:
+        """Return the findings, their pictures if wanted, and everything that identifies them."""
         findings = self.conclude(population, rows, observed)
-        pictures = self.illustrate(population, rows, findings)
+        pictures = self.illustrate(population, rows, findings) if illustrated else ()
         return Result(
             evaluation=self.name,
             version=self.version,
