@@ -306,7 +306,7 @@ class _Table:
             for evaluation in known:
                 since = monotonic()
                 with suppress(Exception):  # said when it is concluded indeed
-                    evaluation.result(begun.population, seen, observed)
+                    evaluation.result(begun.population, seen, observed, illustrated=False)
                     self.work.forecast.tell((begun.encoder.name, evaluation), 1, monotonic() - since, 0, 1)
 
     def finish(self, begun: Begun) -> None:
@@ -340,7 +340,8 @@ class _Table:
                     raise self.work.spent()  # no more is known than then
                 piece, since = (begun.encoder.name, evaluation), monotonic()
                 self.work.tell(f"{begun.encoder.name}: {evaluation.name}, conclusion")
-                result = evaluation.result(population, seen, observed)
+                # Pictures may take as long as what was observed; those of a partial result come with the full one.
+                result = evaluation.result(population, seen, observed, illustrated=whole)
                 planned = None if whole else len(rows)
                 result = result.model_copy(update={"provenance": provenance(self.run, started), "planned": planned})
                 key = key_of(evaluation, begun.encoder, begun.images, self.run, population.bank_images)

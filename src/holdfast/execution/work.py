@@ -12,6 +12,7 @@ from math import inf, log
 from statistics import median
 from time import monotonic
 from typing import Any, final
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -36,6 +37,9 @@ MOST_TIMED = 16
 """... and no more images."""
 
 
+_COUNTED: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
+
+
 def operations(encoder: Encoder) -> int:
     """Return the floating-point operations of one image's code, those of products and convolutions alone.
 
@@ -48,11 +52,14 @@ def operations(encoder: Encoder) -> int:
         >>> operations(Encoder(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "linear", Domain((1, 8, 8))))
         1280
     """
+    if encoder in _COUNTED:
+        return _COUNTED[encoder]
     weight = next(encoder.module.parameters(), torch.zeros(()))
     image = torch.full((1, *encoder.domain.shape), encoder.domain.low, device=weight.device, dtype=weight.dtype)
     counted = _Counting()
     with torch.no_grad(), counted, suppress(Exception):
         encoder.module(image)
+    _COUNTED[encoder] = counted.operations
     return counted.operations
 
 

@@ -91,13 +91,15 @@ class Evaluation(ABC):
         observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
         return self.result(population, rows, observed)
 
-    def result(self, population: Population, rows: Sequence[int], observed: Observed) -> Result:
-        """Return the findings, their pictures and everything that identifies them."""
+    def result(
+        self, population: Population, rows: Sequence[int], observed: Observed, illustrated: bool = True
+    ) -> Result:
+        """Return the findings, their pictures if wanted, and everything that identifies them."""
         findings = self.conclude(population, rows, observed)
         if population.images.groups is not None and not findings.groups:
             findings = findings.model_copy(update={"groups": tuple(population.images.groups[row] for row in rows)})
         findings = with_groups(findings)
-        pictures = self.illustrate(population, rows, findings)
+        pictures = self.illustrate(population, rows, findings) if illustrated else ()
         return Result(
             evaluation=self.name,
             version=self.version,

@@ -1,0 +1,154 @@
+"""What plans are made with: the pace of an encoder, the forwards of a piece of work, and forecasts made of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any, final
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.attacks.gradient import GradientAttack
+from holdfast.attacks.square import SquareAttack
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.noise import Noise
+from holdfast.core.run import Observed, Run
+from holdfast.encoders.baseline import raw_pixels
+from holdfast.evaluations.smoothed.index import NoisyIndex
+from holdfast.execution import table
+from holdfast.execution.work import Forecast, operations, pace
+from holdfast.protocol.fits import Fit
+from holdfast.protocol.population import Population
+from tests import tiny
+from tests.execution.test_budget import Clock, cells, clock, fill, mean
+
+__all__ = ["clock"]
+
+
+class Slow(nn.Module):
+    """Forwards and backwards that take as long as they are told, by a clock of their own."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        super().__init__()
+        self.clock, self.seconds = [clock], seconds
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def __deepcopy__(self, memo: Any) -> Slow:
+        return Slow(self.clock[0], self.seconds)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.clock[0].sleep(len(x) * self.seconds)
+        return x.flatten(1) * self.weight
+
+
+@pytest.mark.parametrize(
+    "attack", [GradientAttack(steps=7), AdaptiveAttack(restarts=3, steps=10), SquareAttack(queries=20)], ids=str
+)
+def test_an_attack_takes_about_the_forwards_it_says(attack: Attack) -> None:
+    counted = 0
+
+    class Counting(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            nonlocal counted
+            counted += 3 if x.requires_grad else 1
+            return x.flatten(1) ** 2
+
+    encoder = Encoder(Counting(), "counting", Domain((1, 2, 2)))
+    pixels = torch.full((1, 1, 2, 2), 0.5)
+    attack(encoder, pixels, lambda codes: codes.sum(1), Linf(0.1), Noise.of(0, ["a"]))
+    assert 0.8 * counted <= attack.forwards <= 1.25 * counted
+
+
+def test_an_encoder_without_operations_takes_the_time_it_takes(clock: Clock) -> None:
+    """It counts as 0 operations; forecasts in proportion to those were millions of times too long."""
+    pixels = raw_pixels(Domain((3, 8, 8)))
+    assert operations(pixels) == 0
+    slow = Encoder(Slow(clock, 0.5), "slow", Domain((3, 8, 8)))
+    assert pace(slow) == pytest.approx(0.5 * 3 / 6)
+
+
+def test_forecasts_with_a_baseline_are_of_the_right_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an encoder's rows take, told from those of the pixels, and the other way round."""
+    domain = Domain((3, 32, 32))
+    network = Encoder(nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten()), "network", domain)
+    paces = {"network": pace(network), "pixels": pace(raw_pixels(domain))}
+    assert paces["pixels"] > 0
+    assert 1 < paces["network"] / paces["pixels"] < 10_000
+    forecast, what = Forecast(paces), tiny.Seen()
+    forecast.tell(("pixels", what), 10, 1.0, 10, 100)
+    assert forecast.seconds(("network", what), 10) == pytest.approx(paces["network"] / paces["pixels"])
+
+
+def test_what_was_never_measured_is_planned_by_its_forwards() -> None:
+    forecast, piece = Forecast({"a": 0.5}), ("a", tiny.Seen())
+    forecast.plan(piece, 30)
+    assert forecast.seconds(piece, 2) is None
+    assert forecast.expected(piece, 2) == 30.0
+    forecast.tell(piece, 2, 7.0, 2, 10)
+    assert forecast.expected(piece, 2) == 7.0
+
+
+def test_the_index_of_noisy_copies_is_learned_where_it_is_needed() -> None:
+    population = Population(tiny.encoder(), tiny.images(40), Run())
+    fit = NoisyIndex(0.1, samples=3, others=5)
+    assert fit.forwards(population) == 16 * 8
+    few, every = fit.learn(population)["codes"], NoisyIndex(0.1, samples=40, others=5).learn(population)["codes"]
+    assert len(few) == 8
+    torch.testing.assert_close(few, every[:8])
+
+
+@final
+@dataclass(frozen=True)
+class Dear(Fit[Tensor]):
+    """Takes ten minutes, and says so."""
+
+    name = "dear"
+    version = 1
+
+    def forwards(self, population: Population) -> int:
+        return 600
+
+    def learn(self, population: Population) -> Observed:
+        tiny.sleep(600.0)
+        return {"zero": torch.zeros(1)}
+
+    def restore(self, population: Population, learned: Observed) -> Tensor:
+        return learned["zero"]
+
+
+def test_four_images_give_a_partial_result_with_an_interval(tmp_path: Path, clock: Clock) -> None:
+    (result,), failures = fill(tmp_path, [mean(1.0)], budget=1.0, names="a")
+    (estimate,) = result.findings.estimates
+    assert failures == []
+    assert (result.planned, len(result.findings.ids), estimate.n) == (80, 4, 4)
+    assert isfinite(estimate.low)
+    assert estimate.low < estimate.value < estimate.high < float("inf")
+
+
+def test_what_costs_too_much_to_learn_is_left_and_the_others_have_answers(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny.Mean, "fits", lambda self: (Dear(),) if self.factor == 2.0 else ())
+    monkeypatch.setattr(table, "pace", lambda encoder: 1.0)
+    results, failures = fill(tmp_path, [tiny.Mean(2.0, pause=1.0), tiny.Mean(1.0, pause=1.5)], budget=30.0, names="a")
+    assert [result.settings["factor"] for result in results] == [1.0]
+    assert [failure.error for failure in failures] == ["BudgetSpentError"]
+    assert clock.now <= 33.0
+
+
+def test_every_question_is_answered_before_any_is_answered_well(tmp_path: Path, clock: Clock) -> None:
+    """Ten cells whose shards take from half a second to five, and time for a third of all."""
+    pauses = (0.5, 1.0, 2.0, 3.0, 5.0)
+    results, failures = fill(tmp_path, [mean(pause) for pause in pauses], budget=60.0)
+    counts = {cell: len(result.findings.ids) for cell, result in cells(results).items()}
+    assert failures == []
+    assert len(counts) == 10
+    assert min(counts.values()) >= 4
+    assert max(counts.values()) <= 8 * min(counts.values()) or max(counts.values()) == 80
+    assert clock.now <= 66.0
