@@ -370,3 +370,17 @@ def test_what_asks_for_nothing_is_refused(flags, said, tmp_path, capsys):
     assert run([*given, *flags]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), ImportError("libtorch_cpu.so: failed to map segment from shared object")]
+)
+def test_no_memory_left_is_no_defect(error, monkeypatch, capsys):
+    def fail(arguments):
+        raise error
+
+    monkeypatch.setattr("holdfast.cli._run_command", fail)
+    assert run(["doctor", "builtin:digits-robust"]) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert sentence.startswith("holdfast: memory ran out (")
+    assert "ulimit -v" in sentence

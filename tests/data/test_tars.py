@@ -124,6 +124,14 @@ def test_labels_are_numbers_names_or_fields_of_json(paint: Painter, tmp_path: Pa
         load(f"{path}?label=none", RGB)
 
 
+def test_a_note_of_brackets_without_end_is_no_label(paint: Painter, tmp_path: Path) -> None:
+    members = {"1.png": paint("1.png").read_bytes(), "1.json": b"[" * 200_000 + b"]" * 200_000}
+    path = _shard(tmp_path / "a.tar", members)
+    assert load(str(path), RGB).labels is None
+    with pytest.raises(HoldfastError, match=r"labels of .* must be one integer per image"):
+        load(f"{path}?label=size", RGB)
+
+
 def test_damaged_and_missing_images_are_skipped_where_they_lie(paint: Painter, tmp_path: Path) -> None:
     members = {f"{row}.png": paint(f"{row}.png").read_bytes() for row in range(18)}
     members = {**members, "5.png": members["5.png"][:60], "7.png": b"", "lone.cls": b"1"}

@@ -14,6 +14,21 @@ def plain() -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 5))
 
 
+class Wrapped(nn.Module):
+    """A network as one part of another module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = plain()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x)
+
+
+def wrapped() -> nn.Module:
+    return Wrapped()
+
+
 class Stated(nn.Sequential):
     domain = STATED
     geometry = Geometry(10, (8, 8), "bicubic")

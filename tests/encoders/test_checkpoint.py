@@ -109,6 +109,36 @@ def test_heads_are_dropped_when_asked(module, tmp_path):
         load(f"checkpoint:{path}{SHAPE}&prefix=nothing.", arch())
 
 
+def test_weights_of_the_module_inside_a_wrapper_fit_the_wrapper(module, file):
+    encoder = load(f"checkpoint:{file}{SHAPE}", arch("wrapped"))
+    assert torch.equal(encoder(PIXELS), module(PIXELS))
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"net.head.weight": torch.zeros(2, 5)},
+        {"head.weight": torch.zeros(2, 5), "head.bias": torch.zeros(2)},
+        {"teacher.0.weight": torch.zeros(2)},
+        {"net.queue.a": torch.zeros(1), "net.queue.b.c": torch.zeros(1), "mean": torch.zeros(1)},
+    ],
+)
+def test_the_hint_works_when_followed(module, tmp_path, extra):
+    path = save({**prefixed(module, "net."), **extra}, tmp_path)
+    with pytest.raises(
+        HoldfastError, match=r"does not fit the module: missing 9 .*; add the settings prefix=net\."
+    ) as refusal:
+        load(f"checkpoint:{path}{SHAPE}", arch())
+    settings = str(refusal.value).rpartition("add the settings ")[2].partition(" ")[0]
+    assert torch.equal(load(f"checkpoint:{path}{SHAPE}&{settings}", arch())(PIXELS), module(PIXELS))
+
+
+def test_no_hint_is_given_where_no_choice_fits(module, tmp_path):
+    path = save({"0.weight": torch.zeros(4, 1, 3, 3)}, tmp_path)
+    with pytest.raises(HoldfastError, match=r"missing 8 .*unexpected none; change --arch$"):
+        load(f"checkpoint:{path}{SHAPE}", arch())
+
+
 def test_state_dict_inside_of_a_training_checkpoint_is_found(module, tmp_path):
     content: dict[str, Any] = {"epoch": 3, "state_dict": module.state_dict(), "optimizer": {"lr": 0.1}}
     path = save(content, tmp_path)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from holdfast.core.encoder import Geometry
@@ -48,6 +49,63 @@ def test_timm_transformer_keeps_its_recipe_and_takes_another_size():
     assert torch.allclose(encoder.module.get_buffer("mean").flatten(), torch.tensor(0.5))
     small = load("timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k?pretrained=false", Options(size=32))
     assert small(torch.rand(2, 3, 32, 32)).shape == (2, 192)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """A network with its classifier, as timm saves it."""
+    return seeded(lambda: timm.create_model("resnet10t", num_classes=7))
+
+
+@pytest.mark.parametrize("prefix", ["", "module."])
+@pytest.mark.parametrize("ending", [".safetensors", ".pt"])
+def test_timm_reads_weights_from_a_file(whole, tmp_path, ending, prefix):
+    weights = {prefix + name: value for name, value in whole.state_dict().items()}
+    (save_file if ending == ".safetensors" else torch.save)(weights, tmp_path / f"mine{ending}")
+    encoder = load(f"timm:resnet10t?weights={tmp_path}/mine{ending}&prefix={prefix}", Options(size=32))
+    pixels = torch.rand(2, 3, 32, 32)
+    config = timm.data.resolve_model_data_config(whole)
+    codes = whole.forward_head(
+        whole.forward_features(normalised(pixels, config["mean"], config["std"])), pre_logits=True
+    )
+    assert torch.allclose(encoder(pixels), codes, atol=1e-5)
+    network = load(f"timm:resnet10t?weights={tmp_path}/gone.pt&pretrained=false", Options(size=32))
+    assert network.fingerprint != encoder.fingerprint  # alone, as the place of weights that training made
+
+
+def test_timm_reads_a_folder_that_it_saved(whole, tmp_path):
+    hub = pytest.importorskip("timm.models._hub")
+    hub.save_for_hf(whole, tmp_path / "folder", safe_serialization=True)
+    encoder = load(f"timm:local-dir:{tmp_path}/folder", Options(size=32))
+    save_file(whole.state_dict(), tmp_path / "mine.safetensors")
+    file = load(f"timm:resnet10t?weights={tmp_path}/mine.safetensors", Options(size=32))
+    pixels = torch.rand(2, 3, 32, 32)
+    assert torch.equal(encoder(pixels), file(pixels))
+    assert encoder.name == "folder"
+    (tmp_path / "folder" / "model.safetensors").rename(tmp_path / "folder" / "other.safetensors")
+    with pytest.raises(
+        HoldfastError, match=r"neither model\.safetensors nor pytorch_model\.bin; say which .*weights=FILE"
+    ):
+        load(f"timm:local-dir:{tmp_path}/folder")
+    named = load(f"timm:local-dir:{tmp_path}/folder?weights={tmp_path}/folder/other.safetensors", Options(size=32))
+    assert torch.equal(encoder(pixels), named(pixels))
+    with pytest.raises(HoldfastError, match=r"has no config\.json"):
+        load(f"timm:local-dir:{tmp_path}/nowhere")
+
+
+def test_timm_refuses_weights_that_do_not_fit(whole, tmp_path):
+    weights = whole.state_dict()
+    save_file({name: value for name, value in weights.items() if name != "bn1.weight"}, tmp_path / "few.safetensors")
+    with pytest.raises(HoldfastError, match=r"missing 1 .*name the model that they belong to"):
+        load(f"timm:resnet10t?weights={tmp_path}/few.safetensors")
+    save_file({**weights, "queue.x": torch.zeros(1)}, tmp_path / "many.safetensors")
+    with pytest.raises(HoldfastError, match=r"unexpected 1 .*add the settings drop=queue\."):
+        load(f"timm:resnet10t?weights={tmp_path}/many.safetensors")
+    load(f"timm:resnet10t?weights={tmp_path}/many.safetensors&drop=queue.")
+    with pytest.raises(HoldfastError, match=r"needs \?weights=FILE"):
+        load("timm:resnet10t?drop=queue.")
+    with pytest.raises(HoldfastError, match="there is no file"):
+        load(f"timm:resnet10t?weights={tmp_path}/none.pt")
 
 
 @pytest.mark.parametrize("reference", ["timm:resnet18", "torchvision:resnet18", "torchvision:resnet18@IMAGENET1K_V1"])

@@ -52,6 +52,21 @@ def always_train(module: nn.Module) -> nn.Module:
     return module
 
 
+def wide() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.Flatten(), nn.Linear(1024, 256)
+    ).eval()
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_codes_wider_than_the_network_are_not_taken_for_batch_statistics(kind):
+    module = Function(lambda codes: codes.to(kind), wide())
+    assert statuses(module, torch.rand(4, *SHAPE))["independent of the batch"] == "ok"
+    ill = Function(lambda codes: codes.to(kind), always_train(nn.Sequential(nn.BatchNorm2d(3), *wide()).eval()))
+    assert statuses(ill, torch.rand(4, *SHAPE))["independent of the batch"] == "failed"
+
+
 def constant(codes: Tensor) -> Tensor:
     return codes * 0 + 1
 

@@ -103,6 +103,16 @@ def test_a_partial_result_is_said_to_be_one_everywhere(tmp_path):
     assert {(row["encoder"], row["planned"]) for row in rows} == {("digits-robust", ""), ("digits-random", "300")}
 
 
+@pytest.mark.parametrize("name", ["=1+1", "+1a", "-x", "@SUM(A1)", "\t=1"])
+def test_names_in_the_csv_are_no_formulas(tmp_path, name):
+    files = write([breakaway(name), breakaway("digits-random")], [], tmp_path)
+    rows = list(csv.DictReader(files["table.csv"].open(encoding="utf-8", newline="")))
+    assert {row["encoder"] for row in rows} == {f"'{name}", "digits-random"}
+    assert {row["minus"] for row in rows} - {""} <= {f"'{name}", "digits-random"}
+    values = [float(row["value"]) for row in rows if row["minus"]]
+    assert min(values) < 0, "vacuous fixture: negative numbers stay numbers"
+
+
 def test_the_csv_holds_every_paired_difference(written):
     rows = list(csv.DictReader(written["table.csv"].open(encoding="utf-8", newline="")))
     contests = compare(everything()[0]).contests

@@ -27,7 +27,7 @@ import typer
 from holdfast.cli.cluster import JobsRequestedError, submit
 from holdfast.cli.output import UNREAD, UnreadError, drop, prepare
 from holdfast.cli.parsing import Command
-from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
+from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning, out_of_memory
 from holdfast.execution.engines.ranks import place
 
 INTERRUPTED = 130
@@ -105,6 +105,9 @@ def run(arguments: list[str]) -> int:
             raise
         return _say(f"a module called exit({error.code}) and ended the command; take that out of it", 2, debug)
     except Exception as error:
+        if out_of_memory(error):
+            advice = "take a smaller --batch-size or fewer --workers, or raise the limit of this shell (ulimit -v)"
+            return _say(f"memory ran out ({type(error).__name__}); {advice}; what is kept is used again", 2, debug)
         return _say(f"{type(error).__name__}: {error}; this is a defect of holdfast, --debug shows where", 2, debug)
     if status == INTERRUPTED:  # typer turns Ctrl-C into this status
         name = next((part for part in arguments if not part.startswith("-")), "")

@@ -72,6 +72,27 @@ def refuse_twice(name: str, values: object) -> None:
             raise HoldfastError(f"{name} has {value} twice; keep one")
 
 
+MEMORY = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "out of memory",
+    "alloc_failed",
+    "failed to map segment",
+    "error return without exception set",  # so Python's own code loses a MemoryError
+)
+"""How torch, CUDA, the system's loader of libraries and Python say that there is no memory left."""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Return whether ``error`` says that there is no memory left.
+
+    Example:
+        >>> out_of_memory(RuntimeError("CUDA out of memory.")), out_of_memory(RuntimeError("shapes differ"))
+        (True, False)
+    """
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in MEMORY)
+
+
 def refuse_empty(setting: str, value: object, default: object) -> None:
     """Raise if ``value`` is a list without entries, unless ``default`` is one too.
 

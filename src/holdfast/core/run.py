@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.errors import HoldfastError, HoldfastWarning, out_of_memory
 from holdfast.core.noise import Noise
 
 Observed = dict[str, Tensor]
@@ -106,7 +106,7 @@ def _halving(
         try:
             part = work(batch)
         except (RuntimeError, MemoryError) as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             if len(batch) == 1:
                 raise HoldfastError(
@@ -120,9 +120,3 @@ def _halving(
             continue
         yield size, part
         start += len(batch)
-
-
-def _out_of_memory(error: RuntimeError | MemoryError) -> bool:
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return any(said in str(error) for said in ("can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED"))

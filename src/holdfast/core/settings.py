@@ -156,7 +156,7 @@ def _simple(text: str, kinds: tuple[Any, ...]) -> bool | int | float | str:
     """Return ``text`` as the first of bool, int and float among ``kinds``, or as it is if it may be text."""
     try:
         if bool in kinds:
-            return {"true": True, "false": False}[text.lower()]
+            return {"true": True, "yes": True, "false": False, "no": False}[text.lower()]
         if int in kinds:
             return int(text)
         if float in kinds:

@@ -174,7 +174,7 @@ def _label(sample: Mapping[str, tarfile.TarInfo], opened: tarfile.TarFile, field
             return int(text) if text.isdecimal() else text
         if "json" in sample:
             return json.loads(_content(opened, sample["json"])).get(field or "label")
-    except (ValueError, AttributeError):  # no JSON, or no object
+    except (ValueError, AttributeError, RecursionError):  # no JSON, or no object, or brackets without end
         pass
     return None
 

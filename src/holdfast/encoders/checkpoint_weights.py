@@ -7,7 +7,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,35 +109,72 @@ def _is_weights(content: Any) -> bool:
     return isinstance(content, dict) and bool(content) and all(isinstance(part, Tensor) for part in content.values())
 
 
-def fit(weights: Weights, module: nn.Module, name: str) -> Weights:
-    """Return ``weights`` under the names of ``module``; a prefix of all goes if exactly that makes them match.
+def fit(weights: Weights, module: nn.Module, name: str, otherwise: str = "change --arch") -> Weights:
+    """Return ``weights`` under the names of ``module``; a prefix common to all names of one side is taken off or put on.
+
+    Args:
+        weights: tensors by the names they have in the file.
+        module: what they belong to.
+        name: of the file, for errors.
+        otherwise: what to do where no choice among the tensors fits.
 
     Example:
         >>> weights = {"module.weight": torch.zeros(1, 2), "module.bias": torch.zeros(1)}
         >>> sorted(fit(weights, nn.Linear(2, 1), "example"))
         ['bias', 'weight']
+        >>> sorted(fit({"weight": torch.zeros(1, 2), "bias": torch.zeros(1)}, nn.Sequential(nn.Linear(2, 1)), "example"))
+        ['0.bias', '0.weight']
     """
     expected = module.state_dict()
-    first = next(iter(weights)).split(".")
-    for depth in range(len(first)):
-        prefix = "".join(part + "." for part in first[:depth])
-        renamed = {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
+    for prefix in _prefixes([*weights][:1]):
+        renamed = _without(prefix, weights)
         if len(renamed) == len(weights) and renamed.keys() == expected.keys():
-            _check_shapes(renamed, expected, name)
-            return renamed
+            return _checked_shapes(renamed, expected, name, otherwise)
+    for prefix in _prefixes([*expected][:1]):
+        renamed = {prefix + key: value for key, value in weights.items()}
+        if renamed.keys() == expected.keys():
+            return _checked_shapes(renamed, expected, name, otherwise)
     raise HoldfastError(
         f"{name!r} does not fit the module: missing {_some(expected.keys() - weights.keys())}, "
-        f"unexpected {_some(weights.keys() - expected.keys())}; choose with ?prefix=...&drop=..., or change --arch"
+        f"unexpected {_some(weights.keys() - expected.keys())}; {_choice(weights, expected) or otherwise}"
     )
 
 
-def _check_shapes(weights: Weights, expected: dict[str, Any], name: str) -> None:
+def _prefixes(names: Iterable[str]) -> list[str]:
+    """Return every beginning of a name that ends in a dot, and the empty one first.
+
+    Example:
+        >>> _prefixes(["net.0.weight", "head.weight"])
+        ['', 'net.', 'net.0.', 'head.']
+    """
+    parts = [name.split(".") for name in names]
+    return list(dict.fromkeys(["", *(".".join([*part[:k], ""]) for part in parts for k in range(1, len(part)))]))
+
+
+def _without(prefix: str, weights: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}
+
+
+def _choice(weights: Weights, expected: Mapping[str, Any]) -> str | None:
+    """Return which settings of a reference leave exactly the ``expected`` names of ``weights``, if some do."""
+    for prefix in _prefixes(weights):
+        chosen = _without(prefix, weights)
+        for drop in _prefixes(chosen) if chosen.keys() >= expected.keys() else ():
+            kept = {key for key in chosen if not (drop and key.startswith(drop))}
+            if kept == expected.keys():
+                parts = [f"prefix={prefix}"] * bool(prefix) + [f"drop={drop}"] * bool(drop)
+                return f"add the settings {'&'.join(parts)} to the reference, after ? or &"
+    return None
+
+
+def _checked_shapes(weights: Weights, expected: Mapping[str, Any], name: str, otherwise: str) -> Weights:
     wrong = [key for key, value in weights.items() if value.shape != expected[key].shape]
     if wrong:
         found, wanted = tuple(weights[wrong[0]].shape), tuple(expected[wrong[0]].shape)
         raise HoldfastError(
-            f"{name!r} does not fit the module: {wrong[0]} has shape {found}, the module wants {wanted}; change --arch"
+            f"{name!r} does not fit the module: {wrong[0]} has shape {found}, the module wants {wanted}; {otherwise}"
         )
+    return weights
 
 
 def _some(names: set[str]) -> str:

@@ -1,7 +1,8 @@
-"""``exported:encoder.pt2``: a program saved by ``torch.export.save``.
+"""``exported:encoder.pt2?trust=yes``: a program saved by ``torch.export.save``.
 
-torch's own reader unpickles objects and runs guard expressions that such a file may hold; files with either are refused
-before it sees them, and guards are not run. It was not built to withstand hostile files: open those you trust.
+For torch's reader such a file is code: it evaluates expressions, unpickles objects and runs guards that the file may
+hold. So nothing is read unless the reference says that the file is trusted. Behind that is a second line: torch is given
+only what is on a list of everything that may appear, and guards are not run.
 """
 
 from __future__ import annotations
@@ -25,13 +26,23 @@ SOURCE = "exported"
 
 @dataclass(frozen=True)
 class Settings(InputSettings):
-    """Settings of an exported reference: those of its inputs."""
+    """Settings of an exported reference: those of its inputs, and whether the file may be read at all."""
+
+    trust: bool = False
+    """Whether you know who made the file: reading it can run code."""
 
 
 def load(name: str, options: Options) -> Encoder:
     """Return the program in the file ``name``; its graph fixes the shape, ``?mean=...&std=...`` the normalisation."""
     name, settings = split(name, Settings)
-    program = _read(checked_archive(existing(name)), name)
+    path = existing(name)
+    if not settings.trust:
+        raise HoldfastError(
+            f"{name!r} is not read: torch's reader of exported programs evaluates what the file holds, so that opening it "
+            f"can run code. If you trust whoever made it, write {SOURCE}:{name}?trust=yes. The same encoder as ONNX "
+            "(onnx:FILE), or its weights as safetensors (checkpoint:FILE with --arch), needs no trust"
+        )
+    program = _read(checked_archive(path), name)
     batch, *shape = _input_shape(program, name)
     module = for_batches(
         Traced(_unguarded(program)),

@@ -1,6 +1,7 @@
 """``timm:resnet50.a1_in1k``: models of pytorch-image-models without their classifier, pooled as timm pools them.
 
-Normalisation, input size, interpolation and crop come from the model's own pretrained configuration.
+Normalisation, input size, interpolation and crop come from the model's own pretrained configuration. Weights are timm's,
+those of a folder that timm saved (``local-dir:FOLDER``), or those of a file with the names timm gives them.
 """
 
 from __future__ import annotations
@@ -9,24 +10,31 @@ import warnings
 from dataclasses import dataclass
 from difflib import get_close_matches
 from math import floor
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.encoders.checkpoint_weights import Weights, WeightSettings, fit, read_weights, weights_only
 from holdfast.encoders.inputs import known_interpolation
-from holdfast.encoders.reference import Options, first_line, require, split
+from holdfast.encoders.reference import Options, existing, first_line, require, split
 from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.encoders.wrappers import seeded
 
 SOURCE = "timm"
+FOLDER = "local-dir:"
+IN_FOLDER = ("model.safetensors", "pytorch_model.bin")
+"""What timm calls the weights that it saves beside a ``config.json``."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(WeightSettings):
     """Settings of a timm reference."""
 
+    weights: str | None = None
+    """A file of weights under timm's names, safetensors or a state dict, instead of timm's own."""
     pretrained: bool = True
     seed: int = 0
     """Of the random weights, when ``pretrained`` is false."""
@@ -37,10 +45,14 @@ def load(name: str, options: Options) -> Encoder:
     name, settings = split(name, Settings)
     declare_missing_operators()
     timm = require("timm", "vision")
-    if not name.startswith("hf-hub:") and not timm.is_model(name):
+    if not name.startswith(("hf-hub:", FOLDER)) and not timm.is_model(name):
         close = get_close_matches(name, timm.list_models() + timm.list_pretrained(), n=5, cutoff=0.5)
         raise HoldfastError(f"timm has no model {name!r}; nearest: {', '.join(close) or 'none'}")
-    model = seeded(lambda: _create(timm, name, settings.pretrained, options.size), settings.seed)
+    path = _file(name, settings) if settings.pretrained else None
+    timms_own = settings.pretrained and path is None
+    model = seeded(lambda: _create(timm, name, timms_own, options.size), settings.seed)
+    if path is not None:
+        model.load_state_dict(_weights(path, settings, model))
     config = timm.data.resolve_model_data_config(model)
     channels, height, width = config["input_size"]
     if options.size:
@@ -63,17 +75,49 @@ def _pooling(model: nn.Module) -> str:
     return f"{kind}, by timm" if kind else "inside the module"
 
 
+def _file(name: str, settings: Settings) -> Path | None:
+    """Return the file whose weights are meant; None where timm brings its own."""
+    if settings.weights is not None:
+        return existing(settings.weights)
+    if settings.key or settings.prefix or settings.drop:
+        raise HoldfastError(
+            f"key, prefix and drop choose among the weights of a file; {name!r} needs ?weights=FILE too"
+        )
+    if not name.startswith(FOLDER):
+        return None
+    folder = Path(name.removeprefix(FOLDER)).expanduser()
+    if not (folder / "config.json").is_file():
+        raise HoldfastError(
+            f"'{folder}' has no config.json; expected a folder that timm's save_for_hf or push_to_hf_hub wrote"
+        )
+    file = next((folder / file for file in IN_FOLDER if (folder / file).is_file()), None)
+    if file is None:
+        raise HoldfastError(f"'{folder}' has neither {' nor '.join(IN_FOLDER)}; say which file: ?weights=FILE")
+    return file
+
+
+def _weights(path: Path, settings: Settings, model: nn.Module) -> Weights:
+    """Return the tensors of ``path`` for ``model``, without those of the classifier that it lacks."""
+    config: Any = getattr(model, "pretrained_cfg", None) or {}
+    classifier = config.get("classifier") or ()
+    heads = tuple(f"{head}." for head in ((classifier,) if isinstance(classifier, str) else classifier))
+    kept = {key: value for key, value in read_weights(path, settings).items() if not (heads and key.startswith(heads))}
+    return fit(kept, model, str(path), "name the model that they belong to, with timm's names for its weights")
+
+
 def _create(timm: Any, name: str, pretrained: bool, size: int | None) -> nn.Module:
     extra = {"num_classes": 0}
     try:
         fixed = getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "fixed_input_size", False)
         if size and fixed:  # only models with position tables take a size; timm resamples the tables to it
             extra["img_size"] = size
-        return timm.create_model(name, pretrained=pretrained, **extra)
+        with weights_only():
+            return timm.create_model(name, pretrained=pretrained, **extra)
     except Exception as error:  # the hub's clients raise errors of many libraries
-        raise HoldfastError(
-            f"timm cannot load {name!r}: {first_line(error)}; check the tag and the network, or add ?pretrained=false"
-        ) from error
+        advice = "check the tag and the network, or give a file, ?weights=FILE, or random weights, ?pretrained=false"
+        if name.startswith(FOLDER):
+            advice = "check the folder, which must hold the config.json that timm saved"
+        raise HoldfastError(f"timm cannot load {name!r}: {first_line(error)}; {advice}") from error
 
 
 def _geometry(name: str, config: dict[str, Any], crop: tuple[int, int]) -> Geometry:

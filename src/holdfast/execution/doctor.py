@@ -137,9 +137,12 @@ def _size(codes: Tensor) -> float:
     return max(float(codes.abs().max()), torch.finfo(codes.dtype).tiny)
 
 
-def _rounding(codes: Tensor) -> float:
-    """Return how far equal codes may differ by rounding: half of their digits."""
-    return _size(codes) * torch.finfo(codes.dtype).eps ** 0.5
+def _rounding(subject: Subject) -> float:
+    """Return how far equal codes may differ by rounding: half of the digits of the coarsest numbers they are made of."""
+    # What a module returns may be wider than what it computes in.
+    tensors = (subject.codes, subject.pixels, *subject.encoder.module.state_dict().values())
+    coarsest = max(torch.finfo(tensor.dtype).eps for tensor in tensors if tensor.is_floating_point())
+    return _size(subject.codes) * coarsest**0.5
 
 
 def _vectors(subject: Subject) -> Answer:
@@ -163,7 +166,7 @@ def _finite(subject: Subject) -> Answer:
 
 def _repeatable(subject: Subject) -> Answer:
     difference = _difference(_codes(subject.encoder, subject.pixels), subject.codes)
-    if difference > _rounding(subject.codes):
+    if difference > _rounding(subject):
         return "failed", (
             f"The same images give codes that differ by up to {difference:.2g}, so something in it is random "
             "(dropout, masking, sampling); switch that off."
@@ -179,7 +182,7 @@ def _independent(subject: Subject) -> Answer:
     except Exception as error:  # as above
         return "failed", f"{_reason(encoder, pixels[:1], error)}; it must take batches of any size."
     difference = max(_difference(alone, subject.codes), _difference(turned, subject.codes))
-    if not difference <= _rounding(subject.codes):
+    if not difference <= _rounding(subject):
         return "failed", (
             f"An image's code changes by up to {difference:.2g} with the other images of its batch, so batch statistics are "
             "in use; build or export it in evaluation mode."
@@ -213,7 +216,7 @@ def _collapsed(subject: Subject) -> Answer:
     if len(torch.unique(subject.pixels.flatten(1), dim=0)) < 2:
         return "warning", "Two different images are needed to see; give more images."
     spread = _difference(subject.codes, subject.codes.mean(0))
-    if spread <= _rounding(subject.codes) / 10:
+    if spread <= _size(subject.codes) * torch.finfo(subject.codes.dtype).eps ** 0.5 / 10:
         return "failed" if subject.real else "warning", (
             f"All {kind} have the same code: it has collapsed, or it was given the wrong weights or range."
         )

@@ -24,11 +24,15 @@ FIXED = (
     "planned",
 )  # fmt: skip
 
+FORMULA = re.compile(r"[=+\-@\t\r]")
+"""How text begins that spreadsheets take for a formula: https://owasp.org/www-community/attacks/CSV_Injection"""
+
 
 def csv(groups: Sequence[Group], comparison: Comparison) -> str:
     """Return one line per estimate and one per paired difference, which names the other encoder under ``minus``.
 
-    Each condition is a column of its own, and undefined values are empty.
+    Each condition is a column of its own, and undefined values are empty. Text that a spreadsheet would run as a formula
+    begins with an apostrophe.
     """
     every = [estimate for group in groups for result in group.results for estimate in result.estimates]
     keys = list(dict.fromkeys(key for estimate in every for key in estimate.conditions))
@@ -42,10 +46,10 @@ def csv(groups: Sequence[Group], comparison: Comparison) -> str:
                 rank = contest.ranks.get(name, "") if contest else ""
                 where = [e.conditions.get(key, "") for key in keys]
                 fixed = _fixed(group, result, name, e)
-                writer.writerow([*(fixed | {"rank": rank, "reason": e.reason or ""}).values(), *where])
+                writer.writerow(_plain([*(fixed | {"rank": rank, "reason": e.reason or ""}).values(), *where]))
                 for pair in contest.pairs if contest else ():
                     if pair.a == name:
-                        writer.writerow([*(fixed | _minus(pair, e)).values(), *where])
+                        writer.writerow(_plain([*(fixed | _minus(pair, e)).values(), *where]))
     return out.getvalue()
 
 
@@ -69,6 +73,26 @@ def _minus(pair: Pair, e: Estimate) -> dict[str, object]:
         "of": f"difference of {e.of}",
         "outcome": differences.outcome(pair),
     }
+
+
+def _plain(cells: Sequence[object]) -> list[object]:
+    """Return ``cells`` with an apostrophe before text, of whatever name, that a spreadsheet would take for a formula.
+
+    Example:
+        >>> _plain(["=1+1", "resnet", "-0.5", 3])
+        ["'=1+1", 'resnet', '-0.5', 3]
+    """
+    return [
+        f"'{cell}" if isinstance(cell, str) and FORMULA.match(cell) and not _is_number(cell) else cell for cell in cells
+    ]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _digits(value: float) -> str:

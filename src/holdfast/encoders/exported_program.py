@@ -1,0 +1,212 @@
+"""Everything that the JSON documents of an exported program may hold (torch's ``_export/serde/schema.py``).
+
+Names become part of Python source that torch writes and runs, so each is an identifier. Strings reach operators alone,
+and only operators that take words, none that takes the name of a file. Stack traces, guards and notes are code or text
+that no encoder needs; torch never sees them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import torch
+
+from holdfast.encoders.exported_expressions import size_expression
+from holdfast.encoders.exported_rules import (
+    Rule,
+    UnlistedError,
+    boolean,
+    constant,
+    integer,
+    mapping,
+    optional,
+    real,
+    record,
+    refuse,
+    replaced,
+    several,
+    text,
+    variant,
+)
+
+ATEN = re.compile(r"torch\.ops\.aten\.(\w+)\.(\w+)", re.ASCII)
+OTHER_OPERATORS = re.compile(
+    r"_operator\.(getitem|add|sub|mul|floordiv|truediv|mod|neg|pos|eq|ne|le|ge|lt|gt|and_|or_)"
+    r"|torch\.sym_(not|float|int|ite|max|min)|math\.(trunc|ceil|floor)"
+    r"|torch\.ops\.higher_order\.wrap_with_(set_grad_enabled|autocast)"
+)
+WORDS = re.compile(
+    r"approximate|assert_msg|driver|equation|indexing|interpolation|message|mode|norm|ord|pad_mode|padding"
+    r"|padding_side|reduce|rounding_mode|side"
+)
+"""Arguments of torch's operators that take text without reading or writing anything of that name."""
+
+name = text(r"[A-Za-z_]\w*")
+dotted = text(r"[\w-]+(\.[\w-]+)*")
+symbol = text(r"[a-z]{1,8}_?\d{1,4}")
+printable = text(r"[ -~]{0,1000}")
+
+
+def operator(value: Any, place: str) -> str:
+    """Return the name of an operator of this torch that works on numbers alone."""
+    if isinstance(value, str) and OTHER_OPERATORS.fullmatch(value):
+        return value
+    parts = ATEN.fullmatch(value) if isinstance(value, str) else None
+    overload = getattr(getattr(torch.ops.aten, parts[1], None), parts[2], None) if parts else None
+    if not isinstance(overload, torch._ops.OpOverload):
+        raise UnlistedError(f"{place} names the operator {str(value)[:80]!r}, which torch {torch.__version__} lacks")
+    if any("str" in str(part.type) and not WORDS.fullmatch(part.name) for part in overload._schema.arguments):
+        raise UnlistedError(f"{place} names the operator {value!r}, which may read or write files")
+    return value
+
+
+def structure(value: Any, place: str) -> str:
+    """Return how inputs or outputs are nested: JSON as text, of tuples, lists and dictionaries."""
+    if not isinstance(value, str):
+        raise refuse(value, place)
+    document = json.loads(value)
+    if not isinstance(document, list) or len(document) != 2:
+        raise refuse(value, place)
+    return json.dumps([integer(document[0], place), _nesting(document[1], place)])
+
+
+def _names_as_text(value: Any, place: str) -> Any:
+    # The keys of a dictionary stand there as JSON within JSON; tuples and lists have null.
+    if value is None or value == "null":
+        return value
+    names = json.loads(value) if isinstance(value, str) else value
+    return json.dumps(several(name)(names, place)) if isinstance(value, str) else several(name)(names, place)
+
+
+def _nesting(value: Any, place: str) -> Any:
+    return _NESTING(value, place)
+
+
+def _subgraph(value: Any, place: str) -> Any:
+    return graph(value, place)
+
+
+_NESTING = record(
+    type=optional(text(r"builtins\.(tuple|list|dict)")), context=_names_as_text, children_spec=several(_nesting)
+)
+
+size_value = variant(
+    as_int=integer,
+    as_expr=record(expr_str=size_expression, hint=optional(variant(as_int=integer, as_bool=boolean, as_float=real))),
+)
+real_value = variant(as_float=real, as_expr=record(expr_str=size_expression, hint=optional(variant(as_float=real))))
+truth_value = variant(
+    as_bool=boolean, as_expr=record(expr_str=size_expression, hint=optional(variant(as_bool=boolean)))
+)
+device = record(type=text("cpu|cuda|mps|xpu"), index=optional(integer))
+tensor_meta = record(
+    dtype=integer,
+    sizes=several(size_value),
+    requires_grad=boolean,
+    device=device,
+    strides=several(size_value),
+    storage_offset=size_value,
+    layout=integer,
+)
+
+tensor = record(name=name)
+maybe_tensor = variant(as_tensor=tensor, as_none=boolean)
+size = variant(as_name=name, as_int=integer)
+number = variant(as_name=name, as_float=real)
+truth = variant(as_name=name, as_bool=boolean)
+argument = variant(
+    as_none=boolean,
+    as_tensor=tensor,
+    as_tensors=several(tensor),
+    as_optional_tensor=maybe_tensor,
+    as_optional_tensors=several(maybe_tensor),
+    as_int=integer,
+    as_ints=several(integer),
+    as_int_lists=several(several(integer)),
+    as_float=real,
+    as_floats=several(real),
+    as_bool=boolean,
+    as_bools=several(boolean),
+    as_string=printable,
+    as_sym_int=size,
+    as_sym_ints=several(size),
+    as_sym_float=number,
+    as_sym_floats=several(number),
+    as_sym_bool=truth,
+    as_sym_bools=several(truth),
+    as_scalar_type=integer,
+    as_memory_format=integer,
+    as_layout=integer,
+    as_device=device,
+    as_graph=record(name=name, graph=_subgraph),
+)
+node = record(
+    target=operator,
+    inputs=several(record(name=text(r"\w*"), arg=argument, kind=optional(integer))),
+    outputs=several(argument),
+    metadata=replaced({}),
+    is_hop_single_tensor_return=optional(boolean),
+    name=optional(name),
+)
+graph = record(
+    inputs=several(argument),
+    outputs=several(argument),
+    nodes=several(node),
+    tensor_values=mapping(name, tensor_meta),
+    sym_int_values=mapping(name, size_value),
+    sym_bool_values=mapping(name, truth_value),
+    sym_float_values=mapping(name, real_value),
+    is_single_tensor_return=boolean,
+    custom_obj_values=constant({}),
+)
+signature = record(
+    input_specs=several(
+        variant(
+            user_input=record(arg=argument),
+            parameter=record(arg=tensor, parameter_name=dotted),
+            buffer=record(arg=tensor, buffer_name=dotted, persistent=boolean),
+            tensor_constant=record(arg=tensor, tensor_constant_name=dotted),
+        )
+    ),
+    output_specs=several(
+        variant(user_output=record(arg=argument), buffer_mutation=record(arg=tensor, buffer_name=dotted))
+    ),
+)
+module_call = record(
+    fqn=text(r"|[\w-]+(\.[\w-]+)*(@\d+)?"),
+    signature=optional(
+        record(
+            inputs=several(argument),
+            outputs=several(argument),
+            in_spec=structure,
+            out_spec=structure,
+            forward_arg_names=optional(several(name)),
+        )
+    ),
+)
+PROGRAM: Rule = record(
+    graph_module=record(
+        graph=graph,
+        signature=signature,
+        module_call_graph=several(module_call),
+        metadata=replaced({}),
+        treespec_namedtuple_fields=constant({}),
+    ),
+    opset_version=mapping(name, integer),
+    range_constraints=mapping(symbol, record(min_val=optional(integer), max_val=optional(integer))),
+    schema_version=record(major=integer, minor=integer),
+    verifiers=several(name),
+    torch_version=text(r"[\w.+<=-]{1,60}"),
+    guards_code=replaced([]),
+)
+"""Everything that the graph's document may hold."""
+
+
+def payload(kind: str) -> Rule:
+    """Return the rule for the list of tensors that lie in records ``kind`` and a number."""
+    entry = record(
+        path_name=text(rf"{kind}_\d+"), is_param=boolean, use_pickle=constant(False), tensor_meta=optional(tensor_meta)
+    )
+    return record(config=mapping(dotted, entry))
