@@ -90,6 +90,6 @@ def require_size(name: str, entries: int, largest: int, bound: str = "") -> None
     if entries > largest:
         raise HoldfastError(
             f"{name} has {bound}{entries:,} nonlinear entries, more than the {largest:,} that are bounded in "
-            "reasonable time; certify it by noisy copies (holdfast certify --method smoothing), judge it by attacks alone, or "
-            "raise the setting neurons to try"
+            "reasonable time; certify it by noisy copies (holdfast certify --method smoothing), judge it by attacks alone, "
+            "or raise the setting neurons to try"
         )
