@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import sleep
+from time import sleep as sleep  # which tests replace by a clock of their own
 from typing import final
 
 import torch

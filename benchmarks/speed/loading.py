@@ -18,9 +18,8 @@ from torch import Tensor
 from benchmarks.measure import arguments
 from holdfast import data
 from holdfast.core.encoder import Domain, Geometry
-from holdfast.core.images import Images
+from holdfast.core.images import THREADS, Images
 from holdfast.data import encoded
-from holdfast.data.base import THREADS
 from holdfast.data.content import side_by_side
 from holdfast.data.decode import decode
 from holdfast.data.folder import find

@@ -134,7 +134,7 @@ def again(scratch: Path, one: Encoder) -> Seconds:
     def refuse(*_: object) -> Tensor:
         raise AssertionError("a pixel was read")
 
-    ArraySource.read = array_source.row_digests = refuse  # type: ignore[assignment,method-assign]
+    ArraySource.read = array_source.row_digests = refuse  # type: ignore[assignment,method-assign,attr-defined]
     since = perf_counter()
     run = _evaluated(one, scratch, ONLY)
     assert len(list(run)) == len(ONLY)

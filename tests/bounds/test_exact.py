@@ -94,14 +94,14 @@ def test_a_program_that_overflows_is_refused_in_words() -> None:
     """Where the codes of images are finite, and only a ReLU that is never active overflows, or the specification does."""
     encoder, x, _, ball = context(0)
     with torch.no_grad():
-        encoder.module[-1].weight.mul_(1e10)
+        list(encoder.module.parameters())[-2].mul_(1e10)
     with pytest.raises(HoldfastError, match="the program to solve holds infinite"):
         lower_bound(encoder, x, torch.full((1, 1, 2), 1e308, dtype=torch.float64), ball, Exact())
     layers = (nn.Flatten(), nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 2))
     one = Encoder(nn.Sequential(*layers).eval(), "one", Domain(SHAPE)).to("cpu", torch.float64)
     with torch.no_grad():
-        one.module[1].weight[0] = -1e308
-        one.module[1].bias[0] = -1e308
+        weight, bias, *_ = one.module.parameters()
+        weight[0] = bias[0] = -1e308
     with pytest.raises(HoldfastError, match=r"finite numbers, and .*linear.* holds infinite"):
         lower_bound(one, x, torch.ones(1, 1, 2, dtype=torch.float64), ball, Exact())
 
@@ -249,7 +249,7 @@ def test_what_the_solver_lets_pass_is_within_the_error_that_is_allowed_for(seed:
 
 def nearly_binary(cost: Any, matrix: Any, limits: Any, ends: list[tuple[float, float]], binary: list[int]) -> Any:
     """The best variables of a program whose binaries miss 0 or 1 by a millionth."""
-    integral = milp(
+    integral: Any = milp(
         cost,
         integrality=np.isin(np.arange(len(cost)), binary).astype(int),
         bounds=Bounds(*np.array(ends).T),

@@ -7,18 +7,19 @@ import inspect
 import pytest
 import torch
 import typer
+from typer.core import TyperOption
 
 import holdfast as hf
 from holdfast.cli import application, run
 from holdfast.core.errors import HoldfastError
 from tests import samples
 
-COMMANDS = typer.main.get_command(application()).commands
+COMMANDS = typer.main.get_group(application()).commands
 FLAGS = [
     (name, max(option.opts, key=len))
     for name, command in COMMANDS.items()
     for option in command.params
-    if option.param_type_name == "option" and not option.is_flag
+    if isinstance(option, TyperOption) and not option.is_flag
 ]
 ARGUMENTS = [(name, part) for name in COMMANDS for part in COMMANDS[name].params if part.param_type_name == "argument"]
 FUNCTIONS = [

@@ -53,7 +53,8 @@ GAINS: dict[type[Observation], Callable[[Population, Any, list[int]], list[Tenso
 def test_the_adaptive_attack_is_never_the_weaker_one_of_a_list(kind: type[Evaluation]) -> None:
     from dataclasses import replace
 
-    evaluation = replace(small(kind), attacks=ATTACKS)
+    unlisted: Any = small(kind)
+    evaluation = replace(unlisted, attacks=ATTACKS)
     population = asked(evaluation, digits(12), DOUBLE)
     listed = [part for part in parts(evaluation.observation()) if hasattr(part, "attacks")]
     assert listed, f"{kind.name} has attacks that no observation makes together"
@@ -63,6 +64,7 @@ def test_the_adaptive_attack_is_never_the_weaker_one_of_a_list(kind: type[Evalua
         adaptive, *others = GAINS[type(part)](population, part, rows)
         for other in others:
             assert (adaptive >= other - ROUNDING).all(), part
-        alone = GAINS[type(part)](population, replace(part, attacks=ATTACKS[:1]), rows)[0]
+        listing: Any = part
+        alone = GAINS[type(part)](population, replace(listing, attacks=ATTACKS[:1]), rows)[0]
         weaker = weaker or any(bool((other > alone + 1e-6).any()) for other in others)
     assert weaker, "vacuous: alone, it was never the weaker one"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder, Geometry, Normalised
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.run import Run
 from holdfast.data import load as load_images
@@ -203,6 +203,7 @@ def test_a_normalisation_that_cannot_be_right_is_said(mean, std, said):
 @pytest.mark.parametrize("name", doctor_inputs.USUAL)
 def test_usual_normalisations_are_not_suspected(name):
     encoder = known(name)
+    assert isinstance(encoder.module, Normalised)
     assert doctor_inputs.problems(encoder, encoder.module) == []
 
 

@@ -16,6 +16,7 @@ from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.radius_search import SMALLEST_TOLERANCE, search_radii
 from holdfast.bounds.regions import region
+from holdfast.core.arguments import check_dense
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.errors import HoldfastError
@@ -120,6 +121,7 @@ def _prepare(
     encoder: Encoder, pixels: Pixels, specifications: Float[Tensor, "b s d"], ball: Ball, method: Method | str
 ) -> tuple[Pixels, Graph, Method]:
     """Check the arguments; return the images in the precision of the specifications, the traced encoder and the method."""
+    check_dense(specifications, "specifications")
     if not isinstance(encoder, Encoder):
         raise HoldfastError(f"an Encoder can be bounded, got {type(encoder).__name__}; wrap the module in one")
     if not isinstance(ball, Ball):

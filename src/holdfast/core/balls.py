@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite, prod
+from numbers import Real
 from typing import ClassVar, final
 
 import torch
@@ -32,6 +33,11 @@ class Ball(Spelled):
     """Whether the steepest step touches few pixels, so that those at the edge of the range must be passed over."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.radius, bool) or not isinstance(self.radius, Real):
+            raise HoldfastError(
+                f"the radius of a {self.name} ball must be a number such as 8 / 255, got {self.radius!r}; "
+                f"Ball.read('{self.name}:8/255') takes text"
+            )
         if not (isfinite(self.radius) and self.radius > 0):
             raise HoldfastError(f"the radius of a {self.name} ball must be positive and finite, got {self.radius}")
         if self.radius < SMALLEST:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from holdfast.core.arguments import check_dense
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.fingerprint import fingerprint
 
@@ -43,6 +44,7 @@ class Domain:
 
     def check(self, pixels: Tensor, of: str = "pixels") -> None:
         """Raise unless ``pixels`` is a batch of finite inputs of this shape and range."""
+        check_dense(pixels, of)
         if tuple(pixels.shape[1:]) != self.shape:
             raise HoldfastError(
                 f"{of} must have shape (batch, {', '.join(map(str, self.shape))}), got {tuple(pixels.shape)}; "

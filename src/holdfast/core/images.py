@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from holdfast.core.arguments import check_dense, check_labels
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
 
@@ -48,6 +49,9 @@ class TensorSource:
     """Images held in memory (or in a memory map), float or uint8."""
 
     def __init__(self, pixels: Tensor) -> None:
+        check_dense(pixels, "images")
+        if pixels.ndim < 2:
+            raise HoldfastError(f"images must have shape (n, *pixels), got {tuple(pixels.shape)}")
         self.pixels = pixels
         self._digests = dict[int, bytes]()
 
@@ -128,6 +132,9 @@ class Images:
         classes: Sequence[str] = (),
         groups: Sequence[str] | None = None,
     ) -> None:
+        if not isinstance(pixels, Tensor | Source):
+            check_dense(pixels, name)
+        check_labels(labels, name)
         self.source: Source = TensorSource(pixels) if isinstance(pixels, Tensor) else pixels
         if len(self.source) == 0:
             raise HoldfastError(f"{name} holds no images")
@@ -141,6 +148,9 @@ class Images:
         if len(self.ids) != len(self.source) or (labels is not None and len(labels) != len(self.source)):
             counted = f"{len(self.ids)} ids and {'no' if labels is None else len(labels)} labels"
             raise HoldfastError(f"{name} has {len(self.source)} images but {counted}; give one of each per image")
+        if any(not isinstance(name, str) for name in self.ids):
+            strange = next(name for name in self.ids if not isinstance(name, str))
+            raise HoldfastError(f"ids must be text, got {strange!r}; list(map(str, ids)) makes text of them")
         if len(set(self.ids)) != len(self.ids):
             twice = Counter(self.ids).most_common(1)[0][0]
             raise HoldfastError(f"ids must be distinct, {twice!r} occurs twice")

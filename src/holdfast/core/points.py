@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
+from holdfast.core.arguments import check_dense
 from holdfast.core.errors import HoldfastError
 
 BLOCK = 1 << 24
@@ -68,6 +69,7 @@ def points(array: object, name: str = "points") -> Points:
         values = array if isinstance(array, Tensor) else torch.as_tensor(np.asarray(array))
     except (TypeError, ValueError, RuntimeError) as error:
         raise HoldfastError(f"{name} must be an array of numbers, one row per sample ({error})") from error
+    check_dense(values, name)
     if values.ndim < 2 or values.is_complex() or values.dtype == torch.bool or 0 in values.shape:
         raise HoldfastError(
             f"{name} must be an array of real numbers, shape (samples, features), got {values.dtype} of shape "

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from holdfast.core.arguments import check_whole
 from holdfast.core.errors import HoldfastError, HoldfastWarning, out_of_memory
 from holdfast.core.noise import Noise
 
@@ -36,6 +37,10 @@ class Run:
     """Of work that once ran out of memory, by name: how many samples at a time went well. No setting, but a memory."""
 
     def __post_init__(self) -> None:
+        check_whole(self.seed, "seed")
+        check_whole(self.batch_size, "batch_size")
+        if self.attack_seed is not None:
+            check_whole(self.attack_seed, "attack_seed")
         if self.precision not in PRECISIONS:
             raise HoldfastError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self.batch_size < 1:
@@ -92,7 +97,7 @@ class Run:
 def _kind(device: str) -> str:
     try:
         return torch.device(device).type
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise HoldfastError(f"unknown device {device!r}; use cpu, cuda, cuda:1 or mps") from error
 
 

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from holdfast.core.arguments import check_whole
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
 from holdfast.core.noise import hashed
@@ -35,6 +36,9 @@ class Request:
     remembered: Remembered = field(default_factory=Remembered, compare=False)
 
     def __post_init__(self) -> None:
+        check_whole(self.seed, "seed")
+        if self.limit is not None:
+            check_whole(self.limit, "limit")
         if self.limit is not None and self.limit < 1:
             raise HoldfastError(f"limit must be at least 1 image, got {self.limit}")
         if not 0 <= self.max_unreadable <= 1:

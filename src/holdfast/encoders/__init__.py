@@ -55,6 +55,11 @@ def load(reference: str, options: Options | None = None) -> Encoder:
         holdfast.core.errors.HoldfastError: unknown encoder source 'tim' in 'tim:resnet50'; did you mean 'timm'? known: ...
     """
     options = options or Options()
+    if not isinstance(reference, str):
+        raise HoldfastError(
+            f"an encoder reference is text such as 'timm:resnet50', got {reference!r}; an nn.Module becomes an encoder as "
+            "Encoder(module, name, Domain((3, 224, 224)))"
+        )
     short, reference = named(reference)
     source, colon, name = reference.partition(":")
     if not (colon and name):

@@ -7,6 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast.core.arguments import check_whole
 from holdfast.core.errors import HoldfastError, nearest
 from holdfast.core.settings import convert, fields_of, types_of
 
@@ -23,6 +24,14 @@ class Options:
     """Height and width of the inputs, instead of the source's own."""
     trust_remote_code: bool = False
     """Whether a model repository may run its own Python code here."""
+
+    def __post_init__(self) -> None:
+        if self.arch is not None and not isinstance(self.arch, str):
+            raise HoldfastError(f"arch is text of the form package.module:factory, got {self.arch!r}")
+        if self.size is not None:
+            check_whole(self.size, "size")
+            if self.size < 1:
+                raise HoldfastError(f"size must be at least 1 pixel, got {self.size}")
 
 
 def named(reference: str) -> tuple[str, str]:

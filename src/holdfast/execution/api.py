@@ -76,6 +76,10 @@ def load_encoder(
 def load_images(reference: str | Path, encoder: Encoder, *, limit: int | None = None, seed: int = 0) -> Images:
     """Return the images in a folder, a file or a data set as inputs of ``encoder``; ``seed`` chooses ``limit`` of them."""
     refuse_blanks(locals())
+    if not isinstance(reference, str | Path):
+        raise HoldfastError(f"images are named by a folder, a file or a reference, got {type(reference).__name__}")
+    if not isinstance(encoder, Encoder):
+        raise HoldfastError(f"images are loaded for an Encoder, got {type(encoder).__name__}; load_encoder makes one")
     return data.load(str(reference), encoder.domain, encoder.geometry, limit=limit, seed=seed)
 
 
@@ -130,6 +134,11 @@ def evaluate(
         HoldfastError: something that was named does not exist or does not fit.
     """
     refuse_blanks(locals())
+    for name, values in (("settings", settings or {}), *(settings.items() if isinstance(settings, Mapping) else ())):
+        if not isinstance(values, Mapping):
+            raise HoldfastError(
+                f'settings have the form {{"breakaway": {{"samples": 500}}}}, got {values!r} for {name}'
+            )
     given, images, bank = listed(encoders), at_hand(images), None if bank is None else at_hand(bank)
     own = by_reference(given)
     with ExitStack() as stack:
@@ -285,6 +294,9 @@ def attack(
     refuse_blanks(locals())
     sought = read(objective, objectives(), "objective") if isinstance(objective, str) else objective
     search = read_attack(attack) if isinstance(attack, str) else attack
+    for value, kind, form in ((sought, Objective, "away"), (search, Attack, "adaptive")):
+        if not isinstance(value, kind):
+            raise HoldfastError(f"expected an {kind.__name__} or its text, as in {form!r}, got {value!r}")
     population = _population(encoder, images, Run(seed, device, precision, batch_size), limit)
     wanted = AdversarialImages.of(Preset(sought, search, read_ball(ball), "holdfast.attack"), population)
     with TemporaryDirectory(prefix="holdfast-") as folder, shown(progress) as show:

@@ -22,6 +22,7 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import read_attack
 from holdfast.bounds import read_method
 from holdfast.bounds.methods.base import Method
+from holdfast.core.arguments import check_whole
 from holdfast.core.balls import Ball
 from holdfast.core.noise import hashed
 from holdfast.core.pictures import row as pictured
@@ -98,6 +99,8 @@ class Certificates(Observation):
         cls, ball: Ball, limit: int, negatives: int, method: str | Method, attack: str | Attack, neurons: int
     ) -> Certificates:
         """Return those of ``limit`` images against ``negatives`` others: the pairs are those of instance accuracy."""
+        for name, value in (("limit", limit), ("negatives", negatives), ("neurons", neurons)):
+            check_whole(value, name)
         asked = InstanceAccuracy(
             balls=(ball,),
             samples=limit,

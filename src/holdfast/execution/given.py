@@ -78,11 +78,18 @@ def names_of(given: str | Sequence[str], what: str) -> list[str]:
 
 def folders_of(given: StoredRun | Sequence[StoredRun]) -> list[Path]:
     """Return the folders of runs."""
+    if not listed(given):
+        raise HoldfastError("no run was named; expected a folder, or what evaluate returns")
+    for one in listed(given):
+        if not isinstance(one, str | Path | EvaluatedRun):
+            raise HoldfastError(f"runs are folders, or what evaluate returns, got {one!r}")
     return [one.folder if isinstance(one, EvaluatedRun) else Path(one) for one in listed(given)]
 
 
 def read_ball(ball: str | Ball) -> Ball:
     """Return the ball that a text spells, or the ball itself."""
+    if not isinstance(ball, str | Ball):
+        raise HoldfastError(f"a ball is needed or its text, as in Linf(8 / 255) or 'linf:8/255', got {ball!r}")
     return read(ball, BALLS, "ball") if isinstance(ball, str) else ball
 
 

@@ -82,6 +82,8 @@ def parse(said: str) -> Gate:
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: gate 'breakaway_risk is small' needs the form QUANTITY[@BALL,...]<=NUMBER, ...
     """
+    if not isinstance(said, str):
+        raise HoldfastError(f"a gate is text of the form QUANTITY[@BALL,...]<=NUMBER, got {said!r}")
     found = FORM.fullmatch(said)
     if found is None:
         raise HoldfastError(
