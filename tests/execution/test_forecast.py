@@ -115,8 +115,7 @@ class Dear(Fit[Tensor]):
         return 600
 
     def learn(self, population: Population) -> Observed:
-        tiny.sleep(600.0)
-        return {"zero": torch.zeros(1)}
+        raise AssertionError("there is no time to learn this")
 
     def restore(self, population: Population, learned: Observed) -> Tensor:
         return learned["zero"]
