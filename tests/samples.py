@@ -56,10 +56,8 @@ def efficientnet(folder: Path) -> Encoder:
 
     Skips where its module is not installed.
     """
-    pytest.importorskip("efficientnet_lite_pytorch", reason="efficientnet-lite-pytorch is not installed")
-    from efficientnet_lite_pytorch import EfficientNet
-
-    module = EfficientNet.from_name("efficientnet-lite0")
+    lite = pytest.importorskip("efficientnet_lite_pytorch", reason="efficientnet-lite-pytorch is not installed")
+    module = lite.EfficientNet.from_name("efficientnet-lite0")
     module._fc, module._dropout = nn.Identity(), nn.Identity()
     weights = torch.load(folder / "real" / "efficientnet_lite0.pt", weights_only=True)
     module.load_state_dict({name: value for name, value in weights.items() if not name.startswith("_fc.")})

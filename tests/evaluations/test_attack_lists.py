@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.settings import types_of
@@ -49,12 +51,14 @@ GAINS: dict[type[Observation], Callable[[Population, Any, list[int]], list[Tenso
 }
 
 
+def listing(thing: Any, attacks: tuple[Attack, ...]) -> Any:
+    """An evaluation or observation with these attacks instead of its own."""
+    return replace(thing, attacks=attacks)
+
+
 @pytest.mark.parametrize("kind", EVERY, ids=lambda kind: kind.name)
 def test_the_adaptive_attack_is_never_the_weaker_one_of_a_list(kind: type[Evaluation]) -> None:
-    from dataclasses import replace
-
-    unlisted: Any = small(kind)
-    evaluation = replace(unlisted, attacks=ATTACKS)
+    evaluation = listing(small(kind), ATTACKS)
     population = asked(evaluation, digits(12), DOUBLE)
     listed = [part for part in parts(evaluation.observation()) if hasattr(part, "attacks")]
     assert listed, f"{kind.name} has attacks that no observation makes together"
@@ -64,7 +68,6 @@ def test_the_adaptive_attack_is_never_the_weaker_one_of_a_list(kind: type[Evalua
         adaptive, *others = GAINS[type(part)](population, part, rows)
         for other in others:
             assert (adaptive >= other - ROUNDING).all(), part
-        listing: Any = part
-        alone = GAINS[type(part)](population, replace(listing, attacks=ATTACKS[:1]), rows)[0]
+        alone = GAINS[type(part)](population, listing(part, ATTACKS[:1]), rows)[0]
         weaker = weaker or any(bool((other > alone + 1e-6).any()) for other in others)
     assert weaker, "vacuous: alone, it was never the weaker one"
