@@ -98,7 +98,7 @@ def test_training_and_measuring_share_the_budget(tmp_path: Path, monkeypatch: py
     out = tmp_path / "made"
     with pytest.raises(InterruptedError):
         hf.harden(small(), digits(30), ball=BALL, epochs=1, budget=100.0, workers=2, out=out, progress=False)
-    assert trained["budget"] == 60 - 10
+    assert trained["budget"] == 50 - 10
     assert (asked["budget"], asked["workers"], asked["cluster"]) == (100 - 20, 2, None)
     assert (out / "card.json").exists()
 

@@ -63,7 +63,7 @@ STEPS = 8
 WARMUP = 0.07
 """Share of the epochs in which the rate rises."""
 PART = 128
-TRAINING_SHARE = 0.6
+TRAINING_SHARE = 0.5
 """Of a budget, at most; the rest is for measuring."""
 EVALUATIONS = ("breakaway", "displacement")
 FOLDER = "before-after"
@@ -113,8 +113,8 @@ def harden(
         limit: at most so many images, chosen by ``seed``.
         seed: decides every random choice.
         device: where torch computes.
-        budget: seconds for everything. Training has three fifths of them at most; what it made by then is measured in the
-            rest, and the same call goes on with both.
+        budget: seconds for everything. Training has half of them at most; what it made by then is measured in the rest, and
+            the same call goes on with both.
         cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
         workers: measure in so many processes of this machine.
         out: folder for encoder and report; with the same folder an interrupted training goes on.
