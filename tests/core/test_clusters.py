@@ -7,7 +7,7 @@ from math import isnan
 import numpy as np
 import pytest
 
-from holdfast.core.clusters import group_mean_interval, group_median_interval, numbered, with_groups
+from holdfast.core.clusters import group_mean_interval, group_median_interval, numbered, widening, with_groups
 from holdfast.core.intervals import bounded_interval, skewed_interval
 from holdfast.core.records import Claim, Findings, Series
 from holdfast.core.statistics import summarise
@@ -89,8 +89,24 @@ def test_findings_say_which_intervals_cannot_allow_for_groups():
         ids=tuple(map(str, range(40))), series=(series,), estimates=(summarise(series, "mean", "lower"), whole)
     )
     assert with_groups(alone) is alone
-    ours, other = with_groups(alone.model_copy(update={"groups": tuple("abcdefgh" * 5)})).estimates
+    elsewhere = whole.model_copy(update={"quantity": "another"})
+    groups = tuple("abcdefgh" * 5)
+    several = alone.model_copy(update={"groups": groups, "estimates": (*alone.estimates, elsewhere)})
+    ours, more, other = with_groups(several).estimates
     assert ours.method.endswith("over 8 groups of images")
     assert ours.value == alone.estimates[0].value
+    factor = max(widening(VALUES, numbered(np.array(groups))), 1.0)
+    assert more.value - more.low >= factor * (whole.value - whole.low) - 1e-12
+    assert "for 8 groups of images (design effect)" in more.method
     assert (other.low, other.high) == (whole.low, whole.high)
+    for one in with_groups(alone.model_copy(update={"groups": ("a",) * 40})).estimates:
+        assert isnan(one.low + one.high)
+        assert one.method == "no interval: 1 group of images"
     assert other.method.endswith("as if images were independent, not in groups")
+
+
+@pytest.mark.parametrize("copies", [4, 25])
+def test_copies_lengthen_an_interval_as_much_as_they_add_nothing(copies):
+    groups = np.repeat(np.arange(40), copies)
+    assert widening(np.repeat(VALUES, copies), groups) == pytest.approx(copies**0.5, rel=0.06)
+    assert widening(VALUES, np.arange(40)) == pytest.approx(1, rel=0.02)

@@ -6,7 +6,7 @@ counts by its linearised value ``mean + (S_g - mean n_g) G / n`` (Taylor lineari
 
 from __future__ import annotations
 
-from math import isfinite, nan
+from math import inf, isfinite, nan, sqrt
 
 import numpy as np
 from jaxtyping import Int, Shaped
@@ -64,31 +64,52 @@ def group_median_interval(values: Values, groups: Groups, confidence: float = 0.
     That share counts for as many samples as its variance between groups says (Korn and Graubard 1998), with Student's
     quantile of so many groups.
     """
-    from scipy.stats import t
+    if groups.max() < 1:
+        return nan, nan
+    sides = np.sign(values - np.median(values))
+    effective = len(values) / widening(sides, groups, confidence) ** 2
+    low, high = np.quantile(values, share_interval(effective / 2, effective, confidence))
+    return float(low), float(high)
+
+
+def widening(values: Values, groups: Groups, confidence: float = 0.95) -> float:
+    """Return how many times as long the interval of a mean is for groups: the root of the design effect (Kish 1965).
+
+    With Student's quantile of so many groups. About 1 at least; infinite for a single group.
+
+    Example:
+        >>> round(widening(np.repeat([1.0, 2.0, 3.0, 4.0], 9), np.repeat(np.arange(4), 9)), 1)
+        5.4
+    """
+    from scipy.special import stdtrit
 
     count, n = int(groups.max()) + 1, len(values)
     if count < 2:
-        return nan, nan
-    sides = np.sign(values - np.median(values))
-    sums = np.bincount(groups, weights=sides - sides.mean())
-    variance = float((sums**2).sum()) * count / (count - 1)
+        return inf
+    deviations = values - values.mean()
+    alone = float((deviations**2).sum())
+    together = float((np.bincount(groups, weights=deviations) ** 2).sum()) * count / (count - 1)
+    effect = max(1.0, together / alone) if alone > 0 else n / count
     tail = (1 + confidence) / 2
-    effective = n**2 / max(variance, float(n)) * (t.ppf(tail, n - 1) / t.ppf(tail, count - 1)) ** 2
-    low, high = np.quantile(values, share_interval(effective / 2, effective, confidence))
-    return float(low), float(high)
+    return sqrt(effect) * float(stdtrit(count - 1, tail) / stdtrit(n - 1, tail))
 
 
 def with_groups(findings: Findings) -> Findings:
     """Return ``findings`` with the intervals of images that come in ``findings.groups``; as they are if there are none.
 
-    An interval that does not come from one value per image cannot allow for groups, and says so.
+    An interval that adds more to that of a value per image is lengthened by the design effect of these values. One that
+    comes from elsewhere cannot allow for groups, and says so.
     """
     if not findings.groups:
         return findings
     groups = numbered(np.array(findings.groups))
     series = {(one.quantity, tuple(sorted(one.conditions.items()))): one for one in findings.series}
     estimates = [
-        _regrouped(estimate, series.get((estimate.series or "", tuple(sorted(estimate.conditions.items())))), groups)
+        _regrouped(
+            estimate,
+            series.get((estimate.series or estimate.quantity, tuple(sorted(estimate.conditions.items())))),
+            groups,
+        )
         for estimate in findings.estimates
     ]
     return findings.model_copy(update={"estimates": tuple(estimates)})
@@ -97,13 +118,15 @@ def with_groups(findings: Findings) -> Findings:
 def _regrouped(estimate: Estimate, series: Series | None, groups: Groups) -> Estimate:
     if not (isfinite(estimate.low) or isfinite(estimate.high)):
         return estimate
-    if series is None or estimate.statistic not in ("mean", "median"):
+    values = np.array([] if series is None else series.values, dtype=np.float64)
+    defined = ~np.isnan(values)
+    if series is None or not defined.any():
         return estimate.model_copy(
             update={"method": f"{estimate.method}; as if images were independent, not in groups"}
         )
-    values = np.asarray(series.values, dtype=np.float64)
-    defined = ~np.isnan(values)
     values, groups = values[defined], numbered(groups[defined])
+    if estimate.series is None or estimate.statistic not in ("mean", "median"):
+        return _lengthened(estimate, values, groups, limits_of(series))
     count = int(groups.max()) + 1
     if estimate.statistic == "median":
         low, high = group_median_interval(values, groups, estimate.confidence)
@@ -117,4 +140,19 @@ def _regrouped(estimate: Estimate, series: Series | None, groups: Groups) -> Est
         low, high = max(0.0, low), min(1.0, high)
     if not isfinite(low + high):
         method = f"no interval: {count} {'group' if count == 1 else 'groups'} of images"
+    return estimate.model_copy(update={"low": low, "high": high, "method": method})
+
+
+def _lengthened(estimate: Estimate, values: Values, groups: Groups, limits: Limits | None) -> Estimate:
+    """Return ``estimate`` with both parts of its interval longer by the design effect of a mean or median of ``values``."""
+    sides = np.sign(values - np.median(values))
+    factor = max(widening(part, groups, estimate.confidence) for part in (values, sides))
+    if not isfinite(factor):
+        return estimate.model_copy(update={"low": nan, "high": nan, "method": "no interval: 1 group of images"})
+    least, most = limits or (-inf, inf)
+    low = max(least, estimate.value - factor * (estimate.value - estimate.low))
+    high = min(most, estimate.value + factor * (estimate.high - estimate.value))
+    method = (
+        f"{estimate.method}; lengthened {factor:.2g} times for {int(groups.max()) + 1} groups of images (design effect)"
+    )
     return estimate.model_copy(update={"low": low, "high": high, "method": method})

@@ -97,7 +97,9 @@ class Evaluation(ABC):
         """Return the findings, their pictures if wanted, and everything that identifies them."""
         findings = self.conclude(population, rows, observed)
         if population.images.groups is not None and not findings.groups:
-            findings = findings.model_copy(update={"groups": tuple(population.images.groups[row] for row in rows)})
+            groups = dict(zip(population.images.ids, population.images.groups, strict=True))
+            if all(name in groups for name in findings.ids):  # samples need not be images
+                findings = findings.model_copy(update={"groups": tuple(groups[name] for name in findings.ids)})
         findings = with_groups(findings)
         pictures = self.illustrate(population, rows, findings) if illustrated else ()
         return Result(
