@@ -109,7 +109,7 @@ def test_the_class_is_chosen_by_the_first_copies_alone_and_certified_by_the_othe
 
 def test_no_noisy_copy_is_asked_twice():
     """What chooses the centre and the class, what tests the ball and what certifies are three independent samples."""
-    asked, shown = RandomizedSmoothing(**{**FEW, "samples": 1, "copies": 400}), list[Tensor]()
+    asked, shown = RandomizedSmoothing(**{**FEW, "samples": 1, "copies": 400, "probes": (Linear(),)}), list[Tensor]()
 
     class Watched(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -123,7 +123,8 @@ def test_no_noisy_copy_is_asked_twice():
         population.learned(fit)
     assert len(population.codes) == 20
     shown.clear()
-    observation.observe(population, observation.rows(population))
+    seen = observation.observe(population, observation.rows(population))
+    assert [int(seen[f"probe 0.{name}"].sum()) for name in ("first", "votes")] == [300, 400]
     copies = torch.cat(shown)
     assert len(copies) == 300 + 300 + 400
     assert len(copies.unique(dim=0)) == len(copies)
