@@ -57,8 +57,8 @@ class NeighboursKept(Evaluation):
         clean = population.codes
         moved = observed["0.codes"].to(clean.device)
         kept = shared(
-            nearest(L2Distance(), clean[list(rows)], clean, self.k, own=rows),
-            nearest(L2Distance(), moved, clean, self.k, own=rows),
+            nearest(L2Distance(), clean[list(rows)], clean, self.k, exclude=rows),
+            nearest(L2Distance(), moved, clean, self.k, exclude=rows),
         )
         series = series_of("neighbours_kept", case, kept, "share", Claim.UPPER, "share kept in the worst case")
         return Findings(

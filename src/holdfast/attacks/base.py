@@ -55,13 +55,13 @@ class Attack(Spelled):
             noise: one random stream per image.
         """
         ball.check(encoder.domain)
-        found, gain = self.search(encoder, pixels, objective, ball, noise.fork(self.name, 0))
+        best, gain = self.search(encoder, pixels, objective, ball, noise.fork(self.name, 0))
         for restart in range(1, self.restarts):
             other, its_gain = self.search(encoder, pixels, objective, ball, noise.fork(self.name, restart))
-            found, gain = better(found, gain, other, its_gain)
-        found = self.refined(encoder, pixels, objective, ball, found)
-        assert_inside(encoder, pixels, found, ball)
-        return found
+            best, gain = better(best, gain, other, its_gain)
+        best = self.refined(encoder, pixels, objective, ball, best)
+        assert_inside(encoder, pixels, best, ball)
+        return best
 
     @property
     def forwards(self) -> int:

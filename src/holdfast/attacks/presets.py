@@ -51,9 +51,9 @@ def read_attack(text: str) -> Attack:
 
 def kinds() -> dict[str, type[Attack]]:
     """Return the attacks in the modules of this package by name, so that a new one is one new file."""
-    modules = [import_module(f"holdfast.attacks.{found.name}") for found in iter_modules(holdfast.attacks.__path__)]
-    found = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
-    return {kind.name: kind for kind in found if issubclass(kind, Attack) and kind is not Attack}
+    modules = [import_module(f"holdfast.attacks.{module.name}") for module in iter_modules(holdfast.attacks.__path__)]
+    classes = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
+    return {kind.name: kind for kind in classes if issubclass(kind, Attack) and kind is not Attack}
 
 
 def label(attack: Attack) -> str:

@@ -84,8 +84,8 @@ class BracketSearch:
         every = len(self.asides)
         gap = candidates[:, :, None] - root[:, None]
         useful = self._useful(root, gap, low, high) & todo[:, None, :, None]
-        asked = torch.where(todo, root, torch.nan)
-        far = ((root - asked.nanmedian(1, keepdim=True).values).abs() / self.most).repeat(1, every)
+        queries = torch.where(todo, root, torch.nan)
+        far = ((root - queries.nanmedian(1, keepdim=True).values).abs() / self.most).repeat(1, every)
         ripe = todo & steady
         ripe = ripe & (2 * ripe.sum(1, keepdim=True) >= todo.sum(1, keepdim=True))
         chosen, asked_there = list[Tensor](), list[Tensor]()
@@ -96,8 +96,8 @@ class BracketSearch:
                 break
             best = torch.where(allowed, gain - far, -torch.inf).argmax(1, keepdim=True)
             eps = torch.where(allowed.any(1, keepdim=True), candidates.gather(1, best), torch.nan)
-            own = torch.zeros_like(todo).scatter(1, best % todo.shape[1], True)
-            near = own | (~steady & ~ripe.any(1, keepdim=True)) | ((eps - root).abs() <= self.tolerance)
+            decisive = torch.zeros_like(todo).scatter(1, best % todo.shape[1], True)
+            near = decisive | (~steady & ~ripe.any(1, keepdim=True)) | ((eps - root).abs() <= self.tolerance)
             chosen.append(eps)
             asked_there.append(todo & near & (low < eps) & (eps < high))
             useful = useful & ~useful.take_along_dim(best[..., None, None], 1)
@@ -151,22 +151,22 @@ class BracketSearch:
         near = distance.argsort(2)[..., :3]
         y, x = self.values.gather(2, near), self.eps[:, None].expand_as(self.values).gather(2, near)
         x, y = torch.where(y.isfinite(), x, torch.nan), torch.where(y.isfinite(), y, torch.nan)
-        found = inverse(x, y)
-        found = torch.where(found.isfinite(), found, inverse(x[..., :2], y[..., :2]))
+        roots = inverse(x, y)
+        roots = torch.where(roots.isfinite(), roots, inverse(x[..., :2], y[..., :2]))
         halves = torch.where(high.isinf(), 2 * low, (low + high) / 2)
-        return torch.where((found > low) & (found < high), found, halves)
+        return torch.where((roots > low) & (roots < high), roots, halves)
 
 
 def inverse(x: Float[Tensor, "b s p"], y: Float[Tensor, "b s p"]) -> Float[Tensor, "b s"]:
     """Return Lagrange's polynomial of x over y at y = 0."""
-    found = torch.zeros_like(x[..., 0])
+    roots = torch.zeros_like(x[..., 0])
     for i in range(x.shape[2]):
-        weight = torch.ones_like(found)
+        weight = torch.ones_like(roots)
         for j in range(x.shape[2]):
             if j != i:
                 weight = weight * y[..., j] / (y[..., j] - y[..., i])
-        found = found + weight * x[..., i]
-    return found
+        roots = roots + weight * x[..., i]
+    return roots
 
 
 def bracket_radii(
@@ -214,8 +214,8 @@ def _ask(bound: Bound, at: Float[Tensor, "n b p"], wanted: Bool[Tensor, "b p s"]
         here = wanted[image, candidate]
         # Wanted specifications come first; where there are fewer, others fill the batch and are dropped.
         indices = here.int().argsort(dim=1, descending=True)[:, : int(here.sum(1).max())]
-        found = bound(image.repeat(len(at)), at[:, image, candidate].flatten(), indices.repeat(len(at), 1))
-        found = found.nan_to_num(-torch.inf, torch.inf, -torch.inf).unflatten(0, (len(at), -1))
-        kept = torch.where(here.gather(1, indices), found, torch.nan)
+        bounds = bound(image.repeat(len(at)), at[:, image, candidate].flatten(), indices.repeat(len(at), 1))
+        bounds = bounds.nan_to_num(-torch.inf, torch.inf, -torch.inf).unflatten(0, (len(at), -1))
+        kept = torch.where(here.gather(1, indices), bounds, torch.nan)
         values[:, image, candidate] = values[:, image, candidate].scatter(2, indices.expand(len(at), -1, -1), kept)
     return values.mT

@@ -57,25 +57,25 @@ def search_radii(
     if not SMALLEST_TOLERANCE <= tolerance <= 1:
         raise HoldfastError(f"tolerance must be a share from {SMALLEST_TOLERANCE:g} to 1, got {tolerance:g}")
     clean = (specifications @ graph(pixels)[..., None]).squeeze(2)
-    asked = Crown() if isinstance(method, RadiusSearch) else method
+    bounding = Crown() if isinstance(method, RadiusSearch) else method
     # In other balls, minimising over a second region costs as much as all the rest.
-    nested = isinstance(asked, Crown) and ball is Linf
+    nested = isinstance(bounding, Crown) and ball is Linf
 
     def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a k"]) -> Float[Tensor, "a k"]:
         around = region(pixels[images], ball, shares * largest[images], domain, nested)
-        return vacuous_unless_finite(asked(graph, around, specifications[images[:, None], chosen]))
+        return vacuous_unless_finite(bounding(graph, around, specifications[images[:, None], chosen]))
 
-    found = bracket_radii(bound, clean, 1.0, tolerance, nested) * largest[:, None]
-    points = torch.full((*found.shape, *pixels.shape[1:]), torch.nan, dtype=pixels.dtype, device=pixels.device)
+    radii = bracket_radii(bound, clean, 1.0, tolerance, nested) * largest[:, None]
+    points = torch.full((*radii.shape, *pixels.shape[1:]), torch.nan, dtype=pixels.dtype, device=pixels.device)
     if isinstance(method, RadiusSearch):
-        ends = largest[:, None].expand_as(found) if high is None else high
+        ends = largest[:, None].expand_as(radii) if high is None else high
         ends = torch.where(clean > 0, ends, 0.0)
         for image in range(len(pixels)):
             region_at = _regions_around(pixels[image : image + 1], ball, domain)
-            found[image], points[image] = method.search_radii(
-                graph, region_at, specifications[image], found[image], ends[image]
+            radii[image], points[image] = method.search_radii(
+                graph, region_at, specifications[image], radii[image], ends[image]
             )
-    return RadiusResult(found, points)
+    return RadiusResult(radii, points)
 
 
 def _regions_around(pixels: Pixels, ball: type[Ball], domain: Domain) -> RegionAtRadius:

@@ -100,8 +100,8 @@ def run(arguments: list[str]) -> int:
         where = f" {error.filename!r}" if error.filename else ""
         return _say(f"cannot use{where}: {error.strerror or error}; check path, permissions and free space", 2, debug)
     except SystemExit as error:  # a stranger's module wants to end more than itself; so does typer's completion
-        asked = any(part.startswith(("--show-completion", "--install-completion")) for part in arguments)
-        if asked or "_HOLDFAST_COMPLETE" in os.environ:
+        completing = any(part.startswith(("--show-completion", "--install-completion")) for part in arguments)
+        if completing or "_HOLDFAST_COMPLETE" in os.environ:
             raise
         return _say(f"a module called exit({error.code}) and ended the command; take that out of it", 2, debug)
     except Exception as error:

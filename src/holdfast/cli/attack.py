@@ -104,7 +104,7 @@ def command(
 
 
 def _summary(record: AttackRecord) -> str:
-    moved, cosine = (median(getattr(one, name) for one in record.moved) for name in ("l2", "cosine"))
+    moved, cosine = (median(getattr(image, name) for image in record.moved) for name in ("l2", "cosine"))
     apart = record.clean_distance
     beside = f" ({moved / apart:.0%} of the distance of two clean codes)" if apart > 0 else ""
     return f"codes moved by {moved:.3g} in l2{beside} and {cosine:.3g} in cosine, at the median"

@@ -103,7 +103,9 @@ def command(
     return max(left_over(shown, record.missing), int(record.contradictions > 0))
 
 
-def _smoothed(asked: SmoothedRetrieval, population: Population, out: Path, budget: float | None, where: Engine) -> int:
+def _smoothed(
+    smoothing: SmoothedRetrieval, population: Population, out: Path, budget: float | None, where: Engine
+) -> int:
     """Certify by noisy copies, whatever the encoder is; return the exit status."""
     from holdfast.execution.answers import claim, require_free
     from holdfast.execution.engines.ranks import leads
@@ -114,28 +116,34 @@ def _smoothed(asked: SmoothedRetrieval, population: Population, out: Path, budge
 
     started, began, run = datetime.now(UTC), monotonic(), population.run
     require_free(out)
-    wanted, store = noisy_codes(asked), Store(out)
+    wanted, store = noisy_codes(smoothing), Store(out)
     claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
     with Shown(quiet=not leads(where)) as shown:
-        shown.say(plan(asked))
+        shown.say(plan(smoothing))
         require_fit(population, "certified", where)
         population, rows, observed = collect(wanted, population, store, where, shown, budget, began)
     if not leads(where):
         return 0
     if not rows:
         return left_over(shown, len(wanted.rows(population)))
-    record = export_smoothed(population, asked, rows, observed, store, started)
-    others = min(asked.others, len(population.images) - 1)
-    _print(record, f"in l2:{asked.radii[0]:g} by smoothing, each against {others} other images")
-    print(f"Each certificate holds for noisy copies, with confidence {1 - asked.alpha:g}.")
+    record = export_smoothed(population, smoothing, rows, observed, store, started)
+    others = min(smoothing.others, len(population.images) - 1)
+    _print(record, f"in l2:{smoothing.radii[0]:g} by smoothing, each against {others} other images")
+    print(f"Each certificate holds for noisy copies, with confidence {1 - smoothing.alpha:g}.")
     print(f"Certificates: {out / 'certify.json'}")
     return left_over(shown, record.missing)
 
 
 def _print(record: CertificateRecord, how: str) -> None:
     """Print each image's status and how many there are of each."""
-    for found in record.certificates:
-        where = f" ({found.witness})" if found.witness else f" ({found.reason})" if found.status == "UNKNOWN" else ""
-        print(f"{found.id}: {found.status}{where}")
+    for certificate in record.certificates:
+        where = (
+            f" ({certificate.witness})"
+            if certificate.witness
+            else f" ({certificate.reason})"
+            if certificate.status == "UNKNOWN"
+            else ""
+        )
+        print(f"{certificate.id}: {certificate.status}{where}")
     counts = ", ".join(f"{record.counted(status)} {status}" for status in ("CERTIFIED", "FALSIFIED", "UNKNOWN"))
     print(f"{counts} {how}; contradictions: {record.contradictions}")

@@ -31,14 +31,14 @@ def command(
     from holdfast.report.printed import answered
     from holdfast.report.relative import with_relative_errors
 
-    gates = [parse(said) for said in require]
+    gates = [parse(text) for text in require]
     results, failures = read(runs)
     failures += unfinished(runs, results, failures)
     results = with_relative_errors(results)
     answers = [answer for gate in gates for answer in check(gate, results, failures)]
-    warnings = [said for gate in gates if (said := warning(gate, results))]
-    for said in warnings:
-        print(said, file=sys.stderr)
+    warnings = [sentence for gate in gates if (sentence := warning(gate, results))]
+    for sentence in warnings:
+        print(sentence, file=sys.stderr)
     if markdown:
         write_whole(markdown, answered(answers, results, warnings).encode())
     for answer in answers:

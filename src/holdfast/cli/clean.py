@@ -18,17 +18,17 @@ def command(
     from holdfast.core.errors import HoldfastError
     from holdfast.execution.inventory import removable, remove
 
-    found = removable(folder)
-    if not found:
+    removables = removable(folder)
+    if not removables:
         print(f"nothing in {folder} can be spared")
         return 0
-    for one in found:
-        print(f"{one.kind:9} {len(one.files):6} files {size(one.bytes):>10}")
-    total = size(sum(one.bytes for one in found))
+    for removable_kind in removables:
+        print(f"{removable_kind.kind:9} {len(removable_kind.files):6} files {size(removable_kind.bytes):>10}")
+    total = size(sum(removable_kind.bytes for removable_kind in removables))
     if not yes:
         if not sys.stdin.isatty():
             raise HoldfastError(f"{total} in {folder} can be removed; --yes does so")
         typer.confirm(f"remove {total} from {folder}?", abort=True)
-    remove(found)
+    remove(removables)
     print(f"removed {total}")
     return 0

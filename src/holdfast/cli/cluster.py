@@ -70,11 +70,11 @@ class Rank:
             status = run([*arguments, "--cluster", RANKS])
         return status, printed.getvalue()
 
-    def checkpoint(self, *given: Any) -> Any:
+    def checkpoint(self, *arguments: Any) -> Any:
         """Return what goes on where this job was ended: the same, for everything finished is in the folder."""
         from submitit.helpers import DelayedSubmission
 
-        return DelayedSubmission(self, *given)
+        return DelayedSubmission(self, *arguments)
 
 
 def cluster_of(cluster: str | None, workers: int | None, out: Path) -> str | None:
@@ -93,7 +93,7 @@ def cluster_of(cluster: str | None, workers: int | None, out: Path) -> str | Non
     return cluster
 
 
-def submit(asked: JobsRequestedError, arguments: Sequence[str]) -> int:
+def submit(request: JobsRequestedError, arguments: Sequence[str]) -> int:
     """Have jobs carry out the command ``arguments``, wait for the first, show what it said and return its exit status.
 
     Raises:
@@ -104,15 +104,15 @@ def submit(asked: JobsRequestedError, arguments: Sequence[str]) -> int:
     except ImportError as error:
         raise HoldfastError("--cluster slurm needs submitit: pip install submitit") from error
     try:
-        executor = submitit.AutoExecutor(asked.folder, cluster=EXECUTOR)
+        executor = submitit.AutoExecutor(request.folder, cluster=EXECUTOR)
     except RuntimeError as error:
         raise HoldfastError(
             "there is no Slurm on this machine (no srun); use --workers here, or torchrun on each machine"
         ) from error
-    executor.update_parameters(**asked.slurm.parameters())
-    count = asked.slurm.ranks
+    executor.update_parameters(**request.slurm.parameters())
+    count = request.slurm.ranks
     jobs = executor.map_array(Rank(), [list(arguments)] * count, range(count), [count] * count)
-    print(f"{count} jobs are submitted, the first as {jobs[0].job_id}; logs in {asked.folder}", file=sys.stderr)
+    print(f"{count} jobs are submitted, the first as {jobs[0].job_id}; logs in {request.folder}", file=sys.stderr)
     try:
         status, printed = jobs[0].result()
     except KeyboardInterrupt:

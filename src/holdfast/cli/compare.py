@@ -97,16 +97,16 @@ def _print(form: str, results: Sequence[Result], failures: Sequence[Failure], co
     from holdfast.report.scorecard import scorecards
     from holdfast.report.tables import summary
 
-    found = groups(results)
-    tables, cards = summary(found, comparison), scorecards(found, comparison)
+    grouped = groups(results)
+    tables, cards = summary(grouped, comparison), scorecards(grouped, comparison)
     if form == "table":
         _cards(cards)
         _tables(tables, len(lost(results, failures)))
     elif form == "json":
         print(report(results, failures, comparison).model_dump_json(indent=1))
     else:
-        said = {"csv": csv(found, comparison), "markdown": markdown(tables, cards), "latex": latex(tables)}
-        print(said[form], end="")
+        texts = {"csv": csv(grouped, comparison), "markdown": markdown(tables, cards), "latex": latex(tables)}
+        print(texts[form], end="")
 
 
 def _cards(cards: Sequence[Scorecard]) -> None:
@@ -171,9 +171,9 @@ def _grid(table: Table, encoders: Sequence[str], pairs: Sequence[tuple[str, str]
         for row in section.rows:
             under = " · ".join(filter(None, (row.first, row.rest))) or "all images"
             cells = [_cell(cell, name, row.contest) for name, cell in zip(encoders, row.cells, strict=False)]
-            found = [met(row, names) for names in pairs]
+            pairs_of_row = [met(row, names) for names in pairs]
             grid.add_row(
-                *map(Text, [f"  {under}", *cells, *(f"{said(pair)} {outcome(pair)}".strip() for pair in found)])
+                *map(Text, [f"  {under}", *cells, *(f"{said(pair)} {outcome(pair)}".strip() for pair in pairs_of_row)])
             )
     return grid
 

@@ -47,7 +47,7 @@ def command(
             progress=shown,
             engine=where,
         )
-        for manifest, folder in ((one, one.files[0].file.partition("/")[0]) for one in written):
+        for manifest, folder in ((made, made.files[0].file.partition("/")[0]) for made in written):
             shown.say(
                 f"{manifest.transform}: {len(manifest.files):,} images in {out / folder}, "
                 f"changed by {manifest.change:.1f} of 255 levels on average"

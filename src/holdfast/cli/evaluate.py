@@ -151,13 +151,13 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
 
 def _settings(texts: list[str]) -> dict[str, dict[str, Any]]:
     """Return ``evaluation.field=value`` texts as settings; a field given several times becomes a list."""
-    given: dict[str, dict[str, Any]] = {}
+    settings: dict[str, dict[str, Any]] = {}
     for text in texts:
         where, equals, value = text.partition("=")
         evaluation, dot, name = where.partition(".")
         if not (equals and dot and name):
             raise HoldfastError(f"--set takes evaluation.setting=value, as in breakaway.samples=500; got {text!r}")
-        values = given.setdefault(evaluation, {})
+        values = settings.setdefault(evaluation, {})
         before = values.get(name)
         values[name] = value if before is None else [*(before if isinstance(before, list) else [before]), value]
-    return given
+    return settings

@@ -40,13 +40,13 @@ def command(
     results, _ = read([run])
     if not results:
         raise HoldfastError(f"{run}: no results to publish; repeat the run's holdfast evaluate")
-    found = files(chosen(of_encoder(results, encoder), wanted, where or ()), dataset)
-    if not found:
+    files_of_hub = files(chosen(of_encoder(results, encoder), wanted, where or ()), dataset)
+    if not files_of_hub:
         raise HoldfastError(f"{run}: none of the main numbers chosen is defined, so there is nothing to publish")
-    contents = {path: yaml(entries) for path, entries in found.items()}
+    contents = {path: yaml(entries) for path, entries in files_of_hub.items()}
     for path, content in contents.items():
         write_whole(out / path, content.encode())
-        print(f"{out / path}: {counted(len(found[path]), 'number')}")
+        print(f"{out / path}: {counted(len(files_of_hub[path]), 'number')}")
     if push:
         print(f"Proposed: {_propose(push, contents)}")
 
@@ -61,8 +61,8 @@ def _propose(model: str, contents: dict[str, str]) -> str:
             model, operations, commit_message="Add robustness results by Holdfast", create_pr=True
         )
     except Exception as error:  # the hub's clients raise errors of many libraries
-        said = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise HoldfastError(
-            f"the files are written, but cannot be proposed to {model!r} ({said}); check the name and hf auth login"
+            f"the files are written, but cannot be proposed to {model!r} ({reason}); check the name and hf auth login"
         ) from error
     return str(proposed.pr_url)

@@ -19,29 +19,29 @@ def command(
     from holdfast.cli.console import show, size
     from holdfast.execution.inventory import Inventory, inventories
 
-    found = inventories(folder)
+    folders = inventories(folder)
     if json:
-        print("[" + ",\n".join(one.model_dump_json(indent=1) for one in found) + "]")
+        print("[" + ",\n".join(inventory.model_dump_json(indent=1) for inventory in folders) + "]")
         return
 
-    def shown(one: Inventory) -> list[tuple[str, str]]:
-        counts = {"finished": one.finished, "failed": len(one.failed), "missing": len(one.missing)}
-        sizes = [f"{kind} {size(count)}" for kind, count in one.bytes.items() if count]
+    def shown(inventory: Inventory) -> list[tuple[str, str]]:
+        counts = {"finished": inventory.finished, "failed": len(inventory.failed), "missing": len(inventory.missing)}
+        sizes = [f"{kind} {size(count)}" for kind, count in inventory.bytes.items() if count]
         return [
-            ("encoders", ", ".join(one.encoders) or "none yet"),
-            ("images", ", ".join(one.images) or "none yet"),
-            ("evaluations", ", ".join(one.evaluations) or "none yet"),
+            ("encoders", ", ".join(inventory.encoders) or "none yet"),
+            ("images", ", ".join(inventory.images) or "none yet"),
+            ("evaluations", ", ".join(inventory.evaluations) or "none yet"),
             ("cells", ", ".join(f"{count} {what}" for what, count in counts.items())),
-            *(("failed", f"{cell.evaluation} of {cell.encoder}: {cell.reason}") for cell in one.failed),
-            *(("missing", f"{cell.evaluation} of {cell.encoder}") for cell in one.missing),
-            ("size", f"{size(sum(one.bytes.values()))}: {', '.join(sizes)}"),
-            *(("unreadable", path) for path in one.unreadable),
-            ("last changed", one.touched),
+            *(("failed", f"{cell.evaluation} of {cell.encoder}: {cell.reason}") for cell in inventory.failed),
+            *(("missing", f"{cell.evaluation} of {cell.encoder}") for cell in inventory.missing),
+            ("size", f"{size(sum(inventory.bytes.values()))}: {', '.join(sizes)}"),
+            *(("unreadable", path) for path in inventory.unreadable),
+            ("last changed", inventory.touched),
         ]
 
-    for one in found:
+    for one in folders:
         table = Table.grid(padding=(0, 2))
         table.add_row(Text(one.folder, style="bold"))
-        for name, said in shown(one):
-            table.add_row(Text(f"  {name}"), Text(said))
+        for name, value in shown(one):
+            table.add_row(Text(f"  {name}"), Text(value))
         show(table)

@@ -38,19 +38,19 @@ def command(
     from holdfast.execution.store import Store
     from holdfast.report import write
 
-    asked = build(Spectral, {"k": k, "graph": graph, "repair": repair, "subsets": subsets, "certify": certify})
-    assert isinstance(asked, Spectral)
+    evaluation = build(Spectral, {"k": k, "graph": graph, "repair": repair, "subsets": subsets, "certify": certify})
+    assert isinstance(evaluation, Spectral)
     if out:
         require_free(out)
     arrays = read(inputs), read(outputs), None if labels is None else read(labels)
-    key, store = _key(asked, seed, arrays, outputs.name), Store(out) if out else None
+    key, store = _key(evaluation, seed, arrays, outputs.name), Store(out) if out else None
     if store:
         claim(store, "spade", key)
     result = store.result(key) if store else None
     if result is None:
-        result, found = measure(arrays[0], arrays[1], asked, seed, (inputs.name, outputs.name), arrays[2])
+        result, scores = measure(arrays[0], arrays[1], evaluation, seed, (inputs.name, outputs.name), arrays[2])
         if store:
-            store.export("scores.npz", packed(found))
+            store.export("scores.npz", packed(scores))
             store.finish(key, result)  # last, for it says that the scores are there
     _show(result)
     if out:
@@ -58,7 +58,7 @@ def command(
     return 0
 
 
-def _key(asked: Spectral, seed: int, arrays: tuple[Any, Any, Any], name: str) -> Key:
+def _key(evaluation: Spectral, seed: int, arrays: tuple[Any, Any, Any], name: str) -> Key:
     """Return what identifies the scores of ``arrays``: inputs, outputs, and labels or None."""
     from holdfast.evaluations.spectral.features import mark
     from holdfast.execution.store import Key
@@ -66,9 +66,9 @@ def _key(asked: Spectral, seed: int, arrays: tuple[Any, Any, Any], name: str) ->
 
     inputs, outputs, labels = arrays
     return Key(
-        kind=asked.name,
-        version=asked.version,
-        settings={**settings(asked), "labels": None if labels is None else mark(labels)},
+        kind=evaluation.name,
+        version=evaluation.version,
+        settings={**settings(evaluation), "labels": None if labels is None else mark(labels)},
         encoder=mark(outputs),
         images=mark(inputs),
         seed=seed,
@@ -90,8 +90,13 @@ def _show(result: Result) -> None:
     for head in ("", "value", "interval", "method"):
         grid.add_column(head, overflow="fold")
     for estimate in result.estimates:
-        given = " · ".join(condition(key, value) for key, value in estimate.conditions.items())
-        cells = (f"{words(estimate.quantity)} ({given})", number(estimate.value), interval(estimate), estimate.method)
+        conditions = " · ".join(condition(key, value) for key, value in estimate.conditions.items())
+        cells = (
+            f"{words(estimate.quantity)} ({conditions})",
+            number(estimate.value),
+            interval(estimate),
+            estimate.method,
+        )
         grid.add_row(*map(Text, cells))
     show(grid)
     for verdict in result.findings.verdicts:

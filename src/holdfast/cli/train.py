@@ -68,10 +68,10 @@ def command(
 
 def settings_of(texts: list[str]) -> dict[str, str]:
     """Return ``setting=value`` texts as settings by name."""
-    given = {}
+    settings = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise HoldfastError(f"--set takes setting=value, as in epochs=10; got {text!r}")
-        given[name.strip()] = value.strip()
-    return given
+        settings[name.strip()] = value.strip()
+    return settings

@@ -35,7 +35,9 @@ Moved = Float[Tensor, "m d"]
 Clean = Float[Tensor, "n d"]
 
 
-def closer_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], clean: Clean) -> Int[Tensor, "m"]:
+def closer_counts(
+    divergence: Divergence, moved: Moved, originals_of: Int[Tensor, "m"], clean: Clean
+) -> Int[Tensor, "m"]:
     """Return for each moved code how many clean codes other than ``own`` are strictly closer than its own.
 
     Args:
@@ -50,13 +52,13 @@ def closer_counts(divergence: Divergence, moved: Moved, own: Int[Tensor, "m"], c
         >>> closer_counts(L2Distance(), torch.tensor([[1.6]]), torch.tensor([0]), clean)
         tensor([2])
     """
-    return crossings(divergence, moved, own, clean)[0]
+    return crossings(divergence, moved, originals_of, clean)[0]
 
 
 def crossings(
     divergence: Divergence,
     moved: Moved,
-    own: Int[Tensor, "m"],
+    originals_of: Int[Tensor, "m"],
     clean: Clean,
     originals: Moved | None = None,
     left_out: Bool[Tensor, "n"] | None = None,
@@ -66,7 +68,7 @@ def crossings(
     Arguments are those of ``closer_counts``. Where the own codes are not among ``clean``, they are ``originals``, and
     ``own`` is -1. Clean codes that are ``left_out`` are nobody's neighbours.
     """
-    originals = clean[own] if originals is None else originals
+    originals = clean[originals_of] if originals is None else originals
     if divergence.embed(clean[:1]) is None:
         return _slow_crossings(divergence, moved, originals, clean, left_out)
     frame = Frame.of(divergence, clean)
@@ -82,7 +84,9 @@ def crossings(
             candidates.masked_fill_(left_out[left : left + width, None], torch.nan)
         for top in range(0, len(points), height):
             part = slice(top, top + height)
-            tile = Tile(points[part], mine[part], torch.where(own[part] < 0, -1, own[part] - left), candidates)
+            tile = Tile(
+                points[part], mine[part], torch.where(originals_of[part] < 0, -1, originals_of[part] - left), candidates
+            )
             counts[part] += among(tile.sure)
             there += tile.sure.sum(0, dtype=torch.int32)
             for row, column in tile.settled(divergence, moved[part], originals[part], block):
@@ -278,13 +282,13 @@ def _triangle(points: Clean, top: int, width: int) -> Float[Tensor, "b k"]:
 
 
 def nearest(
-    divergence: Divergence, codes: Codes, clean: Clean, count: int, own: Sequence[int] = ()
+    divergence: Divergence, codes: Codes, clean: Clean, count: int, exclude: Sequence[int] = ()
 ) -> Int[Tensor, "b k"]:
     """Return the rows of the ``count`` clean codes nearest to each code, nearest first, its ``own`` left out.
 
     Example:
         >>> from holdfast.core.divergences import L2Distance
-        >>> nearest(L2Distance(), torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [3.0]]), 2, own=[1])
+        >>> nearest(L2Distance(), torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [3.0]]), 2, exclude=[1])
         tensor([[0, 2]])
     """
     if count < 1:
@@ -293,8 +297,8 @@ def nearest(
     # a large population is never copied as a whole.
     frame = None if divergence.embed(clean[:1]) is None else Frame.of(divergence, clean)
     rows = torch.full((len(codes),), -1, device=clean.device)
-    rows[: len(own)] = torch.as_tensor(own, dtype=rows.dtype)
-    count, height, found = min(count, len(clean) - bool(own)), max(1, min(len(codes), 1024)), []
+    rows[: len(exclude)] = torch.as_tensor(exclude, dtype=rows.dtype)
+    count, height, chosen = min(count, len(clean) - bool(exclude)), max(1, min(len(codes), 1024)), []
     for top in range(0, len(codes), height):
         part, mine = codes[top : top + height], rows[top : top + height]
         own_points = None if frame is None else frame.embed(part.double())
@@ -316,5 +320,5 @@ def nearest(
             both = torch.cat([best, near], 1)
             best, order = both.topk(min(count, both.shape[1]), largest=False)
             which = torch.cat([which, places + left], 1).gather(1, order)
-        found.append(which)
-    return torch.cat(found)
+        chosen.append(which)
+    return torch.cat(chosen)

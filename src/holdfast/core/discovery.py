@@ -19,12 +19,12 @@ def named_classes(home: ModuleType, base: type[T]) -> dict[str, type[T]]:
     Raises:
         HoldfastError: two of them have the same name.
     """
-    found: dict[str, type[T]] = {}
+    classes: dict[str, type[T]] = {}
     for module in walk_packages(home.__path__, f"{home.__name__}."):
         for kind in vars(import_module(module.name)).values():
             if not (isclass(kind) and issubclass(kind, base) and "name" in vars(kind) and not isabstract(kind)):
                 continue
             name = str(vars(kind)["name"])
-            if found.setdefault(name, kind) is not kind:
+            if classes.setdefault(name, kind) is not kind:
                 raise HoldfastError(f"two classes of {home.__name__} are called {name!r}; rename one of them")
-    return dict(sorted(found.items()))
+    return dict(sorted(classes.items()))

@@ -80,10 +80,10 @@ def enclosing_balls(
 def _opposite(points: Float[Tensor, "b n d"]) -> Float[Tensor, "b n"]:
     """Return weights of a half for two points of each set that lie far apart: the farthest from the first, and from that."""
     each = torch.arange(len(points), device=points.device)
-    one = points.square().sum(2).argmax(1)
-    other = (points - points[each, one][:, None]).square().sum(2).argmax(1)
+    first = points.square().sum(2).argmax(1)
+    other = (points - points[each, first][:, None]).square().sum(2).argmax(1)
     weights = torch.zeros_like(points[..., 0])
-    weights[each, one] += 0.5
+    weights[each, first] += 0.5
     weights[each, other] += 0.5
     return weights
 

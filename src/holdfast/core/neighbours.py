@@ -62,24 +62,24 @@ def _half_square(points: Points, rows: slice) -> Float[Tensor, "b"]:
 
 
 def _block(points: Points, rows: Int[Tensor, "b"], k: int, half: Float[Tensor, "n"]) -> tuple[Tensor, Tensor]:
-    own = points.tile(rows)
-    values, index = _shortlist(points, rows, own, half, min(k + SPARE, len(points) - 1))
+    queries = points.tile(rows)
+    values, index = _shortlist(points, rows, queries, half, min(k + SPARE, len(points) - 1))
     near, square = ranked(points, rows, index, k)
-    unsure = ~_settled(points, own, values, square, half, rows)
+    unsure = ~_settled(points, queries, values, square, half, rows)
     if unsure.any():
         near[unsure], square[unsure] = _ranked_anew(points, rows[unsure], k)
     return near, square
 
 
 def _shortlist(
-    points: Points, rows: Int[Tensor, "b"], own: Float[Tensor, "b d"], half: Float[Tensor, "n"], count: int
+    points: Points, rows: Int[Tensor, "b"], queries: Float[Tensor, "b d"], half: Float[Tensor, "n"], count: int
 ) -> tuple[Float[Tensor, "b c"], Int[Tensor, "b c"]]:
     """Return the ``count`` smallest ``h_j - x_i . x_j`` of each row in float32, ascending, and where they are."""
-    values = torch.empty(len(rows), 0, dtype=torch.float32, device=own.device)
-    index = torch.empty(len(rows), 0, dtype=torch.int64, device=own.device)
+    values = torch.empty(len(rows), 0, dtype=torch.float32, device=queries.device)
+    index = torch.empty(len(rows), 0, dtype=torch.int64, device=queries.device)
     for start in range(0, len(points), COLUMNS):
         part = slice(start, min(start + COLUMNS, len(points)))
-        score = torch.addmm(half[part], own, points.tile(part).T, alpha=-1)
+        score = torch.addmm(half[part], queries, points.tile(part).T, alpha=-1)
         _blind(score, rows, start)
         best, column = score.topk(min(count, score.shape[1]), largest=False)
         values, order = torch.cat([values, best], 1).sort(dim=1, stable=True)
@@ -118,7 +118,7 @@ def rounded(square: Float[Tensor, "*s"]) -> Float[Tensor, "*s"]:
 
 def _settled(
     points: Points,
-    own: Float[Tensor, "b d"],
+    queries: Float[Tensor, "b d"],
     values: Float[Tensor, "b c"],
     square: Float[Tensor, "b k"],
     half: Float[Tensor, "n"],
@@ -127,7 +127,7 @@ def _settled(
     """Return for which rows no point off the shortlist can be as near as the ``k``-th on it."""
     if values.shape[1] == len(points) - 1:
         return torch.ones(len(values), dtype=torch.bool, device=values.device)
-    size = torch.linalg.vector_norm(own, dim=1)
+    size = torch.linalg.vector_norm(queries, dim=1)
     reach = (2 * half.max()).sqrt()
     slack = 2 * (min(points.features, CHAIN) + 2) * torch.finfo(values.dtype).eps * reach * (size + reach)
     return square[:, -1] / 2 < values[:, -1].double() + half[rows].double() - slack
@@ -147,13 +147,13 @@ def _ranked_anew(points: Points, rows: Int[Tensor, "u"], k: int) -> tuple[Int[Te
 
 def _squares(points: Points, rows: Int[Tensor, "u"], k: int) -> Float[Tensor, "u n"]:
     """Return the squared distances of all that may be among the nearest ``k``, from differences; inf for the others."""
-    own = points.tile(rows, torch.float64)
+    queries = points.tile(rows, torch.float64)
     square = torch.empty(len(rows), len(points), dtype=torch.float64, device=rows.device)
     longest = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for start in range(0, len(points), COLUMNS):
         tile = points.tile(slice(start, start + COLUMNS), torch.float64)
-        length = own.square().sum(1)[:, None] + tile.square().sum(1)
-        square[:, start : start + COLUMNS] = length - 2 * own @ tile.T
+        length = queries.square().sum(1)[:, None] + tile.square().sum(1)
+        square[:, start : start + COLUMNS] = length - 2 * queries @ tile.T
         longest = torch.maximum(longest, length.amax(1))
     _blind(square, rows, 0)
     # Products are right to 1e-12 of the squared lengths that cancel in them.
@@ -163,5 +163,5 @@ def _squares(points: Points, rows: Int[Tensor, "u"], k: int) -> Float[Tensor, "u
     step = max(1, (1 << 22) // points.features)
     for first in range(0, len(row), step):
         r, c = row[first : first + step], column[first : first + step]
-        square[r, c] = (own[r] - points.tile(c, torch.float64)).square_().sum(1)
+        square[r, c] = (queries[r] - points.tile(c, torch.float64)).square_().sum(1)
     return square

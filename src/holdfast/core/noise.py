@@ -54,9 +54,9 @@ def hashed_each(parts: Sequence[object], names: Sequence[str]) -> Int[np.ndarray
     start = blake2b("".join(f"{part}\x1f" for part in parts).encode(), digest_size=8)
     content = bytearray()
     for name in names:
-        one = start.copy()
-        one.update(name.encode())
-        content += one.digest()
+        digest = start.copy()
+        digest.update(name.encode())
+        content += digest.digest()
     return np.frombuffer(bytes(content), ">i8").astype(np.int64)
 
 

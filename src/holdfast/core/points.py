@@ -102,11 +102,11 @@ def _slices(count: int, width: int) -> list[slice]:
 
 
 def _not_finite(values: Shaped[Tensor, "n d"]) -> list[int]:
-    found: list[int] = []
+    bad_rows: list[int] = []
     for rows in _slices(*values.shape) if values.is_floating_point() else []:
         bad = ~torch.isfinite(values[rows]).all(1)
-        found += [rows.start + row for row in bad.nonzero()[:, 0].tolist()]
-    return found
+        bad_rows += [rows.start + row for row in bad.nonzero()[:, 0].tolist()]
+    return bad_rows
 
 
 def _extent(values: Shaped[Tensor, "n d"]) -> tuple[Float[Tensor, "d"], float, float]:

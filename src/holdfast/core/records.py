@@ -213,11 +213,13 @@ class Result(Record):
         Raises:
             HoldfastError: none, or more than one, fits.
         """
-        found = [e for e in self.estimates if e.quantity == quantity and conditions.items() <= e.conditions.items()]
-        if len(found) != 1:
+        matching = [e for e in self.estimates if e.quantity == quantity and conditions.items() <= e.conditions.items()]
+        if len(matching) != 1:
             offered = sorted({f"{e.quantity} {e.conditions}" for e in self.estimates})
-            raise HoldfastError(f"{len(found)} estimates fit {quantity} {conditions}; there are: {'; '.join(offered)}")
-        return found[0]
+            raise HoldfastError(
+                f"{len(matching)} estimates fit {quantity} {conditions}; there are: {'; '.join(offered)}"
+            )
+        return matching[0]
 
 
 class Failure(Record):

@@ -52,8 +52,8 @@ class Run:
             try:
                 torch.zeros(1, device=self.device).tolist()
             except Exception as error:  # each of torch's devices says in its own way that it is not there
-                said = str(error).partition("\n")[0]
-                raise HoldfastError(f"device {self.device!r} cannot be used ({said}); use --device cpu") from error
+                reason = str(error).partition("\n")[0]
+                raise HoldfastError(f"device {self.device!r} cannot be used ({reason}); use --device cpu") from error
 
     @property
     def computes_on(self) -> str:

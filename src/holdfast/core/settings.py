@@ -40,13 +40,13 @@ def spell(thing: Any) -> str:
         >>> spell(Linf(8 / 255))
         'linf:8/255'
     """
-    said = []
+    texts = []
     for field in fields(thing):
         value = getattr(thing, field.name)
         if field.default is MISSING or value != field.default:
             text = number(value) if isinstance(value, float) else str(value)
-            said.append(text if field.default is MISSING else f"{field.name}={text}")
-    return f"{thing.name}:{','.join(said)}" if said else thing.name
+            texts.append(text if field.default is MISSING else f"{field.name}={text}")
+    return f"{thing.name}:{','.join(texts)}" if texts else thing.name
 
 
 def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
@@ -66,7 +66,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
     kind = kinds[name]
     known = fields_of(kind)
     required = [field.name for field in known.values() if field.default is MISSING]
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for position, part in enumerate(filter(None, rest.split(","))):
         key, equals, value = part.partition("=")
         if not equals:
@@ -77,14 +77,14 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
             key, value = required[position], part
         if key not in known:
             raise HoldfastError(f"{what} {name!r} has no setting {key!r}; {nearest(key, list(known))}")
-        if key in given:
+        if key in values:
             raise HoldfastError(f"{what} {name!r}: setting {key!r} is given twice; keep one")
-        given[key] = convert(value, types_of(kind)[key], f"{what} {name!r}, setting {key!r}")
-    missing = [key for key in required if key not in given]
+        values[key] = convert(value, types_of(kind)[key], f"{what} {name!r}, setting {key!r}")
+    missing = [key for key in required if key not in values]
     if missing:
         example = getattr(kind, "example", ",".join(required).upper())
         raise HoldfastError(f"{what} {name!r} needs {', '.join(missing)}, as in {name}:{example}")
-    return kind(**given)
+    return kind(**values)
 
 
 def fields_of(kind: type[Any]) -> dict[str, Field[Any]]:
@@ -118,7 +118,7 @@ def members(kind: Any) -> tuple[Any, ...]:
 
 def spelled(kind: Any, base: type = Spelled) -> Any:
     """Return the member of ``kind`` that is a ``base``, if there is one."""
-    return next((one for one in members(kind) if isinstance(one, type) and issubclass(one, base)), None)
+    return next((member for member in members(kind) if isinstance(member, type) and issubclass(member, base)), None)
 
 
 def convert(value: Any, kind: Any, where: str) -> Any:
@@ -135,14 +135,14 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         parts = value if isinstance(value, (list, tuple)) else [value]
         return tuple(convert(part, get_args(kind)[0], where) for part in parts)
     kinds = members(kind)
-    expected = " | ".join("None" if one is NoneType else getattr(one, "__name__", str(one)) for one in kinds)
+    expected = " | ".join("None" if kind is NoneType else getattr(kind, "__name__", str(kind)) for kind in kinds)
     if isinstance(value, (list, tuple, dict)):
         raise HoldfastError(f"{where}: expected one {expected}, got {value!r}")
     text = number(value) if isinstance(value, float) else str(value)
     if NoneType in kinds and text in ("none", "None"):
         return None
-    if own := spelled(kind):
-        return value if isinstance(value, own) else own.read(text)
+    if spelled_kind := spelled(kind):
+        return value if isinstance(value, spelled_kind) else spelled_kind.read(text)
     try:
         return _simple(text, kinds)
     except (ValueError, KeyError, ArithmeticError) as error:

@@ -49,5 +49,5 @@ def misfit(values: Float[np.ndarray, "k"], shape: float, scale: float) -> tuple[
     from scipy.stats import kstest, weibull_min
 
     # Its parameters are given as such: a frozen law takes longer to make than to use.
-    found = kstest(values, weibull_min.cdf, (shape, 0.0, scale))
-    return float(found.statistic), float(found.pvalue)
+    test = kstest(values, weibull_min.cdf, (shape, 0.0, scale))
+    return float(test.statistic), float(test.pvalue)

@@ -26,7 +26,7 @@ Loader = Callable[[str, dict[str, str], Request], Images]
 @cache
 def loaders() -> dict[str, Loader]:
     """Return every loader by its source: arrays, builtin, folder, fsspec, hf, wds."""
-    modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
+    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
     return {module.SOURCE: module.load for module in modules if hasattr(module, "SOURCE")}
 
 

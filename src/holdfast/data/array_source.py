@@ -141,9 +141,9 @@ class ChosenRows:
 
     @cached_property
     def _digests(self) -> bytes:
-        found = self.remembered.recall(self.stamp, lambda: digests_of(self.source.stored, self.rows))
+        digests = self.remembered.recall(self.stamp, lambda: digests_of(self.source.stored, self.rows))
         self.remembered.save()
-        return found
+        return digests
 
 
 def digests_of(stored: Rows, rows: Sequence[int]) -> bytes:

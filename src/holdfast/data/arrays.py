@@ -51,11 +51,11 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
         raise HoldfastError(f"an array file ends in {', '.join(SUFFIXES)}, got {name!r}")
     if path.stat().st_size == 0:
         raise HoldfastError(f"{name} is empty (zero bytes); write it again")
-    held = SUFFIXES[path.suffix.lower()](path, settings)
-    stored = _rows(held["images"], name)
+    arrays = SUFFIXES[path.suffix.lower()](path, settings)
+    stored = _rows(arrays["images"], name)
     labels = None
-    if "labels" in held:
-        labels = as_labels(held["labels"], len(stored), "labels" in settings, f"labels of {name}")
+    if "labels" in arrays:
+        labels = as_labels(arrays["labels"], len(stored), "labels" in settings, f"labels of {name}")
     return load_array(name, stored, labels, request, path, settings.get("images", ""))
 
 
@@ -85,10 +85,10 @@ def member(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
             f"array {key!r} of {path} would unpack to {max(sizes) / 2**30:.1f} GiB of memory; save it with numpy.save "
             "(.npy), which is read from disk where it is needed"
         )
-    found = _numpy(path, partial(file.__getitem__, key))
-    if not isinstance(found, np.ndarray):  # numpy hands out what is no array as it is
+    array = _numpy(path, partial(file.__getitem__, key))
+    if not isinstance(array, np.ndarray):  # numpy hands out what is no array as it is
         raise HoldfastError(f"{key!r} of {path} is not an array; write it again with numpy.savez")
-    return found
+    return array
 
 
 def _safetensors(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -130,8 +130,8 @@ def _numpy(path: Path, read: Callable[[], Any]) -> Any:
                 f"{path} is not a numpy file or holds pickled Python objects, which could run code when read; save "
                 "plain numbers instead (numpy.save of a uint8 or float array)"
             ) from error
-        said = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise HoldfastError(f"{path} is truncated or not a numpy file ({said}); write it again") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise HoldfastError(f"{path} is truncated or not a numpy file ({reason}); write it again") from error
 
 
 def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str, str]:
@@ -141,13 +141,13 @@ def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str,
         if key not in keys:
             raise HoldfastError(f"{path} has no array {key!r}; {nearest(key, keys)}")
     known = {"images": IMAGES, "labels": LABELS}
-    found = {part: next((key for key in names if key in keys), None) for part, names in known.items()}
-    if not (settings.get("images") or found["images"]):
+    keys_of_parts = {part: next((key for key in names if key in keys), None) for part, names in known.items()}
+    if not (settings.get("images") or keys_of_parts["images"]):
         raise HoldfastError(
             f"{path} has no array named {', '.join(IMAGES)}; say which one holds the images, as in "
             f"{path.name}?images={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
         )
-    return {part: key for part, key in {**found, **settings}.items() if key}
+    return {part: key for part, key in {**keys_of_parts, **settings}.items() if key}
 
 
 @final
@@ -172,12 +172,12 @@ class MappedRows:
         apart = 1 + int((rows.diff() != 1).sum()) if isinstance(rows, Tensor) and rows.dim() else 1
         if apart * REACH > LET_GO and len(rows) > SCATTERED:
             return torch.cat([self[part] for part in rows.split(SCATTERED)])
-        found = self._rows[rows]
-        self._read += max(found.numel() * found.element_size(), apart * REACH)
+        values = self._rows[rows]
+        self._read += max(values.numel() * values.element_size(), apart * REACH)
         if self._read >= LET_GO:
             self._file.madvise(mmap.MADV_DONTNEED)  # whoever needs them again reads them from the file
             self._read = 0
-        return found
+        return values
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Go to other processes as what is read, for they need not see the file."""

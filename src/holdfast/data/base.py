@@ -87,8 +87,8 @@ def as_labels(values: Any, count: int, named: bool, where: str) -> Int[Tensor, "
     labels = np.asarray(values)
     if labels.shape == (count,) and labels.dtype.kind in "iu":
         return torch.from_numpy(labels.astype(np.int64))
-    said = f"{where} must be one integer per image, shape ({count},), got {labels.dtype} of shape {labels.shape}"
+    problem = f"{where} must be one integer per image, shape ({count},), got {labels.dtype} of shape {labels.shape}"
     if named:
-        raise HoldfastError(f"{said}; leave labels out of the reference to do without")
-    warnings.warn(f"{said}; they are ignored", HoldfastWarning, stacklevel=2)
+        raise HoldfastError(f"{problem}; leave labels out of the reference to do without")
+    warnings.warn(f"{problem}; they are ignored", HoldfastWarning, stacklevel=2)
     return None

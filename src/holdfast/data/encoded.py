@@ -69,8 +69,8 @@ class Encoded:
         except HoldfastError:  # changed, or in a store that does not answer
             raise
         except Exception as error:  # decoders raise anything at all on damaged bytes
-            said = f"image {self.ids[row]!r} cannot be decoded ({reason(error)})"
-            raise HoldfastError(f"{said}; remove it and run the same command again") from error
+            problem = f"image {self.ids[row]!r} cannot be decoded ({reason(error)})"
+            raise HoldfastError(f"{problem}; remove it and run the same command again") from error
 
     def digest(self, row: int) -> bytes:
         if not self.survey.digests[self.rows[row]].any():
@@ -130,7 +130,7 @@ def _judge(name: str, skipped: dict[str, str], total: int, allowed: float) -> No
         return
     first = ", ".join(f"{key} ({reason})" for key, reason in list(skipped.items())[:SHOWN])
     more = f" and {len(skipped) - SHOWN} more" if len(skipped) > SHOWN else ""
-    said = f"{len(skipped)} of {total} images of {name} cannot be read: {first}{more}"
+    problem = f"{len(skipped)} of {total} images of {name} cannot be read: {first}{more}"
     if len(skipped) == total or len(skipped) > allowed * total:
-        raise HoldfastError(f"{said}; repair or remove them (up to {allowed:.0%} would be skipped)")
-    warnings.warn(f"{said}; they are skipped", HoldfastWarning, stacklevel=3)
+        raise HoldfastError(f"{problem}; repair or remove them (up to {allowed:.0%} would be skipped)")
+    warnings.warn(f"{problem}; they are skipped", HoldfastWarning, stacklevel=3)

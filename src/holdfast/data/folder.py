@@ -62,7 +62,7 @@ def find(root: Path) -> list[str]:
 
     Each folder is entered once, however many links lead to it, so that links in a circle do no harm.
     """
-    found: list[str] = []
+    paths: list[str] = []
     folders, links, entered = [""], list[str](), set[tuple[int, int]]()
     while folders or links:
         # Real folders before links, so that no path runs through a link that it can do without.
@@ -79,8 +79,8 @@ def find(root: Path) -> list[str]:
             if os.path.isdir(entry) if entry.is_symlink() else entry.is_dir():
                 (links if entry.is_symlink() else folders).append(path)
             elif entry.name.lower().endswith(SUFFIXES):
-                found.append(path)
-    return sorted(found)
+                paths.append(path)
+    return sorted(paths)
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:

@@ -110,11 +110,11 @@ def _open(name: str, settings: Mapping[str, str], **options: Any) -> Any:
 
 
 def _refused(name: str, error: Exception) -> str:
-    said = (str(error).splitlines() or [type(error).__name__])[0]
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
     advice = "check name, revision and connection"
-    if "gated" in f"{type(error).__name__} {said}".lower():
+    if "gated" in f"{type(error).__name__} {reason}".lower():
         advice = "accept its terms on its page on the hub, then log in with hf auth login or set HF_TOKEN"
-    return f"cannot load the dataset {name!r} ({said}); {advice}"
+    return f"cannot load the dataset {name!r} ({reason}); {advice}"
 
 
 def _split(name: str, dataset: Any, wanted: str | None) -> Any:
@@ -138,8 +138,10 @@ def _image_column(name: str, dataset: Any, wanted: str | None) -> str:
     if wanted is None and len(columns) == 1:
         return columns[0]
     if wanted is None:
-        held = f"{len(columns)} image columns ({', '.join(columns) or 'none'})"
-        raise HoldfastError(f"{name} has {held}; say which, as in {name}?image={next(iter(dataset.features), 'image')}")
+        columns_there = f"{len(columns)} image columns ({', '.join(columns) or 'none'})"
+        raise HoldfastError(
+            f"{name} has {columns_there}; say which, as in {name}?image={next(iter(dataset.features), 'image')}"
+        )
     if wanted not in columns:
         raise HoldfastError(f"{name} has no image column {wanted!r}; {nearest(wanted, columns)}")
     return wanted

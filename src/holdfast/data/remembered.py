@@ -82,10 +82,10 @@ class Remembered:
         """
         if self.path is None or file is None:
             return None
-        said = local_version(file) if isinstance(file, Path) else file
-        if said is None:
+        version = local_version(file) if isinstance(file, Path) else file
+        if version is None:
             return None
-        return blake2b(os.fsencode(said) + b"\0" + " ".join(map(str, context)).encode(), digest_size=16).digest()
+        return blake2b(os.fsencode(version) + b"\0" + " ".join(map(str, context)).encode(), digest_size=16).digest()
 
     def learn(self, stamp: bytes, known: Known) -> None:
         """Remember what is ``known`` of the file of one image."""
@@ -96,11 +96,11 @@ class Remembered:
         """Return what is known under ``stamp``; where nothing is, what ``find`` returns, to be known from now on."""
         if stamp in self.contents:
             return self.contents[stamp]
-        found = find()
+        content = find()
         if stamp is not None:
-            self.contents[stamp] = found
+            self.contents[stamp] = content
             self.changed = True
-        return found
+        return content
 
     def save(self) -> None:
         """Write what is known, in one step; without a word if that cannot be: it is only slower next time."""

@@ -25,15 +25,15 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
     if path.lower().endswith(tuple(arrays.SUFFIXES)):
         return remote_arrays.load(name, settings, request)
     check_settings(settings, folder.SETTINGS, SOURCE)
-    found = {name: file for name, file in store.find(path).items() if name.lower().endswith(folder.SUFFIXES)}
-    if not found:
+    images = {name: file for name, file in store.find(path).items() if name.lower().endswith(folder.SUFFIXES)}
+    if not images:
         raise HoldfastError(
             f"{name} holds no images; expected files ending in {', '.join(folder.SUFFIXES)}, or an address that ends in "
             f".tar or {', '.join(arrays.SUFFIXES)}"
         )
-    labels, names = folder.labelled(list(found), settings)
-    files = StoredFiles(list(found.values()))
-    return load_encoded(name, files, list(found), labels, request, settings, names, distant=True)
+    labels, names = folder.labelled(list(images), settings)
+    files = StoredFiles(list(images.values()))
+    return load_encoded(name, files, list(images), labels, request, settings, names, distant=True)
 
 
 def local(path: str, settings: dict[str, str], request: Request) -> Images:

@@ -84,5 +84,5 @@ def runs(rows: Sequence[int]) -> Iterator[tuple[int, int]]:
         [(3, 5), (9, 9), (2, 2)]
     """
     for _, run in groupby(enumerate(rows), key=lambda pair: pair[1] - pair[0]):
-        found = [row for _, row in run]
-        yield found[0], found[-1]
+        rows_of_run = [row for _, row in run]
+        yield rows_of_run[0], rows_of_run[-1]

@@ -108,8 +108,8 @@ class Store:
             ) from missing
         start = folder.rstrip("/") + "/"
         names = {path.removeprefix(start): path for path in details}
-        seen = [name for name in sorted(names) if not any(part.startswith(".") for part in name.split("/"))]
-        return {name: StoredFile(self, names[name], _version(details[names[name]])) for name in seen}
+        visible = [name for name in sorted(names) if not any(part.startswith(".") for part in name.split("/"))]
+        return {name: StoredFile(self, names[name], _version(details[names[name]])) for name in visible}
 
     def expand(self, pattern: str) -> dict[str, StoredFile]:
         """Return the files that ``pattern`` (with {000..099}, {a,b}, *) stands for.
@@ -121,19 +121,19 @@ class Store:
             HoldfastError: one of them does not exist, or nothing fits.
         """
         plain = re.split(r"[{*[]", pattern, maxsplit=1)[0].rpartition("/")[0]
-        found: dict[str, StoredFile] = {}
+        files: dict[str, StoredFile] = {}
         for path in braces(pattern):
             try:
                 globbed = bool(re.search(r"[*[]", path))
                 paths = self.ask(path, partial(self.filesystem.glob, path)) if globbed else [path]
                 for each in paths:
                     details = self.ask(each, partial(self.filesystem.info, each))
-                    found[each.removeprefix(plain + "/")] = StoredFile(self, each, _version(details))
+                    files[each.removeprefix(plain + "/")] = StoredFile(self, each, _version(details))
             except FileNotFoundError as error:
                 raise HoldfastError(f"no file {self.address(path)!r}; check the path") from error
-        if not found:
+        if not files:
             raise HoldfastError(f"no file fits {self.address(pattern)!r}; check the path")
-        return dict(sorted(found.items()))
+        return dict(sorted(files.items()))
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ class StoredFile:
         """Return text that changes with the content, or None where nothing tells."""
         if self.store.local:
             return local_version(Path(self.path))
-        said = self.listed or _version(self.store.ask(self.path, lambda: self.store.filesystem.info(self.path)))
-        return said and f"{self.address}\0{said}"
+        version = self.listed or _version(self.store.ask(self.path, lambda: self.store.filesystem.info(self.path)))
+        return version and f"{self.address}\0{version}"
 
     @property
     def address(self) -> str:
@@ -226,8 +226,8 @@ def _version(details: Mapping[str, Any]) -> str | None:
 def _status(error: Exception) -> int:
     """Return the status of an answer over HTTP, which each store's package keeps under a name of its own; else 0."""
     response = getattr(error, "response", None)
-    found = getattr(error, "status", None), getattr(error, "code", None), getattr(response, "status_code", None)
-    return next((status for status in found if isinstance(status, int)), 0)
+    statuses = getattr(error, "status", None), getattr(error, "code", None), getattr(response, "status_code", None)
+    return next((status for status in statuses if isinstance(status, int)), 0)
 
 
 def _final(error: Exception) -> bool:
@@ -237,19 +237,19 @@ def _final(error: Exception) -> bool:
 
 
 def _lacks_credentials(error: Exception) -> bool:
-    told = "credential" in f"{type(error)} {error}".lower()
-    return told or isinstance(error, PermissionError) or _status(error) in (401, 403)
+    credentials_named = "credential" in f"{type(error)} {error}".lower()
+    return credentials_named or isinstance(error, PermissionError) or _status(error) in (401, 403)
 
 
 def _explained(address: str, error: Exception, attempts: int) -> str:
-    said = _first_line(error)
+    reason = _first_line(error)
     if _lacks_credentials(error):
         return (
-            f"{address} may not be read ({said}); log in as the store's own tools do (aws configure, gcloud auth login, "
+            f"{address} may not be read ({reason}); log in as the store's own tools do (aws configure, gcloud auth login, "
             "hf auth login), or set their variables"
         )
     tried = f" after {attempts} attempts" if attempts > 1 else ""
-    return f"{address} cannot be read{tried} ({said}); check it and the connection and run the same command again"
+    return f"{address} cannot be read{tried} ({reason}); check it and the connection and run the same command again"
 
 
 def _first_line(error: Exception) -> str:

@@ -44,11 +44,11 @@ def first_rows(name: str, settings: Mapping[str, str], request: Request, start: 
         HoldfastWarning,
         stacklevel=4,
     )
-    said = [name, count, *(settings.get(key) for key in CHOOSING)]
+    parts = [name, count, *(settings.get(key) for key in CHOOSING)]
     if Path(name).expanduser().is_dir():
         store, path = Store.at(name)
-        said += [(file, found.version) for file, found in store.find(path).items()]
-    key = blake2b(repr(said).encode(), digest_size=16).hexdigest()
+        parts += [(file, stored.version) for file, stored in store.find(path).items()]
+    key = blake2b(repr(parts).encode(), digest_size=16).hexdigest()
     kept = Path(datasets.config.HF_DATASETS_CACHE, "holdfast-streamed", key)
     if not kept.is_dir():
         keep(start(), count, kept)

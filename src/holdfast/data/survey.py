@@ -47,11 +47,11 @@ class Survey:
 
         try:
             with pixel_limit(self.max_pixels):
-                for row, found in zip(rows, side_by_side(examined, rows), strict=True):
-                    if isinstance(found, str):
-                        self.reasons[row] = found
-                    elif found:
-                        self.digests[row] = np.frombuffer(found, np.uint8)
+                for row, examination in zip(rows, side_by_side(examined, rows), strict=True):
+                    if isinstance(examination, str):
+                        self.reasons[row] = examination
+                    elif examination:
+                        self.digests[row] = np.frombuffer(examination, np.uint8)
         finally:
             self.remembered.save()
 

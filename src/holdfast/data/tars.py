@@ -57,17 +57,17 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
 
     def indexed(position: int) -> Samples:
         stamp = request.remembered.stamp(versions[position], "samples", *chosen)
-        found = request.remembered.recall(stamp, lambda: json.dumps(index(tars[position], *chosen)).encode())
-        return Samples(*json.loads(found))
+        content = request.remembered.recall(stamp, lambda: json.dumps(index(tars[position], *chosen)).encode())
+        return Samples(*json.loads(content))
 
     try:
         samples = list(side_by_side(indexed, range(len(tars))))
     finally:
         request.remembered.save()
-    ids = [f"{shard}/{key}" for shard, found in zip(shards, samples, strict=True) for key in found.keys]
+    ids = [f"{shard}/{key}" for shard, members in zip(shards, samples, strict=True) for key in members.keys]
     if not ids:
         raise HoldfastError(f"{name} holds no images; expected members ending in {', '.join(folder.SUFFIXES)}")
-    labels, classes = _labels(name, [label for found in samples for label in found.labels], "label" in settings)
+    labels, classes = _labels(name, [label for sample in samples for label in sample.labels], "label" in settings)
     members = Members(tars, versions, samples)
     return load_encoded(name, members, ids, labels, request, settings, classes, distant=True)
 
@@ -76,15 +76,15 @@ def find(name: str) -> dict[str, StoredFile]:
     """Return the tars that ``name`` stands for, by their names without the ending."""
     store, path = Store.at(name)
     if spelled(name):
-        found = store.expand(path)
+        files = store.expand(path)
     else:
-        found = {tar: file for tar, file in store.find(path).items() if spelled(tar)}
-        if not found:
+        files = {tar: file for tar, file in store.find(path).items() if spelled(tar)}
+        if not files:
             raise HoldfastError(
                 f"{name} holds no shards; expected files ending in .tar (compressed ones, .tar.gz, cannot "
                 "be read in any order: unpack them)"
             )
-    return {tar.removesuffix(".tar"): file for tar, file in found.items()}
+    return {tar.removesuffix(".tar"): file for tar, file in files.items()}
 
 
 class Members:
@@ -92,9 +92,9 @@ class Members:
 
     def __init__(self, tars: Sequence[StoredFile], versions: Sequence[str | None], samples: Sequence[Samples]) -> None:
         self.tars, self.versions = tars, versions
-        self.tar_of = np.repeat(np.arange(len(tars)), [len(found.keys) for found in samples])
-        self.starts = np.concatenate([np.array(found.starts, np.int64) for found in samples])
-        self.sizes = np.concatenate([np.array(found.sizes, np.int64) for found in samples])
+        self.tar_of = np.repeat(np.arange(len(tars)), [len(sample.keys) for sample in samples])
+        self.starts = np.concatenate([np.array(sample.starts, np.int64) for sample in samples])
+        self.sizes = np.concatenate([np.array(sample.sizes, np.int64) for sample in samples])
 
     def __call__(self, row: int) -> Stored:
         tar, start, size = int(self.tar_of[row]), int(self.starts[row]), int(self.sizes[row])
@@ -124,18 +124,18 @@ def index(tar: StoredFile, image: str, label: str) -> Samples:
 
 def _members(name: str, opened: tarfile.TarFile) -> dict[str, dict[str, tarfile.TarInfo]]:
     """Return the members of each sample by their endings."""
-    found: dict[str, dict[str, tarfile.TarInfo]] = {}
+    samples: dict[str, dict[str, tarfile.TarInfo]] = {}
     for member in opened:
         path = PurePosixPath(member.name)
         stem, _, ending = path.name.partition(".")
         if not member.isreg() or member.issparse() or not stem:
             continue
-        sample = found.setdefault(str(path.with_name(stem)), {})
+        sample = samples.setdefault(str(path.with_name(stem)), {})
         if sample.setdefault(ending.lower(), member) is not member:
             raise HoldfastError(
                 f"{name} holds {member.name!r} twice; write it again with a key of its own for each sample"
             )
-    return found
+    return samples
 
 
 def _check_end(opened: tarfile.TarFile, file: Any) -> None:
@@ -148,7 +148,7 @@ def _check_end(opened: tarfile.TarFile, file: Any) -> None:
 def _samples(
     name: str, members: Mapping[str, Mapping[str, tarfile.TarInfo]], opened: tarfile.TarFile, image: str, label: str
 ) -> Samples:
-    found = Samples([], [], [], [])
+    samples = Samples([], [], [], [])
     for key, sample in members.items():
         images = [ending for ending in sample if (ending == image if image else f".{ending}".endswith(folder.SUFFIXES))]
         if len(images) > 1:
@@ -159,11 +159,11 @@ def _samples(
         if not images and not {"cls", "json"} & set(sample):
             continue  # a note beside the samples
         at = sample[images[0]] if images else None
-        found.keys.append(key)
-        found.starts.append(at.offset_data if at else MISSING)
-        found.sizes.append(at.size if at else 0)
-        found.labels.append(_label(sample, opened, label))
-    return found
+        samples.keys.append(key)
+        samples.starts.append(at.offset_data if at else MISSING)
+        samples.sizes.append(at.size if at else 0)
+        samples.labels.append(_label(sample, opened, label))
+    return samples
 
 
 def _label(sample: Mapping[str, tarfile.TarInfo], opened: tarfile.TarFile, field: str) -> Any:
@@ -184,12 +184,12 @@ def _content(opened: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     return file.read().decode("utf-8", "replace") if file else ""
 
 
-def _labels(name: str, found: list[Any], named: bool) -> tuple[Int[Tensor, "n"] | None, tuple[str, ...]]:
+def _labels(name: str, labels: list[Any], named: bool) -> tuple[Int[Tensor, "n"] | None, tuple[str, ...]]:
     """Return a number for each sample, and the classes' names if the labels are such."""
-    if not named and all(label is None for label in found):
+    if not named and all(label is None for label in labels):
         return None, ()
-    if all(isinstance(label, str) for label in found):
-        classes = sorted(set(found))
+    if all(isinstance(label, str) for label in labels):
+        classes = sorted(set(labels))
         numbers = {label: number for number, label in enumerate(classes)}
-        return as_labels([numbers[label] for label in found], len(found), named, f"labels of {name}"), tuple(classes)
-    return as_labels(found, len(found), named, f"labels of {name}"), ()
+        return as_labels([numbers[label] for label in labels], len(labels), named, f"labels of {name}"), tuple(classes)
+    return as_labels(labels, len(labels), named, f"labels of {name}"), ()

@@ -37,7 +37,7 @@ def sources() -> dict[str, Adapter]:
         >>> "onnx" in sources()
         True
     """
-    modules = [import_module(f"{__name__}.{found.name}") for found in iter_modules(__path__)]
+    modules = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
     return {module.SOURCE: cast(Adapter, module) for module in modules if hasattr(module, "SOURCE")}
 
 

@@ -83,8 +83,8 @@ def _factory(arch: str) -> Callable[[], Any]:
     except (ImportError, AttributeError) as error:
         raise HoldfastError(f"--arch {arch}: {first_line(error)}; check the spelling and the Python path") from error
     except (Exception, SystemExit) as error:  # whatever a stranger's module raises is what the reader must hear
-        said = f"{type(error).__name__}: {first_line(error)}"
-        raise HoldfastError(f"--arch {arch} cannot be imported ({said}); mend the module {home}") from error
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise HoldfastError(f"--arch {arch} cannot be imported ({reason}); mend the module {home}") from error
     if not callable(factory):
         raise HoldfastError(f"--arch {arch} is {type(factory).__name__}, expected a function without arguments")
     return factory

@@ -74,8 +74,8 @@ def _read_torch(path: Path) -> Any:
         if begins != b"\x80" and not zipfile.is_zipfile(path):
             raise HoldfastError(f"'{path}' is no checkpoint: torch.save did not write it") from error
         # The reader names the object that it would not build, where it understood the file that far.
-        found = re.search(r"GLOBAL ([\w.]+)|Unsupported class ([\w.]+)", str(error))
-        what = f" ({found[1] or found[2]})" if found else ""
+        refused = re.search(r"GLOBAL ([\w.]+)|Unsupported class ([\w.]+)", str(error))
+        what = f" ({refused[1] or refused[2]})" if refused else ""
         raise HoldfastError(
             f"'{path}' holds Python objects{what} beside tensors, and reading those could run code, so it is refused; "
             "where you trust it, save its state dict alone with safetensors.torch.save_file"

@@ -122,12 +122,12 @@ class Vision(nn.Module):
 
     def __init__(self, model: nn.Module, how: str | None, resized: bool) -> None:
         super().__init__()
-        own = {key.rpartition(".")[2] for key in model.state_dict()}
-        has_class = bool(own & set(CLASS_TOKENS))
+        parameter_names = {key.rpartition(".")[2] for key in model.state_dict()}
+        has_class = bool(parameter_names & set(CLASS_TOKENS))
         self.how = how or ("cls" if has_class else "mean")
         check_pooling(self.how, ("cls", "mean", "pooler") if has_class else ("mean", "pooler"))
         registers = getattr(model.config, "num_register_tokens", 0) or 0
-        self.prefix = len(own & set(PREFIX_TOKENS)) + (registers if has_class else 0)
+        self.prefix = len(parameter_names & set(PREFIX_TOKENS)) + (registers if has_class else 0)
         accepts = inspect.signature(model.forward).parameters
         self.extra: dict[str, Any] = {}
         if resized and "interpolate_pos_encoding" in accepts:

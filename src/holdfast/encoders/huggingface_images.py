@@ -38,7 +38,7 @@ def images_of(repository: str, revision: str | None, config: Any, size: int | No
         return recipe(json.load(stream), repository, getattr(config, "num_channels", 3), size)
 
 
-def recipe(said: dict[str, Any], repository: str, channels: int, size: int | None) -> ImageRecipe:
+def recipe(config: dict[str, Any], repository: str, channels: int, size: int | None) -> ImageRecipe:
     """Return the recipe that the dictionary ``said`` spells.
 
     Example:
@@ -46,31 +46,31 @@ def recipe(said: dict[str, Any], repository: str, channels: int, size: int | Non
         >>> recipe(said, "example", 3, None).geometry
         Geometry(resize=256, crop=(224, 224), interpolation='bicubic')
     """
-    if said.get("do_rescale", True) and abs(said.get("rescale_factor", 1 / 255) * 255 - 1) > 1e-6:
+    if config.get("do_rescale", True) and abs(config.get("rescale_factor", 1 / 255) * 255 - 1) > 1e-6:
         raise HoldfastError(
-            f"{repository!r} rescales bytes by {said['rescale_factor']}, not by 1/255; wrap the module yourself"
+            f"{repository!r} rescales bytes by {config['rescale_factor']}, not by 1/255; wrap the module yourself"
         )
-    resized = said.get("size")
-    crops = said.get("do_center_crop", "crop_size" in said) and said.get("crop_size")
+    resized = config.get("size")
+    crops = config.get("do_center_crop", "crop_size" in config) and config.get("crop_size")
     crop = _height_width(crops or resized, repository)
     resize = min(_height_width(resized or crops, repository))
     if (
-        "crop_pct" in said and said["crop_pct"] and max(crop) < 384
+        "crop_pct" in config and config["crop_pct"] and max(crop) < 384
     ):  # ConvNeXt crops below 384 pixels and squeezes above
-        resize = int(resize / said["crop_pct"])
+        resize = int(resize / config["crop_pct"])
     if size:
         resize, crop = round(resize * size / min(crop)), (size, size)
-    normalises = said.get("do_normalize", True)
-    code = said.get("resample", 2)
-    if code not in INTERPOLATIONS or (normalises and not (said.get("image_mean") and said.get("image_std"))):
+    normalises = config.get("do_normalize", True)
+    code = config.get("resample", 2)
+    if code not in INTERPOLATIONS or (normalises and not (config.get("image_mean") and config.get("image_std"))):
         raise HoldfastError(
             f"{repository!r} states no usable image_mean, image_std and resample (got resample {code}); "
             "complete its preprocessor_config.json"
         )
     return ImageRecipe(
         Domain((channels, *crop)),
-        tuple(said["image_mean"]) if normalises else None,
-        tuple(said["image_std"]) if normalises else None,
+        tuple(config["image_mean"]) if normalises else None,
+        tuple(config["image_std"]) if normalises else None,
         Geometry(resize, crop, INTERPOLATIONS[code]),
     )
 

@@ -84,17 +84,17 @@ def numbers(text: str, count: int) -> tuple[float, ...]:
         (0.5, 0.5, 0.5)
     """
     try:
-        found = tuple(float(part) for part in text.split(","))
+        values = tuple(float(part) for part in text.split(","))
     except ValueError as error:
         raise HoldfastError(f"expected numbers separated by commas, got {text!r}") from error
-    if len(found) not in (1, count):
+    if len(values) not in (1, count):
         raise HoldfastError(f"expected 1 or {count} numbers (one per channel), got {text!r}")
-    return found * count if len(found) == 1 else found
+    return values * count if len(values) == 1 else values
 
 
-def known_interpolation(said: str, name: str) -> Interpolation:
+def known_interpolation(interpolation: str, name: str) -> Interpolation:
     """Return the interpolation that the configuration of ``name`` asks for."""
     for known in get_args(Interpolation):
-        if said == known:
+        if interpolation == known:
             return known
-    raise HoldfastError(f"{name} asks for {said!r} interpolation; known: {', '.join(get_args(Interpolation))}")
+    raise HoldfastError(f"{name} asks for {interpolation!r} interpolation; known: {', '.join(get_args(Interpolation))}")

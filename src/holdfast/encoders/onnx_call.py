@@ -30,9 +30,9 @@ class Call:
         """Return an attribute or its default."""
         return self.attributes.get(name, default)
 
-    def integers(self, name: str, given: Setting | None) -> list[int] | None:
+    def integers(self, name: str, setting: Setting | None) -> list[int] | None:
         """Return integers that are an input in recent operator sets and an attribute in older ones."""
-        return given.flatten().tolist() if given is not None else self.attributes.get(name)
+        return setting.flatten().tolist() if setting is not None else self.attributes.get(name)
 
     def refuse(self, what: str) -> HoldfastError:
         """Return the error for a variant of the operator that is not imported."""

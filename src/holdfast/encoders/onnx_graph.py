@@ -29,8 +29,8 @@ class Node:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        said = ", ".join(f"{key}={value}" for key, value in sorted(self.attributes.items()))
-        return f"{', '.join(self.outputs)} = {self.operator}({', '.join(self.inputs)}) {{{said}}}"
+        attributes = ", ".join(f"{key}={value}" for key, value in sorted(self.attributes.items()))
+        return f"{', '.join(self.outputs)} = {self.operator}({', '.join(self.inputs)}) {{{attributes}}}"
 
 
 @dataclass(frozen=True)
@@ -144,14 +144,14 @@ class OnnxModule(nn.Module):
 def _inputs(node: Node, values: Mapping[str, Tensor], known: Mapping[str, Tensor], x: Tensor) -> list[Any]:
     """Return what a node reads: settings as arrays, which no tracing sees, and all else where the pixels are."""
     first = SETTINGS.get(node.operator, len(node.inputs))
-    found: list[Any] = []
+    arrays: list[Any] = []
     for place, name in enumerate(node.inputs):
         if place >= first and name in known:
             with _disable_current_modes():
-                found.append(known[name].numpy())
+                arrays.append(known[name].numpy())
         else:
-            found.append(values[name] if name in values else known[name].to(x.device) if name else None)
-    return found
+            arrays.append(values[name] if name in values else known[name].to(x.device) if name else None)
+    return arrays
 
 
 def _results(node: Node, inputs: list[Any], dtype: torch.dtype, device: torch.device) -> dict[str, Tensor]:

@@ -54,8 +54,8 @@ def flatten(call: Call, x: Tensor) -> Tensor:
 
 def gather(call: Call, x: Tensor, indices: Tensor) -> Tensor:
     axis = call.get("axis", 0) % x.ndim
-    found = x.index_select(axis, _from_start(indices, x.shape[axis]).flatten())
-    return found.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
+    entries = x.index_select(axis, _from_start(indices, x.shape[axis]).flatten())
+    return entries.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
 
 
 def gather_elements(call: Call, x: Tensor, indices: Tensor) -> Tensor:

@@ -66,26 +66,26 @@ def load(name: str, options: Options) -> Encoder:
     )
 
 
-def _weights(open_clip: Any, name: str, said: str | None) -> str | None:
+def _weights(open_clip: Any, name: str, weights: str | None) -> str | None:
     """Return the tag or file to load; None stands for weights that the name brings itself, ``false`` for none."""
-    if said == "false":
-        return said
+    if weights == "false":
+        return weights
     if name.startswith(ELSEWHERE):
-        if said not in (None, "true"):
-            raise HoldfastError(f"{name!r} brings its own weights; leave out pretrained={said}")
+        if weights not in (None, "true"):
+            raise HoldfastError(f"{name!r} brings its own weights; leave out pretrained={weights}")
         return None
     if open_clip.get_model_config(name.replace("/", "-")) is None:
         raise HoldfastError(f"open_clip has no model {name!r}; {nearest(name, open_clip.list_models())}")
     tags = open_clip.list_pretrained_tags_by_model(name.replace("/", "-"))
-    if said is not None and Path(said).expanduser().is_file():
-        return str(Path(said).expanduser())
-    if said is None or said.lower().replace("-", "_") not in tags:  # as open_clip compares them
-        wrong = "" if said is None else f"{said!r} is neither a file nor weights of it; "
+    if weights is not None and Path(weights).expanduser().is_file():
+        return str(Path(weights).expanduser())
+    if weights is None or weights.lower().replace("-", "_") not in tags:  # as open_clip compares them
+        wrong = "" if weights is None else f"{weights!r} is neither a file nor weights of it; "
         raise HoldfastError(
             f"say which weights of {name!r} are meant: {wrong}add ?pretrained= and one of {', '.join(tags) or 'no tags'}, "
             "a file, or false for random ones"
         )
-    return said
+    return weights
 
 
 def _create(open_clip: Any, name: str, weights: str | None, size: int | None) -> nn.Module:

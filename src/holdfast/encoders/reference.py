@@ -59,10 +59,10 @@ def stamp(reference: str, options: Options) -> str:
         >>> stamp("hf:a/b", Options(size=64, trust_remote_code=True))
         'hf:a/b --size 64 --trust-remote-code'
     """
-    said = [f"--arch {options.arch}"] if options.arch else []
-    said += [f"--size {options.size}"] if options.size else []
-    said += ["--trust-remote-code"] if options.trust_remote_code else []
-    return " ".join([reference, *said])
+    flags = [f"--arch {options.arch}"] if options.arch else []
+    flags += [f"--size {options.size}"] if options.size else []
+    flags += ["--trust-remote-code"] if options.trust_remote_code else []
+    return " ".join([reference, *flags])
 
 
 def label(name: str) -> str:
@@ -87,15 +87,15 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
     """
     base, _, query = name.partition("?")
     known = fields_of(kind)
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in filter(None, query.split("&")):
         key, equals, value = part.partition("=")
         if not equals:
             raise HoldfastError(f"settings have the form ?setting=value&setting=value, got {part!r} in {name!r}")
         if key not in known:
             raise HoldfastError(f"{base!r} has no setting {key!r}; {nearest(key, list(known))}")
-        given[key] = convert(value, types_of(kind)[key], f"{base!r}, setting {key!r}")
-    return base, kind(**given)
+        values[key] = convert(value, types_of(kind)[key], f"{base!r}, setting {key!r}")
+    return base, kind(**values)
 
 
 def require(package: str, extra: str, distribution: str | None = None) -> Any:

@@ -222,8 +222,8 @@ def load(name: str, options: Options) -> Encoder:
         encoder.module.load_state_dict(tensors(content))
     except RuntimeError as error:
         what = f"--arch {options.arch}" if options.arch else f"its architecture {card.architecture}"
-        said = " ".join(str(error).split())
-        raise HoldfastError(f"'{path}' does not fit {what}: {said}; name the module that was trained") from error
+        reason = " ".join(str(error).split())
+        raise HoldfastError(f"'{path}' does not fit {what}: {reason}; name the module that was trained") from error
     return encoder
 
 

@@ -15,9 +15,9 @@ def check_expansion(file: Path | BytesIO, name: str) -> None:
         return
     with zipfile.ZipFile(file) as archive:
         # Records may overlap, so their compression alone says nothing.
-        unpacked, held = sum(record.file_size for record in archive.infolist()), archive.start_dir
-    if unpacked > held:
+        unpacked, packed = sum(record.file_size for record in archive.infolist()), archive.start_dir
+    if unpacked > packed:
         raise HoldfastError(
-            f"{name} holds {held:,} bytes but would unpack to {unpacked:,}, while torch saves without compression; "
+            f"{name} holds {packed:,} bytes but would unpack to {unpacked:,}, while torch saves without compression; "
             "save it again with torch"
         )

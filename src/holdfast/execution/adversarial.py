@@ -106,8 +106,8 @@ class AdversarialImages(Observation):
         if self.batch is None:
             return {name: values[:, None] for name, values in self._attack(population, rows).items()}
         groups = (self.images(population, row) for row in rows)
-        seen = [population.run.batches(group, lambda part: self._attack(population, part)) for group in groups]
-        return {name: torch.stack([_padded(one[name], self.batch) for one in seen]) for name in seen[0]}
+        batches = [population.run.batches(group, lambda part: self._attack(population, part)) for group in groups]
+        return {name: torch.stack([_padded(values[name], self.batch) for values in batches]) for name in batches[0]}
 
     def _attack(self, population: Population, images: Sequence[int]) -> Observed:
         """Return tensors of shape (b, views, ...), but how many were attacked together as (b,)."""
@@ -122,7 +122,7 @@ class AdversarialImages(Observation):
         codes, gain_of = population.encode(moved), objective(context)
         with torch.no_grad():
             clean_gain, gain = gain_of(context.codes), gain_of(codes)
-        seen = {
+        tensors = {
             **({"clean": context.pixels} if prepare else {}),
             "attacked": moved,
             "clean_codes": context.codes,
@@ -131,7 +131,9 @@ class AdversarialImages(Observation):
             "gain": gain,
         }
         # Views come one after the other, all images each: (views * b, ...) becomes (b, views, ...).
-        by_image = {name: values.unflatten(0, (-1, len(images))).transpose(0, 1).cpu() for name, values in seen.items()}
+        by_image = {
+            name: values.unflatten(0, (-1, len(images))).transpose(0, 1).cpu() for name, values in tensors.items()
+        }
         return {**by_image, "together": torch.full((len(images),), len(images))}
 
 
@@ -141,24 +143,24 @@ def _padded(values: Tensor, count: int) -> Tensor:
 
 
 def adversarial(
-    population: Population, asked: AdversarialImages, rows: Sequence[int], observed: Observed
+    population: Population, observation: AdversarialImages, rows: Sequence[int], observed: Observed
 ) -> Adversarial:
     """Return what was ``observed`` of ``rows`` as one entry per image or view."""
-    images = [image for row in rows for image in asked.images(population, row)]
+    images = [image for row in rows for image in observation.images(population, row)]
     real = observed["together"] > 0  # the rest is padding
-    seen = {name: values[real] for name, values in observed.items()}
-    together, views = seen.pop("together"), seen["codes"].shape[1]
-    if "clean" not in seen:
-        seen["clean"] = population.pixels(images).cpu()[:, None]
+    values_of_rows = {name: values[real] for name, values in observed.items()}
+    together, views = values_of_rows.pop("together"), values_of_rows["codes"].shape[1]
+    if "clean" not in values_of_rows:
+        values_of_rows["clean"] = population.pixels(images).cpu()[:, None]
     names = [population.images.ids[image] for image in images]
     repeated = torch.tensor(images).repeat_interleave(views)
     return Adversarial(
         rows=repeated,
         ids=tuple(name if views == 1 else f"{name} view {view + 1}" for name in names for view in range(views)),
-        targets=tuple(population.partners[repeated].tolist()) if asked.objective.targeted else None,
+        targets=tuple(population.partners[repeated].tolist()) if observation.objective.targeted else None,
         batches=tuple(sorted(set(together.tolist()))),
         views=views,
-        **{name: values.flatten(0, 1) for name, values in seen.items()},
+        **{name: values.flatten(0, 1) for name, values in values_of_rows.items()},
     )
 
 
@@ -184,10 +186,10 @@ def rivals_of(population: Population, rows: Sequence[int], objective: Objective)
         )
     if objective.rivals == "nearest":
         divergence = objective.divergence if isinstance(objective, DivergenceObjective) else L2Distance()
-        found = nearest(divergence, population.codes[list(rows)], population.codes, NEAREST, own=rows)
+        neighbours = nearest(divergence, population.codes[list(rows)], population.codes, NEAREST, exclude=rows)
     else:
-        found = population.others(rows, RANDOM)
-    return population.codes[found]
+        neighbours = population.others(rows, RANDOM)
+    return population.codes[neighbours]
 
 
 def even(count: int, size: int) -> int:

@@ -34,20 +34,20 @@ def require_free(folder: Path) -> None:
 
 def claim(store: Store, command: str, key: Key) -> None:
     """Keep what is asked for in the folder of ``store``, and refuse the folder of another request."""
-    asked: dict[str, Any] = json.loads(json.dumps({"command": command, **key.model_dump()}))
+    request: dict[str, Any] = json.loads(json.dumps({"command": command, **key.model_dump()}))
     if _names(store.folder) <= UNFINISHED:
-        store.export(REQUEST, sealed(json.dumps(asked, indent=1).encode()))
+        store.export(REQUEST, sealed(json.dumps(request, indent=1).encode()))
         return
     try:
-        found = json.loads(unsealed((store.folder / REQUEST).read_bytes()))
+        previous = json.loads(unsealed((store.folder / REQUEST).read_bytes()))
     except ValueError as error:
         raise HoldfastError(
             f"{store.folder / REQUEST} is damaged, or of an earlier version of holdfast, so nobody knows what the folder "
             "answers; choose another --out, or delete what is in it"
         ) from error
-    if found != asked:
+    if previous != request:
         raise HoldfastError(
-            f"{store.folder} holds the answer to another request (other {', '.join(_differing(asked, found))}); "
+            f"{store.folder} holds the answer to another request (other {', '.join(_differing(request, previous))}); "
             "choose another --out, or delete what is in it"
         )
 
@@ -57,8 +57,8 @@ def _names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
 
 
-def _differing(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+def _differing(wanted: Mapping[str, Any], previous: Mapping[str, Any]) -> list[str]:
     """Return the names of what two requests differ in, settings one by one."""
-    one, other = ({**request, **(request.get("settings") or {})} for request in (asked, found))
-    names = [name for name in [*one, *(set(other) - set(one))] if one.get(name) != other.get(name)]
+    ours, other = ({**request, **(request.get("settings") or {})} for request in (wanted, previous))
+    names = [name for name in [*ours, *(set(other) - set(ours))] if ours.get(name) != other.get(name)]
     return [name for name in names if name != "settings"]

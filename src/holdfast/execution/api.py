@@ -139,13 +139,13 @@ def evaluate(
             raise HoldfastError(
                 f'settings have the form {{"breakaway": {{"samples": 500}}}}, got {values!r} for {name}'
             )
-    given, images, bank = listed(encoders), at_hand(images), None if bank is None else at_hand(bank)
-    own = by_reference(given)
+    named, images, bank = listed(encoders), at_hand(images), None if bank is None else at_hand(bank)
+    at_hand_by_reference = by_reference(named)
     with ExitStack() as stack:
         folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
         asked = request(
             {
-                "encoders": [one if isinstance(one, str) else reference_of(one) for one in given],
+                "encoders": [encoder if isinstance(encoder, str) else reference_of(encoder) for encoder in named],
                 "images": images if isinstance(images, str) else f"{MADE_IN_PYTHON}:{images.name}",
                 "bank": f"{MADE_IN_PYTHON}:{bank.name}" if isinstance(bank, Images) else bank,
                 "only": names_of(only or (), "only"),
@@ -173,7 +173,7 @@ def evaluate(
             _, results, failures = fill_store(
                 asked,
                 show,
-                own,
+                at_hand_by_reference,
                 images if isinstance(images, Images) else None,
                 bank if isinstance(bank, Images) else None,
             )
@@ -322,22 +322,22 @@ def check(runs: StoredRun | Sequence[StoredRun], require: str | Sequence[str]) -
         HoldfastError: a bound makes no sense, or a folder holds no run.
     """
     refuse_blanks(locals())
-    gates, folders = [gate.parse(said) for said in listed(require)], folders_of(runs)
+    gates, folders = [gate.parse(text) for text in listed(require)], folders_of(runs)
     results, failures = read_runs(folders)
     failures += unfinished(folders, results, failures)
-    for said in filter(None, (gate.warning(one, results) for one in gates)):
-        warnings.warn(said.removeprefix("warning: "), HoldfastWarning, stacklevel=2)
-    return tuple(answer for one in gates for answer in gate.check(one, results, failures))
+    for sentence in filter(None, (gate.warning(bound, results) for bound in gates)):
+        warnings.warn(sentence.removeprefix("warning: "), HoldfastWarning, stacklevel=2)
+    return tuple(answer for bound in gates for answer in gate.check(bound, results, failures))
 
 
 def _population(encoder: NamedEncoder, images: NamedImages, run: Run, limit: int | None = None) -> Population:
     """Return the images and the encoder, which is fit to be measured on them."""
-    given, checked_encoder = at_hand(images), checked(encoder)
+    source, checked_encoder = at_hand(images), checked(encoder)
     loaded = load_encoder(checked_encoder) if isinstance(checked_encoder, str) else checked_encoder
-    if isinstance(given, str):
-        chosen = load_images(given, loaded, limit=limit, seed=run.seed)
+    if isinstance(source, str):
+        chosen = load_images(source, loaded, limit=limit, seed=run.seed)
     else:
-        chosen = limited(given, loaded.domain, limit, run.seed)
+        chosen = limited(source, loaded.domain, limit, run.seed)
     population = Population(loaded, chosen, run)
     if problem := unfit(population):
         raise HoldfastError(f"{loaded.name} cannot be measured: {problem}")

@@ -95,31 +95,33 @@ class AttackRecord(Record):
     provenance: dict[str, str]
 
 
-def export(population: Population, preset: Preset, found: Adversarial, store: Store, started: datetime) -> AttackRecord:
+def export(
+    population: Population, preset: Preset, adversarial: Adversarial, store: Store, started: datetime
+) -> AttackRecord:
     """Write ``found``, which ``preset`` made of ``population``, into the folder of ``store`` and return its record.
 
     Raises:
         StoreError: the folder cannot be written.
     """
-    store.export(PIXELS, _packed(found))
-    pngs = _pngs(found, population.encoder.domain, store)
+    store.export(PIXELS, _packed(adversarial))
+    pngs = _pngs(adversarial, population.encoder.domain, store)
     if pngs:
-        store.export("sheet.png", draw(_shown(population, preset, found)))
-    record = _record(population, preset, found, store.folder, pngs, started)
+        store.export("sheet.png", draw(_shown(population, preset, adversarial)))
+    record = _record(population, preset, adversarial, store.folder, pngs, started)
     store.export("attack.json", record.model_dump_json(indent=1).encode())
     return record
 
 
-def _packed(found: Adversarial) -> bytes:
-    levels = _levels(found.clean)
+def _packed(adversarial: Adversarial) -> bytes:
+    levels = _levels(adversarial.clean)
     tensors = {
-        **({"clean": found.clean} if levels is None else {"clean_levels": levels}),
-        "attacked": found.attacked,
-        "clean_codes": found.clean_codes,
-        "attacked_codes": found.codes,
+        **({"clean": adversarial.clean} if levels is None else {"clean_levels": levels}),
+        "attacked": adversarial.attacked,
+        "clean_codes": adversarial.clean_codes,
+        "attacked_codes": adversarial.codes,
     }
     whole = {name: values.contiguous() for name, values in tensors.items()}
-    return save(whole, {"ids": json.dumps(found.ids)})
+    return save(whole, {"ids": json.dumps(adversarial.ids)})
 
 
 def _levels(pixels: Pixels) -> UInt8[Tensor, "n ..."] | None:
@@ -128,17 +130,17 @@ def _levels(pixels: Pixels) -> UInt8[Tensor, "n ..."] | None:
     return levels if torch.equal(levels.to(pixels.dtype) / 255, pixels) else None
 
 
-def _pngs(found: Adversarial, domain: Domain, store: Store) -> list[str]:
+def _pngs(adversarial: Adversarial, domain: Domain, store: Store) -> list[str]:
     """Write the attacked images as files and return their paths below the folder; none for inputs that are no images."""
     written = []
-    views = found.views
-    for place, (name, pixels) in enumerate(zip(found.ids, found.attacked, strict=True)):
+    views = adversarial.views
+    for place, (name, pixels) in enumerate(zip(adversarial.ids, adversarial.attacked, strict=True)):
         content = png(pixels, domain)
         if content is None:
             return []
         # The number tells apart ids that differ in characters no file name holds, or in their endings alone. It is the
         # image's among all, so that the files of a part keep their names when the rest follows.
-        number = int(found.rows[place]) * views + place % views
+        number = int(adversarial.rows[place]) * views + place % views
         plain = re.sub(r"[^\w.]+", "_", re.sub(r"\.[A-Za-z]\w*$", "", name))[-60:]
         file = f"images/{number:05d}-{plain}.png"
         store.export(file, b64decode(content))
@@ -146,22 +148,22 @@ def _pngs(found: Adversarial, domain: Domain, store: Store) -> list[str]:
     return written
 
 
-def _shown(population: Population, preset: Preset, found: Adversarial) -> list[Picture]:
+def _shown(population: Population, preset: Preset, adversarial: Adversarial) -> list[Picture]:
     """Return the rows of the sheet."""
     domain = population.encoder.domain
-    moved = L2Distance()(found.codes, found.clean_codes)
+    moved = L2Distance()(adversarial.codes, adversarial.clean_codes)
     rows = []
     for place in ends(moved.tolist(), SHOWN):
-        clean, attacked = found.clean[place], found.attacked[place]
+        clean, attacked = adversarial.clean[place], adversarial.attacked[place]
         parts = {"clean": clean, "attacked": attacked, "change": change(clean, attacked, domain, preset.ball.radius)}
-        if found.targets:
-            parts["target"] = population.pixels([found.targets[place]])[0]
-        rows.append(row(f"{found.ids[place]}\nmoved by {moved[place]:.3g} (l2)", parts, domain))
+        if adversarial.targets:
+            parts["target"] = population.pixels([adversarial.targets[place]])[0]
+        rows.append(row(f"{adversarial.ids[place]}\nmoved by {moved[place]:.3g} (l2)", parts, domain))
     return [shown for shown in rows if shown is not None]
 
 
 def _record(
-    population: Population, preset: Preset, found: Adversarial, folder: Path, pngs: list[str], started: datetime
+    population: Population, preset: Preset, adversarial: Adversarial, folder: Path, pngs: list[str], started: datetime
 ) -> AttackRecord:
     encoder, images, run = population.encoder, population.images, population.run
     return AttackRecord(
@@ -170,7 +172,7 @@ def _record(
             source=encoder.source,
             fingerprint=encoder.fingerprint,
             parameters=encoder.parameters,
-            features=found.codes.shape[1],
+            features=adversarial.codes.shape[1],
             inputs=encoder.inputs,
             warnings=(encoder.caution,) if encoder.caution else (),
         ),
@@ -183,10 +185,10 @@ def _record(
             "seed": str(run.seed),
             "precision": run.precision,
         },
-        batch_sizes=None if preset.objective.per_sample else found.batches,
+        batch_sizes=None if preset.objective.per_sample else adversarial.batches,
         clean_distance=_clean_distance(population),
-        moved=_moved(population, preset, found, folder, pngs),
-        missing=len(images) - len(found.rows) // found.views,
+        moved=_moved(population, preset, adversarial, folder, pngs),
+        missing=len(images) - len(adversarial.rows) // adversarial.views,
         replay=replay(population, preset, folder / PIXELS),
         provenance=provenance(run, started),
     )
@@ -200,26 +202,26 @@ def _clean_distance(population: Population) -> float:
 
 
 def _moved(
-    population: Population, preset: Preset, found: Adversarial, folder: Path, pngs: list[str]
+    population: Population, preset: Preset, adversarial: Adversarial, folder: Path, pngs: list[str]
 ) -> tuple[MovedImage, ...]:
     ids = population.images.ids
     columns: dict[str, list[Any]] = {
-        "id": list(found.ids),
-        "target": [ids[row] for row in found.targets] if found.targets else [None] * len(found.ids),
-        "clean_gain": found.clean_gain.tolist(),
-        "gain": found.gain.tolist(),
-        "norm": preset.ball.norm(found.attacked - found.clean).tolist(),
-        "l2": L2Distance()(found.codes, found.clean_codes).tolist(),
-        "cosine": Cosine()(found.codes, found.clean_codes).tolist(),
-        "png": list(pngs) or [None] * len(found.ids),
-        "l2_of_png": [None] * len(found.ids),
+        "id": list(adversarial.ids),
+        "target": [ids[row] for row in adversarial.targets] if adversarial.targets else [None] * len(adversarial.ids),
+        "clean_gain": adversarial.clean_gain.tolist(),
+        "gain": adversarial.gain.tolist(),
+        "norm": preset.ball.norm(adversarial.attacked - adversarial.clean).tolist(),
+        "l2": L2Distance()(adversarial.codes, adversarial.clean_codes).tolist(),
+        "cosine": Cosine()(adversarial.codes, adversarial.clean_codes).tolist(),
+        "png": list(pngs) or [None] * len(adversarial.ids),
+        "l2_of_png": [None] * len(adversarial.ids),
     }
     if pngs:
         domain = population.encoder.domain
         codes = _codes(
             population, lambda rows: torch.stack([_read(folder / pngs[row], domain) for row in rows]), len(pngs)
         )
-        columns["l2_of_png"] = L2Distance()(codes, found.clean_codes).tolist()
+        columns["l2_of_png"] = L2Distance()(codes, adversarial.clean_codes).tolist()
     return tuple(
         MovedImage(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)
     )

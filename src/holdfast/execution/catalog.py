@@ -49,7 +49,7 @@ def families() -> list[str]:
     """Return the packages of evaluations, one for each family."""
     from holdfast import evaluations as home
 
-    return [f"evaluations.{found.name}" for found in iter_modules(home.__path__) if found.ispkg]
+    return [f"evaluations.{module.name}" for module in iter_modules(home.__path__) if module.ispkg]
 
 
 def attacks() -> dict[str, type[Attack]]:
@@ -108,8 +108,8 @@ def modules(package: str) -> Iterator[ModuleType]:
         if error.name != f"holdfast.{package}":
             raise
         return
-    for found in sorted(iter_modules(home.__path__), key=lambda found: found.name):
-        yield import_module(f"{home.__name__}.{found.name}")
+    for module in sorted(iter_modules(home.__path__), key=lambda module: module.name):
+        yield import_module(f"{home.__name__}.{module.name}")
 
 
 def _classes(base: type, packages: Iterable[str]) -> Iterator[type[Any]]:

@@ -101,7 +101,7 @@ class Certificates(Observation):
         """Return those of ``limit`` images against ``negatives`` others: the pairs are those of instance accuracy."""
         for name, value in (("limit", limit), ("negatives", negatives), ("neurons", neurons)):
             check_whole(value, name)
-        asked = InstanceAccuracy(
+        evaluation = InstanceAccuracy(
             balls=(ball,),
             samples=limit,
             negatives=negatives,
@@ -109,7 +109,7 @@ class Certificates(Observation):
             attack=read_attack(attack) if isinstance(attack, str) else attack,
             neurons=neurons,
         )
-        return cls(asked.pair_bounds(ball))
+        return cls(evaluation.pair_bounds(ball))
 
     def rows(self, population: Population) -> list[int]:
         return self.pairs.rows(population)
@@ -118,8 +118,8 @@ class Certificates(Observation):
         pair_attack = self.pairs.pair_attack(population, rows)
         two = pair_attack.pairs
         bound = self.pairs.bound(two)
-        found = self.pairs.worst(pair_attack).or_better(self.pairs.close(pair_attack))
-        attacked, points = found.values.reshape(two.shape), found.points.unflatten(0, two.shape)
+        result = self.pairs.worst(pair_attack).or_better(self.pairs.close(pair_attack))
+        attacked, points = result.values.reshape(two.shape), result.points.unflatten(0, two.shape)
         # The negative that the image is taken for, or else the one against which the bound is lowest.
         weakest = torch.where((attacked < 0).any(1), attacked.argmin(1), bound.argmin(1))
         each = torch.arange(len(rows), device=weakest.device)
@@ -135,7 +135,7 @@ class Certificates(Observation):
 
 def export(
     population: Population,
-    asked: Certificates,
+    observation: Certificates,
     rows: Sequence[int],
     observed: Observed,
     store: Store,
@@ -146,38 +146,40 @@ def export(
     Raises:
         StoreError: the folder cannot be written.
     """
-    others = population.others(rows, asked.pairs.negatives)
+    others = population.others(rows, observation.pairs.negatives)
     # One code tells how many features there are, all that a record needs of them.
-    one = represent(population.encoder, population.images, rows[:1], population.run)
+    codes = represent(population.encoder, population.images, rows[:1], population.run)
     made = [
         _certificate(population, row, others[k].tolist(), {name: values[k] for name, values in observed.items()}, store)
         for k, row in enumerate(rows)
     ]
     record = CertificateRecord(
-        encoder=Population(population.encoder, population.images, population.run, one).encoder_info,
+        encoder=Population(population.encoder, population.images, population.run, codes).encoder_info,
         images=population.images_info,
-        settings={name: str(value) for name, value in settings(asked.pairs).items()}
+        settings={name: str(value) for name, value in settings(observation.pairs).items()}
         | {"seed": str(population.run.seed), "precision": population.run.precision},
         certificates=tuple(made),
-        missing=len(asked.rows(population)) - len(rows),
+        missing=len(observation.rows(population)) - len(rows),
         provenance=provenance(population.run, started),
     )
     store.export("certify.json", record.model_dump_json(indent=1).encode())
     return record
 
 
-def _certificate(population: Population, row: int, others: Sequence[int], seen: Observed, store: Store) -> Certificate:
+def _certificate(
+    population: Population, row: int, others: Sequence[int], values: Observed, store: Store
+) -> Certificate:
     """Return the certificate of the image at ``row``, its witness written; ``seen`` is what was observed of it."""
-    names, bound, attacked = population.images.ids, seen["bound"], seen["attacked"]
-    weakest = int(seen["weakest"])
+    names, bound, attacked = population.images.ids, values["bound"], values["attacked"]
+    weakest = int(values["weakest"])
     witness = replayed = None
     if attacked[weakest] < 0:
         clean, other = population.pixels([row, others[weakest]]).double().cpu()
-        witness = _keep(names[row], dict(zip(SHOWN, (clean, seen["point"], other), strict=True)), population, store)
+        witness = _keep(names[row], dict(zip(SHOWN, (clean, values["point"], other), strict=True)), population, store)
         # Read as bytes, for safetensors opens no path that is not UTF-8.
         kept = load((store.folder / witness).read_bytes())["witness"]
-        replayed = replay(population, kept, seen["specification"])
-    status, reason = _judged(bound, attacked, seen["defined"], replayed)
+        replayed = replay(population, kept, values["specification"])
+    status, reason = _judged(bound, attacked, values["defined"], replayed)
     return Certificate(
         id=names[row],
         status=status,

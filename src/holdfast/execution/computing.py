@@ -90,7 +90,7 @@ class Computing:
             whole: these say nothing before all of those rows are seen.
         """
         name, since, late, done = population.encoder.name, monotonic(), 0, Done()
-        called = {part: said for observation, said in doing.items() for part in parts(observation)}
+        called = {part: doing_what for observation, doing_what in doing.items() for part in parts(observation)}
         counts: dict[Observation, int] = {}
 
         def told(part: Observation, count: int, total: int, seconds: float | None) -> None:
@@ -116,14 +116,14 @@ class Computing:
             most,
             whole,
         )
-        asked = [(part, part.rows(population)) for part in called]
+        pieces = [(part, part.rows(population)) for part in called]
         limits: dict[Observation, int] = {}
         for observation, count in (first or {}).items():
             for part in parts(observation):
                 limits[part] = max(count, limits.get(part, 0))
         with suppress(BudgetSpentError):
             patient = partial(self.affordable, 0.0)
-            done.failed = compute(asked, population, self.store, self.engine, turns.choose, told, patient, limits)
+            done.failed = compute(pieces, population, self.store, self.engine, turns.choose, told, patient, limits)
         return done
 
     def affordable(self, seconds: float) -> bool:

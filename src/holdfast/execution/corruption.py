@@ -125,20 +125,20 @@ def corrupt(
         HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
     """
     refuse_blanks(locals())
-    given = [transform] if isinstance(transform, (str, Transform)) else transform
-    wanted = [Transform.read(one) if isinstance(one, str) else one for one in given]
-    folders = [_plain(str(one)) for one in wanted]
+    transforms = [transform] if isinstance(transform, (str, Transform)) else transform
+    wanted = [Transform.read(each) if isinstance(each, str) else each for each in transforms]
+    folders = [_plain(str(each)) for each in wanted]
     if not wanted or len(set(folders)) < len(folders):
         raise HoldfastError(f"each transform is written once, got {', '.join(map(str, wanted)) or 'none'}; name others")
     loaded, store = _loaded(images, size, channels, limit, seed), Store(Path(out))
     names = _names(loaded)
-    for folder, one in zip(folders, wanted, strict=True):
-        _require_same(store.folder / f"{folder}.json", _asked(one, seed, loaded))
+    for folder, each in zip(folders, wanted, strict=True):
+        _require_same(store.folder / f"{folder}.json", _asked(each, seed, loaded))
         _require_no_others(store.folder / folder, names)
     engine, batches = engine or Local(), _batches(len(loaded), batch_size)
     every = [
-        Folder(folder, names, loaded, transformed(loaded, one, seed))
-        for folder, one in zip(folders, wanted, strict=True)
+        Folder(folder, names, loaded, transformed(loaded, each, seed))
+        for folder, each in zip(folders, wanted, strict=True)
     ]
     if isinstance(engine, Ranks):
         for made in every:
@@ -147,17 +147,17 @@ def corrupt(
         if not leads(engine):
             return ()
     written: list[Manifest] = []
-    for made, one in zip(every, wanted, strict=True):
+    for made, each in zip(every, wanted, strict=True):
         started, files = datetime.now(UTC), dict[int, CorruptedImage]()
         with closing(engine.map(_files, made, _all_found(store, made, batches))) as finished:
             for batch, of_batch in finished:
                 _write(store, of_batch)
                 files |= {row: file for (row, _), (file, _) in zip(batch, of_batch, strict=True)}
                 if progress:
-                    progress(str(one), (len(written) + len(files) / len(loaded)) / len(wanted))
+                    progress(str(each), (len(written) + len(files) / len(loaded)) / len(wanted))
         manifest = Manifest(
-            transform=str(one),
-            **_asked(one, seed, loaded),
+            transform=str(each),
+            **_asked(each, seed, loaded),
             changed_images=made.changed.fingerprint,
             name=loaded.name,
             skipped=tuple(f"{name}: {reason}" for name, reason in loaded.skipped.items()),
@@ -192,15 +192,15 @@ def _asked(transform: Transform, seed: int, images: Images) -> dict[str, Any]:
     }
 
 
-def _require_same(path: Path, asked: dict[str, Any]) -> None:
+def _require_same(path: Path, wanted: dict[str, Any]) -> None:
     """Raise if the manifest is that of another request; a folder that has none yet is judged file by file."""
     if not path.exists():
         return
     try:
-        found = Manifest.model_validate_json(path.read_bytes())
+        manifest = Manifest.model_validate_json(path.read_bytes())
     except ValueError:
         raise HoldfastError(f"{path} is no manifest of changed images; delete it or choose another --out") from None
-    if other := [name for name, value in asked.items() if getattr(found, name) != value]:
+    if other := [name for name, value in wanted.items() if getattr(manifest, name) != value]:
         raise HoldfastError(
             f"{path.with_suffix('')} holds other images already (other {', '.join(other)}); choose another --out, or "
             f"delete it and {path.name}"
@@ -263,12 +263,12 @@ def _files(folder: Folder, batch: Batch) -> list[tuple[CorruptedImage, bytes | N
     # A digest may be that of a file, of which images of several sizes are made.
     size = "x".join(map(str, clean.shape[1:]))
     keys = {row: f"{folder.changed.digests[row].hex()}-{size}" for row in rows}
-    held = {row: content for row, content in batch if content is not None and _whole(content, keys[row])}
+    whole = {row: content for row, content in batch if content is not None and _whole(content, keys[row])}
     made = dict[int, bytes]()
-    if missing := [row for row in rows if row not in held]:
+    if missing := [row for row in rows if row not in whole]:
         levels = (folder.changed.pixels(missing, dtype=torch.float64) * 255).round().byte()
         made = {row: _png(image, keys[row]) for row, image in zip(missing, levels, strict=True)}
-    contents = held | made
+    contents = whole | made
     return [
         (
             CorruptedImage(
@@ -301,9 +301,9 @@ def _png(image: UInt8[Tensor, "channels height width"], key: str) -> bytes:
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
-    values, file, said = image.permute(1, 2, 0).numpy(), BytesIO(), PngInfo()
-    said.add_text(MADE_FROM, key)
-    Image.fromarray(values[:, :, 0] if len(image) == 1 else values).save(file, "PNG", pnginfo=said)
+    values, file, chunks = image.permute(1, 2, 0).numpy(), BytesIO(), PngInfo()
+    chunks.add_text(MADE_FROM, key)
+    Image.fromarray(values[:, :, 0] if len(image) == 1 else values).save(file, "PNG", pnginfo=chunks)
     return file.getvalue()
 
 

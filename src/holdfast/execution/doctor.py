@@ -234,8 +234,11 @@ def _range(subject: Subject) -> Answer:
     step = (domain.high - domain.low) / 255
     inward = torch.where(pixels > (domain.low + domain.high) / 2, -step, step).to(pixels)
     moved = _difference(_codes(subject.encoder, pixels + inward), subject.codes) / _size(subject.codes)
-    said = f"Codes are finite from {domain.low:g} to {domain.high:g}"
-    return "ok", f"{said}; one grey level (1/255 of the range) in every pixel moves them by {moved:.1%} of their size."
+    finite = f"Codes are finite from {domain.low:g} to {domain.high:g}"
+    return (
+        "ok",
+        f"{finite}; one grey level (1/255 of the range) in every pixel moves them by {moved:.1%} of their size.",
+    )
 
 
 def _normalisation(subject: Subject) -> Answer:
@@ -276,11 +279,11 @@ def _precision(subject: Subject) -> Answer:
     if double.dtype != torch.float64:
         return "warning", f"Asked for float64 it returns {double.dtype}, so rounding cannot be checked."
     off = _difference(double, single.double()) / _size(double)
-    said = f"In float64 its codes differ by {off:.1g} of their size from those in {str(single.dtype)[6:]}"
+    difference = f"In float64 its codes differ by {off:.1g} of their size from those in {str(single.dtype)[6:]}"
     # Rounding of single operations adds up with depth; a hundredth of the size is more than any sound network shows.
     if off > 0.01:
-        return "warning", f"{said}, so rounding alone moves its numbers; use a higher precision."
-    return "ok", f"{said}."
+        return "warning", f"{difference}, so rounding alone moves its numbers; use a higher precision."
+    return "ok", f"{difference}."
 
 
 def _weights(subject: Subject) -> Answer:

@@ -35,13 +35,13 @@ class EvaluatedRun:
 
     def __getitem__(self, key: str | tuple[str, str]) -> Result:
         evaluation, encoder = (key, None) if isinstance(key, str) else key
-        found = [r for r in self.results if r.evaluation == evaluation and encoder in (None, r.encoder.name)]
-        if len(found) == 1:
-            return found[0]
-        names = [result.encoder.name for result in found]
-        if found:
+        matching = [r for r in self.results if r.evaluation == evaluation and encoder in (None, r.encoder.name)]
+        if len(matching) == 1:
+            return matching[0]
+        names = [result.encoder.name for result in matching]
+        if matching:
             raise HoldfastError(
-                f"{len(found)} encoders have a result of {evaluation}, name one as in run[{evaluation!r}, {names[0]!r}]; "
+                f"{len(matching)} encoders have a result of {evaluation}, name one as in run[{evaluation!r}, {names[0]!r}]; "
                 f"there are: {', '.join(names)}"
             )
         raise HoldfastError(self._missing(evaluation, encoder))
@@ -95,12 +95,12 @@ class EvaluatedRun:
 
     def _overview(self) -> list[tuple[str, ...]]:
         """Return the worst of each result's first headline quantity, and the reason of each failure."""
-        found: list[tuple[str, ...]] = [
+        rows: list[tuple[str, ...]] = [
             (result.encoder.name, result.evaluation, *_said(estimate))
             for result in self.results
             if (estimate := worst(result))
         ]
-        return found + [(failed.encoder, failed.evaluation, "no result", "", failed.reason) for failed in self.failures]
+        return rows + [(failed.encoder, failed.evaluation, "no result", "", failed.reason) for failed in self.failures]
 
 
 def _said(estimate: Estimate) -> tuple[str, str, str]:
@@ -111,8 +111,8 @@ def _said(estimate: Estimate) -> tuple[str, str, str]:
 
 def worst(result: Result) -> Estimate | None:
     """Return the worst defined estimate of the first headline quantity that ``result`` has."""
-    own = [e for name in result.headline for e in result.estimates if e.quantity == name and not isnan(e.value)]
-    alike = [e for e in own if e.quantity == own[0].quantity]
+    estimates = [e for name in result.headline for e in result.estimates if e.quantity == name and not isnan(e.value)]
+    alike = [e for e in estimates if e.quantity == estimates[0].quantity]
     return max(alike, key=lambda e: -e.value if e.better == "higher" else e.value, default=None)
 
 

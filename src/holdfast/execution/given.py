@@ -47,43 +47,43 @@ def for_each_encoder(work: Callable[Concatenate[NamedEncoder, P], T]) -> ForEach
     @wraps(work)
     def several(encoder: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         if isinstance(encoder, (list, tuple)):
-            return [work(one, *args, **kwargs) for one in encoder]
+            return [work(each, *args, **kwargs) for each in encoder]
         return work(encoder, *args, **kwargs)
 
     return several
 
 
-def listed(given: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
     """Return what is given once or several times as a list.
 
     Example:
         >>> listed("8/255"), listed(("8/255", 0.1))
         (['8/255'], ['8/255', 0.1])
     """
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def names_of(given: str | Sequence[str], what: str) -> list[str]:
+def names_of(texts: str | Sequence[str], what: str) -> list[str]:
     """Return names given once, several times or in one text separated by commas; ``what`` they are is for the error.
 
     Example:
         >>> names_of("breakaway, overlap", "only"), names_of((), "only")
         (['breakaway', 'overlap'], [])
     """
-    found = [name.strip() for one in listed(given) for name in str(one).split(",") if name.strip()]
-    if not found and len(given):
-        raise HoldfastError(f"{what} names nothing: {given!r}; leave it out or name something")
-    return found
+    names = [name.strip() for text in listed(texts) for name in str(text).split(",") if name.strip()]
+    if not names and len(texts):
+        raise HoldfastError(f"{what} names nothing: {texts!r}; leave it out or name something")
+    return names
 
 
-def folders_of(given: StoredRun | Sequence[StoredRun]) -> list[Path]:
+def folders_of(runs: StoredRun | Sequence[StoredRun]) -> list[Path]:
     """Return the folders of runs."""
-    if not listed(given):
+    if not listed(runs):
         raise HoldfastError("no run was named; expected a folder, or what evaluate returns")
-    for one in listed(given):
-        if not isinstance(one, str | Path | EvaluatedRun):
-            raise HoldfastError(f"runs are folders, or what evaluate returns, got {one!r}")
-    return [one.folder if isinstance(one, EvaluatedRun) else Path(one) for one in listed(given)]
+    for run in listed(runs):
+        if not isinstance(run, str | Path | EvaluatedRun):
+            raise HoldfastError(f"runs are folders, or what evaluate returns, got {run!r}")
+    return [one.folder if isinstance(one, EvaluatedRun) else Path(one) for one in listed(runs)]
 
 
 def read_ball(ball: str | Ball) -> Ball:
@@ -126,21 +126,21 @@ def shown(progress: bool | None) -> Iterator[Shown | None]:
         yield None
 
 
-def by_reference(given: Sequence[NamedEncoder]) -> dict[str, Encoder]:
+def by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
     """Return the encoders that are at hand by what a request calls them.
 
     Raises:
         HoldfastError: two are called alike.
     """
-    own = [one for one in map(checked, given) if isinstance(one, Encoder)]
-    named = {reference_of(encoder): encoder for encoder in own}
-    if len(named) < len(own):
-        names = ", ".join(one.name for one in own)
+    at_hand = [encoder for encoder in map(checked, encoders) if isinstance(encoder, Encoder)]
+    named = {reference_of(encoder): encoder for encoder in at_hand}
+    if len(named) < len(at_hand):
+        names = ", ".join(encoder.name for encoder in at_hand)
         raise HoldfastError(f"two of the encoders are called alike ({names}); give each one a name of its own")
     return named
 
 
 def reference_of(encoder: Encoder) -> str:
     """Return what a request calls an encoder that is at hand."""
-    own = encoder.source == MADE_IN_PYTHON
-    return f"{MADE_IN_PYTHON}:{encoder.name}" if own else f"{encoder.name}={encoder.source}"
+    made_in_python = encoder.source == MADE_IN_PYTHON
+    return f"{MADE_IN_PYTHON}:{encoder.name}" if made_in_python else f"{encoder.name}={encoder.source}"

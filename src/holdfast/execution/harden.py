@@ -148,9 +148,9 @@ def harden(
     named = at_hand(images)
     if isinstance(named, str):
         named = data.load(named, original.domain, original.geometry, remembered=remembered)
-    taught, held = parted(named, limit, seed)
+    taught, held_out = parted(named, limit, seed)
     _require_gradients(original, taught)
-    watch = agreement_of(original, held, device)
+    watch = agreement_of(original, held_out, device)
     recipe = recipe_of(wanted, epochs, rate, batch_of(len(taught)), seed, settings)
     unfinished = ""
     try:
@@ -172,7 +172,7 @@ def harden(
         hardened.name = f"{original.name}-hardened"
     run = evaluate(
         [original, hardened],
-        held,
+        held_out,
         only=EVALUATIONS,
         ball=wanted,
         seed=seed,
@@ -250,14 +250,14 @@ def _require_gradients(encoder: Encoder, images: Images) -> None:
         )
 
 
-def agreement_of(original: Encoder, held: Images, device: str) -> Callable[[nn.Module], dict[str, float]]:
+def agreement_of(original: Encoder, held_out: Images, device: str) -> Callable[[nn.Module], dict[str, float]]:
     """Return what compares a module's codes of the images ``held`` with those of the ``original``."""
-    parts = [range(start, min(start + PART, len(held))) for start in range(0, len(held), PART)]
+    parts = [range(start, min(start + PART, len(held_out))) for start in range(0, len(held_out), PART)]
 
     def codes_of(module: nn.Module) -> Codes:
         weight = next(module.parameters())
-        seen = (held.pixels(part, weight.device, weight.dtype, original.domain) for part in parts)
-        return torch.cat([eval_codes(module, pixels).float() for pixels in seen])
+        batches = (held_out.pixels(part, weight.device, weight.dtype, original.domain) for part in parts)
+        return torch.cat([eval_codes(module, pixels).float() for pixels in batches])
 
     before = codes_of(original.to(device, torch.float32).module)
     return lambda module: agreement(before, codes_of(module).to(before.device))

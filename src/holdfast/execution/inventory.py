@@ -81,13 +81,13 @@ def inventory(folder: Path) -> Inventory:
     store, files = Store(folder), _files(folder)
     results, failures, cells = store.results(), store.failures(), store.cells()
     # An earlier version did not say what was asked for: an encoder without a trace is all that can be known.
-    asked = [(cell.evaluation, cell.encoder) for cell in cells]
+    wanted = [(cell.evaluation, cell.encoder) for cell in cells]
     if not cells:
         with suppress(HoldfastError):
-            asked = [(one.evaluation, one.encoder) for one in unfinished([folder], results, failures)]
-    finished = [one for one in results if one.planned is None]  # a partial one is still to be finished
-    there = {(one.evaluation, one.encoder.name) for one in finished} | {
-        (one.evaluation, one.encoder) for one in failures
+            wanted = [(cell.evaluation, cell.encoder) for cell in unfinished([folder], results, failures)]
+    finished = [result for result in results if result.planned is None]  # a partial one is still to be finished
+    there = {(result.evaluation, result.encoder.name) for result in finished} | {
+        (failure.evaluation, failure.encoder) for failure in failures
     }
     sizes, last = dict.fromkeys(KINDS, 0), 0.0
     for path in files:
@@ -97,14 +97,14 @@ def inventory(folder: Path) -> Inventory:
             last = max(last, status.st_mtime)
     return Inventory(
         folder=str(folder),
-        encoders=_distinct([*(one.encoder.name for one in results), *(encoder for _, encoder in asked)]),
-        images=_distinct([f"{one.images.name} ({one.images.count})" for one in results]),
-        evaluations=_distinct([*(one.evaluation for one in results), *(evaluation for evaluation, _ in asked)]),
+        encoders=_distinct([*(result.encoder.name for result in results), *(encoder for _, encoder in wanted)]),
+        images=_distinct([f"{result.images.name} ({result.images.count})" for result in results]),
+        evaluations=_distinct([*(result.evaluation for result in results), *(evaluation for evaluation, _ in wanted)]),
         finished=len(finished),
         failed=tuple(MissingCell(evaluation=f.evaluation, encoder=f.encoder, reason=f.reason) for f in failures),
         missing=tuple(
             MissingCell(evaluation=evaluation, encoder=encoder)
-            for evaluation, encoder in asked
+            for evaluation, encoder in wanted
             if (evaluation, encoder) not in there
         ),
         bytes=sizes,
@@ -134,26 +134,26 @@ def removable(folder: Path) -> list[Removable]:
         )
     open_cells = [cell for cell in cells if not store.holds(cell)]
     needed = {stem for cell in open_cells for stem in cell.made_from}
-    found: dict[str, list[Path]] = {kind: [] for kind in (*COMPUTED, "failures", LEASES, "partial")}
+    files: dict[str, list[Path]] = {kind: [] for kind in (*COMPUTED, "failures", LEASES, "partial")}
     for path in _files(folder):
         kind = _kind(folder, path)
         old = kind not in (LEASES, "partial") or _age(path) > ABANDONED
-        if kind in found and old and not (kind in COMPUTED and path.parent.name in needed):
-            found[kind].append(path)
+        if kind in files and old and not (kind in COMPUTED and path.parent.name in needed):
+            files[kind].append(path)
     return [
         Removable(kind=kind, files=tuple(map(str, paths)), bytes=sum(map(_size, paths)))
-        for kind, paths in found.items()
+        for kind, paths in files.items()
         if paths
     ]
 
 
-def remove(found: Sequence[Removable]) -> None:
+def remove(removables: Sequence[Removable]) -> None:
     """Delete all files of ``found``, and the folders that are then empty.
 
     Raises:
         HoldfastError: one cannot be deleted.
     """
-    for path in (Path(file) for one in found for file in one.files):
+    for path in (Path(file) for each in removables for file in each.files):
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

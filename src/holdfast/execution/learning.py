@@ -34,14 +34,14 @@ def learn_all(
         fit: key_of(fit, population.encoder, population.images, population.run, population.bank_images) for fit in fits
     }
     units = {key.stem: fit for fit, key in keys.items()}
-    for fit, found in work.engine.share(
+    for fit, learned_here in work.engine.share(
         partial(learn, work),
         population,
         units,
-        held=lambda fit: work.store.learned(keys[fit]) is not None,
+        is_kept=lambda fit: work.store.learned(keys[fit]) is not None,
         patient=lambda: work.affordable(0.0),
     ):
-        learned[fit] = learn(work, population, fit) if found is None else found
+        learned[fit] = learn(work, population, fit) if learned_here is None else learned_here
     for fit in fits:
         if fit not in learned:
             learned[fit] = work.spent()
@@ -57,10 +57,10 @@ def learn(work: Computing, population: Population, fit: Fit[Any]) -> Observed | 
             work.tell(f"{encoder.name}: learning {fit.name.replace('-', ' ')}")
             if not work.affordable(work.forecast.expected(piece, 1)):
                 raise work.spent()
-            found = once(work.engine, compute, population, fit)
-            if isinstance(found, Exception):
-                raise found
-            learned = found
+            tensors = once(work.engine, compute, population, fit)
+            if isinstance(tensors, Exception):
+                raise tensors
+            learned = tensors
             work.store.keep_learned(key, learned)
             work.forecast.tell(piece, 1, monotonic() - since, 1, 1)
     except StoreError:

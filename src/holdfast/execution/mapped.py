@@ -43,9 +43,9 @@ def write_rows(
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with partial.open("xb") as file:
-            for held, tensors in shards:
-                here = [position for position, sample in enumerate(held) if sample in row]
-                rows = np.array([row[held[position]] for position in here])
+            for ids_of_shard, tensors in shards:
+                here = [position for position, sample in enumerate(ids_of_shard) if sample in row]
+                rows = np.array([row[ids_of_shard[position]] for position in here])
                 values = _plain_numbers(tensors[name])
                 if not start:
                     header = {"descr": values.dtype.str, "fortran_order": False, "shape": (len(row), *values.shape[1:])}

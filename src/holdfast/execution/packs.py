@@ -116,9 +116,9 @@ class ShardFolder:
             for path in fresh:
                 looked_at.add(path)
                 for member in self._members(path):
-                    if member.checksum not in taken and (found := take(member)) is not None:
+                    if member.checksum not in taken and (shard := take(member)) is not None:
                         taken.add(member.checksum)
-                        yield found
+                        yield shard
 
     def damaged(self) -> list[Path]:
         """Return the files that hold anything that cannot be read back."""
@@ -233,9 +233,9 @@ def _ids(shard: bytes) -> str:
 
 def _write_index(path: Path, stamp: Stamp, members: Sequence[Member]) -> None:
     """Write what ``path`` holds beside it, as JSON; without a word if that cannot be: it is read anew next time."""
-    told = {"stamp": stamp, "members": [member[1:] for member in members]}
+    content = {"stamp": stamp, "members": [member[1:] for member in members]}
     with suppress(OSError):
-        write_whole(path.with_suffix(INDEX), sealed(json.dumps(told).encode()))
+        write_whole(path.with_suffix(INDEX), sealed(json.dumps(content).encode()))
 
 
 def _indexed(path: Path, stamp: Stamp) -> list[Member] | None:
@@ -243,7 +243,7 @@ def _indexed(path: Path, stamp: Stamp) -> list[Member] | None:
     if path.suffix == SHARD:
         return None
     with suppress(OSError, ValueError):
-        told = json.loads(unsealed(path.with_suffix(INDEX).read_bytes()))
-        if tuple(told["stamp"]) == stamp:
-            return [Member(path, *member) for member in told["members"]]
+        known_stamp = json.loads(unsealed(path.with_suffix(INDEX).read_bytes()))
+        if tuple(known_stamp["stamp"]) == stamp:
+            return [Member(path, *member) for member in known_stamp["members"]]
     return None

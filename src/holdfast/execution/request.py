@@ -28,9 +28,9 @@ from holdfast.protocol.evaluation import Evaluation, with_bank
 Settings = Mapping[str, Mapping[str, Any]]
 
 
-def _several(given: Any) -> Any:
+def _several(value: Any) -> Any:
     """Return what may be given once as it is given several times."""
-    return () if given is None else (given,) if isinstance(given, str) else given
+    return () if value is None else (value,) if isinstance(value, str) else value
 
 
 class Request(Record):
@@ -68,27 +68,27 @@ def request(flags: Mapping[str, Any], file: Path | None = None) -> Request:
     Raises:
         HoldfastError: a key, a value or a combination makes no sense.
     """
-    given = _read(file) if file else {}
+    content = _read(file) if file else {}
     if "eps" in flags or "ball" in flags:
-        given = {name: value for name, value in given.items() if name not in ("eps", "ball")}
-    refuse_blanks(given)
-    merged = {**given, **flags, "settings": _merged(given.get("settings", {}), flags.get("settings", {}))}
+        content = {name: value for name, value in content.items() if name not in ("eps", "ball")}
+    refuse_blanks(content)
+    merged = {**content, **flags, "settings": _merged(content.get("settings", {}), flags.get("settings", {}))}
     if merged.get("budget") is not None:
         merged["budget"] = seconds(merged["budget"])
     try:
-        asked = Request.model_validate(merged)
+        wanted = Request.model_validate(merged)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise HoldfastError(f"{where}: {first['msg'].lower()}, got {first['input']!r}") from error
-    if asked.eps and asked.ball:
+    if wanted.eps and wanted.ball:
         raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
-    if asked.suite not in SUITES:
-        raise HoldfastError(f"unknown suite {asked.suite!r}; {nearest(asked.suite, list(SUITES))}")
-    return asked
+    if wanted.suite not in SUITES:
+        raise HoldfastError(f"unknown suite {wanted.suite!r}; {nearest(wanted.suite, list(SUITES))}")
+    return wanted
 
 
-def references(asked: Request) -> list[tuple[str, Options]]:
+def references(request: Request) -> list[tuple[str, Options]]:
     """Return each encoder that ``asked`` names with its options; several ``arch`` belong to checkpoints in their order.
 
     Trained encoders whose module was written in Python count as checkpoints.
@@ -96,17 +96,17 @@ def references(asked: Request) -> list[tuple[str, Options]]:
     Raises:
         HoldfastError: there are several ``arch`` and not one for each checkpoint, or one and no checkpoint.
     """
-    own = [_takes_arch(*named(reference)[1].partition(":")[::2]) for reference in asked.encoders]
-    if asked.arch and not any(own):
-        raise HoldfastError(f"--arch {asked.arch[0]} changes nothing: no encoder is a checkpoint; leave it out")
-    if len(asked.arch) > 1 and len(asked.arch) != sum(own):
+    takes_arch = [_takes_arch(*named(reference)[1].partition(":")[::2]) for reference in request.encoders]
+    if request.arch and not any(takes_arch):
+        raise HoldfastError(f"--arch {request.arch[0]} changes nothing: no encoder is a checkpoint; leave it out")
+    if len(request.arch) > 1 and len(request.arch) != sum(takes_arch):
         raise HoldfastError(
-            f"{len(asked.arch)} --arch for {sum(own)} checkpoints; give one for all of them, or one for each in their order"
+            f"{len(request.arch)} --arch for {sum(takes_arch)} checkpoints; give one for all of them, or one for each in their order"
         )
-    architectures = iter(asked.arch if len(asked.arch) > 1 else asked.arch * sum(own))
+    architectures = iter(request.arch if len(request.arch) > 1 else request.arch * sum(takes_arch))
     return [
-        (reference, Options(next(architectures, None) if mine else None, asked.size, asked.trust_remote_code))
-        for reference, mine in zip(asked.encoders, own, strict=True)
+        (reference, Options(next(architectures, None) if mine else None, request.size, request.trust_remote_code))
+        for reference, mine in zip(request.encoders, takes_arch, strict=True)
     ]
 
 
@@ -114,38 +114,38 @@ def _takes_arch(source: str, name: str) -> bool:
     return source == "checkpoint" or (source == "trained" and written_in_python(name))
 
 
-def planned(asked: Request, operations: int = 0) -> list[Evaluation]:
+def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     """Return the evaluations that ``asked`` names, with their settings, for encoders of up to so many operations."""
     known = evaluations()
-    refuse_twice("only", asked.only)
-    for name in (*asked.only, *asked.settings):
+    refuse_twice("only", request.only)
+    for name in (*request.only, *request.settings):
         if name not in known:
             raise HoldfastError(f"unknown evaluation {name!r}; {nearest(name, list(known))}")
-    kinds = [known[name] for name in asked.only or known if not (asked.black_box and known[name].needs_gradients)]
-    if left_out := [name for name in asked.only if known[name] not in kinds]:
+    kinds = [known[name] for name in request.only or known if not (request.black_box and known[name].needs_gradients)]
+    if left_out := [name for name in request.only if known[name] not in kinds]:
         raise HoldfastError(f"{', '.join(left_out)} need the encoder's gradients; leave them out with --black-box")
-    if asked.only and not asked.bank and (without := [kind.name for kind in kinds if kind.needs_bank]):
+    if request.only and not request.bank and (without := [kind.name for kind in kinds if kind.needs_bank]):
         raise HoldfastError(f"there is no bank of images for {', '.join(without)} to learn from; name it with --bank")
-    kinds = [kind for kind in kinds if asked.bank or not kind.needs_bank]
-    balls = [*asked.ball, *(str(Linf(convert(radius, float, "eps"))) for radius in asked.eps)]
+    kinds = [kind for kind in kinds if request.bank or not kind.needs_bank]
+    balls = [*request.ball, *(str(Linf(convert(radius, float, "eps"))) for radius in request.eps)]
     refuse_twice("eps or ball", [Ball.read(ball) for ball in balls])
     with_balls = [kind for kind in kinds if attacks_in_balls(kind)]
     if balls and not with_balls:
         advice = next((f"; use --set {k.name}.balls={balls[0]}" for k in kinds if "balls" in fields_of(k)), "")
-        raise HoldfastError(f"eps and ball change nothing: {', '.join(asked.only)} attack in no ball{advice}")
-    for name in set(asked.settings) - {kind.name for kind in kinds}:
+        raise HoldfastError(f"eps and ball change nothing: {', '.join(request.only)} attack in no ball{advice}")
+    for name in set(request.settings) - {kind.name for kind in kinds}:
         warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
-    blind = {kind.name: dict.fromkeys(attack_fields(kind), "square") for kind in kinds} if asked.black_box else {}
-    chosen = _merged(_merged(_merged(suite_settings(asked.suite, operations), over), blind), asked.settings)
+    blind = {kind.name: dict.fromkeys(attack_fields(kind), "square") for kind in kinds} if request.black_box else {}
+    chosen = _merged(_merged(_merged(suite_settings(request.suite, operations), over), blind), request.settings)
     plan = [build(kind, chosen.get(kind.name, {})) for kind in kinds]
-    for one in plan:
-        if isinstance(count := getattr(one, "samples", None), int) and count < 1:
+    for evaluation in plan:
+        if isinstance(count := getattr(evaluation, "samples", None), int) and count < 1:
             raise HoldfastError(
-                f"{one.name}: samples, the number of images to look at, must be at least 1, got {count}"
+                f"{evaluation.name}: samples, the number of images to look at, must be at least 1, got {count}"
             )
-    if asked.bank and not any(map(with_bank, plan)):
-        raise HoldfastError(f"a bank changes nothing: {', '.join(asked.only)} use none; leave --bank out")
+    if request.bank and not any(map(with_bank, plan)):
+        raise HoldfastError(f"a bank changes nothing: {', '.join(request.only)} use none; leave --bank out")
     return plan
 
 
@@ -156,15 +156,15 @@ def attacks_in_balls(kind: type[Evaluation]) -> bool:
 
 def attack_fields(kind: type[Evaluation]) -> list[str]:
     """Return the settings of ``kind`` that are attacks."""
-    return [name for name, own in types_of(kind).items() if spelled(own, Attack)]
+    return [name for name, kind_of_field in types_of(kind).items() if spelled(kind_of_field, Attack)]
 
 
 def asked_balls(plan: Sequence[Evaluation]) -> set[Ball]:
     """Return the balls of attacks that somebody asked for; where a default one is too wide, its cell alone fails."""
     balls: set[Ball] = set()
-    for one in plan:
-        if attacks_in_balls(kind := type(one)):
-            balls |= {*vars(one)["balls"]} - {*cast(tuple[Ball, ...], fields_of(kind)["balls"].default)}
+    for evaluation in plan:
+        if attacks_in_balls(kind := type(evaluation)):
+            balls |= {*vars(evaluation)["balls"]} - {*cast(tuple[Ball, ...], fields_of(kind)["balls"].default)}
     return balls
 
 

@@ -34,15 +34,15 @@ def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
         result.model_copy(update={"encoder": result.encoder.model_copy(update={"name": name})})
         if (name := called.get((result.encoder.name, result.encoder.fingerprint)))
         else result
-        for found, _ in runs.values()
-        for result in found
+        for results_of_run, _ in runs.values()
+        for result in results_of_run
     ]
     failures = [
         failure.model_copy(update={"encoder": f"{failure.encoder} ({folder})"})
         if failure.encoder in shared
         else failure
-        for folder, (_, found) in runs.items()
-        for failure in found
+        for folder, (_, failures_of_run) in runs.items()
+        for failure in failures_of_run
     ]
     return results, failures
 
@@ -56,21 +56,21 @@ def unfinished(folders: Sequence[Path], results: Sequence[Result], failures: Seq
     missing = []
     for folder in folders:
         try:
-            asked = Request.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
+            request = Request.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
         except (OSError, ValueError) as error:
             raise HoldfastError(
                 f"{folder / REQUEST} cannot be read, so nobody knows what the run should hold; "
                 "repeat its holdfast evaluate"
             ) from error
-        for given, options in references(asked):
-            short, reference = named(given)
+        for text, options in references(request):
+            short, reference = named(text)
             names = {stamp(reference, options), short or label(reference.partition(":")[2])}
             if not names & known:
                 missing.append(
                     Failure(
                         evaluation="evaluate",
                         encoder=stamp(reference, options),
-                        images=asked.images or "",
+                        images=request.images or "",
                         error="Unfinished",
                         reason=f"the run in {folder} stopped before it; repeat its holdfast evaluate",
                     )

@@ -66,18 +66,18 @@ class Outcome:
         return sum(result.planned is not None for result in self.results)
 
 
-def run_request(asked: Request, progress: Progress | None = None) -> Outcome:
+def run_request(request: Request, progress: Progress | None = None) -> Outcome:
     """Return what came of ``asked``, with a report of the run's folder.
 
     Raises:
         HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
     """
-    store, results, failures = fill_store(asked, progress)
+    store, results, failures = fill_store(request, progress)
     return Outcome(results, failures, write_report(store, store.folder))
 
 
 def fill_store(
-    asked: Request,
+    request: Request,
     progress: Progress | None = None,
     encoders_at_hand: Mapping[str, Encoder] | None = None,
     images_at_hand: Images | None = None,
@@ -91,16 +91,16 @@ def fill_store(
     Raises:
         HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
     """
-    began, evaluations = monotonic(), planned(asked)
+    began, evaluations = monotonic(), planned(request)
     run = Run(
-        asked.seed,
-        precision=asked.precision,
-        batch_size=asked.batch_size,
-        attack_seed=asked.attack_seed,
-        **devices_of(asked.cluster, asked.device, asked.workers),
+        request.seed,
+        precision=request.precision,
+        batch_size=request.batch_size,
+        attack_seed=request.attack_seed,
+        **devices_of(request.cluster, request.device, request.workers),
     )
-    reference = images_reference(asked)
-    store = Store(Path(asked.out) if asked.out else Path("runs") / f"{_short(reference)}-{asked.suite}")
+    reference = images_reference(request)
+    store = Store(Path(request.out) if request.out else Path("runs") / f"{_short(reference)}-{request.suite}")
     if damaged := store.damaged():
         warnings.warn(
             f"{some(damaged)} cannot be read (damaged, or of another version of holdfast) and count as never computed; what "
@@ -108,25 +108,27 @@ def fill_store(
             HoldfastWarning,
             stacklevel=2,
         )
-    encoders = encoders_of(asked, encoders_at_hand or {})
-    evaluations = sized(asked, encoders) or evaluations
+    encoders = encoders_of(request, encoders_at_hand or {})
+    evaluations = sized(request, encoders) or evaluations
     for ball, encoder in product(asked_balls(evaluations), encoders):
         ball.check(encoder.domain)
 
-    remembered = Remembered.at(store.folder / FILE, asked.rehash)
+    remembered = Remembered.at(store.folder / FILE, request.rehash)
 
     @cache
     def loaded(domain: Domain, geometry: Geometry | None) -> tuple[Images, Images | None]:
         if images_at_hand is not None:
-            images = limited(images_at_hand, domain, asked.limit, asked.seed)
+            images = limited(images_at_hand, domain, request.limit, request.seed)
         else:
-            images = data.load(reference, domain, geometry, limit=asked.limit, seed=asked.seed, remembered=remembered)
-        if asked.bank is None:
+            images = data.load(
+                reference, domain, geometry, limit=request.limit, seed=request.seed, remembered=remembered
+            )
+        if request.bank is None:
             return images, None
         if bank_at_hand is not None:
             bank = limited(bank_at_hand, domain)
         else:
-            bank = data.load(asked.bank, domain, geometry, remembered=remembered)
+            bank = data.load(request.bank, domain, geometry, remembered=remembered)
         return images, apart(bank, images)
 
     def images_for(encoder: Encoder) -> Images:
@@ -136,10 +138,10 @@ def fill_store(
         return loaded(encoder.domain, encoder.geometry)[1]
 
     for encoder in encoders:
-        evaluations = labelled(asked, evaluations, images_for(encoder), bank_for(encoder))
-    computing = engine(asked.cluster, asked.device, asked.workers, store.folder)
+        evaluations = labelled(request, evaluations, images_for(encoder), bank_for(encoder))
+    computing = engine(request.cluster, request.device, request.workers, store.folder)
     if leads(computing):
-        store.request(asked.model_dump_json(indent=1))
+        store.request(request.model_dump_json(indent=1))
     results, failures = evaluate(
         encoders,
         images_for,
@@ -148,7 +150,7 @@ def fill_store(
         store,
         computing,
         progress,
-        asked.budget,
+        request.budget,
         began,
         bank_for,
     )
@@ -156,21 +158,21 @@ def fill_store(
 
 
 def labelled(
-    asked: Request, evaluations: Sequence[Evaluation], images: Images, bank: Images | None
+    request: Request, evaluations: Sequence[Evaluation], images: Images, bank: Images | None
 ) -> list[Evaluation]:
     """Return those of ``evaluations`` that these labels, or the lack of them, allow.
 
     Raises:
         HoldfastError: others were asked for by name.
     """
-    lacking = [one.name for one in (images, bank) if one is not None and one.labels is None]
-    without = [one.name for one in evaluations if one.needs_labels and lacking]
-    if asked.only and without:
+    lacking = [each.name for each in (images, bank) if each is not None and each.labels is None]
+    without = [evaluation.name for evaluation in evaluations if evaluation.needs_labels and lacking]
+    if request.only and without:
         raise HoldfastError(
             f"{', '.join(without)} need labels, and {' and '.join(lacking)} have none; give them as in "
             "photos?labels=folders, or as the array labels beside the images"
         )
-    return [one for one in evaluations if one.name not in without]
+    return [evaluation for evaluation in evaluations if evaluation.name not in without]
 
 
 def write_report(store: Store, folder: Path) -> Path:
@@ -200,17 +202,17 @@ def limited(images: Images, domain: Domain, limit: int | None = None, seed: int 
     return images if limit is None else images[Selection(domain, limit=limit, seed=seed).choose(images.ids)]
 
 
-def sized(asked: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
+def sized(request: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
     """Return the plan of quick for large encoders, one for all of them, so that they can be compared; else nothing.
 
     It follows their operations, not their speed, so that the same command always asks for the same.
     """
-    largest = max(operations(encoder) for encoder in encoders) if asked.device == "cpu" else 0
-    if asked.suite != "quick" or largest <= LARGE:
+    largest = max(operations(encoder) for encoder in encoders) if request.device == "cpu" else 0
+    if request.suite != "quick" or largest <= LARGE:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warned when it was planned first
-        plan = planned(asked, largest)
+        plan = planned(request, largest)
     name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
     counts = suite_settings("quick", largest)["displacement"]
     warnings.warn(
@@ -222,16 +224,16 @@ def sized(asked: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
     return plan
 
 
-def encoders_of(asked: Request, at_hand: Mapping[str, Encoder]) -> list[Encoder]:
+def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encoder]:
     """Return the encoders that ``asked`` names, the baselines last; two of one name are called by their source.
 
     Those ``at_hand``, by reference, are not loaded.
     """
-    if not asked.encoders and asked.images not in (None, TOUR):
-        raise HoldfastError(f"no encoder to measure on {asked.images}; name one, as in timm:resnet50")
-    own = [at_hand.get(reference) or load(reference, options) for reference, options in references(asked)]
-    own = own or [load(f"builtin:{name}") for name in names()]
-    encoders = [*own, *_baselines(asked, own)]
+    if not request.encoders and request.images not in (None, TOUR):
+        raise HoldfastError(f"no encoder to measure on {request.images}; name one, as in timm:resnet50")
+    loaded = [at_hand.get(reference) or load(reference, options) for reference, options in references(request)]
+    loaded = loaded or [load(f"builtin:{name}") for name in names()]
+    encoders = [*loaded, *_baselines(request, loaded)]
     counted = Counter(encoder.name for encoder in encoders)
     return [_called_by_source(encoder) if counted[encoder.name] > 1 else encoder for encoder in encoders]
 
@@ -245,21 +247,21 @@ def _called_by_source(encoder: Encoder) -> Encoder:
     return renamed
 
 
-def _baselines(asked: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
+def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
     kinds = ("pixels", "random")
-    for name in asked.baselines:
+    for name in request.baselines:
         if name not in kinds:
             raise HoldfastError(f"unknown baseline {name!r}; {nearest(name, list(kinds))}")
     made: list[Encoder] = []
-    if "pixels" in asked.baselines:
+    if "pixels" in request.baselines:
         for encoder in {encoder.domain: encoder for encoder in reversed(encoders)}.values():
             pixels = raw_pixels(encoder.domain)
             pixels.geometry = encoder.geometry  # so that both see the same images
             made.append(pixels)
-    if "random" in asked.baselines:
+    if "random" in request.baselines:
         drawn: dict[str, tuple[Encoder, list[str]]] = {}
         for encoder in encoders:
-            fresh = random_init(encoder, asked.seed)
+            fresh = random_init(encoder, request.seed)
             drawn.setdefault(fresh.fingerprint, (fresh, []))[1].append(encoder.name)
         for fresh, alike in drawn.values():  # one architecture has one random baseline
             fresh.name = f"{' and '.join(alike)} (random weights)"
@@ -267,11 +269,11 @@ def _baselines(asked: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
     return made
 
 
-def images_reference(asked: Request) -> str:
+def images_reference(request: Request) -> str:
     """Return the images that ``asked`` names, or the built-in ones for the built-in encoders."""
-    if asked.images is None and not all(named(given)[1].startswith("builtin:") for given in asked.encoders):
+    if request.images is None and not all(named(encoder)[1].startswith("builtin:") for encoder in request.encoders):
         raise HoldfastError("no images to measure on; name a folder of them with --images")
-    return asked.images or TOUR
+    return request.images or TOUR
 
 
 class Devices(TypedDict, total=False):

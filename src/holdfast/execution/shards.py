@@ -75,10 +75,10 @@ def look(population: Population, shard: Shard) -> tuple[Observed | Exception, fl
     began, name = monotonic(), f"{observation.name} of {population.encoder.name}"
     try:
         population = population.at_work()
-        seen = population.run.batches(rows, lambda batch: observation.observe(population, batch), name)
+        tensors = population.run.batches(rows, lambda batch: observation.observe(population, batch), name)
     except Exception as error:
         return error, monotonic() - began
-    return {name: values.cpu() for name, values in seen.items()}, monotonic() - began
+    return {name: values.cpu() for name, values in tensors.items()}, monotonic() - began
 
 
 def learn(population: Population, fit: Fit[Any]) -> Observed | Exception:
@@ -95,8 +95,8 @@ def observe(observation: Observation, population: Population, rows: Sequence[int
         return joined([observe(part, population, rows, store) for part in observation.parts])
     ids = observation.ids(population)
     key = _key(observation, population)
-    held, observed = store.observed(key, [ids[row] for row in rows])
-    if len(held) < len(rows):
+    kept_ids, observed = store.observed(key, [ids[row] for row in rows])
+    if len(kept_ids) < len(rows):
         raise StoreError(f"what was just written to {store.folder} reads back damaged; {AGAIN}")
     return {name: values.to(population.run.device) for name, values in observed.items()}
 
@@ -115,10 +115,10 @@ def first_held(observation: Observation, population: Population, store: Store) -
     First in random order: not the quick ones, which several workers finish early, but a fair sample of all.
     """
     rows, ids = observation.rows(population), observation.ids(population)
-    held = set.intersection(*(store.held(_key(part, population)) for part in parts(observation)))
+    kept_ids = set.intersection(*(store.held(_key(part, population)) for part in parts(observation)))
     first = set[int]()
     for row in in_random_order(rows, observation, population):
-        if ids[row] not in held:
+        if ids[row] not in kept_ids:
             break
         first.add(row)
     return [row for row in rows if row in first]
@@ -145,12 +145,12 @@ def cell_of(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run, 
 
 
 def compute(
-    asked: Sequence[Shard],
+    pieces: Sequence[Shard],
     population: Population,
     store: Store,
     engine: Engine,
     choose: Choose,
-    told: OnProgress,
+    on_progress: OnProgress,
     patient: Callable[[], bool] = lambda: True,
     first: Mapping[Observation, int] | None = None,
 ) -> dict[Observation, Exception]:
@@ -162,16 +162,16 @@ def compute(
     waiting: dict[Observation, list[list[int]]] = {}
     done: dict[Observation, int] = {}
     failed: dict[Observation, Exception] = {}
-    totals = {observation: len(rows) for observation, rows in asked}
-    for observation, rows in asked:
+    totals = {observation: len(rows) for observation, rows in pieces}
+    for observation, rows in pieces:
         ids = observation.ids(population)
-        held = store.held(_key(observation, population))
-        waiting[observation] = _missing(rows, held, observation, population, (first or {}).get(observation))
-        done[observation] = sum(ids[row] in held for row in rows)
-        told(observation, done[observation], len(rows), 0.0)
+        kept_ids = store.held(_key(observation, population))
+        waiting[observation] = _missing(rows, kept_ids, observation, population, (first or {}).get(observation))
+        done[observation] = sum(ids[row] in kept_ids for row in rows)
+        on_progress(observation, done[observation], len(rows), 0.0)
 
     def taken() -> Iterator[Shard]:
-        while left := {one: own for one, own in waiting.items() if own and one not in failed}:
+        while left := {one: shards for one, shards in waiting.items() if shards and one not in failed}:
             chosen = choose(left)
             if chosen is None:
                 return
@@ -186,15 +186,15 @@ def compute(
     else:
         looked = engine.map(look, population, taken())
     with closing(looked) as finished:
-        for (observation, rows), (seen, seconds) in finished:
-            if isinstance(seen, Exception):
-                failed.setdefault(observation, seen)
+        for (observation, rows), (values, seconds) in finished:
+            if isinstance(values, Exception):
+                failed.setdefault(observation, values)
                 continue
-            if seen is not None:
+            if values is not None:
                 ids = observation.ids(population)
-                store.keep(_key(observation, population), [ids[row] for row in rows], seen)
+                store.keep(_key(observation, population), [ids[row] for row in rows], values)
             done[observation] += len(rows)
-            told(observation, done[observation], totals[observation], seconds)
+            on_progress(observation, done[observation], totals[observation], seconds)
     return failed
 
 
@@ -216,18 +216,18 @@ def _shared(
         known = shard[0].ids(population)
         return [known[row] for row in shard[1]]
 
-    turns = zip_longest(*([(one, rows) for rows in own] for one, own in waiting.items()))
+    turns = zip_longest(*([(one, rows) for rows in shards] for one, shards in waiting.items()))
     shards = [shard for turn in turns for shard in turn if shard is not None]
     units = {f"{keys[shard[0]].stem}-{checksum(json.dumps(ids(shard)).encode())}": shard for shard in shards}
-    for shard, found in ranks.share(
+    for shard, outcome in ranks.share(
         look,
         population,
         units,
-        held=lambda shard: store.held(keys[shard[0]]).issuperset(ids(shard)),
+        is_kept=lambda shard: store.held(keys[shard[0]]).issuperset(ids(shard)),
         begin=lambda shard: begin(*shard),
         patient=patient,
     ):
-        yield shard, (None, None) if found is None else found
+        yield shard, (None, None) if outcome is None else outcome
 
 
 def _key(observation: Observation, population: Population) -> Key:
@@ -235,7 +235,7 @@ def _key(observation: Observation, population: Population) -> Key:
 
 
 def _missing(
-    rows: Sequence[int], held: set[str], observation: Observation, population: Population, most: int | None = None
+    rows: Sequence[int], kept_ids: set[str], observation: Observation, population: Population, most: int | None = None
 ) -> list[list[int]]:
     """Return the rows not ``held`` among the first ``most``, cut into shards.
 
@@ -248,9 +248,9 @@ def _missing(
     rows = in_random_order(rows, observation, population)
     cut = [rows[:first], *(rows[start : start + size] for start in range(first, len(rows), size))]
     if most is not None:
-        left = [row for row in rows[:most] if ids[row] not in held]
+        left = [row for row in rows[:most] if ids[row] not in kept_ids]
         cut = [left[start : start + size] for start in range(0, len(left), size)]
-    shards = ([row for row in shard if ids[row] not in held] for shard in cut)
+    shards = ([row for row in shard if ids[row] not in kept_ids] for shard in cut)
     return [shard for shard in shards if shard]
 
 

@@ -41,35 +41,35 @@ def read_smoothing(method: str, ball: Ball, anchors: int, others: int) -> Smooth
     """
     if not isinstance(ball, L2):
         raise HoldfastError(f"smoothing certifies l2 balls, got {ball}; give one as in --ball l2:0.25")
-    given: dict[str, str] = {}
+    settings_of_text: dict[str, str] = {}
     for part in filter(None, method.partition(":")[2].split(",")):
         name, _, value = part.partition("=")
         if name not in ("sigma", "selection", "copies", "alpha", "divergences"):
             raise HoldfastError(f"smoothing takes sigma, selection, copies, alpha and divergences, got {part!r}")
-        given[name] = value
+        settings_of_text[name] = value
     fixed = {"radii": ball.radius, "samples": anchors, "others": others}
-    asked = build(SmoothedRetrieval, {"divergences": "l2", **given, **fixed})
-    assert isinstance(asked, SmoothedRetrieval)
-    return asked
+    evaluation = build(SmoothedRetrieval, {"divergences": "l2", **settings_of_text, **fixed})
+    assert isinstance(evaluation, SmoothedRetrieval)
+    return evaluation
 
 
-def noisy_codes(asked: SmoothedRetrieval) -> NoisyCodes:
+def noisy_codes(evaluation: SmoothedRetrieval) -> NoisyCodes:
     """Return what must be seen of each image."""
-    return NoisyCodes(asked.smoothing, asked.divergences[:1], ())
+    return NoisyCodes(evaluation.smoothing, evaluation.divergences[:1], ())
 
 
-def plan(asked: SmoothedRetrieval) -> str:
+def plan(evaluation: SmoothedRetrieval) -> str:
     """Return what it will cost and can certify at best, as a sentence."""
-    best = Plan(asked.smoothing, asked.slack, asked.alpha).farthest
+    best = Plan(evaluation.smoothing, evaluation.slack, evaluation.alpha).farthest
     return (
-        f"{asked.smoothing.forwards:,} noisy copies of each image; l2 radii up to {best:.3g} can be certified, each with "
-        f"confidence {1 - asked.alpha:g}"
+        f"{evaluation.smoothing.forwards:,} noisy copies of each image; l2 radii up to {best:.3g} can be certified, each with "
+        f"confidence {1 - evaluation.alpha:g}"
     )
 
 
 def export_smoothed(
     population: Population,
-    asked: SmoothedRetrieval,
+    evaluation: SmoothedRetrieval,
     rows: Sequence[int],
     observed: Observed,
     store: Store,
@@ -80,20 +80,20 @@ def export_smoothed(
     Raises:
         StoreError: the folder cannot be written.
     """
-    reach = radius(least_share(observed["0.kept"], asked.copies, asked.alpha), asked.sigma).tolist()
-    (ball,) = asked.radii
-    others = population.others(rows, asked.others)
+    reach = radius(least_share(observed["0.kept"], evaluation.copies, evaluation.alpha), evaluation.sigma).tolist()
+    (ball,) = evaluation.radii
+    others = population.others(rows, evaluation.others)
     weakest = observed["0.nearer"].argmin(1).cpu()
     negatives = others[torch.arange(len(rows)), weakest].tolist()
-    made = [_certificate(population, asked, *one) for one in zip(rows, negatives, reach, strict=True)]
+    made = [_certificate(population, evaluation, *values) for values in zip(rows, negatives, reach, strict=True)]
     record = CertificateRecord(
         encoder=population.encoder_info,
         images=population.images_info,
-        settings={name: str(value) for name, value in settings(noisy_codes(asked)).items()}
-        | {"method": SMOOTHING, "ball": f"l2:{ball:g}", "alpha": f"{asked.alpha:g}"}
+        settings={name: str(value) for name, value in settings(noisy_codes(evaluation)).items()}
+        | {"method": SMOOTHING, "ball": f"l2:{ball:g}", "alpha": f"{evaluation.alpha:g}"}
         | {"seed": str(population.run.seed), "precision": population.run.precision},
         certificates=tuple(made),
-        missing=len(noisy_codes(asked).rows(population)) - len(rows),
+        missing=len(noisy_codes(evaluation).rows(population)) - len(rows),
         provenance=provenance(population.run, started),
     )
     store.export("certify.json", record.model_dump_json(indent=1).encode())
@@ -101,11 +101,11 @@ def export_smoothed(
 
 
 def _certificate(
-    population: Population, asked: SmoothedRetrieval, row: int, negative: int, reach: float
+    population: Population, evaluation: SmoothedRetrieval, row: int, negative: int, reach: float
 ) -> Certificate:
     """Return the certificate of the image at ``row``, whose noisy copies keep it up to ``reach``; nan: unsure."""
-    (ball,) = asked.radii
-    if not told_apart(population, row, asked.others).any():
+    (ball,) = evaluation.radii
+    if not told_apart(population, row, evaluation.others).any():
         reach, reason = nan, "all others that it is told from are exact copies of it"
     elif reach > ball:
         reason = f"most of its noisy copies stay nearest to it after every change up to {reach:.3g}"

@@ -100,9 +100,9 @@ def key_of(
     what: Evaluation | Observation | Fit[Any], encoder: Encoder, images: Images, run: Run, bank: Images | None = None
 ) -> Key:
     """Return what identifies ``what`` of this encoder on these images; an evaluation also by what it is made from."""
-    seen = parts(what.observation()) if isinstance(what, Evaluation) else ()
+    observations = parts(what.observation()) if isinstance(what, Evaluation) else ()
     made: dict[str, Any] = (
-        {"observed": [key_of(part, encoder, images, run, bank).digest for part in seen]} if seen else {}
+        {"observed": [key_of(part, encoder, images, run, bank).digest for part in observations]} if observations else {}
     )
     # What is learned follows from the settings, but for its version; results older than fits hold the first of each.
     learned = {} if isinstance(what, Fit) else {fit.name: fit.version for fit in what.fits() if fit.version > 1}
@@ -149,8 +149,8 @@ class Store:
     def cells(self) -> list[Cell]:
         """Return every cell that was asked for; of one evaluation of one encoder the way it was asked for last."""
         paths = sorted(_paths(self.folder / "cells"), key=_changed)
-        asked = [record.cells for path in paths if (record := _record(path, Cells))]
-        return list({(cell.evaluation, cell.encoder): cell for cells in asked for cell in cells}.values())
+        lists = [record.cells for path in paths if (record := _record(path, Cells))]
+        return list({(cell.evaluation, cell.encoder): cell for cells in lists for cell in cells}.values())
 
     def result(self, key: Key) -> Result | None:
         """Return the cell ``key``, of all or some of its samples, or None if it is missing or damaged."""
@@ -210,19 +210,19 @@ class Store:
     def observed(self, key: Key, ids: Sequence[str]) -> tuple[list[str], Observed]:
         """Return which of ``ids`` were observed, in their order, and what was seen of them, row by row."""
         row = {name: position for position, name in enumerate(ids)}
-        filled, found = np.zeros(len(ids), dtype=bool), Observed()
+        filled, arrays = np.zeros(len(ids), dtype=bool), Observed()
         for names, tensors in self._shards(key).shards(row):
             here = [position for position, name in enumerate(names) if name in row and not filled[row[name]]]
             rows = [row[names[position]] for position in here]
             for name, values in tensors.items():
-                if name not in found:
-                    found[name] = values.new_empty((len(ids), *values.shape[1:]))
-                found[name][rows] = values[here]
+                if name not in arrays:
+                    arrays[name] = values.new_empty((len(ids), *values.shape[1:]))
+                arrays[name][rows] = values[here]
             filled[rows] = True
         if filled.all():
-            return list(ids), found
+            return list(ids), arrays
         have = filled.nonzero()[0].tolist()
-        return [ids[position] for position in have], {name: values[have] for name, values in found.items()}
+        return [ids[position] for position in have], {name: values[have] for name, values in arrays.items()}
 
     def array(self, key: Key, name: str, ids: Sequence[str]) -> Tensor | None:
         """Return tensor ``name`` of what was observed of all ``ids``, memory-mapped; None if some are missing.
@@ -284,8 +284,8 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 def _spelled(tensors: Observed) -> bytes:
     # Cloned because tensors that share memory are refused.
-    own = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
-    return safetensors.torch.save(own)
+    copies = {name: values.detach().cpu().contiguous().clone() for name, values in tensors.items()}
+    return safetensors.torch.save(copies)
 
 
 def _intact(folder: Path) -> Iterator[Observed]:

@@ -149,10 +149,10 @@ def suite_settings(suite: str, operations: int = 0) -> Settings:
         >>> [suite_settings("quick", n)["overlap"]["samples"] for n in (0, 12_000_000, 60_000_000, 10**10)]
         [300, 150, 30, 8]
     """
-    given = SUITES[suite].settings
+    settings = SUITES[suite].settings
     if suite != "quick" or operations <= LARGE:
-        return given
-    return {name: {**_counted(name, fields, operations), **_LARGE.get(name, {})} for name, fields in given.items()}
+        return settings
+    return {name: {**_counted(name, fields, operations), **_LARGE.get(name, {})} for name, fields in settings.items()}
 
 
 def _counted(evaluation: str, fields: Mapping[str, Any], operations: int) -> dict[str, Any]:

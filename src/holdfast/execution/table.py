@@ -129,8 +129,8 @@ def collect(
         work.compute(observation, population, observation.name)
     if isinstance(engine, Ranks):
         engine.end()
-    held, observed = store.observed(key_of(observation, encoder, images, run), [ids[row] for row in rows])
-    known = set(held)
+    ids_kept, observed = store.observed(key_of(observation, encoder, images, run), [ids[row] for row in rows])
+    known = set(ids_kept)
     return population, [row for row in rows if ids[row] in known], observed
 
 
@@ -209,11 +209,14 @@ class _Table:
             population = Population(encoder, images, self.run)
             if problem := unfit(population, self.work.engine):
                 raise HoldfastError(problem)
-            codes, held = self.work.codes(population, "codes"), None
+            codes, bank_population = self.work.codes(population, "codes"), None
             if bank is not None and any(with_bank(evaluation) for evaluation in missing):
-                held = bank, self.work.codes(Population(population.encoder, bank, self.run), "codes of the bank")
+                bank_population = (
+                    bank,
+                    self.work.codes(Population(population.encoder, bank, self.run), "codes of the bank"),
+                )
             learned = dict[Fit[Any], Observed | Exception]()
-            begun = Begun(encoder, images, held, codes, learned, self.run)
+            begun = Begun(encoder, images, bank_population, codes, learned, self.run)
             fits = list(dict.fromkeys(fit for evaluation in missing for fit in learning(evaluation)))
             for fit in fits:
                 with suppress(Exception):  # said when it is learned
@@ -298,15 +301,15 @@ class _Table:
     def rehearse(self, begun: Begun) -> None:
         """Conclude what there is of an encoder so far, only to know how long conclusions will take in the end."""
         for observation, group in begun.groups.items():
-            known = [one for one in group if one.partial and begun.learned.keys() >= {*learning(one)}]
-            seen = first_held(observation, begun.population, self.store) if known else []
-            if len(seen) < FEWEST or begun.why_not(observation):
+            known = [each for each in group if each.partial and begun.learned.keys() >= {*learning(each)}]
+            rows_kept = first_held(observation, begun.population, self.store) if known else []
+            if len(rows_kept) < FEWEST or begun.why_not(observation):
                 continue
-            observed = observe(observation, begun.population, seen, self.store)
+            observed = observe(observation, begun.population, rows_kept, self.store)
             for evaluation in known:
                 since = monotonic()
                 with suppress(Exception):  # said when it is concluded indeed
-                    evaluation.result(begun.population, seen, observed, illustrated=False)
+                    evaluation.result(begun.population, rows_kept, observed, illustrated=False)
                     self.work.forecast.tell((begun.encoder.name, evaluation), 1, monotonic() - since, 0, 1)
 
     def finish(self, begun: Begun) -> None:
@@ -322,26 +325,26 @@ class _Table:
     def conclude(self, begun: Begun, observation: Observation, group: Sequence[Evaluation]) -> None:
         """Observe what is left, but for a budget, then conclude every evaluation of the ``group`` that shares it."""
         started, population = datetime.now(UTC), begun.population
-        rows = seen = observation.rows(population)
+        rows = rows_kept = observation.rows(population)
         if self.work.budget is None:
             self.forward(begun, {observation: group})
         if error := begun.why_not(observation):
             raise error
         if self.work.budget is not None:
-            seen = first_held(observation, population, self.store)
-        whole, enough = len(seen) == len(rows), len(seen) >= FEWEST
-        observed = observe(observation, population, seen, self.store) if whole or enough else {}
+            rows_kept = first_held(observation, population, self.store)
+        whole, enough = len(rows_kept) == len(rows), len(rows_kept) >= FEWEST
+        observed = observe(observation, population, rows_kept, self.store) if whole or enough else {}
         for evaluation in group:
             with self.failing(begun.encoder, begun.images.name, [evaluation]):
                 if not whole and not (enough and evaluation.partial):
                     raise self.work.spent()
                 known = self.partial.get((begun.encoder.name, evaluation))
-                if not whole and known is not None and len(known.findings.ids) >= len(seen):
+                if not whole and known is not None and len(known.findings.ids) >= len(rows_kept):
                     raise self.work.spent()  # no more is known than then
                 piece, since = (begun.encoder.name, evaluation), monotonic()
                 self.work.tell(f"{begun.encoder.name}: {evaluation.name}, conclusion")
                 # Pictures may take as long as what was observed; those of a partial result come with the full one.
-                result = evaluation.result(population, seen, observed, illustrated=whole)
+                result = evaluation.result(population, rows_kept, observed, illustrated=whole)
                 planned = None if whole else len(rows)
                 result = result.model_copy(update={"provenance": provenance(self.run, started), "planned": planned})
                 key = key_of(evaluation, begun.encoder, begun.images, self.run, population.bank_images)
@@ -358,7 +361,7 @@ class _Table:
         whole: Collection[Observation] = (),
     ) -> bool:
         """Compute what the store does not hold for ``groups``, and return whether any of it was; what fails is noted."""
-        sound = {one: named(group) for one, group in groups.items() if not begun.why_not(one)}
+        sound = {each: named(group) for each, group in groups.items() if not begun.why_not(each)}
         done = self.work.shards(begun.population, sound, most, first, whole)
         begun.failed |= done.failed
         return done.fresh > 0

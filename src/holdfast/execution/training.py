@@ -100,10 +100,10 @@ def train(
     """
     refuse_blanks(locals())
     began = monotonic()
-    given: dict[str, Any] = {"images": images, "bank": bank, "transform": transform, "limit": limit}
-    given |= {"size": size, "channels": channels, "device": device}
-    given |= {"keep_epochs": keep_epochs, "budget": budget, "out": out}
-    recipe, place = read_recipe(recipe, settings or {}, given)
+    settings_of_inputs: dict[str, Any] = {"images": images, "bank": bank, "transform": transform, "limit": limit}
+    settings_of_inputs |= {"size": size, "channels": channels, "device": device}
+    settings_of_inputs |= {"keep_epochs": keep_epochs, "budget": budget, "out": out}
+    recipe, place = read_recipe(recipe, settings or {}, settings_of_inputs)
     refuse_blanks(place)
     until = deadline(place["budget"], began)
     if start is not None:
@@ -164,20 +164,20 @@ def _silent(doing: str, share: float) -> None:
 
 
 def read_recipe(
-    recipe: Recipe | str | Path | Mapping[str, Any], settings: Mapping[str, Any], given: Mapping[str, Any]
+    recipe: Recipe | str | Path | Mapping[str, Any], settings: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> tuple[Recipe, dict[str, Any]]:
     """Return the recipe and where it is to be carried out; what is ``given`` wins over what a file says."""
     if isinstance(recipe, Recipe):
         values: dict[str, Any] = recipe.plain() if settings else {}
-        said: dict[str, Any] = {}
+        places: dict[str, Any] = {}
     else:
         read = dict(recipe) if isinstance(recipe, Mapping) else read_settings(recipe)
         known = [*fields_of(Recipe), *PLACE]
         if unknown := next((name for name in read if name not in known), None):
             raise HoldfastError(f"a recipe has no setting {unknown!r}; {nearest(unknown, known)}")
-        said = {name: read.pop(name) for name in PLACE if name in read}
+        places = {name: read.pop(name) for name in PLACE if name in read}
         values = read
-    place = {name: said.get(name) if given.get(name) is None else given[name] for name in PLACE}
+    place = {name: places.get(name) if inputs.get(name) is None else inputs[name] for name in PLACE}
     made = recipe if isinstance(recipe, Recipe) and not settings else Recipe.of({**values, **settings})
     return made, place
 

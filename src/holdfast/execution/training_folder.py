@@ -109,7 +109,7 @@ class Record:
         if self.folder is None:
             return
         epoch = int(curve[-1]["epoch"])
-        lines = "".join(json.dumps(one) + "\n" for one in curve)
+        lines = "".join(json.dumps(epoch_numbers) + "\n" for epoch_numbers in curve)
         try:
             write_whole(self.folder / "metrics.jsonl", lines.encode())
             self._scalars(curve[-1], epoch)
@@ -118,14 +118,14 @@ class Record:
         if self.keep_epochs and epoch % self.keep_epochs == 0:
             trained.write_epoch(self.folder, epoch, self.encoder(module).module)
 
-    def _scalars(self, found: Epoch, epoch: int) -> None:
+    def _scalars(self, numbers: Epoch, epoch: int) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return
         assert self.folder is not None
         self.writer = self.writer or SummaryWriter(str(self.folder / "tensorboard"), purge_step=epoch)
-        for name, value in found.items():
+        for name, value in numbers.items():
             if name != "epoch":
                 self.writer.add_scalar(name, value, epoch)
         self.writer.flush()
@@ -151,12 +151,12 @@ class Record:
         assert self.folder is not None
         inputs = self.inputs
         architecture = str(self.recipe.architecture) if inputs.start is None else trained.architecture_of(inputs.start)
-        said = f"{self.recipe.objective} with {self.recipe.adversary}" if self.recipe.adversary else None
+        method = f"{self.recipe.objective} with {self.recipe.adversary}" if self.recipe.adversary else None
         card = trained.Card.of(
             encoder,
             architecture,
             recipe=self.recipe.plain(),
-            objective=said or str(self.recipe.objective),
+            objective=method or str(self.recipe.objective),
             seed=self.recipe.seed,
             epochs=int(curve[-1]["epoch"]),
             images=_info(inputs.images),

@@ -191,7 +191,7 @@ class Forecast:
         """Return the pace of later rows over that of the first, by the same of other encoders or else by everything."""
         for known in (
             self.measured.get(what, {}).values(),
-            (one for each in self.measured.values() for one in each.values()),
+            (value for each in self.measured.values() for value in each.values()),
         ):
             ratios = [_pace(times) / first for times in known if len(times) > 1 and (first := _pace(times[:1]))]
             if ratios:
@@ -210,12 +210,12 @@ class Forecast:
         return sum((self._left(piece, rows) for piece, rows in self.waiting.items() if rows), 0.0)
 
     def _left(self, piece: Piece, rows: int) -> float:
-        found = self.seconds(piece, self.totals.get(piece[1], 1) if rows < 0 else rows)
+        seconds = self.seconds(piece, self.totals.get(piece[1], 1) if rows < 0 else rows)
         if isinstance(piece[1], Evaluation):  # nothing is known of conclusions before their end; most are short
-            return found or 0.0
+            return seconds or 0.0
         if isinstance(piece[1], Fit):
             return self.expected(piece, 1)
-        return inf if found is None else found * (self.passed / self.worked if self.worked else 1.0)
+        return inf if seconds is None else seconds * (self.passed / self.worked if self.worked else 1.0)
 
 
 def _pace(times: Sequence[tuple[int, float]]) -> float:

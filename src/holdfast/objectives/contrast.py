@@ -21,14 +21,16 @@ from holdfast.objectives.base import AttackContext, Objective, ObjectiveFunction
 from holdfast.objectives.views import high_pass, shifted
 
 
-def loss(anchors: Codes, positives: Codes, others: Codes, temperature: float, own: bool = False) -> Float[Tensor, "b"]:
+def loss(
+    anchors: Codes, positives: Codes, others: Codes, temperature: float, with_anchors: bool = False
+) -> Float[Tensor, "b"]:
     """Return the contrastive loss of each anchor; ``others`` contain its positive.
 
     ``own`` says that the others are the anchors themselves, of which each leaves itself out.
     """
     anchors, positives, others = (normalize(codes, dim=-1) for codes in (anchors, positives, others))
     logits = anchors @ others.T / temperature
-    if own:
+    if with_anchors:
         logits = logits.masked_fill(torch.eye(len(logits), dtype=torch.bool, device=logits.device), -torch.inf)
     return torch.logsumexp(logits, dim=1) - (anchors * positives).sum(-1) / temperature
 
@@ -127,7 +129,7 @@ class Pair(Objective):
         half = len(context.pixels) // 2
 
         def objective(codes: Codes) -> Tensor:
-            return loss(codes, codes.roll(half, 0), codes, self.temperature, own=True)
+            return loss(codes, codes.roll(half, 0), codes, self.temperature, with_anchors=True)
 
         return objective
 

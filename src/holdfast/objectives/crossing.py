@@ -28,8 +28,8 @@ class Crossing(DivergenceObjective):
     targeted = True
 
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
-        own, other = context.codes, context.targets
-        return lambda codes: margin(self.divergence, codes, own, other)
+        anchors, other = context.codes, context.targets
+        return lambda codes: margin(self.divergence, codes, anchors, other)
 
 
 @final
@@ -43,25 +43,25 @@ class Misretrieval(DivergenceObjective):
     def __call__(self, context: AttackContext) -> ObjectiveFunction:
         if context.rivals is None:
             raise HoldfastError("misretrieval needs the codes of rival images (AttackContext.rivals)")
-        own, rivals = context.codes, context.rivals
+        anchors, rivals = context.codes, context.rivals
 
         def objective(codes: Codes) -> Tensor:
-            return margin(self.divergence, codes[:, None], own[:, None], rivals).amax(1)
+            return margin(self.divergence, codes[:, None], anchors[:, None], rivals).amax(1)
 
         return objective
 
 
-def margin(divergence: Divergence, codes: Tensor, own: Tensor, other: Tensor) -> Tensor:
+def margin(divergence: Divergence, codes: Tensor, anchors: Tensor, other: Tensor) -> Tensor:
     """Return a value that is positive exactly if ``codes`` are closer to ``other`` than to ``own``.
 
     In units of the clean distance's normal, so that the nearest of several boundaries has the largest margin.
     """
     if divergence.name == "l2":
-        normal = other - own
+        normal = other - anchors
         size = torch.linalg.vector_norm(normal, dim=-1).clamp_min(torch.finfo(codes.dtype).tiny)
-        return (normal * (codes - (own + other) / 2)).sum(-1) / size
+        return (normal * (codes - (anchors + other) / 2)).sum(-1) / size
     if divergence.name == "cosine":
-        unit_own, unit_other = (c / torch.linalg.vector_norm(c, dim=-1, keepdim=True) for c in (own, other))
+        unit_own, unit_other = (c / torch.linalg.vector_norm(c, dim=-1, keepdim=True) for c in (anchors, other))
         return ((unit_other - unit_own) * codes).sum(-1)
-    codes, own, theirs = (c.expand_as(other).flatten(0, -2) for c in (codes, own, other))
-    return (divergence(codes, own) - divergence(codes, theirs)).reshape(other.shape[:-1])
+    codes, anchors, theirs = (c.expand_as(other).flatten(0, -2) for c in (codes, anchors, other))
+    return (divergence(codes, anchors) - divergence(codes, theirs)).reshape(other.shape[:-1])

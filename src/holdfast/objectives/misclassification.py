@@ -32,9 +32,9 @@ def margin(logits: Logits, places: Int[Tensor, "b"]) -> ObjectiveFunction:
 
     def objective(codes: Codes) -> Tensor:
         scored = logits(codes)
-        own = functional.one_hot(places.clamp_min(0), scored.shape[1]).bool() & (places >= 0)[:, None]
-        others = scored.masked_fill(own, -torch.inf).amax(1)
-        return others - torch.where(own, scored, 0).sum(1)
+        of_class = functional.one_hot(places.clamp_min(0), scored.shape[1]).bool() & (places >= 0)[:, None]
+        others = scored.masked_fill(of_class, -torch.inf).amax(1)
+        return others - torch.where(of_class, scored, 0).sum(1)
 
     return objective
 

@@ -53,9 +53,9 @@ class FittedProbe:
         Labels that the bank does not show have rank infinity: no answer is right.
         """
         places, scores = self.places(labels), self.scores(codes)
-        own = scores.gather(1, places.clamp_min(0)[:, None])
+        of_class = scores.gather(1, places.clamp_min(0)[:, None])
         # Not "below", so that codes that are not finite are right about nothing.
-        ranks = (~(scores < own)).sum(1) - 1
+        ranks = (~(scores < of_class)).sum(1) - 1
         return ranks.double().masked_fill(places < 0, torch.inf)
 
     def codes(self, population: Population, rows: Sequence[int]) -> Codes:

@@ -40,21 +40,21 @@ def accuracy_warnings(
 
     ``vain`` says which of them mean nothing where a probe is at chance.
     """
-    said = [probe.caution for probe in learned if probe.caution]
+    warnings = [probe.caution for probe in learned if probe.caution]
     labels = population.labels[list(rows)]
     absent = learned[0].places(labels) < 0
     if bool(absent.any()):
         names = class_names(population, labels[absent].unique())
         shown = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-        said.append(
+        warnings.append(
             f"The bank shows no image of {len(names)} of the classes measured ({shown}): their {int(absent.sum())} images "
             "count as wrong; add images of them to the bank, or leave them out."
         )
     chance = chance_estimate(population, rows).value
-    for one in clean:
-        if one.value - chance <= NEAR_CHANCE * sqrt(chance * (1 - chance) / one.n):
-            said.append(
-                f"AT CHANCE: {one.conditions['probe']} is right on {one.value:.1%} of {one.n} clean images, within three "
+    for estimate in clean:
+        if estimate.value - chance <= NEAR_CHANCE * sqrt(chance * (1 - chance) / estimate.n):
+            warnings.append(
+                f"AT CHANCE: {estimate.conditions['probe']} is right on {estimate.value:.1%} of {estimate.n} clean images, within three "
                 f"standard errors of the {chance:.1%} that the most common class alone gives; {vain} mean nothing."
             )
-    return tuple(said)
+    return tuple(warnings)

@@ -80,8 +80,8 @@ class FineTuned(Probe):
                 optimiser.step()
             schedule.step()
         tuned = {f"{ENCODER}{name}": value.detach().clone() for name, value in module.state_dict().items()}
-        own = {"weight": head.weight.data.double(), "bias": head.bias.data.double(), "classes": plain["classes"]}
-        return tuned | own
+        tensors = {"weight": head.weight.data.double(), "bias": head.bias.data.double(), "classes": plain["classes"]}
+        return tuned | tensors
 
     def restore(self, population: Population, learned: Observed) -> LinearScores:
         encoder = population.encoder

@@ -103,10 +103,10 @@ def logistic_regression(
     """
     from sklearn.linear_model import LogisticRegression
 
-    own = codes.to("cpu", torch.float64, copy=True)  # the only copy, standardised in its place
-    centre, spread = own.mean(0), own.std(0).clamp_min(1e-9)
-    own.sub_(centre).div_(spread)
-    fit = LogisticRegression(tol=tolerance, max_iter=5000).fit(own.numpy(), labels.cpu().numpy())
+    standardised = codes.to("cpu", torch.float64, copy=True)  # the only copy, standardised in its place
+    centre, spread = standardised.mean(0), standardised.std(0).clamp_min(1e-9)
+    standardised.sub_(centre).div_(spread)
+    fit = LogisticRegression(tol=tolerance, max_iter=5000).fit(standardised.numpy(), labels.cpu().numpy())
     weight, bias = torch.tensor(fit.coef_) / spread, torch.tensor(fit.intercept_)
     bias = bias - weight @ centre
     if len(weight) == 1:  # two classes share one row

@@ -47,9 +47,9 @@ class Neighbours(FittedProbe):
         return torch.cat([self._votes(block) for block in unit(codes.to(self.bank.dtype)).split(size)])
 
     def _votes(self, units: Codes) -> Float[Tensor, "b c"]:
-        cosines, found = largest(units @ self.bank.T, self.k)
+        cosines, neighbours = largest(units @ self.bank.T, self.k)
         votes = torch.zeros(len(units), len(self.classes), dtype=units.dtype, device=units.device)
-        return votes.scatter_add(1, self.columns[found], (cosines / self.temperature).exp())
+        return votes.scatter_add(1, self.columns[neighbours], (cosines / self.temperature).exp())
 
     def logits(self, codes: Codes) -> Float[Tensor, "b c"]:
         """Return the logarithm of what all of the bank votes: among k alone, most classes have neither vote nor slope."""
@@ -109,12 +109,12 @@ def largest(products: Float[Tensor, "b n"], k: int) -> tuple[Float[Tensor, "b k"
     """
     groups = products.shape[1] // WIDTH
     if groups <= 2 * k:
-        found = products.topk(k, sorted=False)
-        return found.values, found.indices
+        top = products.topk(k, sorted=False)
+        return top.values, top.indices
     grouped = products[:, : groups * WIDTH].reshape(-1, WIDTH, groups)
     chosen = grouped.detach().amax(1).topk(k, sorted=False).indices
     rest = torch.arange(groups * WIDTH, products.shape[1], device=products.device).expand(len(products), -1)
     steps = groups * torch.arange(WIDTH, device=products.device)
     places = torch.cat([(chosen[:, None] + steps[:, None]).flatten(1), rest], 1)
-    found = products.gather(1, places).topk(k, sorted=False)
-    return found.values, places.gather(1, found.indices)
+    top = products.gather(1, places).topk(k, sorted=False)
+    return top.values, places.gather(1, top.indices)

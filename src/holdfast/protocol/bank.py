@@ -54,9 +54,9 @@ def apart(bank: Images, images: Images) -> Images:
 
 def _in_levels(bank: Images, images: Images) -> bool:
     """Return whether 8 bits decide: both are pictures of one size, one in 8 bits, few enough to be decoded for it."""
-    one, other = images.source.read([0]), bank.source.read([0])
-    few = (len(bank) + len(images)) * one.numel() <= MOST_COMPARED
-    return few and one.ndim == 4 and one.shape == other.shape and torch.uint8 in (one.dtype, other.dtype)
+    image, other = images.source.read([0]), bank.source.read([0])
+    few = (len(bank) + len(images)) * image.numel() <= MOST_COMPARED
+    return few and image.ndim == 4 and image.shape == other.shape and torch.uint8 in (image.dtype, other.dtype)
 
 
 def _levels(images: Images, rows: Sequence[int]) -> Iterator[bytes]:

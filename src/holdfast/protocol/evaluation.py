@@ -84,8 +84,8 @@ class Evaluation(ABC):
     def __call__(self, encoder: Encoder, images: Images, run: Run | None = None, bank: Images | None = None) -> Result:
         """Measure ``encoder`` on ``images`` in this process, with a ``bank`` to learn from or to search."""
         run = run or Run()
-        held = None if bank is None else Population(encoder, apart(bank, images), run)
-        population = Population(encoder, images, run, bank=held)
+        bank_population = None if bank is None else Population(encoder, apart(bank, images), run)
+        population = Population(encoder, images, run, bank=bank_population)
         observation = self.observation()
         rows = observation.rows(population)
         observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
@@ -121,17 +121,17 @@ def settings(thing: Evaluation | Observation | Fit[Any]) -> dict[str, Any]:
     """Return the fields of ``thing`` as JSON values, settings objects in their text form, shared settings one by one."""
     values = {field.name: getattr(thing, field.name) for field in fields(thing)}
     shared = [value for value in values.values() if isinstance(value, SharedSettings)]
-    own = {name: plain(value) for name, value in values.items() if not isinstance(value, SharedSettings)}
-    return own | {field.name: plain(getattr(one, field.name)) for one in shared for field in fields(one)}
+    plain_values = {name: plain(value) for name, value in values.items() if not isinstance(value, SharedSettings)}
+    return plain_values | {field.name: plain(getattr(part, field.name)) for part in shared for field in fields(part)}
 
 
 def protocol(evaluation: Evaluation, population: Population) -> dict[str, Any]:
     """Return everything but the encoder, the images and the version that decides the numbers of ``evaluation``."""
     run = population.run
-    own: dict[str, Any] = {**settings(evaluation), "seed": run.seed, "precision": run.precision}
+    facts: dict[str, Any] = {**settings(evaluation), "seed": run.seed, "precision": run.precision}
     for what in pieces(evaluation):
-        own |= circumstances(what, population.images, run, population.bank_images)
-    return own
+        facts |= circumstances(what, population.images, run, population.bank_images)
+    return facts
 
 
 def circumstances(
@@ -141,23 +141,23 @@ def circumstances(
 
     Results stored before there were such circumstances keep their keys.
     """
-    given: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if what.uses_labels and images.labels_fingerprint:
-        given["labels"] = images.labels_fingerprint
+        facts["labels"] = images.labels_fingerprint
     if (isinstance(what, Evaluation) or (isinstance(what, Fit) and what.uses_groups)) and images.groups_fingerprint:
-        given["groups"] = images.groups_fingerprint  # every evaluation has intervals, and fits may leave groups out
+        facts["groups"] = images.groups_fingerprint  # every evaluation has intervals, and fits may leave groups out
     if what.uses_bank and bank is not None:
-        given["bank"] = bank.fingerprint
+        facts["bank"] = bank.fingerprint
     if what.uses_bank and what.uses_labels and bank is not None and bank.labels_fingerprint:
-        given["bank_labels"] = bank.labels_fingerprint
+        facts["bank_labels"] = bank.labels_fingerprint
     if run.attack_seed not in (None, run.seed):
-        given["attack_seed"] = run.attack_seed
+        facts["attack_seed"] = run.attack_seed
     values = [value for field in fields(what) for value in _flat(getattr(what, field.name))]
     if changes := [versions(value) for value in values if isinstance(value, Transform)]:
-        given["transform_versions"] = changes
+        facts["transform_versions"] = changes
     if newer := {str(value): value.version for value in values if isinstance(value, Fit) and value.version > 1}:
-        given["fit_versions"] = newer
-    return given
+        facts["fit_versions"] = newer
+    return facts
 
 
 def _flat(value: Any) -> tuple[Any, ...]:

@@ -152,10 +152,10 @@ class Population:
             Exception: it could not be learned; everyone who asks is told why.
         """
         if fit not in self._restored:
-            found = self._known[fit] if fit in self._known else fit.learn(self)
-            if isinstance(found, Exception):
-                raise found
-            self._known[fit], self._restored[fit] = found, fit.restore(self, found)
+            learned = self._known[fit] if fit in self._known else fit.learn(self)
+            if isinstance(learned, Exception):
+                raise learned
+            self._known[fit], self._restored[fit] = learned, fit.restore(self, learned)
         restored: Learned = self._restored[fit]
         return restored
 

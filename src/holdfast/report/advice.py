@@ -33,10 +33,10 @@ def advice(
         failures: the cells without one.
         runs: the folders they are in, if they are known.
     """
-    found = tally(table)
-    said = (
-        *_missing(found, lost([result for group in groups for result in group.results], failures)),
-        *_choice(table, found, alerts(groups)),
+    tallied = tally(table)
+    sentences = (
+        *_missing(tallied, lost([result for group in groups for result in group.results], failures)),
+        *_choice(table, tallied, alerts(groups)),
         *_proportion(table),
         _stronger(table),
         _claims(table),
@@ -44,40 +44,40 @@ def advice(
         _rerun(failures),
         _gate(table, groups, runs),
     )
-    return tuple(filter(None, said))
+    return tuple(filter(None, sentences))
 
 
-def _missing(found: Tally, lost: dict[str, tuple[str, ...]]) -> Iterator[str]:
+def _missing(tallied: Tally, lost: dict[str, tuple[str, ...]]) -> Iterator[str]:
     """Yield what was asked for and is not there: nothing below may be read as if it were."""
     for name, reasons in lost.items():
         yield f"{name} was asked for and has no result, so nothing here speaks of it: {'; '.join(reasons)}."
-    for gap in found.gaps:
+    for gap in tallied.gaps:
         yield f"{missed(gap)}."
 
 
-def _choice(table: Table, found: Tally, alerts: Sequence[Alert]) -> Iterator[str]:
-    if not found.conditions:
+def _choice(table: Table, tallied: Tally, alerts: Sequence[Alert]) -> Iterator[str]:
+    if not tallied.conditions:
         yield from _enough(table, table.ranked if len(table.ranked) == 1 else ())
         return
     backed, evidence = _of_numbers(table, ("use",)), "evidence"
     if not backed.leaders:
         backed, evidence = _of_numbers(table, ("some",)), "some evidence only"
-    leaders = backed.leaders or found.leaders
+    leaders = backed.leaders or tallied.leaders
     if not leaders:
         saturated = other_radius(table)
         yield (
-            f"The encoders are tied in {'all ' * (found.conditions > 1)}{text.counted(found.conditions, 'condition')} "
+            f"The encoders are tied in {'all ' * (tallied.conditions > 1)}{text.counted(tallied.conditions, 'condition')} "
             f"of robustness compared: these images cannot tell them apart{saturated or '; use more of them.'}"
         )
     elif backed.leaders:
         yield _prefer(leaders, backed, evidence)
-        if found.leaders != leaders:
+        if tallied.leaders != leaders:
             yield (
-                f"Counting all numbers, {text.listed(list(found.leaders))} would come first; that is no "
+                f"Counting all numbers, {text.listed(list(tallied.leaders))} would come first; that is no "
                 "reason to prefer another."
             )
     else:
-        yield _undecided(table, found)
+        yield _undecided(table, tallied)
     yield from _enough(table, leaders)
     doubted = [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]
     if doubted:
@@ -87,13 +87,13 @@ def _choice(table: Table, found: Tally, alerts: Sequence[Alert]) -> Iterator[str
 
 def _of_numbers(table: Table, advised: Sequence[str]) -> Tally:
     """Return who wins by the numbers of which the study says this."""
-    told = tuple(part for part in table.sections if study().advice(part.evaluation, part.like.quantity) in advised)
-    return tally(replace(table, sections=told))
+    studied = tuple(part for part in table.sections if study().advice(part.evaluation, part.like.quantity) in advised)
+    return tally(replace(table, sections=studied))
 
 
-def _lead(found: Tally) -> str:
-    most = max(found.firsts.values())
-    return f"best or tied for best in {most} of the {text.counted(found.telling, 'condition')} of robustness"
+def _lead(tallied: Tally) -> str:
+    most = max(tallied.firsts.values())
+    return f"best or tied for best in {most} of the {text.counted(tallied.telling, 'condition')} of robustness"
 
 
 def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
@@ -104,9 +104,9 @@ def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
     return f"No single encoder stands out: {text.listed(list(leaders))} are each {lead}."
 
 
-def _undecided(table: Table, found: Tally) -> str:
+def _undecided(table: Table, tallied: Tally) -> str:
     """Return who leads by other numbers alone, and what to measure instead if it has not been."""
-    each = f"{text.listed(list(found.leaders))} {'is' if len(found.leaders) == 1 else 'are each'} {_lead(found)}"
+    each = f"{text.listed(list(tallied.leaders))} {'is' if len(tallied.leaders) == 1 else 'are each'} {_lead(tallied)}"
     measured = {part.evaluation for part in table.sections}
     better = [name for name in study().best if name not in measured]
     then = f" Measure {text.listed(better)} as well, which have such evidence." if better else ""
@@ -165,17 +165,17 @@ def _stronger(table: Table) -> str:
 
     Shares differ by points, for a factor over a tiny share says little; other numbers by a factor.
     """
-    found = [
+    rows = [
         (_gap(section, low, high), section, name, high, low)
         for section in table.sections
         for row in _by_attack(section)
         for name, low, high in _apart(row, table)
         if text.is_share(section.like.unit) or low.estimate.value > 0
     ]
-    if not found:
+    if not rows:
         return ""
-    shares = [item for item in found if text.is_share(item[1].like.unit)]
-    gap, section, name, high, low = max(shares or found, key=lambda item: item[0])
+    shares = [item for item in rows if text.is_share(item[1].like.unit)]
+    gap, section, name, high, low = max(shares or rows, key=lambda item: item[0])
     worse, milder = (high, low) if section.like.better == "lower" else (low, high)
     much = f"a difference of {text.number(gap)}" if shares else f"a factor of {text.number(gap)}"
     return (
@@ -195,14 +195,14 @@ def _gap(section: Section, low: Cell, high: Cell) -> float:
 
 def _by_attack(section: Section) -> list[list[Row]]:
     """Return the rows of ``section`` that differ in the attack alone, not in its goal, together."""
-    found: dict[tuple[tuple[str, str], ...], list[Row]] = {}
+    rows_of_case: dict[tuple[tuple[str, str], ...], list[Row]] = {}
     for row in section.rows:
         cell = next((cell for cell in row.cells if cell), None)
         if cell and "attack" in cell.estimate.conditions and section.like.better != "neither":
             rest = tuple((key, value) for key, value in cell.estimate.conditions.items() if key != "attack")
             goal = cell.estimate.conditions["attack"].partition(" at ")[2]
-            found.setdefault((*rest, ("goal", goal)), []).append(row)
-    return [rows for rows in found.values() if len(rows) > 1]
+            rows_of_case.setdefault((*rest, ("goal", goal)), []).append(row)
+    return [rows for rows in rows_of_case.values() if len(rows) > 1]
 
 
 def _apart(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, Cell, Cell]]:
@@ -241,10 +241,10 @@ def _proved(table: Table) -> str:
 
 def _rerun(failures: Sequence[Failure]) -> str:
     spent, failed = split(failures)
-    said = f"{text.counted(len(spent), 'result')} missing: {STOPPED}." if spent else ""
+    sentence = f"{text.counted(len(spent), 'result')} missing: {STOPPED}." if spent else ""
     if not failed:
-        return said
-    return f"{said} " * bool(said) + (
+        return sentence
+    return f"{sentence} " * bool(sentence) + (
         f"{text.counted(len(failed), 'result')} could not be computed, for "
         f"{text.counted(len(causes(failed)), 'reason')} listed below; mend them and repeat the command, "
         "which computes only what is missing."

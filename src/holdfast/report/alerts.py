@@ -34,16 +34,16 @@ class Alert:
 
 def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
     """Return every warning once, first those that concern all numbers of an encoder."""
-    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    warned: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for name, result in ((name, result) for group in groups for name, result in group.items()):
         for warning in result.encoder.warnings:
-            found.setdefault(warning, ({}, {}))[0][name] = None
+            warned.setdefault(warning, ({}, {}))[0][name] = None
     for group in groups:
         for name, result in group.items():
             for warning in (*result.findings.warnings, *_own(result)):
-                encoders, evaluations = found.setdefault(warning, ({}, {}))
+                encoders, evaluations = warned.setdefault(warning, ({}, {}))
                 encoders[name] = evaluations[result.title] = None
-    return tuple(Alert(tuple(who), tuple(where), warning) for warning, (who, where) in found.items())
+    return tuple(Alert(tuple(who), tuple(where), warning) for warning, (who, where) in warned.items())
 
 
 def _own(result: Result) -> Iterator[str]:
@@ -90,11 +90,11 @@ class Cause:
 
 def causes(failures: Sequence[Failure]) -> tuple[Cause, ...]:
     """Return each reason once, the one that costs most results first."""
-    found: dict[tuple[str, str], list[Failure]] = {}
+    failed: dict[tuple[str, str], list[Failure]] = {}
     for failure in failures:
-        found.setdefault((failure.reason, failure.error), []).append(failure)
-    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
-    return tuple(Cause(reason, error, tuple(own)) for (reason, error), own in ordered)
+        failed.setdefault((failure.reason, failure.error), []).append(failure)
+    ordered = sorted(failed.items(), key=lambda item: -len(item[1]))
+    return tuple(Cause(reason, error, tuple(failures_of_cause)) for (reason, error), failures_of_cause in ordered)
 
 
 def without(failures: Sequence[Failure]) -> tuple[str, ...]:
@@ -105,11 +105,11 @@ def without(failures: Sequence[Failure]) -> tuple[str, ...]:
 def lost(results: Sequence[Result], failures: Sequence[Failure]) -> dict[str, tuple[str, ...]]:
     """Return the encoders that were asked for and have no result at all, each with the reasons."""
     known = {name for result in results for name in (result.encoder.name, result.encoder.source)}
-    found: dict[str, dict[str, None]] = {}
+    reasons_of: dict[str, dict[str, None]] = {}
     for failure in failures:
         if failure.encoder not in known:
-            found.setdefault(failure.encoder, {})[failure.reason] = None
-    return {name: tuple(reasons) for name, reasons in found.items()}
+            reasons_of.setdefault(failure.encoder, {})[failure.reason] = None
+    return {name: tuple(reasons) for name, reasons in reasons_of.items()}
 
 
 def split(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:

@@ -20,15 +20,15 @@ PATTERNS = {"solid": "", "dashed": "5 3", "dotted": "1.5 2.5", "dashdot": "6 2 1
 
 def files(groups: Sequence[Group], drawn: Mapping[str, Sequence[Plate]], encoders: Sequence[str]) -> dict[str, str]:
     """Return every drawing as an SVG document, by a name made of its evaluation, its quantity and its condition."""
-    found: dict[str, str] = {}
+    drawings: dict[str, str] = {}
     for group in groups:
         for plate in drawn[group.key]:
             for panel in plate.panels:
                 name = _slug(f"{group.first.evaluation} {plate.title} {panel.title}")
                 # Another protocol of the same evaluation draws the same again.
-                name = f"{name}-{group.key}" if name in found else name
-                found[name] = document(panel, plate, group.encoders, encoders)
-    return found
+                name = f"{name}-{group.key}" if name in drawings else name
+                drawings[name] = document(panel, plate, group.encoders, encoders)
+    return drawings
 
 
 def document(panel: Panel, plate: Plate, shown: Sequence[str], encoders: Sequence[str]) -> str:
@@ -50,7 +50,7 @@ def document(panel: Panel, plate: Plate, shown: Sequence[str], encoders: Sequenc
         f'stroke-dasharray="{PATTERNS[dash]}"/>{_text(32, y, name)}'
         for y, (name, colour, dash) in zip(range(int(top + height) + LINE, 10**6, LINE), key, strict=False)
     ]
-    body = re.sub(r"var\(--e(\d)\)", lambda found: _colour(int(found[1])), body)
+    body = re.sub(r"var\(--e(\d)\)", lambda match: _colour(int(match[1])), body)
     body = body.replace("currentColor", INK).replace("var(--rule)", RULE)
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
@@ -65,17 +65,17 @@ def _colour(place: int) -> str:
     return PALETTE[place % COLOURS]
 
 
-def _text(x: int, y: int, said: str, bold: bool = False) -> str:
+def _text(x: int, y: int, words: str, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x}" y="{y}" font-size="10.5" fill="{INK}"{weight}>{escape(said)}</text>' if said else ""
+    return f'<text x="{x}" y="{y}" font-size="10.5" fill="{INK}"{weight}>{escape(words)}</text>' if words else ""
 
 
-def _slug(said: str) -> str:
+def _slug(words: str) -> str:
     """Return a file's name.
 
     Example:
         >>> _slug("breakaway Breakaway risk by ℓ∞ radius ℓ∞ · l2")
         'breakaway-breakaway-risk-by-linf-radius-linf-l2'
     """
-    plain = said.lower().replace("ℓ∞", "linf").replace("ℓ", "l")
+    plain = words.lower().replace("ℓ∞", "linf").replace("ℓ", "l")
     return re.sub(r"[^a-z0-9.]+", "-", plain).strip("-.")

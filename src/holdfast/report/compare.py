@@ -98,23 +98,23 @@ def compare(results: Sequence[Result]) -> Comparison:
     """Return all paired comparisons of the encoders in ``results``, and what could not be compared."""
     contests: list[Contest] = []
     refusals: list[Refusal] = []
-    found = groups(results)
+    grouped = groups(results)
     beside = baselines(results)
     marks = {result.encoder.fingerprint for result in results if result.findings.collapsed}
     called = labels(results)
     collapsed = tuple(name for (_, mark), name in called.items() if mark in marks)
-    for shared in tabled(found):
+    for shared in tabled(grouped):
         everyone = dict.fromkeys(name for group in shared for name in group.encoders)
         ranked = tuple(name for name in everyone if name not in (*beside, *collapsed))
         for group in shared:
             for like in kinds(group):
                 if any(other.quantity == f"{like.quantity}_extrapolated" for other in kinds(group)):
                     continue  # its bias depends on the encoder; the one without it is compared
-                held = _held(group, like, collapsed, refusals)
-                if len(held) > 1:
-                    contests.append(_contest(group, like, held, ranked, refusals))
-    refusals += _apart(found, results)
-    encoders = tuple(dict.fromkeys(name for group in found for name in group.encoders))
+                numbers = _held(group, like, collapsed, refusals)
+                if len(numbers) > 1:
+                    contests.append(_contest(group, like, numbers, ranked, refusals))
+    refusals += _apart(grouped, results)
+    encoders = tuple(dict.fromkeys(name for group in grouped for name in group.encoders))
     return Comparison(
         encoders=encoders,
         baselines=beside,
@@ -142,7 +142,7 @@ def matching(result: Result, like: Estimate) -> Estimate | None:
 
 def _held(group: Group, like: Estimate, collapsed: Sequence[str], refusals: list[Refusal]) -> dict[str, _Number]:
     """Return estimate and per-sample series of each encoder that can take part; the others are added to ``refusals``."""
-    held: dict[str, _Number] = {}
+    numbers: dict[str, _Number] = {}
     first: Result | None = None
     for name, result in group.items():
         estimate = matching(result, like)
@@ -163,10 +163,10 @@ def _held(group: Group, like: Estimate, collapsed: Sequence[str], refusals: list
         elif first is not None and not _alike(first, result):
             reason = "its samples differ from those of the other encoders"
         if reason is None:
-            held[name], first = _Number(estimate, series, result.findings.ids, result.findings.groups), result
+            numbers[name], first = _Number(estimate, series, result.findings.ids, result.findings.groups), result
         else:
             refusals.append(_refusal(group, (name,), reason or "", like))
-    return held
+    return numbers
 
 
 def _alike(a: Result, b: Result) -> bool:
@@ -186,22 +186,22 @@ def _series(result: Result, estimate: Estimate) -> Series | None:
 def _contest(
     group: Group,
     like: Estimate,
-    held: dict[str, _Number],
+    numbers: dict[str, _Number],
     ranked: Sequence[str],
     refusals: list[Refusal],
 ) -> Contest:
     """Return the contest of those who ``held`` a number; ``ranked`` are all who must be compared before any has a rank."""
     pairs = []
-    for a, b in combinations(held, 2):
-        apart = _difference(held[a], held[b])
+    for a, b in combinations(numbers, 2):
+        apart = _difference(numbers[a], numbers[b])
         if not isnan(apart.low + apart.value + apart.high):
             pairs.append(Pair(a=a, b=b, difference=apart))
         else:
             reason = "infinite values" if apart.n else "no sample on which both are defined"
             refusals.append(_refusal(group, (a, b), f"the difference has no interval: {reason}", like))
-    met = [pair for pair in pairs if pair.a in ranked and pair.b in ranked]
-    complete = set(ranked) <= held.keys() and len(met) == len(ranked) * (len(ranked) - 1) // 2
-    losers = [_loser(pair) for pair in met]
+    comparable = [pair for pair in pairs if pair.a in ranked and pair.b in ranked]
+    complete = set(ranked) <= numbers.keys() and len(comparable) == len(ranked) * (len(ranked) - 1) // 2
+    losers = [_loser(pair) for pair in comparable]
     return Contest(
         evaluation=group.first.evaluation,
         protocol=group.key,
@@ -238,32 +238,33 @@ def _loser(pair: Pair) -> str | None:
 
 def unmet(refusals: Sequence[Refusal]) -> tuple[str, ...]:
     """Return one sentence for each way in which protocols differ: who is kept apart, on what, and what to do."""
-    found: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    refused: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for refusal in (refusal for refusal in refusals if refusal.quantity is None):
-        encoders, evaluations = found.setdefault(refusal.reason, ({}, {}))
+        encoders, evaluations = refused.setdefault(refusal.reason, ({}, {}))
         encoders.update(dict.fromkeys(refusal.encoders))
         evaluations[refusal.evaluation] = None
     return tuple(
         f"{listed(list(evaluations))} of {listed(list(encoders))}: {reason}; repeat one run with the images and settings "
         "of the other"
-        for reason, (encoders, evaluations) in found.items()
+        for reason, (encoders, evaluations) in refused.items()
     )
 
 
-def _apart(found: Sequence[Group], results: Sequence[Result]) -> Iterator[Refusal]:
+def _apart(grouped: Sequence[Group], results: Sequence[Result]) -> Iterator[Refusal]:
     """Yield the pairs of encoders that share an evaluation but no protocol of it."""
     # Always the earlier run first, so that one difference reads the same for every evaluation.
     place = {id(result): position for position, result in enumerate(results)}
-    for evaluation in dict.fromkeys(group.first.evaluation for group in found):
-        own = sorted(
-            (group for group in found if group.first.evaluation == evaluation), key=lambda group: place[id(group.first)]
+    for evaluation in dict.fromkeys(group.first.evaluation for group in grouped):
+        groups_of_evaluation = sorted(
+            (group for group in grouped if group.first.evaluation == evaluation),
+            key=lambda group: place[id(group.first)],
         )
-        met = {pair for group in own for pair in combinations(sorted(group.encoders), 2)}
-        for left, right in combinations(own, 2):
+        compared = {pair for group in groups_of_evaluation for pair in combinations(sorted(group.encoders), 2)}
+        for left, right in combinations(groups_of_evaluation, 2):
             for a, b in ((a, b) for a in left.encoders for b in right.encoders):
                 pair = tuple(sorted((a, b)))
-                if a != b and pair not in met:
-                    met.add((pair[0], pair[1]))
+                if a != b and pair not in compared:
+                    compared.add((pair[0], pair[1]))
                     yield _refusal(left, (a, b), f"different protocol: {difference(left.first, right.first)}")
 
 

@@ -37,8 +37,8 @@ def head(names: tuple[str, str]) -> str:
 
 def met(row: Row, names: tuple[str, str]) -> Pair | None:
     """Return the comparison of two encoders in ``row``, if there is one."""
-    found = row.contest.pairs if row.contest else ()
-    return next((pair for pair in found if (pair.a, pair.b) == names), None)
+    pairs = row.contest.pairs if row.contest else ()
+    return next((pair for pair in pairs if (pair.a, pair.b) == names), None)
 
 
 def said(pair: Pair | None) -> str:

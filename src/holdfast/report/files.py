@@ -36,13 +36,13 @@ class Report(Record):
 
 def report(results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> Report:
     """Return everything that a report of these records shows."""
-    found = groups(results)
+    grouped = groups(results)
     return Report(
         results=tuple(results),
         failures=tuple(failures),
         comparison=comparison,
-        scorecards=scorecards(found, comparison),
-        tallies=tuple(tally(table) for table in summary(found, comparison)),
+        scorecards=scorecards(grouped, comparison),
+        tallies=tuple(tally(table) for table in summary(grouped, comparison)),
     )
 
 
@@ -56,17 +56,17 @@ def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) 
     """
     results = with_relative_errors(results)
     comparison = compare(results)
-    found = groups(results)
-    tables = summary(found, comparison)
-    drawn = {group.key: plates(group, comparison.encoders) for group in found}
+    grouped = groups(results)
+    tables = summary(grouped, comparison)
+    drawn = {group.key: plates(group, comparison.encoders) for group in grouped}
     texts = {
         "report.html": render(results, failures, comparison, [str(folder)], drawn),
         "report.json": report(results, failures, comparison).model_dump_json(indent=1),
         "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
-        "table.csv": csv(found, comparison),
-        "table.md": markdown(tables, scorecards(found, comparison)),
+        "table.csv": csv(grouped, comparison),
+        "table.md": markdown(tables, scorecards(grouped, comparison)),
         "table.tex": latex(tables),
-        **{f"charts/{name}.svg": svg for name, svg in files(found, drawn, comparison.encoders).items()},
+        **{f"charts/{name}.svg": svg for name, svg in files(grouped, drawn, comparison.encoders).items()},
     }
     try:
         for name, content in texts.items():

@@ -72,7 +72,7 @@ class Answer:
     sentence: str
 
 
-def parse(said: str) -> Gate:
+def parse(text: str) -> Gate:
     """Return the gate that ``said`` spells.
 
     Example:
@@ -82,19 +82,19 @@ def parse(said: str) -> Gate:
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: gate 'breakaway_risk is small' needs the form QUANTITY[@BALL,...]<=NUMBER, ...
     """
-    if not isinstance(said, str):
-        raise HoldfastError(f"a gate is text of the form QUANTITY[@BALL,...]<=NUMBER, got {said!r}")
-    found = FORM.fullmatch(said)
-    if found is None:
+    if not isinstance(text, str):
+        raise HoldfastError(f"a gate is text of the form QUANTITY[@BALL,...]<=NUMBER, got {text!r}")
+    match = FORM.fullmatch(text)
+    if match is None:
         raise HoldfastError(
-            f"gate {said!r} needs the form QUANTITY[@BALL,...]<=NUMBER, as in breakaway_risk@8/255,divergence=l2<=0.05"
+            f"gate {text!r} needs the form QUANTITY[@BALL,...]<=NUMBER, as in breakaway_risk@8/255,divergence=l2<=0.05"
         )
     # Spaces within a name belong to it.
-    parts = list(filter(None, map(str.strip, (found["selectors"] or "").split(","))))
-    radius, chosen = selectors(parts, f"gate {said!r}")
-    bound = convert(found["bound"].strip(), float, f"bound in gate {said!r}")
+    parts = list(filter(None, map(str.strip, (match["selectors"] or "").split(","))))
+    radius, chosen = selectors(parts, f"gate {text!r}")
+    bound = convert(match["bound"].strip(), float, f"bound in gate {text!r}")
     encoder = chosen.pop("encoder", None)
-    return Gate(said, found["quantity"], radius, chosen, encoder, found["operator"], bound)
+    return Gate(text, match["quantity"], radius, chosen, encoder, match["operator"], bound)
 
 
 def selectors(parts: Sequence[str], where: str) -> tuple[float | None, dict[str, str]]:
@@ -118,8 +118,8 @@ def selectors(parts: Sequence[str], where: str) -> tuple[float | None, dict[str,
             raise HoldfastError(f"{where}: more than one ball or radius, {part!r} the second; keep one")
         ball = value if equals else part
         if ":" in ball:
-            found = read(ball, BALLS, "ball")
-            radius, chosen["ball"] = found.radius, found.name
+            parsed = read(ball, BALLS, "ball")
+            radius, chosen["ball"] = parsed.radius, parsed.name
         elif ball in BALLS:
             chosen["ball"] = ball
         else:
@@ -147,20 +147,20 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
     _known(gate, results, failures)
     called = labels(results)
     collapsed = {called[r.encoder.name, r.encoder.fingerprint] for r in results if r.findings.collapsed}
-    found: dict[str, list[Estimate]] = {}
+    estimates_of: dict[str, list[Estimate]] = {}
     for result in results:
         name = called[result.encoder.name, result.encoder.fingerprint]
         if gate.concerns(name, result.encoder.name, result.encoder.source):
             matching = [estimate for estimate in result.estimates if gate.matches(estimate)]
-            found[name] = found.get(name, []) + matching
+            estimates_of[name] = estimates_of.get(name, []) + matching
     unfinished = {id(e): result for result in results if result.planned is not None for e in result.estimates}
     reasons = {failure.encoder: f"{failure.evaluation} failed: {failure.reason}" for failure in failures}
     measured = {result.encoder.name for result in results} | {result.encoder.source for result in results}
     missing = [name for name in reasons if name not in measured]
     # An encoder that was never loaded is called by its source.
-    found.update({name: [] for name in missing if gate.concerns(name, name.partition(":")[2])})
+    estimates_of.update({name: [] for name in missing if gate.concerns(name, name.partition(":")[2])})
     gaps = _gaps(gate, results, failures)
-    if not found:
+    if not estimates_of:
         names = sorted({*called.values(), *missing})
         raise HoldfastError(
             f"gate {gate.text!r}: unknown encoder {gate.encoder!r}; {nearest(gate.encoder or '', names)}"
@@ -175,7 +175,7 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
         else Answer(
             gate, name, False, f"{name}: {gate.quantity} was not measured; {reasons.get(name, 'no result matches')}"
         )
-        for name, estimates in found.items()
+        for name, estimates in estimates_of.items()
     )
 
 
@@ -220,16 +220,16 @@ def suggested(results: Sequence[Result], encoder: str, like: Estimate) -> str:
     except HoldfastError:
         return ""  # a name with a comma or a comparison in it cannot be spelled in a gate
     called = labels(results)
-    found = [
+    estimates = [
         estimate
         for result in results
         if gate.concerns(called[result.encoder.name, result.encoder.fingerprint], result.encoder.name)
         for estimate in result.estimates
         if gate.matches(estimate)
     ]
-    if not found or not all(isfinite(estimate.value) and isfinite(estimate.high) for estimate in found):
+    if not estimates or not all(isfinite(estimate.value) and isfinite(estimate.high) for estimate in estimates):
         return ""
-    bound = _up(max(estimate.high for estimate in found))
+    bound = _up(max(estimate.high for estimate in estimates))
     # No share is above 1, so that such a gate would never shut.
     return "" if text.is_share(like.unit) and bound >= 1 else gate.text.removesuffix("1") + f"{bound:g}"
 
@@ -252,9 +252,9 @@ def _answer(gate: Gate, name: str, worst: Estimate, partial: Result | None) -> A
             gate, name, False, f"{name}: {gate.quantity}{where} is undefined; {worst.reason or 'no reason given'}"
         )
     passed = gate.holds(worst.value)
-    said = f"{name}: {gate.quantity} is {text.number(worst.value)} {interval(worst)}".rstrip() + where
-    asked = f"{'keeps' if passed else 'breaks'} {gate.operator} {gate.bound:g}"
-    return Answer(gate, name, passed, f"{said}, {asked}{_caveat(gate, worst, passed, partial)}")
+    finding = f"{name}: {gate.quantity} is {text.number(worst.value)} {interval(worst)}".rstrip() + where
+    verdict = f"{'keeps' if passed else 'breaks'} {gate.operator} {gate.bound:g}"
+    return Answer(gate, name, passed, f"{finding}, {verdict}{_caveat(gate, worst, passed, partial)}")
 
 
 def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -> str:
@@ -279,18 +279,18 @@ def _known(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -
         if failures:  # of which each is a reason why nothing was measured
             return
         raise HoldfastError(f"no results to check gate {gate.text!r} against; run holdfast evaluate first")
-    own = [estimate for estimate in every if estimate.quantity == gate.quantity]
-    if not own:
+    estimates = [estimate for estimate in every if estimate.quantity == gate.quantity]
+    if not estimates:
         names = sorted({estimate.quantity for estimate in every})
         raise HoldfastError(f"gate {gate.text!r}: unknown quantity {gate.quantity!r}; {nearest(gate.quantity, names)}")
-    if all(text.is_share(estimate.unit) for estimate in own):
+    if all(text.is_share(estimate.unit) for estimate in estimates):
         _possible(gate)
-    keys = sorted({key for estimate in own for key in estimate.conditions})
+    keys = sorted({key for estimate in estimates for key in estimate.conditions})
     for key in gate.selectors:
         if key not in keys:
             raise HoldfastError(f"gate {gate.text!r}: {gate.quantity} has no condition {key!r}; {nearest(key, keys)}")
-    if not any(map(gate.matches, own)):
-        offered = dict.fromkeys(", ".join(f"{k}={v}" for k, v in estimate.conditions.items()) for estimate in own)
+    if not any(map(gate.matches, estimates)):
+        offered = dict.fromkeys(", ".join(f"{k}={v}" for k, v in estimate.conditions.items()) for estimate in estimates)
         raise HoldfastError(
             f"gate {gate.text!r}: nothing matches; {gate.quantity} was measured at {'; '.join(offered)}"
         )

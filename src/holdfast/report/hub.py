@@ -38,22 +38,24 @@ def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
             f"a model repository is of one encoder, the run of {len(names)}; choose: {', '.join(names)}"
         )
     name = wanted or names[0]
-    own = [result for result in results if called[result.encoder.name, result.encoder.fingerprint] == name]
-    if not own:
+    results_of_encoder = [
+        result for result in results if called[result.encoder.name, result.encoder.fingerprint] == name
+    ]
+    if not results_of_encoder:
         raise HoldfastError(f"the run has no encoder {name!r}; {nearest(name, sorted(set(called.values())))}")
-    if any(result.findings.collapsed for result in own):
+    if any(result.findings.collapsed for result in results_of_encoder):
         raise HoldfastError(
             f"{name} has collapsed: one code for all images is useless, so its numbers are not published"
         )
     first: dict[str, Result] = {}
-    for result in own:
+    for result in results_of_encoder:
         other = first.setdefault(result.evaluation, result)
         if other is not result:
             apart = difference(result, other)
             raise HoldfastError(
                 f"{result.evaluation} was measured under two protocols ({apart}); publish a run that holds one"
             )
-    return own
+    return results_of_encoder
 
 
 def require_repository(name: str, flag: str) -> None:
@@ -81,8 +83,8 @@ def files(results: Sequence[Result], dataset: str) -> dict[str, list[EvalResultE
         HoldfastError: ``huggingface_hub`` is missing or older than the format.
     """
     require_repository(dataset, "dataset")
-    found = {f"{FOLDER}/holdfast-{result.evaluation}.yaml": _entries(result, dataset) for result in results}
-    return {path: entries for path, entries in found.items() if entries}
+    contents = {f"{FOLDER}/holdfast-{result.evaluation}.yaml": _entries(result, dataset) for result in results}
+    return {path: entries for path, entries in contents.items() if entries}
 
 
 def yaml(entries: Sequence[EvalResultEntry]) -> str:

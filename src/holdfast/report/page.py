@@ -38,13 +38,13 @@ class Block:
         """Return who is not ranked on what, and why: each reason once, and none where there is nobody to rank."""
         if len(self.group.encoders) < 2:
             return []
-        found: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
+        refused: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
         for refusal in self.refusals:
-            who, under = found.setdefault((text.words(refusal.quantity or ""), refusal.reason), ({}, {}))
+            who, under = refused.setdefault((text.words(refusal.quantity or ""), refusal.reason), ({}, {}))
             who.update(dict.fromkeys(refusal.encoders))
             under[text.conditions(refusal.conditions)] = None
         merged: dict[tuple[tuple[str, ...], str], list[str]] = {}
-        for (quantity, reason), (who, under) in found.items():
+        for (quantity, reason), (who, under) in refused.items():
             where = next(iter(under)) if len(under) == 1 else f"{len(under)} cases"
             merged.setdefault((tuple(who), reason), []).append(f"{quantity} ({where})" if where else quantity)
         everyone = self.group.encoders
@@ -53,11 +53,11 @@ class Block:
     @property
     def verdicts(self) -> dict[str, list[tuple[str, Verdict]]]:
         """Return the answers to each question, by encoder."""
-        found: dict[str, list[tuple[str, Verdict]]] = {}
+        answers: dict[str, list[tuple[str, Verdict]]] = {}
         for name, result in self.group.items():
             for verdict in result.findings.verdicts:
-                found.setdefault(verdict.question, []).append((name, verdict))
-        return found
+                answers.setdefault(verdict.question, []).append((name, verdict))
+        return answers
 
     @property
     def pictures(self) -> list[tuple[str, tuple[Picture, ...]]]:
@@ -90,14 +90,14 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found = groups(results)
-    tables = summary(found, comparison)
+    grouped = groups(results)
+    tables = summary(grouped, comparison)
     first: dict[str, Group] = {}
-    for group in found:
+    for group in grouped:
         first.setdefault(group.first.evaluation, group)
-    drawn = drawn or {group.key: plates(group, comparison.encoders) for group in found}
-    blocks = [_block(group, first[group.first.evaluation], comparison, drawn[group.key]) for group in found]
-    absent, warnings, cards = lost(results, failures), alerts(found), scorecards(found, comparison)
+    drawn = drawn or {group.key: plates(group, comparison.encoders) for group in grouped}
+    blocks = [_block(group, first[group.first.evaluation], comparison, drawn[group.key]) for group in grouped]
+    absent, warnings, cards = lost(results, failures), alerts(grouped), scorecards(grouped, comparison)
     return environment.get_template("page.html").render(
         text=text,
         differences=differences,
@@ -107,11 +107,11 @@ def render(
         headline=_headline(results, comparison, len(absent)),
         lead=_lead(results),
         facts=_facts(results),
-        encoders=_encoders(found),
+        encoders=_encoders(grouped),
         colours={name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)},
         tables=tables,
         tallies=[sentences(tally(table)) for table in tables],
-        advice=advice(tables[0], found, failures, runs) if tables else (),
+        advice=advice(tables[0], grouped, failures, runs) if tables else (),
         scorecards=cards,
         studied=dict.fromkeys(sentence for card in cards for sentence in card.studied),
         alerts=warnings,
@@ -182,8 +182,8 @@ def _lead(results: Sequence[Result]) -> str:
 def _when(results: Sequence[Result]) -> str:
     days = _distinct(result.provenance.get("started", "")[:10] for result in results)
     versions = _distinct(result.provenance.get("holdfast", "") for result in results)
-    said = " ".join(filter(None, (days and f"on {days}", versions and f"with Holdfast {versions}")))
-    return f"Measured {said}." if said else ""
+    facts = " ".join(filter(None, (days and f"on {days}", versions and f"with Holdfast {versions}")))
+    return f"Measured {facts}." if facts else ""
 
 
 def _code(sentence: str) -> Markup:
@@ -194,8 +194,8 @@ def _code(sentence: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
 
 
-def _encoders(found: Sequence[Group]) -> dict[str, EncoderInfo]:
-    return {name: result.encoder for group in found for name, result in group.items()}
+def _encoders(grouped: Sequence[Group]) -> dict[str, EncoderInfo]:
+    return {name: result.encoder for group in grouped for name, result in group.items()}
 
 
 def _facts(results: Sequence[Result]) -> dict[str, str]:
@@ -215,7 +215,7 @@ def _facts(results: Sequence[Result]) -> dict[str, str]:
 
 
 def _sets(images: Iterable[ImagesInfo]) -> str:
-    distinct = dict.fromkeys((one.name, one.count, one.fingerprint) for one in images)
+    distinct = dict.fromkeys((image.name, image.count, image.fingerprint) for image in images)
     return "; ".join(f"{name}, {text.counted(n, 'image')}, fingerprint {mark}" for name, n, mark in distinct)
 
 
@@ -226,5 +226,5 @@ def _skipped(result: Result) -> str:
 
 def _distinct(values: Iterable[str]) -> str:
     """Return the distinct values, joined; a first and a last one where there are many."""
-    found = sorted(set(values) - {""})
-    return ", ".join(found) if len(found) < 3 else f"{found[0]} to {found[-1]}"
+    distinct = sorted(set(values) - {""})
+    return ", ".join(distinct) if len(distinct) < 3 else f"{distinct[0]} to {distinct[-1]}"

@@ -74,23 +74,23 @@ def plates(group: Group, colours: Sequence[str]) -> tuple[Plate, ...]:
 def _plates(parts: Sequence[_Part], encoders: Sequence[str]) -> list[Plate]:
     made = []
     for quantity in dict.fromkeys(part.quantity for part in parts):
-        own = [part for part in parts if part.quantity == quantity]
-        attacks = list(dict.fromkeys(part.conditions.get("attack", "") for part in own))
+        plots = [part for part in parts if part.quantity == quantity]
+        attacks = list(dict.fromkeys(part.conditions.get("attack", "") for part in plots))
         dashes = {attack: DASHES[place % len(DASHES)] for place, attack in enumerate(reversed(attacks))}
-        titles = dict.fromkeys(text.conditions(part.conditions, ("attack",)) for part in own)
-        panels = [_panel(title, quantity, own, dashes, encoders) for title in titles]
+        titles = dict.fromkeys(text.conditions(part.conditions, ("attack",)) for part in plots)
+        panels = [_panel(title, quantity, plots, dashes, encoders) for title in titles]
         shown = tuple(dashes.items())[::-1] if len(dashes) > 1 else ()
-        made.append(Plate(own[0].title, own[0].caption, tuple(panels), shown))
+        made.append(Plate(plots[0].title, plots[0].caption, tuple(panels), shown))
     return made
 
 
 def _panel(title: str, quantity: str, parts: Sequence[_Part], dashes: dict[str, str], encoders: Sequence[str]) -> Panel:
-    own = [part for part in parts if text.conditions(part.conditions, ("attack",)) == title]
-    lines = [_dashed(part.line, dashes[part.conditions.get("attack", "")]) for part in own]
-    references = [part.reference for part in own if part.reference]
+    plots = [part for part in parts if text.conditions(part.conditions, ("attack",)) == title]
+    lines = [_dashed(part.line, dashes[part.conditions.get("attack", "")]) for part in plots]
+    references = [part.reference for part in plots if part.reference]
     lines += {(*line.x, *line.y): line for line in references}.values()
     alt = f"{text.words(quantity)} of {text.listed(list(encoders))}{f' for {title}' if title else ''}"
-    return Panel(title, draw(lines, *own[0].labels, alt=alt, share=own[0].share))
+    return Panel(title, draw(lines, *plots[0].labels, alt=alt, share=plots[0].share))
 
 
 def _dashed(line: Line, dash: str) -> Line:
@@ -108,11 +108,11 @@ def _telling(series: Series) -> bool:
 
 def _tightness(result: Result, colour: int) -> Iterator[_Part]:
     """Yield proved against attacked radius, image by image."""
-    found = {series.quantity: series for series in result.series}
+    by_quantity = {series.quantity: series for series in result.series}
     for below, above in AGAINST.items():
-        if below not in found or above not in found:
+        if below not in by_quantity or above not in by_quantity:
             continue
-        y, x = (np.asarray(found[name].values, dtype=np.float64) for name in (below, above))
+        y, x = (np.asarray(by_quantity[name].values, dtype=np.float64) for name in (below, above))
         known = np.isfinite(x) & np.isfinite(y)
         if not known.any():
             continue
@@ -121,7 +121,7 @@ def _tightness(result: Result, colour: int) -> Iterator[_Part]:
             title=f"{text.words(below).capitalize()} by {text.words(above)}",
             quantity=f"{below} against {above}",
             conditions={},
-            labels=(f"{text.words(above)} ({text.words(found[above].unit)})", text.words(below)),
+            labels=(f"{text.words(above)} ({text.words(by_quantity[above].unit)})", text.words(below)),
             line=Line(x[known], y[known], colour, scattered=True),
             share=False,
             reference=Line(end, end, None),

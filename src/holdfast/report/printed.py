@@ -54,12 +54,12 @@ def csv(groups: Sequence[Group], comparison: Comparison) -> str:
 
 
 def _fixed(group: Group, result: Result, name: str, e: Estimate) -> dict[str, object]:
-    said = (
+    values = (
         result.evaluation, result.version, group.key, result.images.name, name, "", e.quantity,
         *map(_digits, (e.value, e.low, e.high)), e.confidence, e.n, e.method, e.claim.value, e.of, e.unit, e.better,
         "", "", "", "" if result.planned is None else result.planned,
     )  # fmt: skip
-    return dict(zip(FIXED, said, strict=True))
+    return dict(zip(FIXED, values, strict=True))
 
 
 def _minus(pair: Pair, e: Estimate) -> dict[str, object]:
@@ -160,7 +160,9 @@ def _card(card: Scorecard) -> str:
     ]
     head = f"| question | number | {' | '.join(map(_markdown, card.encoders))} |"
     rule = "|" + " --- |" * (2 + len(card.encoders))
-    below = [_markdown(card.order), "", *(f"- {_markdown(said)}" for said in card.studied)] if card.studied else []
+    below = (
+        [_markdown(card.order), "", *(f"- {_markdown(sentence)}" for sentence in card.studied)] if card.studied else []
+    )
     return "\n".join([f"### {_markdown(f'Scorecard: {card.title}')}", "", head, rule, *rows, "", *below]).rstrip()
 
 
@@ -192,14 +194,14 @@ def latex(tables: Sequence[Table]) -> str:
     for table in tables:
         near, apart = differences.beside(table), differences.apart(table)
         heads = [*map(_latex, table.encoders), *_heads(near, _latex)]
-        said = [_comment(line) for line in (table.title, *sentences(tally(table)))]
+        comments = [_comment(line) for line in (table.title, *sentences(tally(table)))]
         cells = {id(row): [*map(_set, row.cells), *_differences(row, near, _numbers)] for _, row in _rows(table)}
-        parts.append("\n".join([*said, *_tabular(table, heads, cells)]))
+        parts.append("\n".join([*comments, *_tabular(table, heads, cells)]))
         if apart.sections:
             pairs = differences.pairs(apart)
             cells = {id(row): _differences(row, pairs, _numbers) for _, row in _rows(apart)}
-            said = [_comment(f"Paired differences. {table.title}")]
-            parts.append("\n".join([*said, *_tabular(apart, _heads(pairs, _latex), cells)]))
+            comments = [_comment(f"Paired differences. {table.title}")]
+            parts.append("\n".join([*comments, *_tabular(apart, _heads(pairs, _latex), cells)]))
     return "\n\n".join(["% Needs \\usepackage{booktabs}. Bold: best; underlined: tied for best.", *parts]) + "\n"
 
 
@@ -212,8 +214,8 @@ def _tabular(table: Table, heads: Sequence[str], cells: dict[int, list[str]]) ->
     return [*lines, r"\bottomrule", r"\end{tabular}"]
 
 
-def _comment(said: str) -> str:
-    return f"% {' '.join(said.split())}"
+def _comment(words: str) -> str:
+    return f"% {' '.join(words.split())}"
 
 
 def _rows(table: Table) -> list[tuple[Section, Row]]:
@@ -243,10 +245,10 @@ def _set(cell: Cell | None) -> str:
     return f"{_numbers(cell.value, style)} {_numbers(cell.interval)}".strip()
 
 
-def _markdown(said: str) -> str:
+def _markdown(words: str) -> str:
     for mark in "\\`*_|<>[]#":
-        said = said.replace(mark, f"\\{mark}")
-    return " ".join(said.split())
+        words = words.replace(mark, f"\\{mark}")
+    return " ".join(words.split())
 
 
 SPECIAL = {
@@ -258,19 +260,19 @@ SPECIAL = {
 }  # fmt: skip
 
 
-def _latex(said: str) -> str:
-    return _escaped(" ".join(said.split()))
+def _latex(words: str) -> str:
+    return _escaped(" ".join(words.split()))
 
 
-def _escaped(said: str) -> str:
+def _escaped(words: str) -> str:
     pattern = "|".join(re.escape(mark) for mark in SPECIAL)
-    return re.sub(pattern, lambda found: SPECIAL[found[0]], said)
+    return re.sub(pattern, lambda match: SPECIAL[match[0]], words)
 
 
 NUMBER = re.compile(r"−?(?:∞|\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?)")
 
 
-def _numbers(said: str, style: str = "{}") -> str:
+def _numbers(words: str, style: str = "{}") -> str:
     """Return ``said`` in LaTeX with its numbers as mathematics.
 
     Example:
@@ -278,10 +280,10 @@ def _numbers(said: str, style: str = "{}") -> str:
         $5.6\\times10^{-4}$ [$-\\infty$, $12{,}346$] ($68$\\%)
     """
     parts, end = [], 0
-    for found in NUMBER.finditer(said):
-        mantissa, _, exponent = found[0].partition("e")
+    for match in NUMBER.finditer(words):
+        mantissa, _, exponent = match[0].partition("e")
         digits = mantissa.replace("−", "-").replace("∞", r"\infty").replace(",", "{,}")
         power = rf"\times10^{{{exponent}}}" if exponent else ""
-        parts += [_escaped(said[end : found.start()]), f"${style.format(digits + power)}$"]
-        end = found.end()
-    return "".join([*parts, _escaped(said[end:])])
+        parts += [_escaped(words[end : match.start()]), f"${style.format(digits + power)}$"]
+        end = match.end()
+    return "".join([*parts, _escaped(words[end:])])

@@ -54,8 +54,8 @@ def baselines(results: Sequence[Result]) -> tuple[str, ...]:
     """
     called = labels(results)
     kinds = {called[result.encoder.name, result.encoder.fingerprint]: result.encoder.source for result in results}
-    found = tuple(name for name, source in kinds.items() if source.startswith("baseline:"))
-    return found if len(found) < len(kinds) else ()
+    names = tuple(name for name, source in kinds.items() if source.startswith("baseline:"))
+    return names if len(names) < len(kinds) else ()
 
 
 def groups(results: Sequence[Result]) -> tuple[Group, ...]:
@@ -64,27 +64,27 @@ def groups(results: Sequence[Result]) -> tuple[Group, ...]:
     A cell that occurs twice (the same run given twice, or repeated) counts once: the one that looked at more samples.
     """
     called = labels(results)
-    found: dict[tuple[str, str], dict[str, Result]] = {}
+    cells_of_groups: dict[tuple[str, str], dict[str, Result]] = {}
     for result in results:
-        cells = found.setdefault((result.evaluation, protocol(result)), {})
+        cells = cells_of_groups.setdefault((result.evaluation, protocol(result)), {})
         name = called[result.encoder.name, result.encoder.fingerprint]
         if name not in cells or len(cells[name].findings.ids) < len(result.findings.ids):
             cells[name] = result
-    order = list(dict.fromkeys(evaluation for evaluation, _ in found))
-    ranked = sorted(found.items(), key=lambda item: (order.index(item[0][0]), -len(item[1])))
+    order = list(dict.fromkeys(evaluation for evaluation, _ in cells_of_groups))
+    ranked = sorted(cells_of_groups.items(), key=lambda item: (order.index(item[0][0]), -len(item[1])))
     return tuple(Group(tuple(cells.values()), tuple(cells)) for _, cells in ranked)
 
 
-def tabled(found: Sequence[Group]) -> tuple[tuple[Group, ...], ...]:
+def tabled(grouped: Sequence[Group]) -> tuple[tuple[Group, ...], ...]:
     """Return which groups share a table: all evaluations of one set of images, and each further protocol by itself."""
     sets: dict[str, list[Group]] = {}
-    for group in found:
+    for group in grouped:
         sets.setdefault(group.first.images.fingerprint, []).append(group)
     shared: list[tuple[Group, ...]] = []
-    for own in sorted(sets.values(), key=lambda own: -sum(len(group.results) for group in own)):
-        main = {group.first.evaluation: group for group in reversed(own)}
-        shared.append(tuple(group for group in own if group is main[group.first.evaluation]))
-        shared += [(group,) for group in own if group is not main[group.first.evaluation]]
+    for set in sorted(sets.values(), key=lambda members: -sum(len(group.results) for group in members)):
+        main = {group.first.evaluation: group for group in reversed(set)}
+        shared.append(tuple(group for group in set if group is main[group.first.evaluation]))
+        shared += [(group,) for group in set if group is not main[group.first.evaluation]]
     return tuple(shared)
 
 

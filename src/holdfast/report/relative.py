@@ -33,8 +33,10 @@ def with_relative_errors(results: Sequence[Result], to: str | None = None) -> li
     Raises:
         HoldfastError: no encoder with such a result is called ``to``.
     """
-    found = [group for group in groups(results) if group.first.evaluation == EVALUATION and len(group.encoders) > 1]
-    offered = list(dict.fromkeys(name for group in found for name in group.encoders))
+    groups_of_errors = [
+        group for group in groups(results) if group.first.evaluation == EVALUATION and len(group.encoders) > 1
+    ]
+    offered = list(dict.fromkeys(name for group in groups_of_errors for name in group.encoders))
     if to is not None and to not in offered:
         raise HoldfastError(
             f"no errors can be taken relative to {to!r}: {EVALUATION} of two encoders is needed, one of them called so; "
@@ -42,7 +44,7 @@ def with_relative_errors(results: Sequence[Result], to: str | None = None) -> li
         )
     beside = baselines(results)
     made: dict[int, Result] = {}
-    for group in found:
+    for group in groups_of_errors:
         first = next((name for name in group.encoders if name in beside), group.encoders[0])
         made |= _added(group, first if to is None else to)
     return [made.get(id(result), result) for result in results]
@@ -50,17 +52,17 @@ def with_relative_errors(results: Sequence[Result], to: str | None = None) -> li
 
 def _added(group: Group, name: str) -> dict[int, Result]:
     """Return the results of ``group`` with their errors relative to the encoder called ``name``, by identity."""
-    held = dict(group.items())
-    if name not in held:
+    members = dict(group.items())
+    if name not in members:
         return {}
-    return {id(result): _with(result, held[name], name) for result in group.results}
+    return {id(result): _with(result, members[name], name) for result in group.results}
 
 
 def _with(result: Result, baseline: Result, name: str) -> Result:
     if result.findings.ids != baseline.findings.ids:
         return result
-    probes = dict.fromkeys(one.conditions["probe"] for one in result.series if one.quantity == ERRORS)
-    made = [one for probe in probes for one in _relative(result, baseline, probe, name)]
+    probes = dict.fromkeys(series.conditions["probe"] for series in result.series if series.quantity == ERRORS)
+    made = [series for probe in probes for series in _relative(result, baseline, probe, name)]
     findings = result.findings.model_copy(
         update={
             "series": (*result.series, *made),
@@ -94,19 +96,19 @@ def _relative(result: Result, baseline: Result, probe: str, name: str) -> Iterat
         yield series_of(EACH, case, values, "ratio", Claim.ESTIMATE, of, why)
 
 
-def _estimate(one: Series) -> Estimate:
-    return summarise(one, "mean", "lower", MEAN if one.conditions["corruption"] == ALL else EACH)
+def _estimate(series: Series) -> Estimate:
+    return summarise(series, "mean", "lower", MEAN if series.conditions["corruption"] == ALL else EACH)
 
 
 def _by_corruption(result: Result, probe: str) -> dict[str, Tensor]:
-    found = {
-        one.conditions["corruption"]: torch.tensor(one.values, dtype=torch.float64)
-        for one in result.series
-        if one.quantity == ERRORS
-        and one.conditions["probe"] == probe
-        and "severity" not in one.conditions
-        and one.conditions["corruption"] != ALL
+    estimates = {
+        series.conditions["corruption"]: torch.tensor(series.values, dtype=torch.float64)
+        for series in result.series
+        if series.quantity == ERRORS
+        and series.conditions["probe"] == probe
+        and "severity" not in series.conditions
+        and series.conditions["corruption"] != ALL
     }
-    if not found:
+    if not estimates:
         raise HoldfastError(f"{result.encoder.name} has no errors of probe {probe!r}; run {EVALUATION} with it")
-    return found
+    return estimates

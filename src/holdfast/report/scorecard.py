@@ -208,21 +208,21 @@ def _checked(question: Question, sections: Sequence[Section], whole: Table, grou
     """Return the answers to a check, from all of its numbers: counts are added up, of shares the worst is shown."""
     answers = []
     for place, name in enumerate(whole.encoders):
-        found = [
+        estimates = [
             (section, cell.estimate)
             for section in sections
             for row in section.rows
             if (cell := row.cells[place]) and cell.defined
         ]
-        if not found:
+        if not estimates:
             answers.append(_answer(name, sections[0].evaluation, None, "not measured", groups[sections[0].evaluation]))
             continue
-        section, worst = max(found, key=lambda item: (item[1].value, item[1].low, item[1].n))
+        section, worst = max(estimates, key=lambda item: (item[1].value, item[1].low, item[1].n))
         if worst.unit == "certificates":
-            total, n = sum(e.value for _, e in found), sum(e.n for _, e in found)
+            total, n = sum(e.value for _, e in estimates), sum(e.n for _, e in estimates)
             worst = worst.model_copy(update={"value": total, "n": n})
         results = [
-            groups[e].results[groups[e].encoders.index(name)] for e in dict.fromkeys(s.evaluation for s, _ in found)
+            groups[e].results[groups[e].encoders.index(name)] for e in dict.fromkeys(s.evaluation for s, _ in estimates)
         ]
         answers.append(
             _answer(name, section.evaluation, worst, _outcome(question, worst, results), groups[section.evaluation])

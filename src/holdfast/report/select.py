@@ -24,16 +24,16 @@ def chosen(results: Sequence[Result], only: Sequence[str] = (), where: Sequence[
     for name in only:
         if name not in known:
             raise HoldfastError(f"--only {name}: no such evaluation in these runs; {nearest(name, known)}")
-    found = [result for result in results if not only or result.evaluation in only]
+    selected = [result for result in results if not only or result.evaluation in only]
     if not where:
-        return found
+        return selected
     radius, wanted = selectors(where, f"--where {' --where '.join(where)}")
-    every = [estimate.conditions for result in found for estimate in result.estimates]
+    every = [estimate.conditions for result in selected for estimate in result.estimates]
     keys = sorted({key for conditions in every for key in conditions})
     for key in wanted:
         if key not in keys:
             raise HoldfastError(f"--where {key}=...: no number has this condition; {nearest(key, keys)}")
-    left = [part for result in found if (part := _part(result, radius, wanted)).estimates]
+    left = [part for result in selected if (part := _part(result, radius, wanted)).estimates]
     if not left:
         offered = "; ".join(f"{key}: {', '.join(dict.fromkeys(c[key] for c in every if key in c))}" for key in keys)
         raise HoldfastError(f"no number was taken under all of {', '.join(where)}; there are {offered}")

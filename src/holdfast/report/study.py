@@ -59,9 +59,9 @@ class Evidence(Record):
         """Return what was found as a sentence; of another ``quantity`` than the study's, as one of a relative."""
         whose = "this number" if quantity == self.quantity else f"its {text.words(self.quantity)}"
         tau = f"tau {_signed(self.tau)} [{_signed(self.low)}, {_signed(self.high)}]"
-        found = FOUND[self.advice] + (f" ({tau})" if self.advice != "unknown" else "")
+        evidence = FOUND[self.advice] + (f" ({tau})" if self.advice != "unknown" else "")
         alone = f"{len(self.won) or 'none'} of {study().learned_nothing} encoders that learned nothing won by it"
-        return f"In a study of {self.encoders} small encoders {whose} {found}; {alone}."
+        return f"In a study of {self.encoders} small encoders {whose} {evidence}; {alone}."
 
 
 class Undefended(Record):
@@ -95,32 +95,39 @@ class Study(Record):
 
     def of(self, evaluation: str, quantity: str) -> Evidence | None:
         """Return what is known of a number: of itself, or of the one number of its evaluation that was looked at."""
-        own = [one for one in self.measures if one.evaluation == evaluation]
-        return next((one for one in own if one.quantity == quantity), own[0] if len(own) == 1 else None)
+        measures = [measure for measure in self.measures if measure.evaluation == evaluation]
+        return next(
+            (measure for measure in measures if measure.quantity == quantity),
+            measures[0] if len(measures) == 1 else None,
+        )
 
     def advice(self, evaluation: str, quantity: str) -> str:
         """Return whether a number may decide between encoders: use, some, none, ..., or nothing if it was not looked at.
 
         What is measured with labels is what the others were compared with, and may.
         """
-        found = self.of(evaluation, quantity)
-        return "use" if evaluation == self.reference else found.advice if found else ""
+        measure = self.of(evaluation, quantity)
+        return "use" if evaluation == self.reference else measure.advice if measure else ""
 
     @property
     def best(self) -> tuple[str, ...]:
         """Return the evaluations whose numbers passed all tests, the largest tau first."""
-        return tuple(one.evaluation for one in sorted(self.measures, key=lambda one: one.place) if one.advice == "use")
+        return tuple(
+            measure.evaluation
+            for measure in sorted(self.measures, key=lambda measure: measure.place)
+            if measure.advice == "use"
+        )
 
     @property
     def order(self) -> str:
         """Return why rows stand in the order they do."""
-        said = (
+        sentence = (
             f"The order of rows, and the word evidence, come from a study of {self.encoders} small encoders ({PAGE}): did a "
             "number rank encoders as probes under attack later did? First such probes themselves, if they were measured; "
             "then what did, by tau (1: the same order, 0: neither); what did with doubts; what was not looked at; last what "
             "gave no evidence."
         )
-        return f"{said} {self.undefended.sentence}" if self.undefended else said
+        return f"{sentence} {self.undefended.sentence}" if self.undefended else sentence
 
 
 @cache

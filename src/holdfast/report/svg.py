@@ -124,11 +124,11 @@ def _limit(axes: Axes, lines: Sequence[Line]) -> None:
     """Let what was seen set the vertical scale, and mark by an arrow where a band goes on above it."""
     if not any(line.unseen is not None and line.unseen.any() for line in lines):
         return
-    seen = [line.y for line in lines]
+    values = [line.y for line in lines]
     for line in lines:
         keep = slice(None) if line.unseen is None else ~line.unseen
-        seen += [end[keep] for end in line.band or ()]
-    low, high = float(np.nanmin(np.concatenate(seen))), float(np.nanmax(np.concatenate(seen)))
+        values += [end[keep] for end in line.band or ()]
+    low, high = float(np.nanmin(np.concatenate(values))), float(np.nanmax(np.concatenate(values)))
     if not low < high:
         return
     margin = 0.05 * (high - low)
@@ -182,5 +182,5 @@ def _inline(svg: str, alt: str) -> str:
     body = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(\d\.\d)\d+", r"\1", tag[0]), body)
     body = re.sub(r"\s*\n\s*", " ", body)
     body = body.replace(INK, "currentColor").replace(RULE, "var(--rule)")
-    body = re.sub(r"#fe00(\w\w)", lambda found: f"var(--e{int(found[1], 16)})", body)
+    body = re.sub(r"#fe00(\w\w)", lambda match: f"var(--e{int(match[1], 16)})", body)
     return f'<svg role="img" aria-label="{escape(alt)}" {view[0]}>{body.strip()}'

@@ -69,8 +69,8 @@ class Row:
 
     def missing(self, table: Table) -> tuple[str, ...]:
         """Return which of the encoders that ``table`` ranks have no number here."""
-        held = {name for name, cell in zip(table.encoders, self.cells, strict=True) if cell and cell.defined}
-        return tuple(name for name in table.ranked if name not in held)
+        names = {name for name, cell in zip(table.encoders, self.cells, strict=True) if cell and cell.defined}
+        return tuple(name for name in table.ranked if name not in names)
 
     def firsts(self, encoders: Sequence[str]) -> tuple[str, ...]:
         """Return which of the table's ``encoders`` hold the first place, alone or tied."""
@@ -110,15 +110,15 @@ class Table:
     @property
     def notes(self) -> tuple[str, ...]:
         """Return why values are undefined or samples were left out, each reason once."""
-        found: dict[tuple[str, str], dict[str, None]] = {}
+        reasons: dict[tuple[str, str], dict[str, None]] = {}
         for section in self.sections:
             for row in section.rows:
                 for name, cell in zip(self.encoders, row.cells, strict=True):
                     if cell and (cell.estimate.reason or not cell.defined):
                         reason = cell.estimate.reason or "undefined, and no reason was recorded"
-                        found.setdefault((section.title, reason), {})[name] = None
+                        reasons.setdefault((section.title, reason), {})[name] = None
         return tuple(
-            f"{title}, {text.among(list(names), self.encoders)}: {reason}" for (title, reason), names in found.items()
+            f"{title}, {text.among(list(names), self.encoders)}: {reason}" for (title, reason), names in reasons.items()
         )
 
 
@@ -157,9 +157,9 @@ def table(title: str, groups: Sequence[Group], comparison: Comparison, headline:
 
 
 def _sections(group: Group, encoders: Sequence[str], comparison: Comparison, headline: bool) -> list[Section]:
-    found = [like for like in kinds(group) if like.quantity in group.first.headline or not headline]
+    quantities = [like for like in kinds(group) if like.quantity in group.first.headline or not headline]
     parts: dict[tuple[str, Claim], list[Estimate]] = {}
-    for like in found:
+    for like in quantities:
         parts.setdefault((like.quantity, like.claim), []).append(like)
     return [
         Section(group.first.evaluation, group.first.robustness, likes[0], _rows(group, likes, encoders, comparison))
@@ -194,12 +194,12 @@ def _span(place: int, block: Sequence[Estimate]) -> int:
 
 
 def _cells(group: Group, like: Estimate, encoders: Sequence[str], contest: Contest | None) -> tuple[Cell | None, ...]:
-    held = {name: matching(result, like) for name, result in group.items()}
+    estimates = {name: matching(result, like) for name, result in group.items()}
     best = contest.best if contest and len(contest.ranks) > 1 else ()
-    ends = _ends([estimate for estimate in held.values() if estimate])
+    ends = _ends([estimate for estimate in estimates.values() if estimate])
     return tuple(
         Cell(estimate, ("best" if len(best) == 1 else "tied") if name in best else "", *_track(estimate, ends))
-        if (estimate := held.get(name))
+        if (estimate := estimates.get(name))
         else None
         for name in encoders
     )

@@ -70,9 +70,9 @@ def tally(table: Table) -> Tally:
     )
 
 
-def sentences(found: Tally) -> tuple[str, ...]:
+def sentences(tallied: Tally) -> tuple[str, ...]:
     """Return the tally in words."""
-    return (*map(_met, found.meetings), *map(missed, found.gaps))
+    return (*map(_met, tallied.meetings), *map(missed, tallied.gaps))
 
 
 def missed(gap: Gap) -> str:
@@ -94,13 +94,13 @@ def _meetings(contests: list[Contest]) -> Iterator[Meeting]:
 def _gaps(table: Table) -> Iterator[Gap]:
     if len(table.ranked) < 2:
         return
-    found: dict[tuple[str, ...], list[str]] = {}
+    quantities_of: dict[tuple[str, ...], list[str]] = {}
     for section in table.sections:
         for row in section.rows if section.like.better != "neither" else ():
             # Where nobody has a number there is nothing to be ranked.
             if 0 < len(who := row.missing(table)) < len(table.ranked):
-                found.setdefault(who, []).append(section.like.quantity)
-    for who, quantities in found.items():
+                quantities_of.setdefault(who, []).append(section.like.quantity)
+    for who, quantities in quantities_of.items():
         yield Gap(encoders=who, conditions=len(quantities), quantities=tuple(dict.fromkeys(quantities)))
 
 
@@ -108,5 +108,5 @@ def _met(meeting: Meeting) -> str:
     a, b = meeting.a, meeting.b
     counts = {f"{a} is better": meeting.a_better, f"{b} is better": meeting.b_better, "tied": meeting.tied}
     total = sum(counts.values())
-    said = ", ".join(f"{outcome} in {count}" for outcome, count in counts.items() if count)
-    return f"{a} and {b}: {said} of {text.counted(total, 'condition')} of robustness"
+    outcomes = ", ".join(f"{outcome} in {count}" for outcome, count in counts.items() if count)
+    return f"{a} and {b}: {outcomes} of {text.counted(total, 'condition')} of robustness"

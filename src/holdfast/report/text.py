@@ -116,14 +116,14 @@ def condition(key: str, value: str) -> str:
     return f"{value} {COUNTS[key]}" if key in COUNTS else f"{words(key)} {value}"
 
 
-def conditions(given: Mapping[str, str], without: tuple[str, ...] = ()) -> str:
+def conditions(values: Mapping[str, str], without: tuple[str, ...] = ()) -> str:
     """Return all conditions on one line.
 
     Example:
         >>> conditions({"ball": "linf:0.05", "attack": "u-pgd", "divergence": "cosine"})
         'ℓ∞ ≤ 0.05 · u-pgd · cosine'
     """
-    return " · ".join(condition(key, value) for key, value in given.items() if key not in without)
+    return " · ".join(condition(key, value) for key, value in values.items() if key not in without)
 
 
 def listed(parts: list[str]) -> str:
@@ -156,14 +156,14 @@ def have(names: Sequence[str]) -> str:
     return "has" if len(names) == 1 else "have"
 
 
-def opening(said: str) -> str:
+def opening(sentence: str) -> str:
     """Return what begins a sentence with a capital, but for names, which stay as they are.
 
     Example:
         >>> opening("all encoders are tied"), opening("resnet50 is best")
         ('All encoders are tied', 'resnet50 is best')
     """
-    return f"A{said[1:]}" if said.startswith(ALL) else said
+    return f"A{sentence[1:]}" if sentence.startswith(ALL) else sentence
 
 
 def counted(count: int, noun: str) -> str:

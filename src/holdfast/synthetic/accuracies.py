@@ -72,7 +72,7 @@ class RuleAccuracies(Observation):
         ``rank``, shape (b,), of the whole set's covariance.
         """
         scales = [self._scale(population, self.scales[row]) for row in rows]
-        return {name: torch.stack([one[name] for one in scales]) for name in scales[0]}
+        return {name: torch.stack([scale[name] for scale in scales]) for name in scales[0]}
 
     def _scale(self, population: Population, scale: float) -> Observed:
         mixture = Mixture(scale * direction(self.direction, population.encoder.domain.shape, population.run.seed))

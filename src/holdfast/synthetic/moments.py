@@ -27,10 +27,10 @@ class Pooled:
     def of(cls, codes: Float[Tensor, "b d"], labels: Float[Tensor, "b"]) -> Pooled:
         """Return the moments of one batch, in double precision; ``labels`` are +1 and -1."""
         codes = codes.double()
-        own = torch.stack([labels > 0, labels < 0], 1).to(codes)
-        count = own.sum(0)
-        mean = own.T @ codes / count.clamp_min(1)[:, None]
-        centred = codes - own @ mean
+        members = torch.stack([labels > 0, labels < 0], 1).to(codes)
+        count = members.sum(0)
+        mean = members.T @ codes / count.clamp_min(1)[:, None]
+        centred = codes - members @ mean
         return cls(count, mean, centred.T @ centred)
 
     def __add__(self, other: Pooled) -> Pooled:

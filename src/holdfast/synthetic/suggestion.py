@@ -33,7 +33,9 @@ def suggested_budget(population: Population, samples: int = SAMPLES) -> float:
 
     The mixture lies along the published direction, all input values alike.
     """
-    asked = RuleAccuracies(SCALES, BUDGETS, samples, ENCODINGS, "ones")
-    observed = {name: values.double().cpu() for name, values in asked.observe(population, range(len(SCALES))).items()}
+    accuracies = RuleAccuracies(SCALES, BUDGETS, samples, ENCODINGS, "ones")
+    observed = {
+        name: values.double().cpu() for name, values in accuracies.observe(population, range(len(SCALES))).items()
+    }
     right, bound = (values[:, -1] for values in (observed["right"], expected_bounds(observed)))  # the whole train set's
     return BUDGETS[int(score(right, bound, SCALES, THRESHOLDS).mean(0).argmax())]

@@ -84,9 +84,9 @@ class Adversary(Spelled):
             for ball, members in self.groups(batch, prepared):
                 rows = members.nonzero()[:, 0]
                 if len(rows):
-                    own = gain if len(rows) == len(clean) else gain_of(rows, gain, encoder, clean)
+                    gain_of_rows = gain if len(rows) == len(clean) else gain_of(rows, gain, encoder, clean)
                     passed = in_training(network.among(rows), domain) if isinstance(network, OfRows) else encoder
-                    moved[rows] = attack(passed, clean[rows], own, ball, noise[rows]).detach()
+                    moved[rows] = attack(passed, clean[rows], gain_of_rows, ball, noise[rows]).detach()
         return moved
 
 

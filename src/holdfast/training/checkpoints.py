@@ -22,14 +22,14 @@ FILE = "checkpoint.pt"
 ASKED = "asked"
 
 
-def save(folder: Path, asked: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+def save(folder: Path, recipe: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Write ``state`` of the training that was ``asked`` for.
 
     Raises:
         HoldfastError: it cannot be written; the checkpoint before it stays.
     """
     content = BytesIO()
-    torch.save({ASKED: json.dumps(asked), **state}, content)
+    torch.save({ASKED: json.dumps(recipe), **state}, content)
     try:
         write_whole(folder / FILE, content.getvalue())
     except OSError as error:
@@ -39,7 +39,7 @@ def save(folder: Path, asked: Mapping[str, Any], state: Mapping[str, Any]) -> No
         ) from error
 
 
-def load(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+def load(folder: Path, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the state that was saved, or None if there is none.
 
     Raises:
@@ -57,16 +57,16 @@ def load(folder: Path, asked: Mapping[str, Any]) -> dict[str, Any] | None:
         raise HoldfastError(
             f"{path} is damaged or no checkpoint of a training; delete it to begin again, or choose another --out"
         ) from error
-    require_same(path.parent, before, asked)
+    require_same(path.parent, before, recipe)
     return dict(state)
 
 
-def require_same(folder: Path, before: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+def require_same(folder: Path, before: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
     """Raise unless what was asked for ``before`` is what is ``asked`` for now; the sentence names the differences."""
     other = [
-        f"{name} was {before.get(name, 'not there')!r} and is {asked.get(name, 'not there')!r}"
-        for name in sorted({*before, *asked})
-        if before.get(name) != asked.get(name)
+        f"{name} was {before.get(name, 'not there')!r} and is {recipe.get(name, 'not there')!r}"
+        for name in sorted({*before, *recipe})
+        if before.get(name) != recipe.get(name)
     ]
     if other:
         raise HoldfastError(

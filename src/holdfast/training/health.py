@@ -74,10 +74,10 @@ def neighbour_accuracy(codes: Float[Tensor, "n d"], labels: Int[Tensor, "n"], k:
         1.0
     """
     units = normalize(codes.double(), dim=1)
-    cosines, found = (units @ units.T).fill_diagonal_(-torch.inf).topk(min(k, len(units) - 1))
+    cosines, neighbours = (units @ units.T).fill_diagonal_(-torch.inf).topk(min(k, len(units) - 1))
     classes, columns = labels.unique(return_inverse=True)
     votes = torch.zeros(len(units), len(classes), dtype=units.dtype, device=units.device)
-    votes.scatter_add_(1, columns[found], (cosines / 0.1).exp())
+    votes.scatter_add_(1, columns[neighbours], (cosines / 0.1).exp())
     return float((votes.argmax(1) == columns).double().mean())
 
 

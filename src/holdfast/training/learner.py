@@ -148,12 +148,12 @@ def require_two_images(objective: TrainingObjective, setting: Setting) -> None:
 
 def codes_of_views(encoder: nn.Module, views: Sequence[Float[Tensor, "b ..."]]) -> Float[Tensor, "n d"]:
     """Return the codes of all views, below one another; those of one size pass together, for batch norm to see one batch."""
-    found: dict[int, Codes] = {}
+    by_view: dict[int, Codes] = {}
     for shape in dict.fromkeys(view.shape for view in views):
         same = [place for place, view in enumerate(views) if view.shape == shape]
         codes = codes_of(encoder, torch.cat([views[place] for place in same]))
-        found |= zip(same, codes.chunk(len(same)), strict=True)
-    return torch.cat([found[place] for place in range(len(views))])
+        by_view |= zip(same, codes.chunk(len(same)), strict=True)
+    return torch.cat([by_view[place] for place in range(len(views))])
 
 
 def codes_of(module: nn.Module, pixels: Pixels) -> Codes:

@@ -212,14 +212,14 @@ class Training:
         mean = (self.total + float(total)) / self.feed.steps
         seconds = self.seconds + monotonic() - began
         self.epoch, self.step, self.total, self.seconds = self.epoch + 1, 0, 0.0, 0.0
-        found = {
+        numbers = {
             "epoch": float(self.epoch),
             "loss": mean,
             "rate": float(self.optimiser.param_groups[0]["lr"]),
             "seconds": seconds,
             "images_per_second": self.feed.steps * self.recipe.batch / seconds,
         }
-        self._remember(found | self._health())
+        self._remember(numbers | self._health())
 
     def _train_step(self, rows: Int[Tensor, "b"], pixels: Pixels, noise: Noise) -> Tensor:
         recipe, progress = self.recipe, self.progress
@@ -271,21 +271,21 @@ class Training:
         codes = eval_codes(self.encoder, self.watched.to(self.dtype))
         if not bool(codes.isfinite().all()):  # running statistics may be infinite where weights are not
             raise HoldfastError(f"codes are no longer finite after epoch {self.epoch}; {ADVICE}{self._last()}")
-        found = health(codes)
+        spread = health(codes)
         # Twice in a row, for running statistics of batch norms lag behind in the first steps.
-        if found.collapsed and self.epoch > 1 and self.curve[-1]["spread"] < COLLAPSED:
+        if spread.collapsed and self.epoch > 1 and self.curve[-1]["spread"] < COLLAPSED:
             raise HoldfastError(
                 f"the codes have collapsed in epoch {self.epoch}: all images have almost the same one (spread "
-                f"{found.spread:.2g}); lower the learning rate or change the objective{self._last()}"
+                f"{spread.spread:.2g}); lower the learning rate or change the objective{self._last()}"
             )
-        seen = asdict(found)
+        numbers = asdict(spread)
         if self.watch is not None:
-            seen |= self.watch(self.encoder)
+            numbers |= self.watch(self.encoder)
         if self.bank is not None:
             pixels, labels = self.bank
             codes = eval_codes(self.encoder, pixels.to(self.fabric.device, self.dtype))
-            seen["knn_accuracy"] = neighbour_accuracy(codes, labels.to(codes.device))
-        return seen
+            numbers["knn_accuracy"] = neighbour_accuracy(codes, labels.to(codes.device))
+        return numbers
 
     def _require_finite(self, total: Tensor) -> None:
         if not isfinite(float(total)):
@@ -312,10 +312,10 @@ class Training:
         kept = self.folder is not None and (self.folder / checkpoints.FILE).exists()
         return f" (the checkpoint before it is kept in {self.folder})" if kept else ""
 
-    def _remember(self, found: Epoch) -> None:
+    def _remember(self, numbers: Epoch) -> None:
         """Add an epoch to the curve and keep everything."""
-        self.curve.append(found)
-        if self.watch is not None and not lost(found):
+        self.curve.append(numbers)
+        if self.watch is not None and not lost(numbers):
             weights = self.encoder.state_dict().items()
             self.sound_epoch, self.sound_weights = self.epoch, {name: value.cpu().clone() for name, value in weights}
         # Before the checkpoint, after which a resumed training would not come back to it.

@@ -211,9 +211,9 @@ class OneCycle(Schedule):
 
 def _kinds(base: type) -> dict[str, type]:
     """Return the classes of this file that are a ``base``, by name."""
-    own = vars(sys.modules[__name__]).values()
+    members = vars(sys.modules[__name__]).values()
     return {
         vars(kind)["name"]: kind
-        for kind in own
+        for kind in members
         if isinstance(kind, type) and issubclass(kind, base) and kind is not base
     }

@@ -91,11 +91,11 @@ def substituted(images: Images, others: Images) -> Images:
             f"{others.name} cannot replace {images.name}: its classes are called otherwise "
             f"({', '.join(others.classes[:3])} ... instead of {', '.join(images.classes[:3])} ...); rename them"
         )
-    wanted, found = Counter(labels_of(images)), Counter(labels_of(others))
-    if wanted != found:
-        label = min(label for label in wanted | found if wanted[label] != found[label])
+    wanted, counts = Counter(labels_of(images)), Counter(labels_of(others))
+    if wanted != counts:
+        label = min(label for label in wanted | counts if wanted[label] != counts[label])
         raise HoldfastError(
-            f"{others.name} cannot replace {images.name}: class {label} has {found[label]} images instead of "
+            f"{others.name} cannot replace {images.name}: class {label} has {counts[label]} images instead of "
             f"{wanted[label]}; both need equally many of each class"
         )
     return others

@@ -72,10 +72,10 @@ def test_pairs_at_distance_zero_are_found() -> None:
 def test_rivals_are_the_nearest_whatever_the_offset() -> None:
     codes = builtin("digits-robust")(digits(100).pixels(range(100)))
     rows = list(range(100))
-    there = nearest(L2Distance(), codes, codes, 10, own=rows)
+    there = nearest(L2Distance(), codes, codes, 10, exclude=rows)
     moved = (codes.double() + 1000).float()
     slow = (moved.double()[:, None] - moved.double()).square().sum(2).fill_diagonal_(torch.inf)
-    here = nearest(L2Distance(), moved, moved, 10, own=rows)
+    here = nearest(L2Distance(), moved, moved, 10, exclude=rows)
     assert torch.equal(here.sort(1).values, slow.topk(10, largest=False).indices.sort(1).values)
     assert (here.sort(1).values == there.sort(1).values).float().mean() > 0.9
 

@@ -110,5 +110,5 @@ class Alpha(Method):
     @torch.no_grad()
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
         network = relax(graph, region, bounder=partial(ascend, steps=self.inner, rate=self.rate))
-        found, _ = ascend_specifications(network, specifications, self.steps, self.rate)
-        return torch.fmax(found, interval.output_bounds(graph, network.intermediate_bounds, specifications))
+        bounds, _ = ascend_specifications(network, specifications, self.steps, self.rate)
+        return torch.fmax(bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications))

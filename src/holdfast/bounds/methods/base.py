@@ -106,13 +106,13 @@ class Crown(Method):
     @torch.no_grad()
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
         network = relax(graph, region, self.joint)
-        found = output_bounds(network, specifications)
+        bounds = output_bounds(network, specifications)
         if not self.joint:
-            return found
+            return bounds
         gained = torch.as_tensor(network.interval_gains, device=specifications.device).expand(len(specifications))
         if gained.any():  # tighter boxes change the slopes, which is not better for every specification
             crown_alone = output_bounds(
                 relax(graph, region, with_intervals=False, initial=network.without_intervals), specifications
             )
-            found = torch.where(gained[:, None], torch.fmax(found, crown_alone), found)
-        return torch.fmax(found, interval.output_bounds(graph, network.intermediate_bounds, specifications))
+            bounds = torch.where(gained[:, None], torch.fmax(bounds, crown_alone), bounds)
+        return torch.fmax(bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications))

@@ -81,7 +81,7 @@ class Branch(RadiusSearch):
         """Return lower bounds of specifications, each over the region that ``region_index`` names."""
         network = relax_and_refine(graph, region, self.inner, self.rate, self.boxes * (end - time.monotonic()))
         problem = BranchAndBound(network, region_index, specifications, self.rate / 2)
-        found = problem.solve(problem.root(self.steps), self.ascent, self.parts, self.batch, end, self.target)
+        bounds = problem.solve(problem.root(self.steps), self.ascent, self.parts, self.batch, end, self.target)
         boxes = network.take(region_index).intermediate_bounds
         by_intervals = vacuous_unless_finite(interval.output_bounds(graph, boxes, specifications[:, None]))
-        return torch.fmax(found, by_intervals[:, 0])
+        return torch.fmax(bounds, by_intervals[:, 0])

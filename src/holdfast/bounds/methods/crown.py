@@ -43,7 +43,7 @@ class NetworkRelaxation:
     def pick(self, image: int) -> NetworkRelaxation:
         """Return the region and the linear relaxations of one image."""
         alone = slice(image, None, self.region.distinct)
-        relaxations = {node: one.take(alone) for node, one in self.linear_relaxations.items()}
+        relaxations = {node: relaxation.take(alone) for node, relaxation in self.linear_relaxations.items()}
         return NetworkRelaxation(self.graph, self.region.pick(image), linear_relaxations=relaxations)
 
     @classmethod

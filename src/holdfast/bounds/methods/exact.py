@@ -47,15 +47,15 @@ class Exact(RadiusSearch):
     @torch.no_grad()
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
         network = self._relax(graph, region)
-        found, _ = ascend_specifications(network, specifications, self.inner, self.rate)
+        bounds, _ = ascend_specifications(network, specifications, self.inner, self.rate)
         for image in range(len(specifications)):
             program = encode(
                 graph, [Box(*(end[image : image + 1].double() for end in box)) for box in network.intermediate_bounds]
             )
             for index, weights in enumerate(specifications[image]):
                 least = program.minimise(weights.cpu().double().numpy(), self.seconds)
-                found[image, index] = max(float(found[image, index]), least)
-        return found
+                bounds[image, index] = max(float(bounds[image, index]), least)
+        return bounds
 
     @torch.no_grad()
     def search_radii(
@@ -67,20 +67,20 @@ class Exact(RadiusSearch):
         high: Float[Tensor, "s"],
     ) -> RadiusResult:
         require_box("exact", region_at(low))
-        found, points = low.clone(), []
+        radii, points = low.clone(), []
         for index, weights in enumerate(specifications):
             end, cap, point = time.monotonic() + self.seconds, 0.0, None
             while cap < float(high[index]) and time.monotonic() < end:
-                cap = min(float(high[index]), GROWTH * max(cap, float(found[index])))
+                cap = min(float(high[index]), GROWTH * max(cap, float(radii[index])))
                 if not cap:  # nothing is certified, so there is no scale to begin at
                     cap = float(high[index])
-                found[index], point = self._nearest(
-                    graph, region_at, weights, float(found[index]), cap, end - time.monotonic()
+                radii[index], point = self._nearest(
+                    graph, region_at, weights, float(radii[index]), cap, end - time.monotonic()
                 )
                 if point is not None:
                     break
             points.append(torch.full(graph.nodes[0].shape[1:], torch.nan) if point is None else point)
-        return RadiusResult(found, torch.stack(points).to(found))
+        return RadiusResult(radii, torch.stack(points).to(radii))
 
     def _nearest(
         self,

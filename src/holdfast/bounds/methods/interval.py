@@ -34,13 +34,13 @@ def affine_box(operation: Affine, inputs: Sequence[Box]) -> Box:
 
 def intermediate_bounds(graph: Graph, region: Region) -> list[Box]:
     """Return the box of every node."""
-    found: list[Box] = []
+    boxes: list[Box] = []
     for node in graph.nodes:
-        found.append(node_box(node, found, region))
-    return found
+        boxes.append(node_box(node, boxes, region))
+    return boxes
 
 
-def output_bounds(graph: Graph, found: Sequence[Box], specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
+def output_bounds(graph: Graph, boxes: Sequence[Box], specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
     """Return lower bounds of ``specifications . code``, with the affine maps at the end of the graph merged into them."""
     output = graph.nodes[-1]
     pending, total = {output.index: dense_form(specifications, output.shape)}, torch.zeros_like(specifications[..., 0])
@@ -49,7 +49,7 @@ def output_bounds(graph: Graph, found: Sequence[Box], specifications: Float[Tens
         if form is None:
             continue
         if not isinstance(node.operation, Affine):
-            lower, upper = found[node.index]
+            lower, upper = boxes[node.index]
             radius = Form(form.coef.abs(), form.shape).dot((upper - lower) / 2)
             total = total + form.dot((lower + upper) / 2) - radius
             continue

@@ -45,11 +45,11 @@ class Lagrangian:
     @cached_property
     def relus(self) -> list[Node]:
         """The ReLU nodes; a graph with anything else that is not affine is refused."""
-        found = [node for node in self.graph.nodes if node.operation and not isinstance(node.operation, Affine)]
-        for node in found:
+        relus = [node for node in self.graph.nodes if node.operation and not isinstance(node.operation, Affine)]
+        for node in relus:
             if node.operation is not RULES["relu"]:
                 raise HoldfastError(f"semidefinite bounds are for ReLU networks, not {node.name!r}; use alpha")
-        return found
+        return relus
 
     @cached_property
     def unstable(self) -> dict[int, Tensor]:
@@ -73,9 +73,11 @@ class Lagrangian:
 
     def pick(self, index: int) -> Lagrangian:
         """Return the Lagrangian of one specification."""
-        one = slice(index, index + 1)
+        image = slice(index, index + 1)
         return Lagrangian(
-            self.graph, [Box(*(end[one] for end in box)) for box in self.intermediate_bounds], self.specifications[one]
+            self.graph,
+            [Box(*(end[image] for end in box)) for box in self.intermediate_bounds],
+            self.specifications[image],
         )
 
     def cast(self, dtype: torch.dtype) -> Lagrangian:
@@ -85,19 +87,19 @@ class Lagrangian:
 
     def value(self, vectors: Float[Tensor, "b r n1"], multipliers: Multipliers) -> Float[Tensor, "b"]:
         """Return ``sum v' M v / 2`` over the r vectors of each specification; ``M v`` is its derivative."""
-        one, total = vectors[..., :1], torch.zeros_like(vectors[:, 0, 0])
+        homogeneous_unit, total = vectors[..., :1], torch.zeros_like(vectors[:, 0, 0])
         values: list[Tensor] = []
         start = 1
         for node in self.graph.nodes:
             inputs = [values[i] for i in node.inputs]
             if isinstance(node.operation, Affine):
-                values.append(_homogeneous(node.operation, inputs, one))
+                values.append(_homogeneous(node.operation, inputs, homogeneous_unit))
                 continue
             middle, half = (end[:, None] for end in self.spans[node.index])
             count = middle[0].numel()
             scaled = vectors[..., start : start + count].unflatten(2, middle.shape[2:])
             start += count
-            unit = one.reshape(*one.shape[:2], *(1,) * (middle.ndim - 2))
+            unit = homogeneous_unit.reshape(*homogeneous_unit.shape[:2], *(1,) * (middle.ndim - 2))
             variable = middle * unit + half * scaled
             if node.operation is None:
                 values.append(variable)
@@ -106,7 +108,7 @@ class Lagrangian:
             y = torch.where(self.unstable[node.index][:, None], variable, torch.where(active, inputs[0], 0.0))
             total = total + self._penalty(node, inputs[0], y, unit, multipliers)
             values.append(y)
-        return total + ((values[-1].flatten(2) * one).sum(1) * self.specifications).sum(1)
+        return total + ((values[-1].flatten(2) * homogeneous_unit).sum(1) * self.specifications).sum(1)
 
     def _penalty(self, node: Node, z: Tensor, y: Tensor, unit: Tensor, multipliers: Multipliers) -> Float[Tensor, "b"]:
         """Return the constraints of a ReLU node times their multipliers: never positive where they hold."""
@@ -152,12 +154,12 @@ class Lagrangian:
         return torch.cat(rows)
 
 
-def _homogeneous(operation: Affine, inputs: list[Tensor], one: Tensor) -> Tensor:
+def _homogeneous(operation: Affine, inputs: list[Tensor], unit: Tensor) -> Tensor:
     """Return the operation with its constant multiplied by the first entry of each vector."""
-    moved = operation.forward(*(x.flatten(0, 1) for x in inputs)).unflatten(0, one.shape[:2])
+    moved = operation.forward(*(x.flatten(0, 1) for x in inputs)).unflatten(0, unit.shape[:2])
     if operation.offset is None:
         return moved
-    return moved + operation.offset * (one - 1).reshape(*one.shape[:2], *(1,) * operation.offset.ndim)
+    return moved + operation.offset * (unit - 1).reshape(*unit.shape[:2], *(1,) * operation.offset.ndim)
 
 
 def positive(rows: Float[Tensor, "i m"], kappa: Float[Tensor, "m"], pixels: int) -> bool:
@@ -168,18 +170,18 @@ def positive(rows: Float[Tensor, "i m"], kappa: Float[Tensor, "m"], pixels: int)
     """
     from scipy.sparse import csr_array
 
-    added, given = kappa.double().cpu().numpy(), rows.double().cpu().numpy()
+    added, sums = kappa.double().cpu().numpy(), rows.double().cpu().numpy()
     inner, outer = np.r_[0, pixels + 1 : len(added)], slice(1, pixels + 1)
     scale = np.empty_like(added)
-    scale[inner] = given[np.arange(len(inner)), inner] + added[inner]
+    scale[inner] = sums[np.arange(len(inner)), inner] + added[inner]
     scale[outer] = added[outer]
-    if not (scale > 0).all() or not np.isfinite(given).all() or not np.isfinite(scale).all():
+    if not (scale > 0).all() or not np.isfinite(sums).all() or not np.isfinite(scale).all():
         return False
     scale = 1 / np.sqrt(scale)
     # Backward errors of elimination and Cholesky are below m^2 roundings of entries that are at most 1.
     diagonal = 1 - 4 * len(added) ** 2 * np.finfo(float).eps
-    cross = csr_array(given[:, outer] * scale[outer] * scale[inner, None])
-    reduced = given[:, inner] * scale[inner] * scale[inner, None]
+    cross = csr_array(sums[:, outer] * scale[outer] * scale[inner, None])
+    reduced = sums[:, inner] * scale[inner] * scale[inner, None]
     np.fill_diagonal(reduced, diagonal)
     reduced -= (cross @ cross.T).toarray() / diagonal
     return int(torch.linalg.cholesky_ex(torch.from_numpy(reduced)).info) == 0

@@ -113,8 +113,8 @@ class Ascent:
         room = -float(kappa.sum() / raised.sum()) * (1 - 1e-6)
         if not halvings and room < HOPE:
             return -torch.inf
-        dtype, one = problem.specifications.dtype, slice(index, index + 1)
-        matrix = problem.matrix({key: value[one].to(dtype) for key, value in self.multipliers.items()})
+        dtype, image = problem.specifications.dtype, slice(index, index + 1)
+        matrix = problem.matrix({key: value[image].to(dtype) for key, value in self.multipliers.items()})
         pixels = int((problem.spans[0][1] > 0).sum())
         if not halvings:
             return 0.0 if positive(matrix, kappa + room * raised, pixels) else -torch.inf

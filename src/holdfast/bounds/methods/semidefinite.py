@@ -84,20 +84,20 @@ class Semidefinite(RadiusSearch):
 
     @torch.no_grad()
     def __call__(self, graph: Graph, region: Region, specifications: Float[Tensor, "b s d"]) -> Float[Tensor, "b s"]:
-        found = torch.empty_like(specifications[..., 0])
+        bounds = torch.empty_like(specifications[..., 0])
         for image in range(len(specifications)):
             region_index = torch.zeros(len(specifications[image]), dtype=torch.int64, device=specifications.device)
             end = time.monotonic() + self.seconds
             initial = self._initial_bounds(
                 graph, region.pick(image), region_index, specifications[image], end, torch.inf
             )
-            found[image] = initial.bounds
+            bounds[image] = initial.bounds
             if ascent := self._ascend(
                 initial, torch.arange(len(region_index), device=specifications.device), end, None
             ):
                 for index, kappa in enumerate(ascent.kappa()):
-                    found[image, index] = max(float(found[image, index]), ascent.proved(index, kappa, HALVINGS))
-        return found
+                    bounds[image, index] = max(float(bounds[image, index]), ascent.proved(index, kappa, HALVINGS))
+        return bounds
 
     @torch.no_grad()
     def search_radii(
@@ -139,16 +139,16 @@ class Semidefinite(RadiusSearch):
         """Return bounds by branch and bound of specifications, each over the region that ``region_index`` names."""
         require_box("semidefinite", region)
         network = relax_and_refine(graph, region, self.inner, ALPHA_RATE, BOXES * (end - time.monotonic()))
-        own = network.take(region_index)
+        picked = network.take(region_index)
         root = BranchAndBound(network, region_index, specifications, ALPHA_RATE / 2).root(self.inner)
-        clean = (specifications * graph(own.region.centre[:, 0])).sum(1)
+        clean = (specifications * graph(picked.region.centre[:, 0])).sum(1)
         near, bounds = (root.bounds > -NEAR * clean).nonzero()[:, 0], root.bounds
         if len(near):
             now = time.monotonic()
             problem = BranchAndBound(network, region_index[near], specifications[near], ALPHA_RATE / 2)
             subdomains = replace(root.pick(near), owner=torch.arange(len(near), device=near.device))
             bounds[near] = problem.solve(subdomains, self.inner, PARTS, BATCH, now + SPLITS * (end - now), target)
-        return InitialBounds(own, specifications, bounds)
+        return InitialBounds(picked, specifications, bounds)
 
     def _ascend(
         self, initial: InitialBounds, which: Int[Tensor, "h"], end: float, last: Ascent | None

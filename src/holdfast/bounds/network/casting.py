@@ -32,8 +32,8 @@ class Cast(Affine):
         return self.inner.magnitude(*(r.to(self.own) for r in radii)).to(self.dtype)
 
     def transpose(self, form: Form) -> Sequence[Form]:
-        found = self.inner.transpose(form.like(form.coef.to(self.own)))
-        return [part.like(part.coef.to(self.dtype)) for part in found]
+        forms = self.inner.transpose(form.like(form.coef.to(self.own)))
+        return [part.like(part.coef.to(self.dtype)) for part in forms]
 
 
 def cast(graph: Graph, dtype: torch.dtype) -> Graph:
@@ -45,7 +45,7 @@ def cast(graph: Graph, dtype: torch.dtype) -> Graph:
     return Graph(tuple(nodes), dtype, graph.device)
 
 
-def _cast(node: Node, own: torch.dtype, dtype: torch.dtype) -> Affine:
+def _cast(node: Node, inner: torch.dtype, dtype: torch.dtype) -> Affine:
     operation = node.operation
     if isinstance(operation, Convolution):
         bias = None if operation.bias is None else operation.bias.to(dtype)
@@ -54,4 +54,4 @@ def _cast(node: Node, own: torch.dtype, dtype: torch.dtype) -> Affine:
         factors = tuple(f.to(dtype) if isinstance(f, Tensor) else f for f in operation.factors)
         return Diagonal(factors, None if operation.offset is None else operation.offset.to(dtype))
     assert isinstance(operation, Affine)
-    return Cast(operation, dtype, own)
+    return Cast(operation, dtype, inner)

@@ -75,11 +75,11 @@ def check_repeatable(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: fl
             "holds for the next; keep no state in forward"
         )
     alone = torch.cat([again, *(call(encoder, image) for image in pixels[1:].split(1))])
-    for one, other, said in ((first, again, "when it is called again"), (alone, codes, "alone and among others")):
+    for one, other, when in ((first, again, "when it is called again"), (alone, codes, "alone and among others")):
         unequal = unlike(one, other, slack(codes, allowed))
         if unequal.any():
             raise HoldfastError(
-                f"{encoder.name} returns different codes for the same image {said} ({int(unequal.sum())} of {len(unequal)} "
+                f"{encoder.name} returns different codes for the same image {when} ({int(unequal.sum())} of {len(unequal)} "
                 "images), so it cannot be bounded; look for randomness, counters and batch statistics in its forward"
             )
 
@@ -90,8 +90,8 @@ def check_graph(encoder: Encoder, graph: Graph, pixels: Pixels, codes: Codes, al
     count = max(1, min(len(pixels), WORK // sum(sizes)))
     together = max(1, WORK // 8 // max(sizes))
     with torch.no_grad():
-        found = torch.cat([graph(some) for some in pixels[:count].split(together)])
-    unequal = unlike(found, codes[:count], slack(codes, allowed))
+        bounded = torch.cat([graph(some) for some in pixels[:count].split(together)])
+    unequal = unlike(bounded, codes[:count], slack(codes, allowed))
     if unequal.any():
         raise HoldfastError(
             f"{encoder.name} was traced into a graph that gives other codes than it does for {int(unequal.sum())} of "
@@ -106,10 +106,10 @@ def slack(codes: Codes, allowed: float) -> Float[Tensor, "d"]:
     return allowed * (size + 0.01 * size.max())
 
 
-def unlike(found: Codes, codes: Codes, slack: Float[Tensor, "d"]) -> Bool[Tensor, "b"]:
+def unlike(others: Codes, codes: Codes, slack: Float[Tensor, "d"]) -> Bool[Tensor, "b"]:
     """Return which codes differ by more than ``slack`` in some feature."""
-    close = (found - codes).abs() <= slack
-    return ~(close | (found == codes) | (found.isnan() & codes.isnan())).all(1)
+    close = (others - codes).abs() <= slack
+    return ~(close | (others == codes) | (others.isnan() & codes.isnan())).all(1)
 
 
 def same_program(first: Any, second: Any) -> bool:
@@ -133,8 +133,8 @@ def state(module: nn.Module) -> State:
 def _described(module: nn.Module) -> Iterator[tuple[str, list[str]]]:
     parts = frozenset(id(part) for part in module.modules())
     for name, part in module.named_modules():
-        own = {} if isinstance(part, torch.fx.GraphModule) else vars(part)
-        kept = {key: value for key, value in own.items() if key not in ("_modules", "_parameters", "_buffers")}
+        attributes = {} if isinstance(part, torch.fx.GraphModule) else vars(part)
+        kept = {key: value for key, value in attributes.items() if key not in ("_modules", "_parameters", "_buffers")}
         for key, value in {**kept, **part._parameters, **part._buffers}.items():
             yield f"{name}.{key}".removeprefix("."), list(content(value, parts))
 

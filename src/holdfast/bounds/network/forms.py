@@ -133,9 +133,9 @@ def gather(values: Float[Tensor, "b c height width"], windows: Windows, size: Sh
     above, before = max(-top, 0), max(-left, 0)
     padded = functional.pad(values, (before, max(ends[1] - width, 0), above, max(ends[0] - height, 0)))
     padded = padded[:, :, max(top, 0) : ends[0] + above, max(left, 0) : ends[1] + before]
-    found = padded.unfold(2, size[0], windows.stride[0]).unfold(3, size[1], windows.stride[1])
+    patches = padded.unfold(2, size[0], windows.stride[0]).unfold(3, size[1], windows.stride[1])
     # Copied, so that what multiplies it runs over contiguous memory.
-    return found.permute(1, 4, 5, 0, 2, 3).contiguous().unsqueeze(3)
+    return patches.permute(1, 4, 5, 0, 2, 3).contiguous().unsqueeze(3)
 
 
 def aligned(form: Form, other: Form) -> Form:

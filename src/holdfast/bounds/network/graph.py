@@ -57,11 +57,11 @@ class Graph:
     @cached_property
     def pixelwise(self) -> frozenset[int]:
         """The nodes whose entries each depend on at most one pixel, no two on the same."""
-        found = {0}
+        pixelwise = {0}
         for node in self.nodes[1:]:
-            if len(node.inputs) == 1 and node.inputs[0] in found and _is_pixelwise(node.operation):
-                found.add(node.index)
-        return frozenset(found)
+            if len(node.inputs) == 1 and node.inputs[0] in pixelwise and _is_pixelwise(node.operation):
+                pixelwise.add(node.index)
+        return frozenset(pixelwise)
 
     def __call__(self, pixels: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
         """Return what the network computes of (b, *pixels), without the axis of batch one."""
@@ -150,8 +150,8 @@ class Builder:
         shape = tuple(torch.broadcast_shapes(*(var.shape for var in inputs)))
         if not shape:
             raise HoldfastError(f"{self.naming} of a single number for all images cannot be bounded; keep their axis")
-        found = RULES[rule] if isinstance(rule, str) else rule
-        return self._append(shape, tuple(self.expand(var, shape) for var in inputs), found)
+        operation = RULES[rule] if isinstance(rule, str) else rule
+        return self._append(shape, tuple(self.expand(var, shape) for var in inputs), operation)
 
     def graph(self, output: Var) -> Graph:
         """Return the graph that computes ``output``, without what it does not need."""

@@ -180,13 +180,13 @@ def _batch_norm(
     bias: Tensor | None,
     mean: Tensor | None,
     variance: Tensor | None,
-    own: bool,
+    batch_statistics: bool,
     momentum: Number,
     eps: Number,
     cudnn: bool,
 ) -> Var:
     """Normalisation by stored statistics: one factor and one constant per channel."""
-    if own or mean is None or variance is None:
+    if batch_statistics or mean is None or variance is None:
         raise HoldfastError("batch norm without running statistics cannot be bounded: codes depend on the batch")
     column = (-1,) + (1,) * (len(x.shape) - 2)
     factor = torch.rsqrt(variance + eps) * (1 if weight is None else weight)
@@ -215,13 +215,13 @@ def _instance_norm(
     bias: Tensor | None,
     mean: Tensor | None,
     variance: Tensor | None,
-    own: bool,
+    input_statistics: bool,
     momentum: Number,
     eps: Number,
     cudnn: bool,
 ) -> Var:
     """Normalisation by each channel's ``own`` statistics, or by stored ones."""
-    if own:
+    if input_statistics:
         return group_norm(builder, x, x.shape[1], weight, bias, eps)
     return _batch_norm(builder, x, weight, bias, mean, variance, False, momentum, eps, cudnn)
 

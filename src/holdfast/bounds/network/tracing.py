@@ -302,9 +302,9 @@ def _draws(node: fx.Node) -> bool:
     if torch.Tag.nondeterministic_seeded not in getattr(operation, "tags", ()):
         return False
     arguments = operation._schema.arguments
-    given = dict(zip((argument.name for argument in arguments), node.args, strict=False))
-    asked = {argument.name: argument.default_value for argument in arguments} | given | node.kwargs
-    return not any(name in asked and asked[name] == idle for name, idle in IDLE.items())
+    positional = dict(zip((argument.name for argument in arguments), node.args, strict=False))
+    settings = {argument.name: argument.default_value for argument in arguments} | positional | node.kwargs
+    return not any(name in settings and settings[name] == idle for name, idle in IDLE.items())
 
 
 def _filled(arguments: Any, values: dict[fx.Node, Any]) -> Any:

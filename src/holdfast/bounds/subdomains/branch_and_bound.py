@@ -93,8 +93,8 @@ class SubdomainParameters(RelaxationParameters):
         if node not in self.slopes or relaxation.unstable is None:
             return relaxation
         self.coefficients[node] = form.coef.detach()[:, 0]
-        unstable, own = relaxation.unstable[:, None], self.slopes[node][:, None]
-        return replace(relaxation, lower=(torch.where(unstable, own, relaxation.lower[0][:, None]),))
+        unstable, slopes = relaxation.unstable[:, None], self.slopes[node][:, None]
+        return replace(relaxation, lower=(torch.where(unstable, slopes, relaxation.lower[0][:, None]),))
 
     def constrain(self, node: int, parts: Sequence[Form]) -> Sequence[Form]:
         if node not in self.multipliers:
@@ -200,9 +200,9 @@ class BranchAndBound:
 
     def relax(self, subdomains: Subdomains) -> NetworkRelaxation:
         """Return the relaxation over each subdomain, with the inputs of split ReLUs clipped to their sign."""
-        own, whole = self.region_index[subdomains.owner], self.network
-        boxes = [Box(*(end[own] for end in box)) for box in whole.intermediate_bounds]
-        network = NetworkRelaxation(self.graph, whole.region.take(own), boxes)
+        regions, whole = self.region_index[subdomains.owner], self.network
+        boxes = [Box(*(end[regions] for end in box)) for box in whole.intermediate_bounds]
+        network = NetworkRelaxation(self.graph, whole.region.take(regions), boxes)
         for node in self.graph.nodes:
             if not isinstance(node.operation, Rule):
                 continue

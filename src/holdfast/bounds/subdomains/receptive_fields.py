@@ -95,12 +95,12 @@ def _branch_and_bound(
     """Return the problem of bounding the ``unstable`` entries, first from below, then from above; None if it is costly."""
     graph, shape = network.graph, network.graph.nodes[target].shape
     if len(shape) == 4:
-        found = receptive_field(graph, target) if network.region.ball is Linf else None
-        if found is None:
+        receptive = receptive_field(graph, target) if network.region.ball is Linf else None
+        if receptive is None:
             return None
         image, _, entry, y, x = unstable.unbind(1)
         positions, region_index = torch.stack([image, y, x], 1).unique(dim=0, return_inverse=True)
-        field, width = found.relax(network, positions), shape[1]
+        field, width = receptive.relax(network, positions), shape[1]
     else:
         field, region_index, width = _up_to(network, target), unstable[:, 0], math.prod(shape)
         entry = torch.arange(width, device=unstable.device).reshape(shape)[unstable[:, 1:].unbind(1)]

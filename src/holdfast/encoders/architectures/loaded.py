@@ -41,8 +41,8 @@ class LoadedEncoder(Architecture):
         if encoder.domain != domain and len(domain.shape) == 3:
             encoder = load(self.reference, Options(options.arch, domain.shape[-1], options.trust_remote_code))
         if encoder.domain != domain:
-            found, asked = (f"{one.shape} in [{one.low:g}, {one.high:g}]" for one in (encoder.domain, domain))
-            raise HoldfastError(f"{self.reference} takes inputs of shape {found}, got inputs of shape {asked}")
+            takes, wanted = (f"{each.shape} in [{each.low:g}, {each.high:g}]" for each in (encoder.domain, domain))
+            raise HoldfastError(f"{self.reference} takes inputs of shape {takes}, got inputs of shape {wanted}")
         return encoder.module
 
 

@@ -45,8 +45,8 @@ class Case:
     def conditions(self) -> Conditions:
         """How series and estimates name it."""
         attack = f"{label(self.attack)} at {self.aim}" if self.aim else label(self.attack)
-        own = {"ball": str(self.ball), "attack": attack, "divergence": str(self.divergence)}
-        return own | ({"probe": self.probe} if self.probe else {})
+        conditions = {"ball": str(self.ball), "attack": attack, "divergence": str(self.divergence)}
+        return conditions | ({"probe": self.probe} if self.probe else {})
 
 
 def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
@@ -178,14 +178,14 @@ class Pairwise(Observation):
         divergence = population.fitted(climbable(self.divergence))
         partners, couples = population.partners, set(population.couples(self.samples))
         here = [place for place, row in enumerate(rows) if row in couples]
-        own = [rows[place] for place in here]
+        anchors = [rows[place] for place in here]
         searched, own_rows = (population.bank, ()) if population.bank_images else (population, rows)
-        near = nearest(divergence, population.codes[list(rows)], searched.codes, self.rivals, own=own_rows)
+        near = nearest(divergence, population.codes[list(rows)], searched.codes, self.rivals, exclude=own_rows)
         facing = population.context(rows, rivals=searched.codes[near])
         retrieval = population.encode(attacked(facing, Misretrieval(divergence), self.attack, self.ball))
         crossing = torch.full_like(retrieval, torch.nan)
-        if own:
-            pair = population.context(own, partners[own].tolist())
+        if anchors:
+            pair = population.context(anchors, partners[anchors].tolist())
             crossing[here] = population.encode(attacked(pair, Crossing(divergence), self.attack, self.ball))
         return {"crossing": crossing, "retrieval": retrieval}
 

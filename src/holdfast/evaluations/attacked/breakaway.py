@@ -98,10 +98,10 @@ class Breakaway(Evaluation):
         retrieved, together, crossed = [], [], []
         for k, case in enumerate(self._strongest(), start=len(self.balls) * len(self.divergences)):
             retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
-            found = searched.closer(rows, case, observed[f"{k}.retrieval"])[0]
-            retrieved.append((retrieval, found))
+            closer = searched.closer(rows, case, observed[f"{k}.retrieval"])[0]
+            retrieved.append((retrieval, closer))
             if not population.bank_images:  # whose images are given, so that none are lost together by chance
-                together.append(lost_together(population, rows, case, observed[f"{k}.retrieval"], found))
+                together.append(lost_together(population, rows, case, observed[f"{k}.retrieval"], closer))
             crossed.append(crossed_to_partner(population, rows, crossing, observed[f"{k}.crossing"]))
         shares = [
             series_of(
@@ -123,7 +123,7 @@ class Breakaway(Evaluation):
         accuracy = [summarise(series, "share", "higher", "nearest_neighbour_accuracy") for series in kept]
         if together:
             accuracy[len(away) :] = [
-                of_clusters(one, sizes) for one, sizes in zip(accuracy[len(away) :], together, strict=True)
+                of_clusters(estimate, sizes) for estimate, sizes in zip(accuracy[len(away) :], together, strict=True)
             ]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
@@ -193,9 +193,9 @@ class Searched:
         defined = divergence(moved.double(), clean.double()).isfinite() & ~copies & (not self.alone)
         moved = moved.masked_fill(~defined[:, None], torch.nan)
         within = self.held is population
-        own = self.originals[list(rows)] if within else torch.full_like(self.originals[:1].expand(len(rows)), -1)
-        counts, passed = crossings(divergence, moved, own, self.held.codes, clean, self.copies)
-        passed_here = passed[own].double().masked_fill(~defined, torch.nan) if within else None
+        originals = self.originals[list(rows)] if within else torch.full_like(self.originals[:1].expand(len(rows)), -1)
+        counts, passed = crossings(divergence, moved, originals, self.held.codes, clean, self.copies)
+        passed_here = passed[originals].double().masked_fill(~defined, torch.nan) if within else None
         return counts.double().masked_fill(~defined, torch.nan), passed_here
 
 
@@ -209,17 +209,17 @@ def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series
     weight = sqrt(attacked / (others + 1))
     rival = weight * passed / max(1, attacked - 1)
     mean = float(rival.nanmean())
-    found = series_of(
+    series = series_of(
         "breakaway_influence", case, shares + rival - mean, "share of others", Claim.LOWER, RISK, LEFT_OUT
     )
-    return found.model_copy(update={"limits": (-mean, 1 + weight - mean)})
+    return series.model_copy(update={"limits": (-mean, 1 + weight - mean)})
 
 
 def risk(shares: Series, influences: Series) -> Estimate:
     """Return the mean of ``shares`` with the interval of ``influences``: of the shares themselves where others are given."""
-    found = summarise(influences, "mean", "lower", "breakaway_risk")
+    estimate = summarise(influences, "mean", "lower", "breakaway_risk")
     value = summarise(shares, "mean", "lower").value
-    return found.model_copy(update={"value": value, "low": max(0.0, found.low), "high": min(1.0, found.high)})
+    return estimate.model_copy(update={"value": value, "low": max(0.0, estimate.low), "high": min(1.0, estimate.high)})
 
 
 def kept_nearest(counts: Tensor) -> Tensor:
@@ -238,16 +238,16 @@ def lost_together(
     lost = (counts > 0).nonzero()[:, 0].tolist()
     if not lost:
         return np.zeros(0)
-    found = [
+    partners = [
         nearest(divergence, moved[lost[k : k + STEP]].to(clean.device), clean, 1) for k in range(0, len(lost), STEP)
     ]
-    own = population.originals[[rows[place] for place in lost]].numpy()
-    other = population.originals[torch.cat(found)[:, 0].cpu()].numpy()
+    anchors = population.originals[[rows[place] for place in lost]].numpy()
+    other = population.originals[torch.cat(partners)[:, 0].cpu()].numpy()
     # Only those that take part are numbered, for all may be a million.
-    taking_part, ends = np.unique(np.stack([own, other]), return_inverse=True)
-    own, other = ends.reshape(2, -1)
-    links = coo_matrix((np.ones(len(own)), (own, other)), shape=(len(taking_part), len(taking_part)))
-    sizes = np.bincount(connected_components(links, directed=False)[1][own])
+    taking_part, ends = np.unique(np.stack([anchors, other]), return_inverse=True)
+    anchors, other = ends.reshape(2, -1)
+    links = coo_matrix((np.ones(len(anchors)), (anchors, other)), shape=(len(taking_part), len(taking_part)))
+    sizes = np.bincount(connected_components(links, directed=False)[1][anchors])
     return sizes[sizes > 0].astype(np.float64)
 
 
@@ -271,9 +271,9 @@ def of_clusters(accuracy: Estimate, sizes: Float[np.ndarray, "c"]) -> Estimate:
 def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> Series:
     """Return for each image whether the attack carried it past its partner, a random other image."""
     divergence, clean = population.fitted(case.divergence), population.codes
-    own, other = clean[list(rows)].double(), clean[population.partners[list(rows)]].double()
+    anchors, other = clean[list(rows)].double(), clean[population.partners[list(rows)]].double()
     moved = moved.to(clean.device).double()
-    ours, theirs = divergence(moved, own), divergence(moved, other)
+    ours, theirs = divergence(moved, anchors), divergence(moved, other)
     originals, here = population.originals, torch.as_tensor(rows)
     copies = (originals[here] != here) | (originals[here] == originals[population.partners[here]])
     undefined = ~(theirs - ours).isfinite() | copies.to(clean.device)

@@ -82,24 +82,24 @@ class Impersonation(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         partners = population.partners[list(rows)]
-        own, target = population.codes[list(rows)], population.codes[partners]
+        anchors, target = population.codes[list(rows)], population.codes[partners]
         quantiles: list[Series] = []
         successes: list[Series] = []
         for case, place in zip(self._cases(), self._places(), strict=True):
             divergence = population.fitted(case.divergence)
-            moved = observed[f"{place}.ahead"].to(own.device)
-            left = divergence(moved.double(), target.double()) / divergence(own.double(), target.double())
+            moved = observed[f"{place}.ahead"].to(anchors.device)
+            left = divergence(moved.double(), target.double()) / divergence(anchors.double(), target.double())
             # 0/0 of identical codes is nan already; x/0 would read as infinitely far from a target it started at.
             left = left.masked_fill(~left.isfinite(), torch.nan)
-            rivals = closer_counts(divergence, moved, partners.to(own.device), population.codes)
-            found = (rivals == 0).double().masked_fill(left.isnan(), torch.nan)
+            rivals = closer_counts(divergence, moved, partners.to(anchors.device), population.codes)
+            impersonated = (rivals == 0).double().masked_fill(left.isnan(), torch.nan)
             quantiles.append(
                 series_of("relative_quantile", case, left, "share of clean distance", Claim.UPPER, "smallest reachable")
             )
             successes.append(
-                series_of("impersonated", case, found, "yes or no", Claim.LOWER, "rate under the best attack")
+                series_of("impersonated", case, impersonated, "yes or no", Claim.LOWER, "rate under the best attack")
             )
-        fooled, said = self._fooled(population, rows, observed)
+        fooled, warned = self._fooled(population, rows, observed)
         estimates = [summarise(series, "median", "higher") for series in quantiles]
         rates = [summarise(series, "share", "lower", "impersonation_rate") for series in successes]
         rates += [summarise(series, "mean", "lower", "impersonation_success_rate") for series in fooled]
@@ -108,7 +108,7 @@ class Impersonation(Evaluation):
             series=(*quantiles, *successes, *fooled),
             estimates=(*estimates, *rates),
             curves=radius_curves(estimates, self._cases()),
-            warnings=(*population_warnings(population, self.divergences), *said),
+            warnings=(*population_warnings(population, self.divergences), *warned),
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
@@ -133,14 +133,14 @@ class Impersonation(Evaluation):
         if probe is None:
             return [], ()
         partners = population.partners[list(rows)].tolist()
-        own, other = population.labels[list(rows)], population.labels[partners]
-        known = [probe.ranks(population.codes[at], of) == 0 for at, of in ((list(rows), own), (partners, other))]
-        counted, found = known[0] & known[1] & (own != other), []
+        anchors, other = population.labels[list(rows)], population.labels[partners]
+        known = [probe.ranks(population.codes[at], of) == 0 for at, of in ((list(rows), anchors), (partners, other))]
+        counted, successes = known[0] & known[1] & (anchors != other), []
         for case, place in zip(self._cases(), self._places(), strict=True):
-            ways = [(f"{place}.ahead", other), (f"{place}.back", own)]
-            fooled = [probe.ranks(observed[name].to(own.device), target) == 0 for name, target in ways]
+            ways = [(f"{place}.ahead", other), (f"{place}.back", anchors)]
+            fooled = [probe.ranks(observed[name].to(anchors.device), target) == 0 for name, target in ways]
             share = (fooled[0].double() + fooled[1].double()) / 2
-            found.append(
+            successes.append(
                 series_of(
                     "impersonation_success",
                     Case(case.ball, case.attack, case.divergence, probe=str(self.probe)),
@@ -151,7 +151,7 @@ class Impersonation(Evaluation):
                     UNCOUNTED,
                 )
             )
-        return found, ((probe.caution,) if probe.caution else ())
+        return successes, ((probe.caution,) if probe.caution else ())
 
     def _probe(self, population: Population) -> FittedProbe | None:
         """Return the probe, if there are labels to learn it from and to ask it about, and it scores the codes measured."""
@@ -173,7 +173,7 @@ class Impersonation(Evaluation):
         chosen = [rows[place] for place, value in enumerate(values) if value > 0][:SHOWN]
         if not chosen or len(population.encoder.domain.shape) != 3:
             return ()
-        probe, found = population.learned(self.probe), []
+        probe, pictures = population.learned(self.probe), []
         targets = population.partners[chosen].tolist()
         ways = [(here, there) for pair in zip(chosen, targets, strict=True) for here, there in (pair, pair[::-1])]
         sources, aims = [here for here, _ in ways], [there for _, there in ways]
@@ -185,8 +185,8 @@ class Impersonation(Evaluation):
             was, now = names[0][k], names[1][k]
             caption = f"{population.images.ids[sources[k]]}: {was}, taken for {now} by {self.probe} ({case.ball})"
             parts = {"clean": clean[k], "attacked": moved[k], "target": target[k]}
-            found.append(row(caption, parts, population.encoder.domain))
-        return tuple(picture for picture in found if picture is not None)
+            pictures.append(row(caption, parts, population.encoder.domain))
+        return tuple(picture for picture in pictures if picture is not None)
 
     def _attacks(self, ball: Ball, divergence: Divergence) -> Targeted:
         return Targeted(ball, self.attacks, divergence, self.samples)

@@ -99,12 +99,12 @@ class Masking(Evaluation):
         for k, ball in enumerate(self.balls):
             sighted, slope = observed[f"{k}.sighted"], observed[f"{k}.slope"]
             case = Case(ball, self.attack, self.divergence)
-            for found in ("sighted", "blind", "noise"):
+            for search in ("sighted", "blind", "noise"):
                 moves.append(
                     series_of(
-                        f"{found}_displacement",
+                        f"{search}_displacement",
                         case,
-                        observed[f"{k}.{found}"],
+                        observed[f"{k}.{search}"],
                         str(self.divergence),
                         Claim.LOWER,
                         "largest displacement",
@@ -156,20 +156,20 @@ def verdict(quantity: str, estimates: Sequence[Estimate]) -> Verdict:
 
     Violations refute; their absence on the images probed is no proof.
     """
-    found = [estimate for estimate in estimates if estimate.quantity == quantity and estimate.n]
-    if not found:
+    matching = [estimate for estimate in estimates if estimate.quantity == quantity and estimate.n]
+    if not matching:
         return Verdict(
             question=QUESTIONS[quantity], status="unknown", reason="not measured: it takes two radii of one norm"
         )
-    worst = max(found, key=lambda estimate: (estimate.low, estimate.value))
-    said = f"violated by {worst.value:.1%} of {worst.n} images in the {worst.conditions['ball']} ball"
+    worst = max(matching, key=lambda estimate: (estimate.low, estimate.value))
+    violation = f"violated by {worst.value:.1%} of {worst.n} images in the {worst.conditions['ball']} ball"
     if worst.value == 0:
         reason = f"0 of {worst.n:,} images in each ball"
         return Verdict(question=QUESTIONS[quantity], status="no violation found", reason=reason)
     if worst.low <= ALARMING:
-        said = f"{said}: few enough for chance"
+        violation = f"{violation}: few enough for chance"
     status: Literal["refuted", "unknown"] = "refuted" if worst.low > ALARMING else "unknown"
-    return Verdict(question=QUESTIONS[quantity], status=status, reason=said)
+    return Verdict(question=QUESTIONS[quantity], status=status, reason=violation)
 
 
 def masking_warnings(estimates: Sequence[Estimate]) -> list[str]:

@@ -77,8 +77,8 @@ class Overlap(Evaluation):
             # Images with the same code have no neighbourhoods to tell apart.
             undefined = ~(gap.isfinite() & gap_back.isfinite() & (clean > 0))
             of = "overlap under the best attacks"
-            for found, where, name in ((gap, overlaps, "overlaps"), (gap_back, reverse, "overlaps_in_reverse")):
-                yes = (found < 0).double().masked_fill(undefined, torch.nan)
+            for gaps, where, name in ((gap, overlaps, "overlaps"), (gap_back, reverse, "overlaps_in_reverse")):
+                yes = (gaps < 0).double().masked_fill(undefined, torch.nan)
                 where.append(series_of(name, case, yes, "yes or no", Claim.LOWER, of))
             margin = (gap / clean).masked_fill(undefined, torch.nan)
             margins.append(

@@ -73,19 +73,19 @@ class InstanceAccuracy(Evaluation):
         return Joint(tuple(self.pair_bounds(ball) for ball in self.balls))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        found: list[Series] = []
+        series: list[Series] = []
         checks: list[CrossCheck] = []
         for k, ball in enumerate(self.balls):
             values = {name: observed[f"{k}.{name}"] for name in OBSERVED}
-            found += self._series(ball, values)
+            series += self._series(ball, values)
             certified = values["bound"] > 0
             refuted = certified & ((values["published"] <= 0) | (values["direct"] <= 0))
             witness = partial(self._witness, population, rows, ball, certified)
-            checks.append(CrossCheck(refuted, certified, found[-3].conditions, witness))
-        estimates = [summarise(one, "mean", "higher", NAMES[one.quantity]) for one in found]
+            checks.append(CrossCheck(refuted, certified, series[-3].conditions, witness))
+        estimates = [summarise(each, "mean", "higher", NAMES[each.quantity]) for each in series]
         curves = ball_curves(estimates, self.balls)
         labelled = () if self.generate else label_share(population, rows, self.negatives)
-        return findings(population, rows, found, (*estimates, *labelled), checks, curves)
+        return findings(population, rows, series, (*estimates, *labelled), checks, curves)
 
     def pair_bounds(self, ball: Ball) -> PairBounds:
         """Return the observation of pairs in ``ball``."""

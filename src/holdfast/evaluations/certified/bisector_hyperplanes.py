@@ -33,7 +33,7 @@ class BisectorHyperplanes:
         return self.normals @ codes.mT - self.offsets[..., None]
 
 
-def bisector_hyperplanes(divergence: Divergence, own: Codes, others: Float[Tensor, "b m d"]) -> BisectorHyperplanes:
+def bisector_hyperplanes(divergence: Divergence, anchors: Codes, others: Float[Tensor, "b m d"]) -> BisectorHyperplanes:
     """Return the hyperplanes at which a code is as close to each of ``others`` as to its ``own`` image.
 
     Raises:
@@ -44,13 +44,15 @@ def bisector_hyperplanes(divergence: Divergence, own: Codes, others: Float[Tenso
             f"under {divergence} the codes closer to another image are no half-space, so that none can be certified; "
             "use the divergences l2 and cosine"
         )
-    own = own[:, None]
+    anchors = anchors[:, None]
     if isinstance(divergence, Cosine):
-        own, others = (codes / codes.norm(dim=2, keepdim=True) for codes in (own, others))
-    difference = own - others
+        anchors, others = (codes / codes.norm(dim=2, keepdim=True) for codes in (anchors, others))
+    difference = anchors - others
     length = difference.norm(dim=2)
     # A zero code has no direction: its length is nan, and so not above.
-    defined = length > ALIKE * torch.maximum(own.norm(dim=2), others.norm(dim=2))
+    defined = length > ALIKE * torch.maximum(anchors.norm(dim=2), others.norm(dim=2))
     normals = torch.where(defined[..., None], difference / length[..., None], 0.0)
-    middle = (normals * (own + others)).sum(2) / 2 if isinstance(divergence, L2Distance) else torch.zeros_like(length)
+    middle = (
+        (normals * (anchors + others)).sum(2) / 2 if isinstance(divergence, L2Distance) else torch.zeros_like(length)
+    )
     return BisectorHyperplanes(normals, torch.where(defined, middle, 0.0), defined)

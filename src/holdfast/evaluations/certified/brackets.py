@@ -57,9 +57,9 @@ class Bracket:
             ("certified", {**case, "method": str(method)}, certified, self.claim),
             ("attacked", {**case, "attack": str(attack)}, attacked, OPPOSITE[self.claim]),
         ):
-            one = series(f"{kind}_{self.quantity}", conditions, values, self.unit, claim, self.of, self.undefined)
-            found = summarise(one, self.statistic, self.better, f"{kind}_{self.estimate or self.quantity}")
-            yield one, over_scale(found, self.scale) if self.scale else found
+            bound = series(f"{kind}_{self.quantity}", conditions, values, self.unit, claim, self.of, self.undefined)
+            estimate = summarise(bound, self.statistic, self.better, f"{kind}_{self.estimate or self.quantity}")
+            yield bound, over_scale(estimate, self.scale) if self.scale else estimate
 
 
 @dataclass(frozen=True)

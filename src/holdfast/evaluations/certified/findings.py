@@ -32,25 +32,27 @@ def series(
     return series_of(quantity, conditions, means, unit, claim, of, reason)
 
 
-def influence(one: Series, values: Float[Tensor, "b k"], rows: Sequence[int], negatives: Int[Tensor, "b k"]) -> Series:
+def influence(
+    radii: Series, values: Float[Tensor, "b k"], rows: Sequence[int], negatives: Int[Tensor, "b k"]
+) -> Series:
     """Return the mean of ``one`` over pairs as each image moves it: as an anchor, and as a negative of other anchors.
 
     Anchors share negatives, so their values are not independent; these are, to first order (Hoeffding 1948).
     """
     values, places = values.double().cpu(), torch.as_tensor(rows)
-    own = torch.tensor(one.values, dtype=torch.float64)
-    share = ((values - own.nanmean()) / (~values.isnan()).sum(1, keepdim=True)).nan_to_num(0)
+    means = torch.tensor(radii.values, dtype=torch.float64)
+    share = ((values - means.nanmean()) / (~values.isnan()).sum(1, keepdim=True)).nan_to_num(0)
     passive = torch.zeros(int(max(places.max(), negatives.max())) + 1, dtype=torch.float64)
     passive.index_add_(0, negatives.flatten().cpu(), share.flatten())
     passive -= passive[places].mean()
-    moves = tuple((own + passive[places]).tolist())
-    return one.model_copy(update={"quantity": f"{one.quantity}_influence", "values": moves})
+    moves = tuple((means + passive[places]).tolist())
+    return radii.model_copy(update={"quantity": f"{radii.quantity}_influence", "values": moves})
 
 
-def over_pairs(one: Series, influences: Series, better: Better, quantity: str | None = None) -> Estimate:
+def over_pairs(radii: Series, influences: Series, better: Better, quantity: str | None = None) -> Estimate:
     """Return the mean of ``one`` with the interval that ``influences`` give it."""
-    found = summarise(influences, "mean", better, quantity or one.quantity)
-    return found.model_copy(update={"value": summarise(one, "mean", better).value})
+    estimate = summarise(influences, "mean", better, quantity or radii.quantity)
+    return estimate.model_copy(update={"value": summarise(radii, "mean", better).value})
 
 
 @dataclass(frozen=True)

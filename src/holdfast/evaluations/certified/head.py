@@ -44,8 +44,8 @@ class Classifier:
     def right(self, pixels: Pixels, places: Int[Tensor, "b"]) -> Bool[Tensor, "b"]:
         """Return which images are classified as they should be: strictly, for a tie decides nothing."""
         logits = self.logits(pixels)
-        own = logits.gather(1, places.clamp_min(0)[:, None])
-        return (places >= 0) & ((logits >= own).sum(1) == 1)
+        logits_of_class = logits.gather(1, places.clamp_min(0)[:, None])
+        return (places >= 0) & ((logits >= logits_of_class).sum(1) == 1)
 
 
 @final
@@ -98,7 +98,7 @@ def classifier(
 
 
 def margins(
-    told: Classifier, pixels: Pixels, places: Int[Tensor, "b"], pool: Float[Tensor, "n *pixels"], noise: Noise
+    classifier: Classifier, pixels: Pixels, places: Int[Tensor, "b"], pool: Float[Tensor, "n *pixels"], noise: Noise
 ) -> Pairs:
     """Return the margins ``y - j`` of each image's own class over every other one as pairs with specifications of logits.
 
@@ -112,24 +112,24 @@ def margins(
         pool: other images.
         noise: one stream for each pair.
     """
-    count = len(told.classes)
+    count = len(classifier.classes)
     eye = torch.eye(count, dtype=pixels.dtype, device=pixels.device)
-    own = eye[places][:, None].expand(-1, count, -1)
+    classes_of_rows = eye[places][:, None].expand(-1, count, -1)
     others = eye.expand(len(pixels), -1, -1)
     kept = torch.ones(len(pixels), count, dtype=torch.bool, device=pixels.device)
     kept[torch.arange(len(pixels)), places] = False
-    specifications = (own - others)[kept].reshape(len(pixels), count - 1, count)
-    scores, chosen = (specifications @ told.logits(pool).mT).min(2)
-    low, high = told.encoder.domain.low, told.encoder.domain.high
+    specifications = (classes_of_rows - others)[kept].reshape(len(pixels), count - 1, count)
+    scores, chosen = (specifications @ classifier.logits(pool).mT).min(2)
+    low, high = classifier.encoder.domain.low, classifier.encoder.domain.high
     corner = torch.where(pixels < (low + high) / 2, high, low)[:, None]
     corner = torch.where(corner.isfinite(), corner, pool[chosen])  # a range without end has no corners
-    found = (scores < 0).reshape(*scores.shape, *(1,) * (pixels.ndim - 1))
+    misclassified = (scores < 0).reshape(*scores.shape, *(1,) * (pixels.ndim - 1))
     return Pairs(
-        encoder=told.encoder,
-        graph=told.graph,
+        encoder=classifier.encoder,
+        graph=classifier.graph,
         ids=(),
         anchors=pixels,
-        negatives=torch.where(found, pool[chosen], corner),
+        negatives=torch.where(misclassified, pool[chosen], corner),
         specifications=specifications,
         noise=noise,
     )

@@ -145,13 +145,13 @@ def separate_radii(
     """Return the radius at which the least own logit is proved above the largest of each other, bounded one by one."""
     reach = pairs.distances(ball).amax(1)
     eye = torch.eye(len(head.classes), dtype=pairs.specifications.dtype, device=pairs.specifications.device)
-    own = eye[places][:, None]
-    others = own - pairs.specifications
+    class_rows = eye[places][:, None]
+    others = class_rows - pairs.specifications
     clean = pairs.values(pairs.images).reshape(pairs.shape)
 
     def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a s"]) -> Float[Tensor, "a s"]:
         balls = region(pairs.anchors[images], type(ball), shares * reach[images], pairs.encoder.domain)
-        specifications = torch.cat([own[images], -others[images[:, None], chosen]], 1)
+        specifications = torch.cat([class_rows[images], -others[images[:, None], chosen]], 1)
         bounds = vacuous_unless_finite(method(pairs.graph, balls, specifications))
         return bounds[:, :1] + bounds[:, 1:]
 
@@ -190,14 +190,14 @@ class LinearRadius(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         values = {name: value.double() for name, value in observed.items()}
-        found = self._series(values)
+        radii = self._series(values)
         names = ["average_linear_radius", "average_attacked_linear_radius", "average_separate_radius"]
-        estimates = [summarise(one, "mean", "higher", name) for one, name in zip(found, names, strict=False)]
-        accuracy = summarise(found[-1], "share", "higher", "linear_accuracy")
+        estimates = [summarise(each, "mean", "higher", name) for each, name in zip(radii, names, strict=False)]
+        accuracy = summarise(radii[-1], "share", "higher", "linear_accuracy")
         witness = partial(self._witness, population, rows)
-        check = CrossCheck(values["refuted"] == 1, values["certified"] > 0, found[0].conditions, witness)
+        check = CrossCheck(values["refuted"] == 1, values["certified"] > 0, radii[0].conditions, witness)
         curves = () if bool(values["right"].isnan().all()) else self._curves(values)
-        return findings(population, rows, found, (*estimates, accuracy), [check], curves)
+        return findings(population, rows, radii, (*estimates, accuracy), [check], curves)
 
     def _series(self, values: Observed) -> list[Series]:
         by_bounds: Conditions = {"ball": self.norm, "method": str(self.method)}

@@ -82,7 +82,7 @@ class SharedNegatives(Observation):
         others = others[None].expand(len(rows), *others.shape)
         pairs = image_pairs(population, rows, len(shared), self.certification.neurons, others)
         names = tuple(population.images.ids[other] for other in shared)
-        pairs = replace(pairs, ids=tuple((own, *names) for own, *_ in pairs.ids))
+        pairs = replace(pairs, ids=tuple((anchor, *names) for anchor, *_ in pairs.ids))
         return PairAttack(pairs, unit_ball(self.norm), self.certification.attack)
 
 
@@ -129,10 +129,10 @@ class MarginDistribution(Evaluation):
         order, head = by_similarity(shared, similar), by_head(shared, linear, foreign(population, rows, self.negatives))
         laws = self._laws(population, rows, shared["view"])
         shares = [*self._shares("order", order, NO_PAIR), *self._shares("head", head, NO_LABEL)]
-        estimates = [summarise(one, "median", "neither") for one in laws[:3]]
+        estimates = [summarise(law, "median", "neither") for law in laws[:3]]
         estimates += [summarise(laws[3], "mean", "higher")]
-        estimates += [without_interval(summarise(one, "mean", "neither")) for one in shares[:2]]
-        estimates += [summarise(one, "mean", "neither") for one in shares[2:]]
+        estimates += [without_interval(summarise(share, "mean", "neither")) for share in shares[:2]]
+        estimates += [summarise(share, "mean", "neither") for share in shares[2:]]
         case: Conditions = {"ball": self.norm, "method": str(self.method)}
         witness = partial(self._witness, population, rows, shared)
         # The contradictions of heads have their witness in ``linear-radius``.
@@ -208,8 +208,8 @@ def without_interval(share: Estimate) -> Estimate:
 def similarity(population: Population, rows: Sequence[int], others: Int[Tensor, "k"]) -> Float[Tensor, "b k"]:
     """Return the cosines of the codes of ``rows`` with those of ``others``; nan for zero codes."""
     codes = population.codes.double().cpu()
-    own, theirs = (part / part.norm(dim=1, keepdim=True) for part in (codes[list(rows)], codes[others.cpu()]))
-    return own @ theirs.T
+    anchors, theirs = (part / part.norm(dim=1, keepdim=True) for part in (codes[list(rows)], codes[others.cpu()]))
+    return anchors @ theirs.T
 
 
 def foreign(population: Population, rows: Sequence[int], count: int) -> Bool[Tensor, "b k"]:

@@ -73,9 +73,9 @@ class OutputBounds:
 
     def _farthest_cosine(self, pixels: Pixels, codes: Codes) -> Float[Tensor, "b"]:
         """Return upper bounds of ``1 - cos`` to the clean codes."""
-        own = directions(codes)
-        t = self._lower(pixels, own)
-        q = self._farthest_within(pixels, codes, across(own, principal(self.encoder, pixels)))
+        clean = directions(codes)
+        t = self._lower(pixels, clean)
+        q = self._farthest_within(pixels, codes, across(clean, principal(self.encoder, pixels)))
         # Codes that may point anywhere are at most opposite: 1 - cos = 2.
         distance = torch.where(t > 0, one_minus_cosine(t, q), 2.0)
         return torch.where(codes.norm(dim=1) > 0, distance.nan_to_num(nan=2.0), torch.nan)
@@ -97,8 +97,8 @@ class OutputBounds:
         if axes.shape[1] % 2:
             axes = torch.cat([axes, torch.zeros_like(axes[:, :1])], 1)
         angles = torch.arange(DIRECTIONS // 2, dtype=axes.dtype, device=axes.device) * (2 * pi / DIRECTIONS)
-        one, other = axes[:, 0::2, None], axes[:, 1::2, None]
-        specifications = (angles.cos()[:, None] * one + angles.sin()[:, None] * other).flatten(1, 2)
+        first, other = axes[:, 0::2, None], axes[:, 1::2, None]
+        specifications = (angles.cos()[:, None] * first + angles.sin()[:, None] * other).flatten(1, 2)
         low, high = self._lower_and_upper(
             pixels, specifications
         )  # opposite directions are the other half of the circle
@@ -153,8 +153,8 @@ def principal(encoder: Encoder, pixels: Pixels) -> Float[Tensor, "b d d"]:
     return torch.linalg.eigh(jacobian @ jacobian.mT).eigenvectors.mT.flip(1)
 
 
-def across(own: Codes, basis: Float[Tensor, "b d d"]) -> Float[Tensor, "b s d"]:
+def across(clean: Codes, basis: Float[Tensor, "b d d"]) -> Float[Tensor, "b s d"]:
     """Return ``d - 1`` orthonormal axes at right angles to ``own``, turned from ``basis`` as little as QR does."""
-    own = own.nan_to_num()
-    first = torch.cat([own[:, None], basis], 1)
+    clean = clean.nan_to_num()
+    first = torch.cat([clean[:, None], basis], 1)
     return torch.linalg.qr(first.mT).Q.mT[:, 1:].contiguous()

@@ -68,11 +68,11 @@ class OverlapBounds(Observation):
         _, partners = in_float64(population, population.partners[list(rows)].tolist())
         graph = bounded(population, self.certification.neurons)
         bounds = OutputBounds(encoder, graph, self.certification.method, self.ball)
-        own, impostor = self.attacked(population, rows)
+        moved_anchor, impostor = self.attacked(population, rows)
         with torch.no_grad():
             codes, targets = encoder.forward(pixels), encoder.forward(partners)
             apart, same = self.divergence(targets, codes), same_codes(self.divergence, targets, codes)
-            moved = self.divergence(encoder.forward(own), codes)
+            moved = self.divergence(encoder.forward(moved_anchor), codes)
             came = self.divergence(encoder.forward(impostor), codes)
         return {
             "apart": apart.masked_fill(same, torch.nan),
@@ -116,8 +116,8 @@ class CertifiedOverlap(BracketEvaluation):
         certified, attacked = margins(values)
         undefined = certified.isnan() | attacked.isnan()
         flags, both = (
-            (one.double().masked_fill(undefined, torch.nan), other.double().masked_fill(undefined, torch.nan))
-            for one, other in ((certified <= 0, attacked < 0), (certified, attacked))
+            (lower.double().masked_fill(undefined, torch.nan), other.double().masked_fill(undefined, torch.nan))
+            for lower, other in ((certified <= 0, attacked < 0), (certified, attacked))
         )
         unit, risk = "share of clean distance", "overlap_risk"
         return (
@@ -136,7 +136,7 @@ class CertifiedOverlap(BracketEvaluation):
         """Return the attacked impostor, or the image moved too far."""
         observation, row = self.bounds(ball, divergence), rows[image]
         partner, values = int(population.partners[row]), observation.observe(population, [row])
-        own, impostor = observation.attacked(population, [row])
+        moved_anchor, impostor = observation.attacked(population, [row])
         facts = {
             "image": population.images.ids[row],
             "other": population.images.ids[partner],
@@ -145,15 +145,15 @@ class CertifiedOverlap(BracketEvaluation):
             "ball": str(ball),
         }
         if bool(exceeds(values["moved"], values["tau"])):
-            return point_witness(population, row, own[0], ball, {**facts, "refuted": "tau"})
+            return point_witness(population, row, moved_anchor[0], ball, {**facts, "refuted": "tau"})
         return point_witness(population, partner, impostor[0], ball, {**facts, "refuted": "near"})
 
 
-def same_codes(divergence: Divergence, one: Codes, other: Codes) -> Bool[Tensor, "n"]:
+def same_codes(divergence: Divergence, codes: Codes, other: Codes) -> Bool[Tensor, "n"]:
     """Return which codes are the same up to rounding, so that a share of their distance means nothing."""
     if isinstance(divergence, Cosine):
-        return divergence(one, other) <= ALIKE**2 / 2
-    return (one - other).norm(dim=1) <= ALIKE * torch.maximum(one.norm(dim=1), other.norm(dim=1))
+        return divergence(codes, other) <= ALIKE**2 / 2
+    return (codes - other).norm(dim=1) <= ALIKE * torch.maximum(codes.norm(dim=1), other.norm(dim=1))
 
 
 def margins(values: Observed) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:

@@ -99,8 +99,8 @@ def image_pairs(
     else:
         ids = [[f"generated {k}" for k in range(negatives.shape[1])] for _ in rows]
     negatives = negatives.double()
-    own, other = directions(encoder, anchors)[:, None], directions(encoder, negatives.flatten(0, 1))
-    difference = own - other.unflatten(0, tuple(negatives.shape[:2]))
+    anchor_codes, other = directions(encoder, anchors)[:, None], directions(encoder, negatives.flatten(0, 1))
+    difference = anchor_codes - other.unflatten(0, tuple(negatives.shape[:2]))
     keys = [f"{names[row]}\x1f{name}" for row, line in zip(rows, ids, strict=True) for name in line]
     return Pairs(
         encoder=encoder,

@@ -81,20 +81,20 @@ class CertifiedRadius(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         certified, attacked = observed["certified"], observed["attacked"]
-        found = self._series(certified, attacked)
+        series = self._series(certified, attacked)
         negatives = population.others(rows, self.negatives)
         values = (certified, attacked, certified / attacked)
-        moves = [influence(one, each, rows, negatives) for one, each in zip(found, values, strict=True)]
+        moves = [influence(radii, each, rows, negatives) for radii, each in zip(series, values, strict=True)]
         estimates = [
-            over_pairs(found[0], moves[0], "higher", "average_certified_radius"),
-            over_pairs(found[1], moves[1], "higher", "average_attacked_radius"),
-            over_pairs(found[2], moves[2], "neither"),
+            over_pairs(series[0], moves[0], "higher", "average_certified_radius"),
+            over_pairs(series[1], moves[1], "higher", "average_attacked_radius"),
+            over_pairs(series[2], moves[2], "neither"),
         ]
         witness = partial(self._witness, population, rows, observed)
-        check = CrossCheck(refuted(observed), certified > 0, found[2].conditions, witness)
+        check = CrossCheck(refuted(observed), certified > 0, series[2].conditions, witness)
         labelled = label_share(population, rows, self.negatives)
         curves = self._curves(certified, attacked)
-        return findings(population, rows, (*found, *moves), (*estimates, *labelled), [check], curves)
+        return findings(population, rows, (*series, *moves), (*estimates, *labelled), [check], curves)
 
     def _series(self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]) -> list[Series]:
         by_bounds: Conditions = {"ball": self.norm, "method": str(self.method)}

@@ -79,7 +79,11 @@ class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
         return tuple(
             probe.restore(
                 changed,
-                {name.removeprefix(f"{place}."): one for name, one in learned.items() if name.startswith(f"{place}.")},
+                {
+                    name.removeprefix(f"{place}."): tensor
+                    for name, tensor in learned.items()
+                    if name.startswith(f"{place}.")
+                },
             )
             for place, probe in enumerate(self.probes)
         )
@@ -89,8 +93,8 @@ class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
         encoder, run, bank = population.encoder, population.run, population.bank.images
         # Under another seed: ids are often mere numbers, and noise shared with a measured image would be recognised.
         corrupted = transformed(bank, self.corruption, hashed(run.seed, "bank"))
-        held = Population(encoder, corrupted, run, codes)
-        return Population(encoder, population.images, run, bank=held)
+        bank_population = Population(encoder, corrupted, run, codes)
+        return Population(encoder, population.images, run, bank=bank_population)
 
 
 @final
@@ -114,7 +118,10 @@ class CorruptedAnswers(Observation):
     uses_bank = True
 
     def fits(self) -> tuple[Fit[Any], ...]:
-        return (*self.probes, *(TaughtUnder(self.probes, one) for one in self.corruptions if self.retaught))
+        return (
+            *self.probes,
+            *(TaughtUnder(self.probes, corruption) for corruption in self.corruptions if self.retaught),
+        )
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.samples)
@@ -127,23 +134,23 @@ class CorruptedAnswers(Observation):
         if not self.corruptions:
             pixels = population.pixels(rows)
             known = [right(probe, population, rows, pixels, population.codes[list(rows)]) for probe in probes]
-            return {f"clean.{place}": one[:, None].cpu() for place, one in enumerate(known)}
+            return {f"clean.{place}": ranks[:, None].cpu() for place, ranks in enumerate(known)}
         original, noise = ready(population, rows)
-        found: dict[str, list[Tensor]] = {}
+        columns: dict[str, list[Tensor]] = {}
         for corruption in self.corruptions:
             retaught = population.learned(TaughtUnder(self.probes, corruption)) if self.retaught else ()
             if unfit(population.encoder, corruption):
-                seen = dict.fromkeys(self._names(), torch.full((len(rows),), torch.nan, dtype=torch.float64))
+                counts = dict.fromkeys(self._names(), torch.full((len(rows),), torch.nan, dtype=torch.float64))
             else:
                 pixels = corruption(original, noise).to(population.run.dtype)
                 codes = population.encode(pixels)
-                seen = retrieval(population, rows, codes)
+                counts = retrieval(population, rows, codes)
                 for kind, taught in (("clean", probes), ("taught", retaught)):
                     for place, probe in enumerate(taught):
-                        seen[f"{kind}.{place}"] = right(probe, population, rows, pixels, codes)
-            for name, values in seen.items():
-                found.setdefault(name, []).append(values)
-        return {name: torch.stack([one.cpu() for one in values], dim=1) for name, values in found.items()}
+                        counts[f"{kind}.{place}"] = right(probe, population, rows, pixels, codes)
+            for name, values in counts.items():
+                columns.setdefault(name, []).append(values)
+        return {name: torch.stack([value.cpu() for value in values], dim=1) for name, values in columns.items()}
 
     def _names(self) -> list[str]:
         kinds = ("clean", "taught") if self.retaught else ("clean",)

@@ -53,7 +53,7 @@ class CommonCorruptions(Evaluation):
             raise HoldfastError(f"{self.name}.k, how many neighbours, must be at least 1, got {self.k}")
 
     def observation(self) -> Edited:
-        corrupted = tuple(one for name in self.kinds for one in in_severities(name, self.severities))
+        corrupted = tuple(corruption for name in self.kinds for corruption in in_severities(name, self.severities))
         return Edited(corrupted, 1, self.divergences, self.k, self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:

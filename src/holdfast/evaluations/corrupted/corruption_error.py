@@ -77,11 +77,11 @@ class CorruptionError(Evaluation):
         lost: list[float] = []
         label_free: list[Estimate] = []
         for place, name in enumerate(self.kinds, start=1):
-            seen = {kind: observed[f"{place}.{kind}"] for kind in ("kept", "change")}
-            some, numbers = without_labels(name, seen, pairs)
+            retrieved = {kind: observed[f"{place}.{kind}"] for kind in ("kept", "change")}
+            some, numbers = without_labels(name, retrieved, pairs)
             series += some
             label_free += numbers
-            lost += (-seen["kept"].nanmean(0)).tolist()
+            lost += (-retrieved["kept"].nanmean(0)).tolist()
         clean = []
         for place, probe in enumerate(self.probes):
             errors = {name: 1 - observed[f"{k}.clean.{place}"].double() for k, name in enumerate(self.kinds, start=1)}
@@ -91,14 +91,14 @@ class CorruptionError(Evaluation):
             made = list(self._errors(str(probe), errors))
             series += [*made, original]
             estimates += [
-                summarise(one, "mean", "lower", "mean_corruption_error" if whole(one) else "corruption_error")
-                for one in made
+                summarise(each, "mean", "lower", "mean_corruption_error" if whole(each) else "corruption_error")
+                for each in made
             ]
             estimates.append(clean[-1])
             each = torch.cat([*errors.values()], dim=1).mean(0).tolist()
             case = {"probe": str(probe), "of": "corruption_error", "with": "nearest_neighbour_accuracy"}
             estimates += rank_correlation(each, lost, case, "agreement of harm with and without labels")
-        accuracies = [one.model_copy(update={"value": 1 - one.value}) for one in clean]
+        accuracies = [estimate.model_copy(update={"value": 1 - estimate.value}) for estimate in clean]
         learned = [population.learned(probe) for probe in self.probes]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
@@ -116,7 +116,7 @@ class CorruptionError(Evaluation):
                 "corrupted_wrong", {"probe": probe, **case}, values, "share of draws", Claim.ESTIMATE, ERROR, UNDEFINED
             )
 
-        yield made(torch.stack([one.mean(1) for one in errors.values()]).mean(0), corruption=ALL)
+        yield made(torch.stack([error.mean(1) for error in errors.values()]).mean(0), corruption=ALL)
         for name, wrong in errors.items():
             yield made(wrong.mean(1), corruption=name)
         for name, wrong in errors.items():
@@ -132,17 +132,17 @@ def whole(series: Series) -> bool:
 def severity_curves(estimates: Sequence[Estimate]) -> Iterator[Curve]:
     """Yield the error under each corruption over its severities."""
     lines: dict[tuple[str, str], list[Estimate]] = {}
-    for one in estimates:
-        if "severity" in one.conditions:
-            lines.setdefault((one.conditions["probe"], one.conditions["corruption"]), []).append(one)
+    for estimate in estimates:
+        if "severity" in estimate.conditions:
+            lines.setdefault((estimate.conditions["probe"], estimate.conditions["corruption"]), []).append(estimate)
     for (probe, corruption), points in lines.items():
         yield Curve(
             quantity="corruption_error",
             conditions={"probe": probe, "corruption": corruption},
             x_label="severity",
             y_label="error",
-            x=tuple(float(one.conditions["severity"]) for one in points),
-            y=tuple(one.value for one in points),
-            low=tuple(one.low for one in points),
-            high=tuple(one.high for one in points),
+            x=tuple(float(point.conditions["severity"]) for point in points),
+            y=tuple(point.value for point in points),
+            low=tuple(point.low for point in points),
+            high=tuple(point.high for point in points),
         )

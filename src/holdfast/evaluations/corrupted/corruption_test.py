@@ -90,33 +90,36 @@ class CorruptionTest(Evaluation):
             raise HoldfastError(f"{self.name}.permutations must be at least 1, got {self.permutations}")
 
     def observation(self) -> Joint:
-        corrupted = [CorruptedAnswers(self.probes, self._variants(one), self.samples, True) for one in self.corruptions]
+        corrupted = [
+            CorruptedAnswers(self.probes, self._variants(corruption), self.samples, True)
+            for corruption in self.corruptions
+        ]
         return Joint((CorruptedAnswers(self.probes, (), self.samples), *corrupted))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         fit, warnings = self._fitting(population)
-        seen = {
-            one: {name: observed[f"{place}.{name}"].double() for name in _names(observed, place)}
-            for place, one in enumerate(self.corruptions, start=1)
-            if one in fit
+        answers = {
+            corruption: {name: observed[f"{place}.{name}"].double() for name in _names(observed, place)}
+            for place, corruption in enumerate(self.corruptions, start=1)
+            if corruption in fit
         }
-        found = Numbers()
+        numbers = Numbers()
         for place, probe in enumerate(self.probes):
-            found.probe(probe, place, observed[f"0.clean.{place}"][:, 0].double(), seen)
-        found.retrieval(population, seen, self.reference)
-        found.correlations([str(probe) for probe in self.probes], [str(one) for one in fit])
+            numbers.probe(probe, place, observed[f"0.clean.{place}"][:, 0].double(), answers)
+        numbers.retrieval(population, answers, self.reference)
+        numbers.correlations([str(probe) for probe in self.probes], [str(corruption) for corruption in fit])
         learned = [population.learned(probe) for probe in self.probes]
-        clean = [one for one in found.estimates if one.quantity == "clean_accuracy"]
+        clean = [estimate for estimate in numbers.estimates if estimate.quantity == "clean_accuracy"]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(found.series),
-            estimates=(*found.estimates, chance_estimate(population, rows)),
+            series=tuple(numbers.series),
+            estimates=(*numbers.estimates, chance_estimate(population, rows)),
             warnings=(*warnings, *accuracy_warnings(population, rows, learned, clean, "its drops")),
         )
 
     def _variants(self, corruption: Transform) -> tuple[Transform, ...]:
         """Return ``corruption``, once for each permutation if it has any."""
-        if "seed" not in {one.name for one in fields(corruption)}:
+        if "seed" not in {field.name for field in fields(corruption)}:
             return (corruption,)
         first = vars(corruption)["seed"]
         kind: Callable[..., Transform] = type(corruption)
@@ -128,18 +131,18 @@ class CorruptionTest(Evaluation):
         Raises:
             HoldfastError: one that was asked for cannot, or none can.
         """
-        fit, said = list[Transform](), list[str]()
+        fit, warnings = list[Transform](), list[str]()
         for corruption in self.corruptions:
             why = unfit(population.encoder, corruption)
             if why and corruption not in SIX:
                 raise HoldfastError(why)
             if why:
-                said.append(f"{corruption} is left out: {why}.")
+                warnings.append(f"{corruption} is left out: {why}.")
             else:
                 fit.append(corruption)
         if not fit:
-            raise HoldfastError(f"no corruption can change these images: {' '.join(said)}")
-        return fit, said
+            raise HoldfastError(f"no corruption can change these images: {' '.join(warnings)}")
+        return fit, warnings
 
 
 def _names(observed: Observed, place: int) -> list[str]:
@@ -161,17 +164,17 @@ class Numbers:
         """Add what a probe knows, clean and corrupted: first over all corruptions, then under each."""
         for kind, (accuracy, drop) in TAUGHT.items():
             # Permutations of one corruption are averaged before corruptions are.
-            right = {str(one): values[f"{kind}.{place}"].mean(1) for one, values in seen.items()}
+            right = {str(corruption): values[f"{kind}.{place}"].mean(1) for corruption, values in seen.items()}
             lost = {name: drops(clean, values) for name, values in right.items()}
             for table, quantity in ((lost, drop), (right, accuracy)):
                 mean = torch.stack([*table.values()]).mean(0)
                 self._add(f"mean_{quantity}", {"probe": str(probe), "corruption": ALL}, mean)
                 for name, values in table.items():
                     self._add(quantity, {"probe": str(probe), "corruption": name}, values)
-        for one, answers in seen.items():
+        for corruption, answers in seen.items():
             if (each := answers[f"taught.{place}"]).shape[1] > 1:
                 lost_each = [float(drops(clean, column).mean()) for column in each.unbind(1)]
-                self.estimates.append(deviation(lost_each, {"probe": str(probe), "corruption": str(one)}))
+                self.estimates.append(deviation(lost_each, {"probe": str(probe), "corruption": str(corruption)}))
         right_series = series_of(
             "clean_right", {"probe": str(probe)}, clean, "yes or no", Claim.ESTIMATE, CLEAN, UNDEFINED
         )
@@ -181,8 +184,8 @@ class Numbers:
     def retrieval(self, population: Population, seen: Seen, reference: int) -> None:
         """Add what corruptions do without any label."""
         pairs = population.codes[population.choose(reference)]
-        for one, values in seen.items():
-            series, estimates = without_labels(str(one), values, pairs)
+        for corruption, values in seen.items():
+            series, estimates = without_labels(str(corruption), values, pairs)
             self.series += series
             self.estimates += estimates
 
@@ -195,16 +198,16 @@ class Numbers:
                 ("clean_bank_drop", "nearest_neighbour_accuracy", -1),
                 ("clean_bank_drop", "universal_quantile", 1),
             ):
-                lost = [self._value(drop, probe=probe, corruption=one) for one in corruptions]
-                harm = [sign * self._value(label_free, corruption=one) for one in corruptions]
+                lost = [self._value(drop, probe=probe, corruption=corruption) for corruption in corruptions]
+                harm = [sign * self._value(label_free, corruption=corruption) for corruption in corruptions]
                 case = {"probe": probe, "of": drop, "with": label_free}
                 self.estimates += rank_correlation(lost, harm, case, "agreement of harm with and without labels")
 
     def _value(self, quantity: str, **conditions: str) -> float:
         return next(
-            one.value
-            for one in self.estimates
-            if one.quantity == quantity and conditions.items() <= one.conditions.items()
+            estimate.value
+            for estimate in self.estimates
+            if estimate.quantity == quantity and conditions.items() <= estimate.conditions.items()
         )
 
     def _add(self, quantity: str, conditions: Conditions, values: Float[Tensor, "n"]) -> None:

@@ -49,12 +49,12 @@ def require_range(encoder: Encoder) -> None:
 
 def families(edits: Sequence[Transform]) -> list[tuple[str, slice]]:
     """Return each family by name and where its edits stand among ``edits``, from mild to severe."""
-    found, start = [], 0
+    spans, start = [], 0
     for name, members in groupby(edits, key=lambda edit: edit.name):
         end = start + len(list(members))
-        found.append((name, slice(start, end)))
+        spans.append((name, slice(start, end)))
         start = end
-    return found
+    return spans
 
 
 @final
@@ -92,23 +92,23 @@ class Edited(Observation):
         single, moved = search.single()
         tried = [(single, moved), *search.longer()]
         divergence = population.fitted(self.divergences[0])
-        searched, own = (population.bank, ()) if population.bank_images else (population, rows)
+        searched, exclude = (population.bank, ()) if population.bank_images else (population, rows)
         others = len(searched.images) - (searched is population)
         if not others:
             raise HoldfastError("retrieval needs other images to tell an image from, but there is only one; add images")
         k = min(self.k, others)
-        home = nearest(divergence, clean, searched.codes, k, own=own)
+        home = nearest(divergence, clean, searched.codes, k, exclude=exclude)
         kept, overlap = [], []
         for codes, distance in tried:
             count = codes.shape[1]
-            owners = [row for row in own for _ in range(count)]
-            near = nearest(divergence, codes.flatten(0, 1), searched.codes, k, own=owners).unflatten(0, (-1, count))
+            owners = [row for row in exclude for _ in range(count)]
+            near = nearest(divergence, codes.flatten(0, 1), searched.codes, k, exclude=owners).unflatten(0, (-1, count))
             kept.append(kept_nearest(divergence, codes, distance, searched.codes[near[:, :, 0]]))
             overlap.append(jaccard(near, home[:, None]))
         ladders = [torch.cat([clean[:, None], single[:, places]], dim=1) for _, places in families(self.edits)]
         changes = {
-            f"{place}.change": change(population.fitted(one), single, clean)
-            for place, one in enumerate(self.divergences)
+            f"{place}.change": change(population.fitted(divergence), single, clean)
+            for place, divergence in enumerate(self.divergences)
             if place
         }
         return {
@@ -127,10 +127,10 @@ class Edited(Observation):
         """Return the images at ``rows`` under the edits that were found worst for each."""
         pixels, noise = ready(population, rows)
         for image, chain in enumerate(chains.tolist()):
-            one = slice(image, image + 1)
+            alone = slice(image, image + 1)
             for depth, place in enumerate(chain):
                 if place >= 0:
-                    pixels[one] = self.edits[place](pixels[one], link(noise[one], depth))
+                    pixels[alone] = self.edits[place](pixels[alone], link(noise[alone], depth))
         return pixels
 
 
@@ -187,8 +187,8 @@ class Search:
 
 def change(divergence: Divergence, codes: Float[Tensor, "b m d"], clean: Codes) -> Float[Tensor, "b m"]:
     """Return how far each code is from the clean one of its image."""
-    own = clean.double()[:, None].expand(codes.shape)
-    return divergence(codes.double().flatten(0, 1), own.flatten(0, 1)).unflatten(0, codes.shape[:2])
+    repeated = clean.double()[:, None].expand(codes.shape)
+    return divergence(codes.double().flatten(0, 1), repeated.flatten(0, 1)).unflatten(0, codes.shape[:2])
 
 
 def kept_nearest(

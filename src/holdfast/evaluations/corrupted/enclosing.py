@@ -36,23 +36,23 @@ def divergence_radii(families: Sequence[Float[Tensor, "b _ d"]]) -> Float[Tensor
     for codes in families:
         unit = codes.double() / torch.linalg.vector_norm(codes.double(), dim=2, keepdim=True)
         undefined.append(~unit.isfinite().flatten(1).all(1))
-        found = coordinates(unit.masked_fill(undefined[-1][:, None, None], 0))
+        points = coordinates(unit.masked_fill(undefined[-1][:, None, None], 0))
         lacking = most - codes.shape[1]
-        placed.append(pad(found, (0, lacking, 0, lacking)))  # the first point, at the origin, a few more times
+        placed.append(pad(points, (0, lacking, 0, lacking)))  # the first point, at the origin, a few more times
     radii = smallest(torch.stack(placed, dim=1).flatten(0, 1))
     return radii.clamp_max(1).unflatten(0, (-1, len(families))).masked_fill(torch.stack(undefined, dim=1), torch.nan)
 
 
 def smallest(points: Float[Tensor, "b n d"]) -> Float[Tensor, "b"]:
     """Return the radius of the smallest ball around each set of points, up to ``TOLERANCE``."""
-    found = enclosing_balls(points, TOLERANCE, STEPS)
-    slow = found.radii > found.least * (1 + TOLERANCE)
+    balls = enclosing_balls(points, TOLERANCE, STEPS)
+    slow = balls.radii > balls.least * (1 + TOLERANCE)
     if slow.any():  # few sets need many steps, thousands of them
         exact = (
             circumscribed(points[slow]) if points.shape[1] <= FEW else enclosing_balls(points[slow], TOLERANCE).radii
         )
-        found.radii[slow] = exact.minimum(found.radii[slow])
-    return found.radii
+        balls.radii[slow] = exact.minimum(balls.radii[slow])
+    return balls.radii
 
 
 def circumscribed(points: Float[Tensor, "b n d"]) -> Float[Tensor, "b"]:

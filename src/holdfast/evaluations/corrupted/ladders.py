@@ -49,27 +49,27 @@ class Words:
         return self.levels[steps - 1] if self.levels else str(steps)
 
 
-def concluded(seen: Seen, rows: Sequence[int]) -> Findings:
+def concluded(edited: Seen, rows: Sequence[int]) -> Findings:
     """Return everything that ``seen`` says of the images at ``rows``."""
-    survived, population = seen.survived(), seen.population
-    kept, overlap, radius = list(seen.kept()), list(seen.overlap()), list(seen.radius())
-    changes, quantiles = list(seen.changes()), list(seen.quantiles())
-    worst_moved, worst_kept = list(seen.worst_quantiles()), list(seen.worst_kept())
+    survived, population = edited.survived(), edited.population
+    kept, overlap, radius = list(edited.kept()), list(edited.overlap()), list(edited.radius())
+    changes, quantiles = list(edited.changes()), list(edited.quantiles())
+    worst_moved, worst_kept = list(edited.worst_quantiles()), list(edited.worst_kept())
     estimates = (
         summarise(survived, "mean", "higher"),
-        *(summarise(one, "share", "higher", f"worst_{seen.words.one}_accuracy") for one in worst_kept),
-        *relative(worst_moved, seen.worst_near()),
-        *(summarise(one, "share", "higher", "nearest_neighbour_accuracy") for one in kept),
-        *relative(quantiles, seen.near()),
-        *(summarise(one, "mean", "higher") for one in overlap),
-        *(summarise(one, "mean", "lower") for one in radius),
+        *(summarise(series, "share", "higher", f"worst_{edited.words.one}_accuracy") for series in worst_kept),
+        *relative(worst_moved, edited.worst_near()),
+        *(summarise(series, "share", "higher", "nearest_neighbour_accuracy") for series in kept),
+        *relative(quantiles, edited.near()),
+        *(summarise(series, "mean", "higher") for series in overlap),
+        *(summarise(radius, "mean", "lower") for radius in radius),
     )
     return Findings(
         ids=tuple(population.images.ids[row] for row in rows),
         series=(survived, *worst_kept, *worst_moved, *kept, *quantiles, *changes, *overlap, *radius),
         estimates=estimates,
-        curves=tuple(ladder_curves(estimates, seen.words)),
-        warnings=(*population_warnings(population, seen.divergences), *seen.warnings()),
+        curves=tuple(ladder_curves(estimates, edited.words)),
+        warnings=(*population_warnings(population, edited.divergences), *edited.warnings()),
     )
 
 
@@ -126,18 +126,24 @@ class Seen:
     def overlap(self) -> Iterator[Series]:
         of = f"Jaccard index of the {self.k} nearest other images, before and after the {self.words.one}"
         for case, values in self.of_edits("overlap"):
-            given = {**case, "k": str(self.k), **self.retrieval}
+            conditions = {**case, "k": str(self.k), **self.retrieval}
             yield series_of(
-                "neighbour_overlap", given, values, "share of neighbours", Claim.ESTIMATE, of, f"{UNDEFINED}; {FEW}"
+                "neighbour_overlap",
+                conditions,
+                values,
+                "share of neighbours",
+                Claim.ESTIMATE,
+                of,
+                f"{UNDEFINED}; {FEW}",
             )
 
     def changes(self) -> Iterator[Series]:
         for place, divergence in enumerate(self.divergences):
             for case, values in self.of_edits(f"{place}.change"):
-                given = {**case, "divergence": str(divergence)}
+                conditions = {**case, "divergence": str(divergence)}
                 yield series_of(
                     "code_change",
-                    given,
+                    conditions,
                     values,
                     str(divergence),
                     Claim.ESTIMATE,
@@ -158,7 +164,11 @@ class Seen:
     def near(self) -> list[Shares]:
         """Return for each quantile the share of the others within the median change, for each reference image."""
         names = [f"{place}.change" for place in range(len(self.divergences))]
-        return [near for name, one in zip(names, self.divergences, strict=True) for near in self._near(one, name)]
+        return [
+            near
+            for name, divergence in zip(names, self.divergences, strict=True)
+            for near in self._near(divergence, name)
+        ]
 
     def worst_near(self) -> list[Shares]:
         """Return the same for each quantile of the worst edits."""
@@ -193,9 +203,9 @@ class Seen:
         cases = [self._strength(1, steps) for steps in range(1, self.steps + 1)]
         cases += [self._strength(depth, self.steps) for depth in range(2, self.chained + 1)]
         for case, values in zip(cases, [*upto, *self.observed["worst_kept"][:, 1:].unbind(1)], strict=True):
-            given = {**case, **self.retrieval}
+            conditions = {**case, **self.retrieval}
             of = f"nearest-neighbour accuracy under the worst {self.words.one}"
-            yield series_of(f"worst_{self.words.one}_kept", given, values, "yes or no", Claim.UPPER, of, UNDEFINED)
+            yield series_of(f"worst_{self.words.one}_kept", conditions, values, "yes or no", Claim.UPPER, of, UNDEFINED)
 
     @property
     def steps(self) -> int:
@@ -233,8 +243,8 @@ class Seen:
     @cached_property
     def touched(self) -> list[bool]:
         """Whether a family changes any image at all; if none does, all count."""
-        found = self.observed["touched"].any(0).tolist()
-        return found if any(found) else [True] * len(found)
+        touched = self.observed["touched"].any(0).tolist()
+        return touched if any(touched) else [True] * len(touched)
 
     def warnings(self) -> Iterator[str]:
         idle = [name for (name, _), some in zip(self.families, self.touched, strict=True) if not some]
@@ -254,16 +264,19 @@ class Seen:
 def relative(quantiles: Sequence[Series], near: Sequence[Shares]) -> list[Estimate]:
     """Return the median of each of ``quantiles`` with an interval that allows for other reference images, too."""
     return [
-        over_references(summarise(one, "median", "lower"), within) for one, within in zip(quantiles, near, strict=True)
+        over_references(summarise(series, "median", "lower"), within)
+        for series, within in zip(quantiles, near, strict=True)
     ]
 
 
 def ladder_curves(estimates: Sequence[Estimate], words: Words) -> Iterator[Curve]:
     """Yield each quantity over the strengths of each family."""
     lines: dict[tuple[str, str, str], list[Estimate]] = {}
-    for one in estimates:
-        if words.strength in one.conditions:
-            lines.setdefault((one.quantity, one.conditions[words.one], one.conditions["divergence"]), []).append(one)
+    for estimate in estimates:
+        if words.strength in estimate.conditions:
+            lines.setdefault(
+                (estimate.quantity, estimate.conditions[words.one], estimate.conditions["divergence"]), []
+            ).append(estimate)
     for (quantity, family, divergence), points in lines.items():
         yield Curve(
             quantity=quantity,
@@ -271,9 +284,9 @@ def ladder_curves(estimates: Sequence[Estimate], words: Words) -> Iterator[Curve
             x_label=words.scale,
             y_label=quantity.replace("_", " "),
             x=tuple(float(words.level(place)) for place in range(1, len(points) + 1)),
-            y=tuple(one.value for one in points),
-            low=tuple(one.low for one in points),
-            high=tuple(one.high for one in points),
+            y=tuple(point.value for point in points),
+            low=tuple(point.low for point in points),
+            high=tuple(point.high for point in points),
         )
 
 
@@ -284,11 +297,12 @@ def pictures(
     if len(population.encoder.domain.shape) != 3:
         return ()
     of = {
-        (one.conditions[words.one], one.conditions[words.strength]): one.values
-        for one in findings.series
-        if one.quantity == "universal_quantile" and one.conditions["divergence"] == str(observation.divergences[0])
+        (series.conditions[words.one], series.conditions[words.strength]): series.values
+        for series in findings.series
+        if series.quantity == "universal_quantile"
+        and series.conditions["divergence"] == str(observation.divergences[0])
     }
-    worst = [one for one in findings.series if one.quantity == f"worst_{words.one}_quantile"][-1]
+    worst = [series for series in findings.series if series.quantity == f"worst_{words.one}_quantile"][-1]
     positions = ends(worst.values)
     shown = [rows[position] for position in positions]
     if not shown:
@@ -297,12 +311,12 @@ def pictures(
     ends_up, (pixels, noise) = observation.worst(population, shown, chains), ready(population, shown)
     shown_pictures = []
     for place, position in enumerate(positions):
-        farthest = max(of, key=lambda one: of[one][position])[0]
-        parts, one = {"original": pixels[place]}, slice(place, place + 1)
+        farthest = max(of, key=lambda edit: of[edit][position])[0]
+        parts, alone = {"original": pixels[place]}, slice(place, place + 1)
         for edit in observation.edits:
             if edit.name == farthest:
                 quantile = of[edit.name, rung(edit)][position]
-                parts[f"{rung(edit)}: as far as {quantile:.2g} of pairs"] = edit(pixels[one], noise[one])[0]
+                parts[f"{rung(edit)}: as far as {quantile:.2g} of pairs"] = edit(pixels[alone], noise[alone])[0]
         chain = " + ".join(str(observation.edits[k]) for k in chains[place].tolist() if k >= 0)
         parts[f"{chain}: {worst.values[position]:.2g}"] = ends_up[place]
         caption = (

@@ -26,12 +26,12 @@ def without_labels(
     ``seen`` are ``kept`` and ``change`` of ``CorruptedAnswers``, averaged over draws or severities; ``pairs`` the codes of
     the images whose pairs make the scale.
     """
-    given, moved = {"corruption": corruption, "divergence": "cosine"}, seen["change"].mean(1).to(pairs.device)
+    conditions, moved = {"corruption": corruption, "divergence": "cosine"}, seen["change"].mean(1).to(pairs.device)
     kept = series_of(
-        "nearest_neighbour_kept", given, seen["kept"].mean(1), "share of draws", Claim.ESTIMATE, KEPT, UNDEFINED
+        "nearest_neighbour_kept", conditions, seen["kept"].mean(1), "share of draws", Claim.ESTIMATE, KEPT, UNDEFINED
     )
     shares = share_of_pairs_within(Cosine(), moved, pairs)
-    quantile = series_of("universal_quantile", given, shares, "share of pairs", Claim.ESTIMATE, MOVED, UNDEFINED)
+    quantile = series_of("universal_quantile", conditions, shares, "share of pairs", Claim.ESTIMATE, MOVED, UNDEFINED)
     near = shares_within(Cosine(), moved.nanmedian()[None], pairs)[0]
     return [kept, quantile], [
         summarise(kept, "mean", "higher", "nearest_neighbour_accuracy"),

@@ -35,11 +35,11 @@ def class_distances(codes: Unit, labels: Labels) -> Float[np.ndarray, "c c"]:
 
 def _means(codes: Unit, labels: Labels) -> tuple[Float[np.ndarray, "c d"], Int[np.ndarray, "n"]]:
     names, member = np.unique(labels, return_inverse=True)
-    own = torch.from_numpy(member).to(codes.device)
+    members = torch.from_numpy(member).to(codes.device)
     sums = torch.zeros(len(names), codes.shape[1], dtype=torch.float64, device=codes.device)
-    for part, there in zip(codes.split(BLOCK), own.split(BLOCK), strict=True):
+    for part, there in zip(codes.split(BLOCK), members.split(BLOCK), strict=True):
         sums.index_add_(0, there, part.double())
-    return (sums / own.bincount()[:, None]).cpu().numpy(), member
+    return (sums / members.bincount()[:, None]).cpu().numpy(), member
 
 
 def within(codes: Unit, labels: Labels) -> Float[np.ndarray, "n"]:

@@ -35,12 +35,12 @@ NONE = "no place counts: the map is zero, or the encoder has no feature map with
 
 def feature_map(encoder: Encoder, pixels: Pixels) -> tuple[Codes, Tensor | None]:
     """Return the codes and the last feature map (b, c, h, w) on the way to them, if there is one of several positions."""
-    found: list[Tensor] = []
+    maps: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: Any, output: Any) -> None:
         image = isinstance(output, Tensor) and output.ndim == 4 and len(output) == len(pixels)
         if image and output.requires_grad and output[0, 0].numel() > 1:
-            found[:] = [output]
+            maps[:] = [output]
 
     hooks = [part.register_forward_hook(keep) for part in encoder.module.modules()]
     try:
@@ -48,7 +48,7 @@ def feature_map(encoder: Encoder, pixels: Pixels) -> tuple[Codes, Tensor | None]
     finally:
         for hook in hooks:
             hook.remove()
-    return codes, found[0] if found else None
+    return codes, maps[0] if maps else None
 
 
 def gradcam(encoder: Encoder, pixels: Pixels, towards: Codes) -> Map:
@@ -88,7 +88,7 @@ class Maps(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         clean, towards = population.pixels(rows), population.codes[list(rows)]
         pixels = {"clean": clean, "changed": changed(population, rows, self.change)}
-        return {name: gradcam(population.encoder, given, towards).cpu() for name, given in pixels.items()}
+        return {name: gradcam(population.encoder, image, towards).cpu() for name, image in pixels.items()}
 
     def inputs(self, population: Population) -> int:
         return 6  # two forwards and two backwards, each as long as two

@@ -43,8 +43,8 @@ def skewness(near: Near) -> Values:
         return np.zeros(len(counts))
     z = centred / spread
     third = float((z**3).mean())
-    own = z**3 - 3 * z - 1.5 * third * (z**2 - 1)
-    return own + _by_voting(near, (3 * z**2 - 3 - 3 * third * z) / spread)
+    influence = z**3 - 3 * z - 1.5 * third * (z**2 - 1)
+    return influence + _by_voting(near, (3 * z**2 - 3 - 3 * third * z) / spread)
 
 
 def top_share(near: Near) -> Values:
@@ -54,8 +54,8 @@ def top_share(near: Near) -> Values:
     ordered = np.sort(counts)[::-1]
     least = ordered[top - 1]
     above = np.maximum(counts - least, 0) / counts.mean()
-    own = float(ordered[:top].sum() / counts.sum()) + above - above.mean()
-    return own + _by_voting(near, (counts > least) / counts.mean())
+    influence = float(ordered[:top].sum() / counts.sum()) + above - above.mean()
+    return influence + _by_voting(near, (counts > least) / counts.mean())
 
 
 def _by_voting(near: Near, slope: Values) -> Values:

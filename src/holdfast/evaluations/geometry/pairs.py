@@ -30,16 +30,16 @@ def potentials(codes: Points) -> Float[Tensor, "n"]:
     total = torch.zeros(n, dtype=torch.float64, device=device)
     half = torch.cat([_tile(codes, start, COLUMNS, dtype).square().sum(1) / 2 for start in range(0, n, COLUMNS)])
     for top in range(0, n, ROWS):
-        own = _tile(codes, top, ROWS, dtype)
+        queries = _tile(codes, top, ROWS, dtype)
         for left in range(top, n, COLUMNS):
-            product = torch.addmm(-half[left : left + COLUMNS], own, _tile(codes, left, COLUMNS, dtype).T)
+            product = torch.addmm(-half[left : left + COLUMNS], queries, _tile(codes, left, COLUMNS, dtype).T)
             value = product.sub_(half[top : top + ROWS, None]).exp_()
             if left == top:
                 value.fill_diagonal_(0)
             total[top : top + ROWS] += value.sum(1)
             # The square on the diagonal holds both orders of its pairs; all others stand for both.
-            seen = max(0, top + ROWS - left)
-            total[left + seen : left + COLUMNS] += value[:, seen:].sum(0)
+            done = max(0, top + ROWS - left)
+            total[left + done : left + COLUMNS] += value[:, done:].sum(0)
     return total / max(1, n - 1)
 
 

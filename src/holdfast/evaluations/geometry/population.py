@@ -73,8 +73,8 @@ class Neighbourhoods(Fit[Sphere]):
         empty = np.empty((len(rows), 0), dtype=np.int64), np.empty((len(rows), 0))
         index, distance = empty
         if len(rows) > self.k and not place.constant:
-            found = nearest(place, self.k)
-            index, distance = found.index, found.distance
+            neighbours = nearest(place, self.k)
+            index, distance = neighbours.index, neighbours.distance
         return {
             "potential": potentials(place).cpu(),
             "near": torch.from_numpy(index),
@@ -181,25 +181,25 @@ class Lengths(Observation):
         return {"length": torch.linalg.vector_norm(population.codes[list(rows)].double(), dim=1).cpu()}
 
 
-def sphere_warnings(population: Population, found: Sphere, looked_at: int) -> tuple[str, ...]:
+def sphere_warnings(population: Population, sphere: Sphere, looked_at: int) -> tuple[str, ...]:
     """Return what a reader must see beside any number about these codes."""
-    said, digests = [], population.images.digests
-    if found.constant:
-        said.append(
+    warnings, digests = [], population.images.digests
+    if sphere.constant:
+        warnings.append(
             f"{COLLAPSED}: all codes point the same way up to rounding, so no two images can be told apart by cosine."
         )
-    if found.ties:
-        said.append(
-            f"{found.ties} images share their code with {found.near.shape[1]} others or more, so which of these are their "
+    if sphere.ties:
+        warnings.append(
+            f"{sphere.ties} images share their code with {sphere.near.shape[1]} others or more, so which of these are their "
             "neighbours is arbitrary: read hubness with suspicion."
         )
     if twins := len(digests) - len(set(digests)):
-        said.append(f"{twins} of {len(digests)} images are exact copies of others; each image is counted once.")
-    if zero := looked_at - len(found.rows):
-        said.append(f"{zero} of {looked_at} images have a zero code, which has no direction, and are left out.")
-    if len(found.rows) < 2 * found.codes.shape[1]:
-        said.append(
-            f"RankMe of {len(found.rows)} images cannot exceed their number, and codes have {found.codes.shape[1]} "
+        warnings.append(f"{twins} of {len(digests)} images are exact copies of others; each image is counted once.")
+    if zero := looked_at - len(sphere.rows):
+        warnings.append(f"{zero} of {looked_at} images have a zero code, which has no direction, and are left out.")
+    if len(sphere.rows) < 2 * sphere.codes.shape[1]:
+        warnings.append(
+            f"RankMe of {len(sphere.rows)} images cannot exceed their number, and codes have {sphere.codes.shape[1]} "
             "features: use several times as many images before comparing it with other data."
         )
-    return tuple(said)
+    return tuple(warnings)

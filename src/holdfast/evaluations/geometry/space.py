@@ -86,27 +86,30 @@ class SpaceGeometry(Evaluation):
         return Lengths(self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        found = population.learned(self._neighbourhoods())
+        sphere = population.learned(self._neighbourhoods())
         place = {row: k for k, row in enumerate(rows)}
-        where = [place[row] for row in found.rows]
-        labels, kind = self._labelled(population, found)
-        grouped = group_uniformity(found.codes, labels)
+        where = [place[row] for row in sphere.rows]
+        labels, kind = self._labelled(population, sphere)
+        grouped = group_uniformity(sphere.codes, labels)
         measured = [
-            *_spread(found, observed["length"].cpu().numpy()[where]),
-            *_hubs(found, self.k),
+            *_spread(sphere, observed["length"].cpu().numpy()[where]),
+            *_hubs(sphere, self.k),
             _within_groups(grouped, kind),
-            *(_between_classes(found, labels) if kind == "class" else ()),
-            *self._nuisance(population, found, labels, kind),
+            *(_between_classes(sphere, labels) if kind == "class" else ()),
+            *self._nuisance(population, sphere, labels, kind),
         ]
         groups = None if self.tags is None else groups_of(population, self.tags)
-        series = [one.series(where, len(rows)) for one in measured]
-        rank, spectrum = _rank(population.codes[found.rows])
+        series = [each.series(where, len(rows)) for each in measured]
+        rank, spectrum = _rank(population.codes[sphere.rows])
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
-            estimates=(rank, *(one.estimate(part) for one, part in zip(measured, series, strict=True) if one.better)),
+            estimates=(
+                rank,
+                *(each.estimate(part) for each, part in zip(measured, series, strict=True) if each.better),
+            ),
             curves=(spectrum, *(_class_curve(grouped) if kind == "class" else ())),
-            warnings=sphere_warnings(population, found, len(rows)),
+            warnings=sphere_warnings(population, sphere, len(rows)),
             groups=() if groups is None else tuple(groups[row] for row in rows),
         )
 
@@ -116,21 +119,21 @@ class SpaceGeometry(Evaluation):
     def _strangers(self, tags: Tags) -> Strangers:
         return Strangers(self.k, self.samples, tags)
 
-    def _labelled(self, population: Population, found: Sphere) -> tuple[Labels, Kind]:
+    def _labelled(self, population: Population, sphere: Sphere) -> tuple[Labels, Kind]:
         """Return the class of each code, or its cluster where there are no labels."""
         labels = population.images.labels
         if labels is not None:
-            return np.asarray(torch.as_tensor(labels).cpu()[found.rows]), "class"
+            return np.asarray(torch.as_tensor(labels).cpu()[sphere.rows]), "class"
         if self.clusters < 1:
             raise HoldfastError(f"the number of clusters must be at least 1, got {self.clusters}")
-        return clusters(found.codes, 1 if found.constant else self.clusters, population.run.seed), "cluster"
+        return clusters(sphere.codes, 1 if sphere.constant else self.clusters, population.run.seed), "cluster"
 
-    def _nuisance(self, population: Population, found: Sphere, labels: Labels, kind: Kind) -> Iterator[Measured]:
+    def _nuisance(self, population: Population, sphere: Sphere, labels: Labels, kind: Kind) -> Iterator[Measured]:
         if self.tags is None:
             return
         if kind == "cluster":
             raise HoldfastError("geometry.tags is compared with labels, and these images have none; leave tags out")
-        tags = self.tags.of([population.images.ids[row] for row in found.rows])
+        tags = self.tags.of([population.images.ids[row] for row in sphere.rows])
         near = population.learned(self._strangers(self.tags))
         values = robustness_index(near, labels, tags) if near.size else np.full(len(tags), np.nan)
         of = "neighbours alike in the label, among those alike in label or tag alone"
@@ -138,29 +141,31 @@ class SpaceGeometry(Evaluation):
         yield Measured("robustness_index", values, "index in [0, 1]", of, "higher", {"k": str(self.k)}, why)
 
 
-def _spread(found: Sphere, lengths: Values) -> Iterator[Measured]:
-    codes, n = found.codes, len(found.rows)
+def _spread(sphere: Sphere, lengths: Values) -> Iterator[Measured]:
+    codes, n = sphere.codes, len(sphere.rows)
     cosine = ((codes @ codes.sum(0) - codes.square().sum(1)).double() / (n - 1)).cpu().numpy()
     mean, deviation = lengths.mean(), lengths.std()
     z = (lengths - mean) / deviation if deviation else np.zeros(n)
     spread = deviation / mean * (1 + (z**2 - 1) / 2 - (lengths - mean) / mean)
-    yield Measured("uniformity", uniformity(found.potential), "nats", "uniformity of the clean codes", "higher")
+    yield Measured("uniformity", uniformity(sphere.potential), "nats", "uniformity of the clean codes", "higher")
     yield Measured("anisotropy", 2 * cosine - cosine.mean(), "cosine", "mean cosine of two images", "lower")
     yield Measured("norm_spread", spread, "of the mean length", "spread of the codes' lengths", "neither")
     yield Measured("code_length", lengths, "length", "length of the clean code")
 
 
-def _hubs(found: Sphere, k: int) -> Iterator[Measured]:
-    given, n = {"k": str(k)}, len(found.rows)
+def _hubs(sphere: Sphere, k: int) -> Iterator[Measured]:
+    conditions, n = {"k": str(k)}, len(sphere.rows)
     skew = share = count = np.full(n, np.nan)
-    if found.near.size:
-        skew, share = skewness(found.near), top_share(found.near)
-        count = occurrences(found.near).astype(float)
-    why = "all codes are one" if found.constant else f"{n} images are too few for {k} neighbours"
+    if sphere.near.size:
+        skew, share = skewness(sphere.near), top_share(sphere.near)
+        count = occurrences(sphere.near).astype(float)
+    why = "all codes are one" if sphere.constant else f"{n} images are too few for {k} neighbours"
     of = "share of neighbours' places that the top 1% of images take"
-    yield Measured("hub_skewness", skew, "third moment", "skewness of occurrences as a neighbour", "lower", given, why)
-    yield Measured("hub_share", share, "share of places", of, "lower", given, why)
-    yield Measured("occurrences", count, "lists", "lists of nearest neighbours an image is in", None, given, why)
+    yield Measured(
+        "hub_skewness", skew, "third moment", "skewness of occurrences as a neighbour", "lower", conditions, why
+    )
+    yield Measured("hub_share", share, "share of places", of, "lower", conditions, why)
+    yield Measured("occurrences", count, "lists", "lists of nearest neighbours an image is in", None, conditions, why)
 
 
 def _within_groups(grouped: GroupUniformity, kind: Kind) -> Measured:
@@ -169,11 +174,11 @@ def _within_groups(grouped: GroupUniformity, kind: Kind) -> Measured:
     return Measured(quantity, grouped.mean, "nats", of, "neither", {}, alone)
 
 
-def _between_classes(found: Sphere, labels: Labels) -> Iterator[Measured]:
+def _between_classes(sphere: Sphere, labels: Labels) -> Iterator[Measured]:
     unit = "squared distance"
-    yield Measured("distance_within_classes", within(found.codes, labels), unit, "mean within a class", "neither")
+    yield Measured("distance_within_classes", within(sphere.codes, labels), unit, "mean within a class", "neither")
     if len(np.unique(labels)) > 1:
-        far = between(found.codes, labels)
+        far = between(sphere.codes, labels)
         yield Measured("distance_between_classes", far, unit, "mean between two classes", "neither")
 
 
@@ -222,16 +227,18 @@ class Measured:
     def estimate(self, series: Series) -> Estimate:
         """Return the mean of ``series`` with its interval, if it has an honest one."""
         assert self.better is not None
-        found = summarise(series, "mean", self.better, self.quantity)
+        estimate = summarise(series, "mean", self.better, self.quantity)
         if self.quantity.endswith(CLUSTERS):
             why = "no interval: the clusters were found in these very codes"
-        elif found.n < (fewest := FEW.get(self.quantity, GROUPS)):
+        elif estimate.n < (fewest := FEW.get(self.quantity, GROUPS)):
             why = f"no interval: fewer than {fewest} images"
         elif self.quantity == "robustness_index":
-            return found.model_copy(update={"low": max(0.0, found.low), "high": min(1.0, found.high)})
+            return estimate.model_copy(update={"low": max(0.0, estimate.low), "high": min(1.0, estimate.high)})
         else:
-            return found
-        return found.model_copy(update={"low": nan, "high": nan, "method": why, "series": None, "statistic": "other"})
+            return estimate
+        return estimate.model_copy(
+            update={"low": nan, "high": nan, "method": why, "series": None, "statistic": "other"}
+        )
 
 
 def _rank(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:

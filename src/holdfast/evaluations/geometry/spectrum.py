@@ -98,7 +98,7 @@ def lidar(views: Float[Tensor, "n q d"]) -> Ranked:
         sums.append(torch.cat([means[group].sum(0), means.new_tensor([float(group.stop - group.start)])]))
     parts = list(zip(within, between, sums, strict=True))
     whole = tuple(torch.stack(list(part)).sum(0) for part in (within, between, sums))
-    left_out = (_lidar(*(all_ - one for all_, one in zip(whole, part, strict=True))) for part in parts)
+    left_out = (_lidar(*(all_ - left for all_, left in zip(whole, part, strict=True))) for part in parts)
     return _jackknifed(_lidar(*whole), left_out)
 
 
@@ -123,7 +123,7 @@ def _groups(n: int) -> list[slice]:
 
 
 def _jackknifed(value: float, left_out: Iterator[float]) -> Ranked:
-    found = np.array(list(left_out))
-    low, high = jackknife_interval(value, found) if len(found) == GROUPS else (float("nan"), float("nan"))
+    values = np.array(list(left_out))
+    low, high = jackknife_interval(value, values) if len(values) == GROUPS else (float("nan"), float("nan"))
     # Few samples span too few dimensions: the interval allows for it, the value does not.
     return value, min(low, value), max(high, value)

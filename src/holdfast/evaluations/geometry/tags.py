@@ -34,12 +34,12 @@ class Tags(Spelled):
     def read(cls, text: str) -> Tags:
         """Return the file that ``text`` names, with or without the hash of what it must hold."""
         path, _, content = text.rpartition("@") if "@" in text else (text, "", "")
-        found = sha256(_bytes(path)).hexdigest()[:16]
-        if content and content != found:
+        digest = sha256(_bytes(path)).hexdigest()[:16]
+        if content and content != digest:
             raise HoldfastError(
                 f"the tags in {path} are no longer those of {text}; name the file alone to read it anew"
             )
-        return cls(path, found)
+        return cls(path, digest)
 
     def __str__(self) -> str:
         return f"{self.path}@{self.content}"

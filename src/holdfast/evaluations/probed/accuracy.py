@@ -76,7 +76,7 @@ class ProbeAccuracy(Evaluation):
                 *first,
                 *five,
                 chance_estimate(population, rows),
-                *(one for each in by_class if len(each) <= LISTED for one in each),
+                *(estimate for each in by_class if len(each) <= LISTED for estimate in each),
             ),
             curves=tuple(
                 class_curve(each, where) for each, where in zip(by_class, named, strict=True) if len(each) > 1
@@ -89,18 +89,18 @@ def class_accuracies(
     population: Population, labels: Tensor, ranks: Float[Tensor, "n"], conditions: Conditions
 ) -> list[Estimate]:
     """Return the accuracy on the images of each class."""
-    classes, found = labels.unique(), []
+    classes, estimates = labels.unique(), []
     for label, name in zip(classes, class_names(population, classes), strict=True):
-        own = ranks[labels == label] == 0
-        low, high = share_interval(int(own.sum()), len(own))
-        found.append(
+        right = ranks[labels == label] == 0
+        low, high = share_interval(int(right.sum()), len(right))
+        estimates.append(
             Estimate(
                 quantity="class_accuracy",
                 conditions={**conditions, "class": name},
-                value=float(own.double().mean()),
+                value=float(right.double().mean()),
                 low=low,
                 high=high,
-                n=len(own),
+                n=len(right),
                 method="mid-P",
                 unit="share of samples",
                 claim=Claim.ESTIMATE,
@@ -109,12 +109,12 @@ def class_accuracies(
                 statistic="whole",
             )
         )
-    return found
+    return estimates
 
 
 def class_curve(classes: Sequence[Estimate], conditions: Conditions) -> Curve:
     """Return the accuracies of all classes, from the worst to the best."""
-    order = torch.tensor([one.value for one in classes]).argsort(stable=True).tolist()
+    order = torch.tensor([kind.value for kind in classes]).argsort(stable=True).tolist()
     ranked = [classes[place] for place in order]
     return Curve(
         quantity="class_accuracy",
@@ -122,7 +122,7 @@ def class_curve(classes: Sequence[Estimate], conditions: Conditions) -> Curve:
         x_label="classes, the worst first",
         y_label="accuracy",
         x=tuple(range(1, len(ranked) + 1)),
-        y=tuple(one.value for one in ranked),
-        low=tuple(one.low for one in ranked),
-        high=tuple(one.high for one in ranked),
+        y=tuple(estimate.value for estimate in ranked),
+        low=tuple(estimate.low for estimate in ranked),
+        high=tuple(estimate.high for estimate in ranked),
     )

@@ -133,8 +133,8 @@ class RobustAccuracy(Evaluation):
         change = domain.clip(middle + (moved - clean) * (half / ball.radius))
         names = class_names(population, population.labels[chosen]), class_names(population, taken)
         pictures = []
-        for k, (own, other) in enumerate(zip(*names, strict=True)):
-            caption = f"{population.images.ids[chosen[k]]}: {own}, taken for {other} ({', '.join(where.values())})"
+        for k, (label, other) in enumerate(zip(*names, strict=True)):
+            caption = f"{population.images.ids[chosen[k]]}: {label}, taken for {other} ({', '.join(where.values())})"
             pictures.append(row(caption, {"clean": clean[k], "attacked": moved[k], "change": change[k]}, domain))
         return tuple(picture for picture in pictures if picture is not None)
 

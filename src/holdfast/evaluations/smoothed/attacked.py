@@ -75,8 +75,8 @@ class AttackedCentres(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         pixels = self.pixels(population, rows)
-        seen = [self._of_image(population, row, pixels[[k]]) for k, row in enumerate(rows)]
-        return {name: torch.stack([one[name] for one in seen]) for name in seen[0]}
+        observations = [self._of_image(population, row, pixels[[k]]) for k, row in enumerate(rows)]
+        return {name: torch.stack([values[name] for values in observations]) for name in observations[0]}
 
     def pixels(self, population: Population, rows: Sequence[int]) -> Pixels:
         """Return the attacked images at ``rows``."""
@@ -96,13 +96,13 @@ class AttackedCentres(Observation):
         copies, count = Copies.of(population, row, self.smoothing.sigma), self.smoothing.selection
         index = Index.of(population, row, embed, self.smoothing)
         samples = embed(copies.reduced("attacked", count, lambda codes: {"codes": codes}, pixels)["codes"])
-        found = central_sample(samples)
-        centre = samples[found.index]
+        central = central_sample(samples)
+        centre = samples[central.index]
 
         def work(codes: Codes) -> Observed:
             points = embed(codes)
-            held = torch.linalg.vector_norm(points - centre, dim=1) <= found.radius
-            return {"held": held, "kept": index.nearer(points).all(1)}
+            inside = torch.linalg.vector_norm(points - centre, dim=1) <= central.radius
+            return {"held": inside, "kept": index.nearer(points).all(1)}
 
         fresh = copies.reduced("attacked and held", count, work, pixels)
         return {"centre": centre, **{name: values.double().mean() for name, values in fresh.items()}}

@@ -114,10 +114,10 @@ def quantile(eps: float, sigma: float, slack: float, draws: int, alpha: float) -
     return mass(eps, sigma, slack) + deviation(alpha, draws)
 
 
-def abstains(held: Float[Tensor, "b"], selection: int, slack: float, alpha: float) -> Tensor:
+def abstains(share: Float[Tensor, "b"], selection: int, slack: float, alpha: float) -> Tensor:
     """Return where the ball around the centre may hold less than ``1/2 - slack``: ``held`` is its share of fresh draws.
 
     Both the ball's own mass and that of the smallest one are allowed for: hence ``alpha`` is divided by two.
     """
     off = deviation(alpha / 2, selection)
-    return (0.5 - (held - off) > slack) | (off > slack)
+    return (0.5 - (share - off) > slack) | (off > slack)

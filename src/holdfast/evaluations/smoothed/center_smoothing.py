@@ -77,49 +77,54 @@ class CenterSmoothing(SmoothedEvaluation):
         return Joint(
             (
                 self.noisy_codes,
-                *(AttackedCentres(self.smoothing, radius, one, self.attack) for radius, one in self._cases()),
+                *(
+                    AttackedCentres(self.smoothing, radius, divergence, self.attack)
+                    for radius, divergence in self._cases()
+                ),
             )
         )
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        found: list[Series] = []
+        series: list[Series] = []
         estimates: list[Estimate] = []
         warnings: list[str] = []
         for place, divergence in enumerate(self.divergences):
-            seen = {name: observed[f"0.{place}.{name}"] for name in ("centre", "held", "distances", "error")}
+            values = {name: observed[f"0.{place}.{name}"] for name in ("centre", "held", "distances", "error")}
             error = series_of(
                 "smoothing_error",
                 {"noise": f"{self.sigma:g}", "divergence": str(divergence)},
-                of_distance(divergence, seen["error"].double()),
+                of_distance(divergence, values["error"].double()),
                 str(divergence),
                 Claim.ESTIMATE,
                 "displacement of the representation by smoothing alone",
                 "the code cannot be placed under this divergence",
             )
-            found.append(error)
+            series.append(error)
             estimates.append(summarise(error, "median", "lower"))
-            for k, (radius, one) in enumerate(self._cases(), start=1):
-                if one == divergence:
+            for k, (radius, other) in enumerate(self._cases(), start=1):
+                if other == divergence:
                     attacked = {name: observed[f"{k}.{name}"] for name in ("centre", "held")}
-                    some, numbers, said = self._case(population, radius, divergence, seen, attacked)
-                    found += some
+                    some, numbers, warned = self._case(population, radius, divergence, values, attacked)
+                    series += some
                     estimates += numbers
-                    warnings += said
+                    warnings += warned
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(found),
+            series=tuple(series),
             estimates=tuple(estimates),
             curves=radius_curves(estimates, self.radii),
             warnings=(*population_warnings(population, self.divergences), *warnings),
         )
 
     def _case(
-        self, population: Population, radius: float, divergence: Divergence, seen: Observed, attacked: Observed
+        self, population: Population, radius: float, divergence: Divergence, values: Observed, attacked: Observed
     ) -> tuple[list[Series], list[Estimate], list[str]]:
         """Return what is certified and what was attacked at one radius under one divergence."""
-        certified = certified_distance(seen["distances"], seen["held"], radius, self.smoothing, self.slack, self.alpha)
+        certified = certified_distance(
+            values["distances"], values["held"], radius, self.smoothing, self.slack, self.alpha
+        )
         failed = abstains(attacked["held"], self.selection, self.slack, self.alpha / 2) | certified.isnan()
-        moved = torch.linalg.vector_norm(attacked["centre"].double() - seen["centre"].double(), dim=1)
+        moved = torch.linalg.vector_norm(attacked["centre"].double() - values["centre"].double(), dim=1)
         moved = moved.masked_fill(failed, torch.nan)
         images, flags = len(certified), certified.isnan().double()
         proved = self.conditions(radius, divergence, method="center smoothing")
@@ -138,7 +143,7 @@ class CenterSmoothing(SmoothedEvaluation):
             moves = series_of(f"{kind}_smoothed_displacement", case, distance, str(divergence), claim, MOVED, ABSTAINED)
             both = [over_references(summarise(quantiles, "median", "lower"), near), summarise(moves, "median", "lower")]
             made += [quantiles, moves]
-            numbers += [sure(one, self.alpha, images) for one in both] if claim is Claim.UPPER else both
+            numbers += [sure(estimate, self.alpha, images) for estimate in both] if claim is Claim.UPPER else both
         return made, numbers, self._refuted(int((moved > certified).sum()), images, radius, divergence)
 
     def _on_scale(

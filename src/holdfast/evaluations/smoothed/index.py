@@ -109,16 +109,16 @@ class Index:
     """Half the squared length of each entry; infinite for copies of the image itself, which are nobody's neighbour."""
 
     @classmethod
-    def of(cls, population: Population, row: int, embed: Callable[[Codes], Codes], asked: Smoothing) -> Index:
+    def of(cls, population: Population, row: int, embed: Callable[[Codes], Codes], smoothing: Smoothing) -> Index:
         """Return the index of the image at ``row``."""
-        learned = population.learned(asked.index)
+        learned = population.learned(smoothing.index)
         codes, places = learned["codes"], population.places
-        own = codes[places[[row]]]
-        others = learned["bank"] if "bank" in learned else codes[places[others_of(population, row, asked.others)]]
-        entries = embed(torch.cat([own, others]).to(population.codes.dtype))
+        entry = codes[places[[row]]]
+        others = learned["bank"] if "bank" in learned else codes[places[others_of(population, row, smoothing.others)]]
+        entries = embed(torch.cat([entry, others]).to(population.codes.dtype))
         origin, entries = entries[0], entries - entries[0]
         half = (entries.square().sum(1) / 2).nan_to_num(nan=torch.inf)
-        half[1:].masked_fill_(~told_apart(population, row, asked.others).to(half.device), torch.inf)
+        half[1:].masked_fill_(~told_apart(population, row, smoothing.others).to(half.device), torch.inf)
         return cls(torch.nan_to_num(entries), origin, half)
 
     def levels(self, points: Float[Tensor, "b d"]) -> Float[Tensor, "b m1"]:

@@ -102,19 +102,23 @@ class NoisyCodes(Observation):
         return self.smoothing.forwards
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        seen = [self._of_image(population, row) for row in rows]
-        return {name: torch.stack([one[name] for one in seen]) for name in seen[0]}
+        observations = [self._of_image(population, row) for row in rows]
+        return {name: torch.stack([values[name] for values in observations]) for name in observations[0]}
 
     def _of_image(self, population: Population, row: int) -> Observed:
-        asked = self.smoothing
-        copies = Copies.of(population, row, asked.sigma)
-        first = copies.reduced("centre", asked.selection, lambda codes: {"codes": codes})["codes"]
-        views = [View.of(population, row, k, asked, one, first) for k, one in enumerate(self.divergences)]
+        smoothing = self.smoothing
+        copies = Copies.of(population, row, smoothing.sigma)
+        first = copies.reduced("centre", smoothing.selection, lambda codes: {"codes": codes})["codes"]
+        views = [
+            View.of(population, row, k, smoothing, divergence, first) for k, divergence in enumerate(self.divergences)
+        ]
         probes = self._answering(population)
-        second = copies.reduced("held", asked.selection, lambda codes: _joined(views, lambda view: view.held(codes)))
+        second = copies.reduced(
+            "held", smoothing.selection, lambda codes: _joined(views, lambda view: view.held(codes))
+        )
         third = copies.reduced(
             "certify",
-            asked.copies,
+            smoothing.copies,
             lambda codes: {
                 **_joined(views, lambda view: view.counted(codes)),
                 **{f"probe {k}": voted(probe, codes)[None] for k, probe in probes.items()},
@@ -132,24 +136,24 @@ class NoisyCodes(Observation):
         Raises:
             HoldfastError: a probe scores the codes of another encoder.
         """
-        found: dict[int, FittedProbe] = {}
+        probes: dict[int, FittedProbe] = {}
         if population.images.labels is None:
-            return found
+            return probes
         for place, probe in enumerate(self.probes):
             with suppress(HoldfastError):
-                found[place] = population.learned(probe)
-        for place, fitted in found.items():
+                probes[place] = population.learned(probe)
+        for place, fitted in probes.items():
             if fitted.encoder is not population.encoder:
                 raise HoldfastError(
                     f"noisy copies are encoded once for all probes, and {self.probes[place]} scores codes of an encoder of "
                     "its own; use knn, linear, noise or robust"
                 )
-        return found
+        return probes
 
 
-def _joined(views: Sequence[View], seen: Callable[[View], Observed]) -> Observed:
+def _joined(views: Sequence[View], look: Callable[[View], Observed]) -> Observed:
     """Return what each view sees as one."""
-    return {f"{view.place}.{name}": value for view in views for name, value in seen(view).items()}
+    return {f"{view.place}.{name}": value for view in views for name, value in look(view).items()}
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ class View:
 
     @classmethod
     def of(
-        cls, population: Population, row: int, place: int, asked: Smoothing, divergence: Divergence, first: Codes
+        cls, population: Population, row: int, place: int, smoothing: Smoothing, divergence: Divergence, first: Codes
     ) -> View:
         """Return the view of the image at ``row``, whose first set of copies has the codes ``first``.
 
@@ -176,11 +180,11 @@ class View:
         """
         embed = embedding(population, divergence)
         samples = embed(first)
-        found = central_sample(samples)
-        index = Index.of(population, row, embed, asked)
+        central = central_sample(samples)
+        index = Index.of(population, row, embed, smoothing)
         votes = torch.cat([index.neighbours(block) for block in samples.split(max(1, BLOCK // len(index.entries)))])
         clean = embed(population.codes[[row]].to(first.dtype))
-        return cls(place, embed, clean, samples[found.index], found.radius, index, int(votes.bincount().argmax()))
+        return cls(place, embed, clean, samples[central.index], central.radius, index, int(votes.bincount().argmax()))
 
     def distances(self, points: Float[Tensor, "b d"]) -> Float[Tensor, "b"]:
         """Return how far each point lies from the centre; a code that cannot be embedded lies infinitely far."""
@@ -207,12 +211,12 @@ class View:
 
     def summary(self, second: Observed, third: Observed) -> Observed:
         """Return what is kept of the image, from what was seen of its second and third set of copies."""
-        held, nearer = second[f"{self.place}.held"], third[f"{self.place}.nearer"]
+        inside, nearer = second[f"{self.place}.held"], third[f"{self.place}.nearer"]
         distances = third[f"{self.place}.distances"].sort().values
         return {
             "centre": self.centre,
             "radius": torch.tensor(self.radius, dtype=torch.float64),
-            "held": held.double().mean(),
+            "held": inside.double().mean(),
             "distances": distances[kept_ranks(len(distances)) - 1],
             "error": torch.linalg.vector_norm(self.centre - self.clean[0]),
             "nearer": nearer.sum(0, dtype=torch.int32),

@@ -63,7 +63,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
         return self.noisy_codes
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        found: list[Series] = []
+        series: list[Series] = []
         estimates: list[Estimate] = []
         curves: list[Curve] = []
         cautions: list[str] = []
@@ -77,13 +77,13 @@ class RandomizedSmoothing(SmoothedEvaluation):
             )
             right = fitted.places(labels) == chosen.to(population.run.device)
             some, numbers = self._numbers(probe, reach.cpu(), right.cpu())
-            found += some
+            series += some
             estimates += numbers
             curves.append(self._curve(probe, reach.cpu(), right.cpu()))
             cautions += [fitted.caution] if fitted.caution else []
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(found),
+            series=tuple(series),
             estimates=tuple(estimates),
             curves=(*curves, *radius_curves(estimates, self.radii)),
             warnings=tuple(dict.fromkeys(cautions)),
@@ -138,11 +138,11 @@ class RandomizedSmoothing(SmoothedEvaluation):
         ]
         for radius in self.radii:
             ball = {"ball": f"l2:{radius:g}", **case}
-            held = series_of(
+            survival = series_of(
                 "certified_probe_accuracy", ball, (kept > radius).double(), flag, Claim.LOWER, ACCURACY, UNKNOWN
             )
-            made.append(held)
-            numbers.append(sure(summarise(held, "share", "higher"), self.alpha, len(reach)))
+            made.append(survival)
+            numbers.append(sure(summarise(survival, "share", "higher"), self.alpha, len(reach)))
         return made, numbers
 
     def _curve(self, probe: Probe, reach: Float[Tensor, "b"], right: Bool[Tensor, "b"]) -> Curve:

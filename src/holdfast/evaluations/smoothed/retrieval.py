@@ -82,30 +82,35 @@ class SmoothedRetrieval(SmoothedEvaluation):
         return Joint(
             (
                 self.noisy_codes,
-                *(AttackedCentres(self.smoothing, radius, one, self.attack) for radius, one in self._cases()),
+                *(
+                    AttackedCentres(self.smoothing, radius, divergence, self.attack)
+                    for radius, divergence in self._cases()
+                ),
             )
         )
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         if len(population.images) < 2 and not population.bank_images:
             raise HoldfastError("retrieval needs other images to tell an image from, but there is only one; add images")
-        found: list[Series] = []
+        series: list[Series] = []
         estimates: list[Estimate] = []
         curves: list[Curve] = []
         for place, divergence in enumerate(self.divergences):
             names = ("centre", "held", "distances", "nearer", "kept", "retrieved", "agrees")
-            seen = {name: observed[f"0.{place}.{name}"] for name in names}
-            attacked = [observed[f"{k}.kept"] for k, (_, one) in enumerate(self._cases(), start=1) if one == divergence]
+            counts = {name: observed[f"0.{place}.{name}"] for name in names}
+            attacked = [
+                observed[f"{k}.kept"] for k, (_, other) in enumerate(self._cases(), start=1) if other == divergence
+            ]
             for some, numbers in (
-                self._votes(population, rows, divergence, seen, attacked),
-                self._centres(population, rows, divergence, seen),
+                self._votes(population, rows, divergence, counts, attacked),
+                self._centres(population, rows, divergence, counts),
             ):
-                found += some
+                series += some
                 estimates += numbers
-            curves += self._curves(population, rows, divergence, seen)
+            curves += self._curves(population, rows, divergence, counts)
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(found),
+            series=tuple(series),
             estimates=tuple(estimates),
             curves=(*radius_curves(estimates, self.radii), *curves),
             warnings=population_warnings(population, self.divergences),
@@ -116,15 +121,15 @@ class SmoothedRetrieval(SmoothedEvaluation):
         population: Population,
         rows: Sequence[int],
         divergence: Divergence,
-        seen: Observed,
+        counts: Observed,
         attacked: list[Tensor],
     ) -> tuple[list[Series], list[Estimate]]:
         """Return what votes certify under one divergence, beside what attacks achieved."""
         case = {"noise": f"{self.sigma:g}", "divergence": str(divergence), "method": "votes"}
         defined, images = torch.stack([told_apart(population, row, self.others) for row in rows]), len(rows)
-        reach, none = self._radii(seen["retrieved"]), ~defined.any(1)
-        flags = (reach == 0).double(), seen["agrees"].double()
-        shown, abstained, agrees = (one.masked_fill(none, torch.nan) for one in (reach, *flags))
+        reach, none = self._radii(counts["retrieved"]), ~defined.any(1)
+        flags = (reach == 0).double(), counts["agrees"].double()
+        shown, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, *flags))
         made = [
             series_of("certified_retrieval_radius", case, shown, "l2 radius", Claim.LOWER, RADIUS, UNDEFINED).model_copy(
                 update={"limits": (0.0, farthest(self.copies, self.sigma, self.alpha))}
@@ -139,22 +144,22 @@ class SmoothedRetrieval(SmoothedEvaluation):
             summarise(made[1], "share", "lower"),
             summarise(made[2], "share", "higher"),
         ]
-        chance = least_share(seen["nearer"], self.copies, self.alpha / max(1, seen["nearer"].shape[1]))
+        chance = least_share(counts["nearer"], self.copies, self.alpha / max(1, counts["nearer"].shape[1]))
         by_pair = certified_radius(chance, self.sigma).nan_to_num(nan=0.0)
         for k, radius in enumerate(self.radii):
             proved = self.conditions(radius, divergence, method="votes")
             tried = self.conditions(radius, divergence, attack=label(self.attack))
-            own = self._radii(seen["kept"])
-            some, more = self._certified(proved, reach > radius, own > radius, by_pair > radius, defined)
+            kept_radii = self._radii(counts["kept"])
+            some, more = self._certified(proved, reach > radius, kept_radii > radius, by_pair > radius, defined)
             survived = (attacked[k] > 0.5).double().masked_fill(none, torch.nan)
-            held = series_of("attacked_smoothed_nearest_neighbour", tried, survived, "yes or no",
+            survival = series_of("attacked_smoothed_nearest_neighbour", tried, survived, "yes or no",
                              Claim.UPPER, KEPT, UNDEFINED)  # fmt: skip
-            made += [*some, held]
-            numbers += [*more, summarise(held, "share", "higher", "attacked_smoothed_nearest_neighbour_accuracy")]
+            made += [*some, survival]
+            numbers += [*more, summarise(survival, "share", "higher", "attacked_smoothed_nearest_neighbour_accuracy")]
         return made, numbers
 
     def _centres(
-        self, population: Population, rows: Sequence[int], divergence: Divergence, seen: Observed
+        self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
     ) -> tuple[list[Series], list[Estimate]]:
         """Return what follows from center smoothing under one divergence."""
         embed, defined = (
@@ -163,15 +168,17 @@ class SmoothedRetrieval(SmoothedEvaluation):
         )
         margins = [
             bisector_margins(centre.double(), Index.of(population, row, embed, self.smoothing))
-            for row, centre in zip(rows, seen["centre"], strict=True)
+            for row, centre in zip(rows, counts["centre"], strict=True)
         ]
-        own, other = (torch.stack(some) for some in zip(*margins, strict=True))
+        ahead, other = (torch.stack(some) for some in zip(*margins, strict=True))
         made: list[Series] = []
         numbers: list[Estimate] = []
         for radius in self.radii:
-            moved = certified_distance(seen["distances"], seen["held"], radius, self.smoothing, self.slack, self.alpha)
+            moved = certified_distance(
+                counts["distances"], counts["held"], radius, self.smoothing, self.slack, self.alpha
+            )
             case = self.conditions(radius, divergence, method="center smoothing")
-            passed = own > moved[:, None].nan_to_num(nan=torch.inf)
+            passed = ahead > moved[:, None].nan_to_num(nan=torch.inf)
             kept = (passed | ~defined).all(1)
             some, more = self._certified(case, other > moved, kept, passed, defined)
             made += some
@@ -212,7 +219,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
         return certified_radius(least_share(count, self.copies, self.alpha), self.sigma).nan_to_num(nan=0.0)
 
     def _curves(
-        self, population: Population, rows: Sequence[int], divergence: Divergence, seen: Observed
+        self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
     ) -> list[Curve]:
         """Return the share of images certified by votes as a function of the radius."""
         some = [k for k, row in enumerate(rows) if told_apart(population, row, self.others).any()]
@@ -224,7 +231,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
                 x_label="l2 radius",
                 y_label="share of images certified",
                 x=tuple(grid.tolist()),
-                y=tuple((self._radii(seen[name][some]).cpu()[:, None] > grid).double().mean(0).tolist()),
+                y=tuple((self._radii(counts[name][some]).cpu()[:, None] > grid).double().mean(0).tolist()),
             )
             for quantity, name in (("retrieval_by_radius", "retrieved"), ("nearest_neighbour_by_radius", "kept"))
         ]
@@ -244,9 +251,9 @@ def bisector_margins(centre: Float[Tensor, "d"], index: Index) -> tuple[Float[Te
     present = index.half.isfinite()
     squares = (centre - index.origin.double() - entries).square().sum(1).masked_fill(~present, torch.inf)
     lengths = torch.linalg.vector_norm(entries[1:], dim=1)
-    own = ((squares[1:] - squares[0]) / (2 * lengths)).nan_to_num(nan=0.0, posinf=torch.inf)
+    ahead = ((squares[1:] - squares[0]) / (2 * lengths)).nan_to_num(nan=0.0, posinf=torch.inf)
     neighbour = 1 + int(squares[1:].argmin())
     apart = torch.linalg.vector_norm(entries - entries[neighbour], dim=1)
     rest = (squares - squares[neighbour]) / (2 * apart)
     rest[[0, neighbour]] = torch.inf
-    return own, rest.nan_to_num(nan=0.0, posinf=torch.inf).min()
+    return ahead, rest.nan_to_num(nan=0.0, posinf=torch.inf).min()

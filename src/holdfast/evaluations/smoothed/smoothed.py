@@ -62,7 +62,7 @@ class SmoothedEvaluation(Evaluation):
 
 def certified_distance(
     distances: Float[Tensor, "b g"],
-    held: Float[Tensor, "b"],
+    share: Float[Tensor, "b"],
     radius: float,
     smoothing: Smoothing,
     slack: float,
@@ -75,10 +75,10 @@ def certified_distance(
     """
     level = quantile(radius, smoothing.sigma, slack, smoothing.copies, alpha / 2)
     if level > 1:
-        return torch.full_like(held, torch.nan)
+        return torch.full_like(share, torch.nan)
     rank = torch.searchsorted(kept_ranks(smoothing.copies), ceil(level * smoothing.copies))
     farthest = (1 + BETA) * distances[:, int(rank)].double()
-    abstained = abstains(held, smoothing.selection, slack, alpha / 2) | ~farthest.isfinite()
+    abstained = abstains(share, smoothing.selection, slack, alpha / 2) | ~farthest.isfinite()
     return farthest.masked_fill(abstained, torch.nan)
 
 
@@ -94,8 +94,10 @@ def sure(estimate: Estimate, alpha: float, images: int) -> Estimate:
     All of them together hold with ``1 - images * alpha`` at least, however they depend on each other (Bonferroni).
     """
     together = max(0.0, 1 - images * alpha)
-    said = f"each certificate holds with confidence {1 - alpha:.6g}, all {images} together with at least {together:.6g}"
-    return estimate.model_copy(update={"method": f"{estimate.method}; {said}"})
+    confidence = (
+        f"each certificate holds with confidence {1 - alpha:.6g}, all {images} together with at least {together:.6g}"
+    )
+    return estimate.model_copy(update={"method": f"{estimate.method}; {confidence}"})
 
 
 def radius_curves(estimates: Sequence[Estimate], radii: Sequence[float], norm: str = "l2") -> tuple[Curve, ...]:

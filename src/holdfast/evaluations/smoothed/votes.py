@@ -28,9 +28,9 @@ def least_share(count: Int[Tensor, "*b"], draws: int, alpha: float) -> Float[Ten
     """
     from scipy.special import betaincinv
 
-    seen = count.cpu().numpy().astype(np.float64)
-    low = betaincinv(np.maximum(seen, 1), draws - seen + 1, alpha)
-    return torch.from_numpy(np.where(seen > 0, low, 0.0)).to(count.device)
+    counts = count.cpu().numpy().astype(np.float64)
+    low = betaincinv(np.maximum(counts, 1), draws - counts + 1, alpha)
+    return torch.from_numpy(np.where(counts > 0, low, 0.0)).to(count.device)
 
 
 def radius(share: Float[Tensor, "*b"], sigma: float) -> Float[Tensor, "*b"]:

@@ -126,8 +126,8 @@ def spade(
     refuse_blanks(locals())
     x, y = checked(inputs, outputs)
     manifold = read(graph, MANIFOLDS, "graph") if isinstance(graph, str) else graph
-    found = scored(draw(x, y, k, manifold, repair, seed), seed)
-    return proved(found) if certify else found
+    scores = scored(draw(x, y, k, manifold, repair, seed), seed)
+    return proved(scores) if certify else scores
 
 
 def scored(graphs: GraphPair, seed: int = 0) -> Spade:
@@ -136,29 +136,29 @@ def scored(graphs: GraphPair, seed: int = 0) -> Spade:
     if split is not None:
         return _infinite(graphs, split, seed)
     inputs, outputs = graphs.inputs, graphs.outputs
-    found = spectrum(inputs, outputs, TOP, SCORES, seed)
-    edges = {r: edge_scores(inputs, found, r) for r in RANKS}
+    eigen = spectrum(inputs, outputs, TOP, SCORES, seed)
+    edges = {r: edge_scores(inputs, eigen, r) for r in RANKS}
     return Spade(
         graphs=graphs,
-        score=float(found.values[0]),
+        score=float(eigen.values[0]),
         split=None,
-        spectrum=found,
+        spectrum=eigen,
         certificate=None,
-        riemannian=riemannian(found.values),
+        riemannian=riemannian(eigen.values),
         riemannian_all=riemannian(all_values(inputs, outputs)) if inputs.n <= DENSE else None,
         edge_scores=edges,
         edge_scores_all=edge_scores_all(graphs, seed),
         hops=edge_hops(inputs, outputs, seed),
         stretch=_stretch(inputs, outputs, edges[TOP], seed),
-        cut=sweep(inputs, outputs, found.vectors[:, 0]),
+        cut=sweep(inputs, outputs, eigen.vectors[:, 0]),
     )
 
 
-def proved(found: Spade) -> Spade:
+def proved(scores: Spade) -> Spade:
     """Return the scores with a proved upper bound, if there is a score and its matrices can be factorised."""
-    if found.split or found.inputs.n > FACTORED:
-        return found
-    return replace(found, certificate=certified(found.inputs, found.graphs.outputs, found.score))
+    if scores.split or scores.inputs.n > FACTORED:
+        return scores
+    return replace(scores, certificate=certified(scores.inputs, scores.graphs.outputs, scores.score))
 
 
 def _infinite(graphs: GraphPair, split: Split, seed: int) -> Spade:

@@ -89,8 +89,8 @@ class Clever(Evaluation):
                 margins = observed["margin"][:, columns].double().cpu().numpy()
                 scores = _scores(margins, [row[columns] for row in ends], ball)
                 for samples, where in places.items():
-                    given = {"ball": str(ball), "margin": kind, "samples": samples}
-                    part = _series(given, scores[where.numpy()], (margins[where.numpy()] > 0).all(axis=1))
+                    conditions = {"ball": str(ball), "margin": kind, "samples": samples}
+                    part = _series(conditions, scores[where.numpy()], (margins[where.numpy()] > 0).all(axis=1))
                     # The radius limits the scores where they meet it; elsewhere it is no more than far away.
                     most = ball.radius if ball.radius in part.values else None
                     estimate = summarise(part, "mean", "higher", most=most) if len(where) else None
@@ -110,9 +110,9 @@ class Clever(Evaluation):
         return Findings(ids=ids, series=tuple(series), estimates=tuple(estimates), warnings=tuple(warnings))
 
 
-def _unguided(wanted: int, found: int, why: str) -> str:
+def _unguided(wanted: int, reached: int, why: str) -> str:
     return (
-        f"CLEVER wanted the {wanted} images with the largest SPADE node scores and could use {found or 'none'}: {why}. "
+        f"CLEVER wanted the {wanted} images with the largest SPADE node scores and could use {reached or 'none'}: {why}. "
         "The random images do not need them; guided=0 asks for none."
     )
 
@@ -156,10 +156,10 @@ def _scores(margins: Float[np.ndarray, "b j"], ends: Ends, ball: Ball) -> Float[
     return scores.min(axis=1) if scores.shape[1] else np.full(len(scores), np.nan)
 
 
-def _series(given: Conditions, values: Float[np.ndarray, "b"], distinct: Bool[np.ndarray, "b"]) -> Series:
+def _series(conditions: Conditions, values: Float[np.ndarray, "b"], distinct: Bool[np.ndarray, "b"]) -> Series:
     return Series(
         quantity="clever_score",
-        conditions=given,
+        conditions=conditions,
         values=tuple(values.tolist()),
         unit="radius",
         claim=Claim.ESTIMATE,
@@ -168,11 +168,11 @@ def _series(given: Conditions, values: Float[np.ndarray, "b"], distinct: Bool[np
     )
 
 
-def _fits(given: Conditions, ends: Ends) -> Series:
+def _fits(conditions: Conditions, ends: Ends) -> Series:
     """Return for each sample the share of its fits that the maxima do not contradict; its margins have much in common."""
     return Series(
         quantity="weibull_fits",
-        conditions=given,
+        conditions=conditions,
         values=tuple(float(np.mean([end.accepted for end in row])) for row in ends),
         unit="share of fits",
         claim=Claim.ESTIMATE,

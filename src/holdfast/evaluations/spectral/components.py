@@ -84,9 +84,9 @@ def _way_out(outputs: Graph, points: Points, part: int) -> tuple[int, int]:
     outside = np.flatnonzero(outputs.component != part)
     best: tuple[float, int, int] = (np.inf, -1, -1)
     for top in range(0, len(inside), TILE):
-        own = points.tile(torch.from_numpy(inside[top : top + TILE]), torch.float64)
+        queries = points.tile(torch.from_numpy(inside[top : top + TILE]), torch.float64)
         for left in range(0, len(outside), TILE):
-            distance = torch.cdist(own, points.tile(torch.from_numpy(outside[left : left + TILE]), torch.float64))
+            distance = torch.cdist(queries, points.tile(torch.from_numpy(outside[left : left + TILE]), torch.float64))
             position = int(distance.argmin())
             row, column = divmod(position, distance.shape[1])
             here = float(distance[row, column]), int(inside[top + row]), int(outside[left + column])

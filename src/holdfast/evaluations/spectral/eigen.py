@@ -98,9 +98,9 @@ def _dense(inputs: Graph, bound: Laplacian, r: int) -> tuple[Float[np.ndarray, "
 
     pair = (grounded(matrix, bound.free).toarray() for matrix in (inputs.laplacian, bound.matrix))
     most = int(bound.free.sum())
-    values, found = eigh(*pair, subset_by_index=(most - r, most - 1))
+    values, eigenvectors = eigh(*pair, subset_by_index=(most - r, most - 1))
     vectors = np.zeros((inputs.n, r))
-    vectors[bound.free] = found
+    vectors[bound.free] = eigenvectors
     return values[::-1], vectors[:, ::-1]
 
 

@@ -12,21 +12,21 @@ DIGITS = 6
 """Significant ones, of what is only drawn."""
 
 
-def embedding(found: Spade) -> Float[np.ndarray, "m 2"] | None:
+def embedding(scores: Spade) -> Float[np.ndarray, "m 2"] | None:
     """Return ``[v_1 sqrt(lambda_1), v_2 sqrt(lambda_2)]``, one row per node; None for an infinite score."""
-    if found.spectrum is None or len(found.spectrum.values) < 2:
+    if scores.spectrum is None or len(scores.spectrum.values) < 2:
         return None
-    return found.spectrum.vectors[:, :2] * np.sqrt(np.maximum(found.spectrum.values[:2], 0))
+    return scores.spectrum.vectors[:, :2] * np.sqrt(np.maximum(scores.spectrum.values[:2], 0))
 
 
-def embedding_curves(found: Spade, labels: Int[np.ndarray, "n"] | None) -> tuple[Curve, ...]:
+def embedding_curves(spade: Spade, labels: Int[np.ndarray, "n"] | None) -> tuple[Curve, ...]:
     """Return the embedding coloured by node score and, if ``labels`` (one per sample) are given, by label."""
-    places = embedding(found)
+    places = embedding(spade)
     if places is None:
         return ()
-    order = found.graphs.rows.argsort()  # as the samples are
-    places, rows = places[order], found.graphs.rows[order]
-    scores = found.node_scores(TOP)[rows]
+    order = spade.graphs.rows.argsort()  # as the samples are
+    places, rows = places[order], spade.graphs.rows[order]
+    scores = spade.node_scores(TOP)[rows]
     floor = max(float(np.nanmax(scores)), 1e-12) * 1e-6
     colours = {"node score (log10)": _rounded(np.log10(np.maximum(np.nan_to_num(scores), floor)))}
     if labels is not None:

@@ -92,20 +92,20 @@ def mark(array: np.ndarray) -> str:
     return blake2b(f"{content.dtype}{content.shape}".encode() + content.tobytes(), digest_size=8).hexdigest()
 
 
-def packed(found: Spade) -> bytes:
+def packed(scores: Spade) -> bytes:
     """Return eigenvalues, pairs of input neighbours and every score as a ``.npz`` file."""
     arrays: dict[str, np.ndarray] = {
-        "eigenvalues": found.eigenvalues,
-        "pairs": found.pairs(),
-        "hops": found.hops,
-        **{f"edge_score_{r}": found.edge_scores[r] for r in RANKS},
-        **{f"node_score_{r}": found.node_scores(r) for r in RANKS},
+        "eigenvalues": scores.eigenvalues,
+        "pairs": scores.pairs(),
+        "hops": scores.hops,
+        **{f"edge_score_{r}": scores.edge_scores[r] for r in RANKS},
+        **{f"node_score_{r}": scores.node_scores(r) for r in RANKS},
     }
-    if found.edge_scores_all is not None:
-        arrays["edge_score_all"] = found.edge_scores_all
-        arrays["node_score_all"] = found.per_sample(found.edge_scores_all)
-    if found.spectrum:
-        arrays["eigenvectors"], arrays["rows"] = found.spectrum.vectors, found.graphs.rows
+    if scores.edge_scores_all is not None:
+        arrays["edge_score_all"] = scores.edge_scores_all
+        arrays["node_score_all"] = scores.per_sample(scores.edge_scores_all)
+    if scores.spectrum:
+        arrays["eigenvectors"], arrays["rows"] = scores.spectrum.vectors, scores.graphs.rows
     file = BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
     return file.getvalue()

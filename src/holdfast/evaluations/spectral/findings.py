@@ -23,7 +23,7 @@ UNITS = {
 
 def assembled(
     ids: Sequence[str],
-    found: Spade,
+    scores: Spade,
     subsets: Subsets,
     baselines: Mapping[str, Sequence[Numbers]],
     groups: Mapping[str, Sequence[int]],
@@ -41,53 +41,53 @@ def assembled(
         others: scores of inner layers, by name.
         kind: what the groups are, ``label`` or ``cluster``.
     """
-    base = conditions(found)
-    series = per_sample(found, base)
-    whole = _whole(found)
+    base = conditions(scores)
+    series = per_sample(scores, base)
+    whole = _whole(scores)
     estimates = [
-        _estimate(name, base, value, subsets.interval(name, value), found.inputs.n, subsets.method)
+        _estimate(name, base, value, subsets.interval(name, value), scores.inputs.n, subsets.method)
         for name, value in whole.items()
     ]
-    estimates += [*_brackets(found, base), *_spread(subsets, base), *summaries(series, subsets)]
+    estimates += [*_brackets(scores, base), *_spread(subsets, base), *summaries(series, subsets)]
     for name, draws in baselines.items():
-        estimates += _ranges({**base, "outputs": name}, draws, found.inputs.n)
+        estimates += _ranges({**base, "outputs": name}, draws, scores.inputs.n)
     estimates += [_layer({**conditions(other), "outputs": name}, other) for name, other in others.items()]
-    estimates += group_means(found, {**base, "vectors": str(TOP)}, groups, kind)
+    estimates += group_means(scores, {**base, "vectors": str(TOP)}, groups, kind)
     return Findings(
         ids=tuple(ids),
         series=tuple(series),
         estimates=tuple(estimates),
-        curves=_curves(found, base, others),
-        verdicts=(verdict(found),),
-        warnings=spade_warnings(found),
+        curves=_curves(scores, base, others),
+        verdicts=(verdict(scores),),
+        warnings=spade_warnings(scores),
     )
 
 
-def conditions(found: Spade) -> Conditions:
+def conditions(scores: Spade) -> Conditions:
     """Return under which the numbers were taken: they drift with both, so others are not comparable."""
-    return {"n": f"{found.inputs.n:,}", "k": str(found.graphs.k)}
+    return {"n": f"{scores.inputs.n:,}", "k": str(scores.graphs.k)}
 
 
-def _whole(found: Spade) -> Numbers:
-    values = found.eigenvalues
-    more = {} if found.riemannian_all is None else {"riemannian_distance_all": found.riemannian_all}
+def _whole(scores: Spade) -> Numbers:
+    values = scores.eigenvalues
+    more = {} if scores.riemannian_all is None else {"riemannian_distance_all": scores.riemannian_all}
     gap = float(values[0] / values[1]) if len(values) > 1 and values[1] > 0 else np.inf
     return {
-        "spade_score": found.score,
-        "riemannian_distance": found.riemannian,
+        "spade_score": scores.score,
+        "riemannian_distance": scores.riemannian,
         **more,
         "eigenvalue_gap": gap,
-        "edge_hop_distortion": float(np.nanmean(found.hops)),
+        "edge_hop_distortion": float(np.nanmean(scores.hops)),
     }
 
 
 def _estimate(
-    name: str, given: Conditions, value: float, ends: tuple[float, float], n: int, method: str, confidence: float = 0.95
+    name: str, case: Conditions, value: float, ends: tuple[float, float], n: int, method: str, confidence: float = 0.95
 ) -> Estimate:
     unit, of = UNITS[name]
     return Estimate(
         quantity=name,
-        conditions=given,
+        conditions=case,
         value=value,
         low=ends[0],
         high=ends[1],
@@ -102,18 +102,18 @@ def _estimate(
     )
 
 
-def _brackets(found: Spade, given: Conditions) -> list[Estimate]:
+def _brackets(scores: Spade, case: Conditions) -> list[Estimate]:
     """Return the numbers whose other end the score itself proves: resistances stretch less, cuts shrink less."""
-    top = found.certificate or found.score
+    top = scores.certificate or scores.score
     low = 1 / top
     made = [
         Estimate(
             quantity="resistance_stretch",
-            conditions=given,
-            value=found.stretch,
-            low=found.stretch,
-            high=max(top, found.stretch),
-            n=found.inputs.n,
+            conditions=case,
+            value=scores.stretch,
+            low=scores.stretch,
+            high=max(top, scores.stretch),
+            n=scores.inputs.n,
             method="bracket: exact on one pair from below, the score from above",
             confidence=1.0,
             unit="ratio",
@@ -122,16 +122,16 @@ def _brackets(found: Spade, given: Conditions) -> list[Estimate]:
             better="lower",
         )
     ]
-    if found.cut:
+    if scores.cut:
         made.append(
             Estimate(
                 quantity="cut_distortion",
-                conditions=given,
-                value=found.cut.distortion,
-                low=min(low, found.cut.distortion),
-                high=found.cut.distortion,
-                n=found.inputs.n,
-                method=f"bracket: one over the score from below, a cut of {found.cut.size} samples from above",
+                conditions=case,
+                value=scores.cut.distortion,
+                low=min(low, scores.cut.distortion),
+                high=scores.cut.distortion,
+                n=scores.inputs.n,
+                method=f"bracket: one over the score from below, a cut of {scores.cut.size} samples from above",
                 confidence=1.0,
                 unit="ratio",
                 claim=Claim.UPPER,
@@ -142,7 +142,7 @@ def _brackets(found: Spade, given: Conditions) -> list[Estimate]:
     return made
 
 
-def _spread(subsets: Subsets, given: Conditions) -> list[Estimate]:
+def _spread(subsets: Subsets, case: Conditions) -> list[Estimate]:
     """Return the mean and standard deviation over random subsets, of the score and of its steadier companion."""
     made = []
     for name in ("spade_score", "riemannian_distance"):
@@ -153,45 +153,45 @@ def _spread(subsets: Subsets, given: Conditions) -> list[Estimate]:
         mean, spread = (float(values.mean()), float(values.std(ddof=1))) if finite else (np.inf, np.inf)
         low, high = (max(0.0, mean - spread), mean + spread) if finite else (np.nan, np.nan)
         method = f"mean and standard deviation over {len(values)} random subsets"
-        own = {**given, "n": f"{subsets.size:,}"}
-        part = _estimate(name, own, mean, (low, high), subsets.size, method, 0.68)
+        sized = {**case, "n": f"{subsets.size:,}"}
+        part = _estimate(name, sized, mean, (low, high), subsets.size, method, 0.68)
         made.append(part.model_copy(update={"quantity": f"subset_{name}"}))
     return made
 
 
-def _ranges(given: Conditions, draws: Sequence[Numbers], n: int) -> list[Estimate]:
+def _ranges(case: Conditions, draws: Sequence[Numbers], n: int) -> list[Estimate]:
     made = []
     for name in ("spade_score", "riemannian_distance", "edge_hop_distortion"):
         values = sorted(draw[name] for draw in draws)
         middle = values[len(values) // 2]
         ends = values[0], values[-1]
-        made.append(_estimate(name, given, middle, ends, n, f"median and range of {DRAWS} draws", 0.5))
+        made.append(_estimate(name, case, middle, ends, n, f"median and range of {DRAWS} draws", 0.5))
     return made
 
 
-def _layer(given: Conditions, found: Spade) -> Estimate:
-    ends = found.stretch, max(found.score, found.stretch)
-    return _estimate("spade_score", given, found.score, ends, found.inputs.n, "bracket from below", 1.0)
+def _layer(case: Conditions, scores: Spade) -> Estimate:
+    ends = scores.stretch, max(scores.score, scores.stretch)
+    return _estimate("spade_score", case, scores.score, ends, scores.inputs.n, "bracket from below", 1.0)
 
 
-def _curves(found: Spade, given: Conditions, others: Mapping[str, Spade]) -> tuple[Curve, ...]:
-    places = tuple(range(1, len(found.eigenvalues) + 1))
+def _curves(scores: Spade, case: Conditions, others: Mapping[str, Spade]) -> tuple[Curve, ...]:
+    places = tuple(range(1, len(scores.eigenvalues) + 1))
     made = [
         Curve(
             quantity="spectrum",
-            conditions=given,
+            conditions=case,
             x_label="number",
             y_label="eigenvalue",
             x=places,
-            y=tuple(found.eigenvalues.tolist()),
+            y=tuple(scores.eigenvalues.tolist()),
         )
     ]
     if others:
-        values = [*(other.score for other in others.values()), found.score]
+        values = [*(other.score for other in others.values()), scores.score]
         made.append(
             Curve(
                 quantity="layer_scores",
-                conditions=given,
+                conditions=case,
                 x_label="layer (the last is the output)",
                 y_label="spade score",
                 x=tuple(range(1, len(values) + 1)),

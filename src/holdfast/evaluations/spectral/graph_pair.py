@@ -51,10 +51,10 @@ class GraphPair:
     @property
     def split(self) -> Split | None:
         """Return why the score is infinite, if it is, in terms of samples."""
-        found = split(self.inputs, self.outputs)
-        if found is None:
+        parts = split(self.inputs, self.outputs)
+        if parts is None:
             return None
-        return replace(found, pair=(int(self.rows[found.pair[0]]), int(self.rows[found.pair[1]])))
+        return replace(parts, pair=(int(self.rows[parts.pair[0]]), int(self.rows[parts.pair[1]])))
 
     def restricted(self, nodes: Bool[np.ndarray, "m"]) -> GraphPair:
         """Return the graphs of ``nodes`` alone."""

@@ -33,7 +33,7 @@ def hops(graph: Graph, pairs: Edges) -> Float[np.ndarray, "m"]:
     from scipy.sparse import eye_array
 
     matrix = (graph.adjacency + eye_array(graph.n)).tocsr()  # with itself, so that no node is without neighbours
-    found = np.full(len(pairs), np.inf)
+    distances = np.full(len(pairs), np.inf)
     sources, column = np.unique(pairs[:, 0], return_inverse=True)
     order = np.argsort(column, kind="stable")
     ends = np.searchsorted(column[order], np.arange(len(sources) + 1))
@@ -41,8 +41,8 @@ def hops(graph: Graph, pairs: Edges) -> Float[np.ndarray, "m"]:
     for start in range(0, len(sources), width):
         part = order[ends[start] : ends[min(start + width, len(sources))]]
         block = sources[start : start + width]
-        found[part] = _levels(matrix.indptr, matrix.indices, block, pairs[part, 1], column[part] - start)
-    return found
+        distances[part] = _levels(matrix.indptr, matrix.indices, block, pairs[part, 1], column[part] - start)
+    return distances
 
 
 def _levels(
@@ -78,6 +78,6 @@ def edge_hops(inputs: Graph, outputs: Graph, seed: int) -> Float[np.ndarray, "m"
     known = first | second
     # From the chosen end, so that there are no more sources than chosen nodes.
     pairs = np.where(first[:, None], inputs.edges, inputs.edges[:, ::-1])[known]
-    found = np.full(len(inputs.edges), np.nan)
-    found[known] = hops(outputs, pairs)
-    return found
+    distances = np.full(len(inputs.edges), np.nan)
+    distances[known] = hops(outputs, pairs)
+    return distances

@@ -21,8 +21,8 @@ def lanczos(energy: Sparse, bound: Laplacian, r: int, seed: int) -> tuple[Float[
     left, right = grounded(energy, free), grounded(bound.matrix, free)
     inverse = LinearOperator((m, m), matvec=bound.factor.solve, dtype=np.float64)
     start = np.random.default_rng(seed).standard_normal(m)
-    values, found = eigsh(left, r, M=right, Minv=inverse, which="LA", v0=start, tol=1e-10)
+    values, eigenvectors = eigsh(left, r, M=right, Minv=inverse, which="LA", v0=start, tol=1e-10)
     order = np.argsort(values)[::-1]
     vectors = np.zeros((len(free), r))
-    vectors[free] = found[:, order]
+    vectors[free] = eigenvectors[:, order]
     return values[order], vectors

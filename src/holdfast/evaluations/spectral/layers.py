@@ -44,8 +44,8 @@ def represented(encoder: Encoder, pixels: Tensor, layers: Sequence[str]) -> Obse
     outputs: Observed = {}
 
     def keep(name: str) -> Any:
-        def hook(module: nn.Module, taken: Any, given: Any) -> None:
-            first = given[0] if isinstance(given, (tuple, list)) else given
+        def hook(module: nn.Module, taken: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, (tuple, list)) else output
             if not isinstance(first, Tensor) or len(first) != len(pixels):
                 raise HoldfastError(f"layer {name!r} does not return one tensor row per image; choose another layer")
             outputs[name] = first.flatten(1).detach()

@@ -70,9 +70,9 @@ class Gradients(Observation):
             return [], str(error)
         nodes = torch.from_numpy(scores.found.node_scores()).nan_to_num(nan=-torch.inf)
         order = nodes.argsort(descending=True, stable=True)[: self.guided]
-        found = [scores.rows[node] for node in order.tolist() if nodes[node] > -torch.inf]
+        worst = [scores.rows[node] for node in order.tolist() if nodes[node] > -torch.inf]
         why = "the SPADE score is infinite" if scores.found.split else "no more images have one"
-        return found, "" if len(found) == self.guided else why
+        return worst, "" if len(worst) == self.guided else why
 
     def forwards(self, population: Population) -> int:
         return GRADIENT * len(self.balls) * self.batches * self.draws * (1 + self.rivals)
@@ -91,12 +91,12 @@ class Gradients(Observation):
 
     def _codes(self, population: Population, rows: Sequence[int]) -> Float[Tensor, "b k d"]:
         unit = normalize(population.codes.double(), dim=1)
-        own = unit[list(rows)]
-        similarity = own @ unit.T
+        anchors = unit[list(rows)]
+        similarity = anchors @ unit.T
         similarity[torch.arange(len(rows)), list(rows)] = -torch.inf
         near = similarity.topk(min(self.rivals, len(unit) - 1), dim=1).indices
         others = torch.cat([population.partners[list(rows)][:, None].to(near.device), near], dim=1)
-        weights = own[:, None] - unit[others]
+        weights = anchors[:, None] - unit[others]
         # What rounding leaves of the difference of two equal codes is no direction.
         weights[weights.square().sum(2) < COPY] = 0
         return weights.to(population.codes.dtype)

@@ -61,9 +61,9 @@ class SpectralFit(Fit[SpectralScores]):
 
     def restore(self, population: Population, learned: Observed) -> SpectralScores:
         order, ordered = self._order(population)
-        found, (x, y) = spade_of(learned), _points(population, ordered)
-        graphs = found.graphs
-        renamed = replace(found, graphs=graphs.renamed(order))
+        scores, (x, y) = spade_of(learned), _points(population, ordered)
+        graphs = scores.graphs
+        renamed = replace(scores, graphs=graphs.renamed(order))
         return SpectralScores(x, y, graphs, renamed, population.choose(self.samples), order)
 
     def _order(self, population: Population) -> tuple[Int[np.ndarray, "n"], list[int]]:
@@ -82,8 +82,8 @@ def _points(population: Population, rows: Sequence[int]) -> tuple[Points, Points
 def pixels_of(images: Images, rows: Sequence[int]) -> Shaped[Tensor, "n p"]:
     """Return the flattened inputs at ``rows`` as they are stored: a byte per value where the source has bytes."""
     first = images.source.read(rows[:1])
-    found = torch.empty(len(rows), first[0].numel(), dtype=first.dtype)
+    pixels = torch.empty(len(rows), first[0].numel(), dtype=first.dtype)
     for start in range(0, len(rows), BATCH):
         part = rows[start : start + BATCH]
-        found[start : start + len(part)] = images.source.read(part).flatten(1)
-    return found
+        pixels[start : start + len(part)] = images.source.read(part).flatten(1)
+    return pixels

@@ -53,7 +53,7 @@ def forms(
 def between(graph: Graph, pairs: Edges) -> Float[np.ndarray, "m"]:
     """Return the exact effective resistance of a few pairs on a graph of any size: one solution each."""
     bound = Laplacian(graph)
-    found = []
+    forms_of_pairs = []
     with one_thread():
         for start in range(0, len(pairs), WIDTH):
             part = pairs[start : start + WIDTH]
@@ -61,8 +61,8 @@ def between(graph: Graph, pairs: Edges) -> Float[np.ndarray, "m"]:
             right = np.zeros((graph.n, len(part)))
             right[part[:, 0], each], right[part[:, 1], each] = 1, -1
             potential = bound.solve(right)
-            found.append(potential[part[:, 0], each] - potential[part[:, 1], each])
-    return np.concatenate(found) if found else np.empty(0)
+            forms_of_pairs.append(potential[part[:, 0], each] - potential[part[:, 1], each])
+    return np.concatenate(forms_of_pairs) if forms_of_pairs else np.empty(0)
 
 
 def _exact(energy: Graph, bound: Laplacian, pairs: Edges) -> Float[np.ndarray, "m"]:

@@ -20,36 +20,36 @@ UNSTEADY = "no interval: the first eigenvectors are others in other samples"
 RELATED = "no interval: scores of one graph's samples depend on each other"
 
 
-def per_sample(found: Spade, base: Conditions) -> list[Series]:
+def per_sample(scores: Spade, base: Conditions) -> list[Series]:
     """Return the scores of every sample: by number of eigenvectors, over all of them, and in hops."""
-    everything = {str(r): found.node_scores(r) for r in RANKS}
-    if found.edge_scores_all is not None:
-        everything["all"] = found.per_sample(found.edge_scores_all)
+    everything = {str(r): scores.node_scores(r) for r in RANKS}
+    if scores.edge_scores_all is not None:
+        everything["all"] = scores.per_sample(scores.edge_scores_all)
     made = [
-        _series("node_score", {**base, "vectors": r}, values, "squared stretch", "stretch around the sample", found)
+        _series("node_score", {**base, "vectors": r}, values, "squared stretch", "stretch around the sample", scores)
         for r, values in everything.items()
     ]
-    hops = found.per_sample(found.hops)
-    return [*made, _series("hop_distortion", base, hops, "hops", "mean output hops to the input neighbours", found)]
+    hops = scores.per_sample(scores.hops)
+    return [*made, _series("hop_distortion", base, hops, "hops", "mean output hops to the input neighbours", scores)]
 
 
-def _series(name: str, given: Conditions, values: Float[np.ndarray, "n"], unit: str, of: str, found: Spade) -> Series:
+def _series(name: str, case: Conditions, values: Float[np.ndarray, "n"], unit: str, of: str, scores: Spade) -> Series:
     return Series(
         quantity=name,
-        conditions=given,
+        conditions=case,
         values=tuple(values.tolist()),
         unit=unit,
         claim=Claim.ESTIMATE,
         of=of,
-        reasons={row: _missing(found, row) for row in np.flatnonzero(np.isnan(values)).tolist()},
+        reasons={row: _missing(scores, row) for row in np.flatnonzero(np.isnan(values)).tolist()},
     )
 
 
-def _missing(found: Spade, row: int) -> str:
-    if found.graphs.node_of[row] < 0:
+def _missing(scores: Spade, row: int) -> str:
+    if scores.graphs.node_of[row] < 0:
         return "left out by the repair"
     return (
-        "unknown where the score is infinite" if found.split else "not computed, or the sample has no input neighbour"
+        "unknown where the score is infinite" if scores.split else "not computed, or the sample has no input neighbour"
     )
 
 
@@ -71,9 +71,9 @@ def summaries(series: Sequence[Series], subsets: Subsets) -> list[Estimate]:
     return made
 
 
-def group_means(found: Spade, given: Conditions, groups: Mapping[str, Sequence[int]], kind: str) -> list[Estimate]:
+def group_means(spade: Spade, case: Conditions, groups: Mapping[str, Sequence[int]], kind: str) -> list[Estimate]:
     """Return the mean node score of the largest groups: labels in their order, clusters by size."""
-    scores, made = found.node_scores(TOP), []
+    scores, made = spade.node_scores(TOP), []
     largest = sorted(groups, key=lambda name: -len(groups[name]))[:GROUPS]
     for name in sorted(largest, key=list(groups).index) if kind == "label" else largest:
         values = scores[list(groups[name])]
@@ -83,7 +83,7 @@ def group_means(found: Spade, given: Conditions, groups: Mapping[str, Sequence[i
         made.append(
             Estimate(
                 quantity=f"{kind}_score",
-                conditions={**given, kind: name},
+                conditions={**case, kind: name},
                 value=float(values.mean()),
                 low=nan,
                 high=nan,

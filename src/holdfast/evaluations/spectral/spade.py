@@ -83,8 +83,8 @@ class Spectral(Evaluation):
             return _collapsed(ids)
         mine, seed = self.proved(population.learned(*self.fits())), population.run.seed
         labels = population.images.labels
-        own = None if labels is None else labels[list(mine.rows)].numpy()
-        return self.described(ids, mine, own, self._layers(mine, observed, seed), seed)
+        labels_of_rows = None if labels is None else labels[list(mine.rows)].numpy()
+        return self.described(ids, mine, labels_of_rows, self._layers(mine, observed, seed), seed)
 
     def proved(self, mine: SpectralScores) -> SpectralScores:
         """Return the scores with the proof that the settings ask for."""
@@ -114,8 +114,8 @@ class Spectral(Evaluation):
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         if findings.collapsed:
             return ()
-        found = population.learned(*self.fits()).found
-        return (*_images(population, rows, found), *_pairs(population, rows, found))
+        scores = population.learned(*self.fits()).found
+        return (*_images(population, rows, scores), *_pairs(population, rows, scores))
 
     def _layers(self, mine: SpectralScores, observed: Observed, seed: int) -> dict[str, Spade]:
         """Return the scores of inner layers, on the same samples."""
@@ -145,16 +145,16 @@ def clusters(x: Points, seed: int) -> list[tuple[int, np.ndarray]]:
     positions = projection(x, min(SKETCH, x.features), seed).values.numpy()
     model = KMeans(min(CLUSTERS, len(positions)), n_init=3, random_state=seed % 2**32).fit(positions)
     distance = np.linalg.norm(positions - model.cluster_centers_[model.labels_], axis=1)
-    found = []
+    centres = []
     for label in np.unique(model.labels_):
         members = np.flatnonzero(model.labels_ == label)
-        found.append((int(members[distance[members].argmin()]), members))
-    return found
+        centres.append((int(members[distance[members].argmin()]), members))
+    return centres
 
 
-def _images(population: Population, rows: Sequence[int], found: Spade) -> tuple[Picture, ...]:
+def _images(population: Population, rows: Sequence[int], spade: Spade) -> tuple[Picture, ...]:
     """Return the images around which the encoder stretches most, and least."""
-    scores = found.node_scores(TOP)
+    scores = spade.node_scores(TOP)
     positions = ends(scores.tolist(), SHOWN)
     made = []
     for what, shown in (("Least robust", positions[:SHOWN]), ("Most robust", positions[SHOWN:][::-1])):
@@ -166,16 +166,16 @@ def _images(population: Population, rows: Sequence[int], found: Spade) -> tuple[
     return tuple(picture for picture in made if picture is not None)
 
 
-def _pairs(population: Population, rows: Sequence[int], found: Spade) -> tuple[Picture, ...]:
+def _pairs(population: Population, rows: Sequence[int], spade: Spade) -> tuple[Picture, ...]:
     """Return the worst pairs: input neighbours that the representation puts farthest apart."""
-    scores = np.nan_to_num(found.edge_scores[TOP], nan=-np.inf)
+    scores = np.nan_to_num(spade.edge_scores[TOP], nan=-np.inf)
     made = []
     for edge in np.argsort(-scores, kind="stable")[:PAIRS].tolist():
-        p, q = (rows[position] for position in found.pairs()[edge].tolist())
+        p, q = (rows[position] for position in spade.pairs()[edge].tolist())
         images = population.pixels([p, q])
         names = population.images.ids[p], population.images.ids[q]
         caption = (
-            f"Neighbours in pixels, {found.hops[edge]:g} steps apart in representation: edge score {scores[edge]:.3g}"
+            f"Neighbours in pixels, {spade.hops[edge]:g} steps apart in representation: edge score {scores[edge]:.3g}"
         )
         made.append(row(caption, dict(zip(names, images, strict=True)), population.encoder.domain))
     return tuple(picture for picture in made if picture is not None)

@@ -42,10 +42,10 @@ def numbers(graphs: GraphPair, seed: int = 0) -> Numbers:
     """Return the population's numbers that cost little: eigenvalues and what follows from them, and hops."""
     inputs, outputs = graphs.inputs, graphs.outputs
     if graphs.split is not None:
-        found = dict.fromkeys(("spade_score", "riemannian_distance", "eigenvalue_gap", node_score(TOP)), np.inf)
+        values = dict.fromkeys(("spade_score", "riemannian_distance", "eigenvalue_gap", node_score(TOP)), np.inf)
     else:
         largest = spectrum(inputs, outputs, TOP, SCORES, seed)
-        found = {
+        values = {
             "spade_score": float(largest.values[0]),
             "riemannian_distance": riemannian(largest.values),
             "eigenvalue_gap": float(largest.values[0] / largest.values[1]),
@@ -53,10 +53,10 @@ def numbers(graphs: GraphPair, seed: int = 0) -> Numbers:
         }
     if inputs.n <= DENSE // 2:  # half of what the whole may have: as large as its subsets
         whole = np.inf if graphs.split else riemannian(all_values(inputs, outputs))
-        found["riemannian_distance_all"] = whole
+        values["riemannian_distance_all"] = whole
     hops = edge_hops(inputs, outputs, seed)
     return {
-        **found,
+        **values,
         "edge_hop_distortion": float(np.nanmean(hops)),
         "hop_distortion": float(np.nanmean(inputs.node_means(hops))),
     }
@@ -111,12 +111,12 @@ def subsets(
     least = int(SAMPLES_PER_NEIGHBOUR * k * 1.2) + 1  # with a margin for duplicates, which are removed from each subset
     if count and size < least:
         return Subsets(n, size, {}, f"halves of {n} samples are too small (k = {k} needs {2 * least} samples)")
-    found: dict[str, list[float]] = {}
+    draws: dict[str, list[float]] = {}
     for rows in _choices(n, size, count, seed):
         graphs = draw(x.subset(rows), y.subset(rows), k, manifold, repair, seed)
         for name, value in {**numbers(graphs, seed), **_all_vectors(graphs, seed)}.items():
-            found.setdefault(name, []).append(value)
-    return Subsets(n, size, {name: np.array(values) for name, values in found.items()})
+            draws.setdefault(name, []).append(value)
+    return Subsets(n, size, {name: np.array(values) for name, values in draws.items()})
 
 
 def _all_vectors(graphs: GraphPair, seed: int) -> Numbers:

@@ -19,9 +19,9 @@ FACTS = "facts"
 """The tensor that spells what is no array (JSON as bytes)."""
 
 
-def tensors_of(found: Spade) -> Observed:
+def tensors_of(scores: Spade) -> Observed:
     """Return everything that ``spade_of`` needs; a certificate, which is proved afterwards, is left out."""
-    graphs, spectrum, cut = found.graphs, found.spectrum, found.cut
+    graphs, spectrum, cut = scores.graphs, scores.spectrum, scores.cut
     arrays: dict[str, np.ndarray | None] = {
         "inputs.edges": graphs.inputs.edges,
         "inputs.weights": graphs.inputs.weights,
@@ -32,9 +32,9 @@ def tensors_of(found: Spade) -> Observed:
         "values": spectrum.values if spectrum else None,
         "vectors": spectrum.vectors if spectrum else None,
         "residuals": spectrum.residuals if spectrum else None,
-        "edge_scores": np.stack(list(found.edge_scores.values())),
-        "edge_scores_all": found.edge_scores_all,
-        "hops": found.hops,
+        "edge_scores": np.stack(list(scores.edge_scores.values())),
+        "edge_scores_all": scores.edge_scores_all,
+        "hops": scores.hops,
         "cut": cut.inside if cut else None,
     }
     facts = {
@@ -45,12 +45,12 @@ def tensors_of(found: Spade) -> Observed:
         "recall": graphs.recall,
         "repaired": graphs.repaired,
         "remark": graphs.remark,
-        "score": found.score,
+        "score": scores.score,
         "solver": spectrum.solver if spectrum else None,
-        "riemannian": found.riemannian,
-        "riemannian_all": found.riemannian_all,
-        "ranks": list(found.edge_scores),
-        "stretch": found.stretch,
+        "riemannian": scores.riemannian,
+        "riemannian_all": scores.riemannian_all,
+        "ranks": list(scores.edge_scores),
+        "stretch": scores.stretch,
         "distortion": cut.distortion if cut else None,
     }
     tensors = {
@@ -62,26 +62,26 @@ def tensors_of(found: Spade) -> Observed:
 def spade_of(tensors: Observed) -> Spade:
     """Return the scores that ``tensors_of`` made ``tensors`` of."""
     facts: dict[str, Any] = json.loads(tensors[FACTS].numpy().tobytes())
-    held = {name: tensor.numpy() for name, tensor in tensors.items()}
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     graphs = GraphPair(
-        inputs=Graph(facts["nodes"], held["inputs.edges"], held["inputs.weights"]),
-        outputs=Graph(facts["nodes"], held["outputs.edges"], held["outputs.weights"]),
-        rows=held["rows"],
-        node_of=held["place"],
+        inputs=Graph(facts["nodes"], arrays["inputs.edges"], arrays["inputs.weights"]),
+        outputs=Graph(facts["nodes"], arrays["outputs.edges"], arrays["outputs.weights"]),
+        rows=arrays["rows"],
+        node_of=arrays["place"],
         recall=tuple(facts["recall"]),
         **{name: facts[name] for name in ("k", "duplicates", "ties", "repaired", "remark")},
     )
     spectrum = None
     if facts["solver"]:
-        spectrum = Spectrum(held["values"], held["vectors"], held["residuals"], facts["solver"])
+        spectrum = Spectrum(arrays["values"], arrays["vectors"], arrays["residuals"], facts["solver"])
     return Spade(
         graphs=graphs,
         split=graphs.split,
         spectrum=spectrum,
         certificate=None,
-        edge_scores=dict(zip(facts["ranks"], held["edge_scores"], strict=True)),
-        edge_scores_all=held.get("edge_scores_all"),
-        hops=held["hops"],
-        cut=Cut(facts["distortion"], held["cut"]) if "cut" in held else None,
+        edge_scores=dict(zip(facts["ranks"], arrays["edge_scores"], strict=True)),
+        edge_scores_all=arrays.get("edge_scores_all"),
+        hops=arrays["hops"],
+        cut=Cut(facts["distortion"], arrays["cut"]) if "cut" in arrays else None,
         **{name: facts[name] for name in ("score", "riemannian", "riemannian_all", "stretch")},
     )

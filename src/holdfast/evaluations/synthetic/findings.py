@@ -73,23 +73,23 @@ class Scores:
         return self.covariance.diagonal(dim1=1, dim2=2).clamp_min(0).sqrt()
 
 
-def estimates(found: ScoringInputs) -> tuple[Estimate, ...]:
+def estimates(inputs: ScoringInputs) -> tuple[Estimate, ...]:
     """Return the scores and suggested budgets, as published and extrapolated to unlimited samples, and what biases them."""
-    whole, extrapolated = found.scores(WHOLE), found.scores(EXTRAPOLATED)
+    whole, extrapolated = inputs.scores(WHOLE), inputs.scores(EXTRAPOLATED)
     return (
-        *_means(found, extrapolated, "_extrapolated", "with unlimited samples"),
-        *_means(found, whole, "", "with so many samples"),
-        *_scores(found, whole, "", "with so many samples"),
-        *_scores(found, extrapolated, "_extrapolated", "with unlimited samples"),
-        *_suggestions(found, whole, ""),
-        *_suggestions(found, extrapolated, "_extrapolated"),
+        *_means(inputs, extrapolated, "_extrapolated", "with unlimited samples"),
+        *_means(inputs, whole, "", "with so many samples"),
+        *_scores(inputs, whole, "", "with so many samples"),
+        *_scores(inputs, extrapolated, "_extrapolated", "with unlimited samples"),
+        *_suggestions(inputs, whole, ""),
+        *_suggestions(inputs, extrapolated, "_extrapolated"),
         Estimate(
             quantity="features_per_sample",
-            value=found.crowding,
-            low=found.crowding,
-            high=found.crowding,
-            n=found.n,
-            method=f"counted: {found.features} features over {found.n} train samples per scale",
+            value=inputs.crowding,
+            low=inputs.crowding,
+            high=inputs.crowding,
+            n=inputs.n,
+            method=f"counted: {inputs.features} features over {inputs.n} train samples per scale",
             unit="ratio",
             claim=Claim.ESTIMATE,
             of="what the bias of finite samples is about proportional to",
@@ -98,28 +98,28 @@ def estimates(found: ScoringInputs) -> tuple[Estimate, ...]:
     )
 
 
-def _scores(found: ScoringInputs, scores: Scores, kind: str, of: str) -> Iterator[Estimate]:
-    ceiling = found.ceiling()
-    for e, budget in enumerate(found.budgets):
-        for t, threshold in enumerate(found.thresholds):
+def _scores(inputs: ScoringInputs, scores: Scores, kind: str, of: str) -> Iterator[Estimate]:
+    ceiling = inputs.ceiling()
+    for e, budget in enumerate(inputs.budgets):
+        for t, threshold in enumerate(inputs.thresholds):
             conditions = {"budget": f"{budget:g}", "threshold": f"{threshold:g}"}
             numbers = (float(part[t, e]) for part in (scores.value, scores.error, ceiling))
-            yield _score(found, f"synbench_score{kind}", conditions, of, *numbers)
+            yield _score(inputs, f"synbench_score{kind}", conditions, of, *numbers)
 
 
-def _means(found: ScoringInputs, scores: Scores, kind: str, of: str) -> Iterator[Estimate]:
+def _means(inputs: ScoringInputs, scores: Scores, kind: str, of: str) -> Iterator[Estimate]:
     """Yield each budget's mean over the thresholds: few numbers for a summary."""
-    between = f"{min(found.thresholds):g} to {max(found.thresholds):g}"
-    ceiling = found.ceiling()
-    for e, budget in enumerate(found.budgets):
+    between = f"{min(inputs.thresholds):g} to {max(inputs.thresholds):g}"
+    ceiling = inputs.ceiling()
+    for e, budget in enumerate(inputs.budgets):
         # The mean of the standard errors bounds that of the mean, however the thresholds' scores depend on each other.
         numbers = (float(part[:, e].mean()) for part in (scores.value, scores.error, ceiling))
         average = f"{of}, on average over thresholds {between}"
-        yield _score(found, f"mean_synbench_score{kind}", {"budget": f"{budget:g}"}, average, *numbers)
+        yield _score(inputs, f"mean_synbench_score{kind}", {"budget": f"{budget:g}"}, average, *numbers)
 
 
 def _score(
-    found: ScoringInputs, quantity: str, conditions: Conditions, of: str, value: float, error: float, ceiling: float
+    inputs: ScoringInputs, quantity: str, conditions: Conditions, of: str, value: float, error: float, ceiling: float
 ) -> Estimate:
     how = f"standard error {error:.2g} from the influence of each sample"
     if error == 0:
@@ -130,8 +130,8 @@ def _score(
         value=value,
         low=max(0.0, value - Z * error),
         high=value + Z * error if error else max(value, ceiling),
-        n=found.n,
-        method=f"{how}; {found.n} samples per set, {found.crowding:.2g} features per sample",
+        n=inputs.n,
+        method=f"{how}; {inputs.n} samples per set, {inputs.crowding:.2g} features per sample",
         unit="share of the reference area",
         claim=Claim.ESTIMATE,
         of=f"separability kept {of}",
@@ -140,12 +140,12 @@ def _score(
     )
 
 
-def _suggestions(found: ScoringInputs, scores: Scores, kind: str) -> Iterator[Estimate]:
+def _suggestions(inputs: ScoringInputs, scores: Scores, kind: str) -> Iterator[Estimate]:
     """Yield for each threshold the budget for robust linear probing with the highest score, and those it ties with."""
-    for t, threshold in enumerate(found.thresholds):
+    for t, threshold in enumerate(inputs.thresholds):
         best, *others = tied(scores.value[t], scores.covariance[t], Z)
-        value, reason = found.budgets[best], None
-        alike = sorted([value, *(found.budgets[k] for k in others)])
+        value, reason = inputs.budgets[best], None
+        alike = sorted([value, *(inputs.budgets[k] for k in others)])
         if not bool((scores.value[t] > 0).any()):
             value, alike, reason = nan, [nan], "every budget scores 0, so none is suggested"
         elif len(alike) > 1:
@@ -157,7 +157,7 @@ def _suggestions(found: ScoringInputs, scores: Scores, kind: str) -> Iterator[Es
             value=value,
             low=min(alike),
             high=max(alike),
-            n=found.n,
+            n=inputs.n,
             method="highest score; the interval spans the budgets whose score is not significantly lower",
             unit="share of the distance between classes",
             claim=Claim.ESTIMATE,
@@ -167,37 +167,37 @@ def _suggestions(found: ScoringInputs, scores: Scores, kind: str) -> Iterator[Es
         )
 
 
-def synbench_warnings(found: ScoringInputs, limit: int | None) -> tuple[str, ...]:
+def synbench_warnings(inputs: ScoringInputs, limit: int | None) -> tuple[str, ...]:
     """Return the sentences a reader must see beside the scores; ``limit`` is the one on encodings, where it cut them."""
-    said = []
-    n, d, rank = found.n, found.features, int(found.observed["rank"].max())
+    warnings = []
+    n, d, rank = inputs.n, inputs.features, int(inputs.observed["rank"].max())
     if rank == 0:
-        said.append(
+        warnings.append(
             "COLLAPSED: all inputs of one class have the same code up to rounding, at every scale; no rule can be fitted, "
             "and the scores are 0 by definition."
         )
     elif rank == 1:
-        said.append("The codes vary along one direction only, so all budgets share one rule and one score.")
+        warnings.append("The codes vary along one direction only, so all budgets share one rule and one score.")
     elif rank < min(d, n - 2):
-        said.append(
+        warnings.append(
             f"The codes vary in {rank} of {d} directions; class differences along the others, which have no variance to "
             "compare them with, are left out."
         )
     if d > n - 2:
-        said.append(
+        warnings.append(
             f"{d} features for {n} train samples per scale: the covariance is singular and the rules cannot be trusted; "
             "raise synbench.samples, or set it to auto."
         )
-    elif found.crowding > CROWDED:
-        said.append(
-            f"{d} features for {n} train samples per scale ({found.crowding:.2g} per sample): the scores are too low, the "
+    elif inputs.crowding > CROWDED:
+        warnings.append(
+            f"{d} features for {n} train samples per scale ({inputs.crowding:.2g} per sample): the scores are too low, the "
             "extrapolated ones nearer but outside their intervals, and the suggested budgets unreliable; raise "
             "synbench.samples, or set it to auto."
         )
     if limit is not None:
-        error = float(found.scores(WHOLE).error.max())
-        said.append(
+        error = float(inputs.scores(WHOLE).error.max())
+        warnings.append(
             f"The limit of {limit:,} encodings bought {n:,} samples per set: standard errors up to {error:.2g}, "
-            f"{found.crowding:.2g} features per sample."
+            f"{inputs.crowding:.2g} features per sample."
         )
-    return tuple(said)
+    return tuple(warnings)

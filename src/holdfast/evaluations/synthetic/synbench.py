@@ -76,10 +76,10 @@ class SynBench(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         observed = {name: values.double().cpu() for name, values in observed.items()}
         probe, d = self.observation(), features(population)
-        found = ScoringInputs(observed, self.scales, self.budgets, self.thresholds, self.mode, probe.drawn(d), d)
+        inputs = ScoringInputs(observed, self.scales, self.budgets, self.thresholds, self.mode, probe.drawn(d), d)
         return Findings(
             ids=(),  # no number belongs to one image
-            estimates=estimates(found),
+            estimates=estimates(inputs),
             curves=curves(observed, self.scales, self.budgets, min(self.thresholds)),
-            warnings=synbench_warnings(found, self.encodings if found.n < probe.wanted(d) else None),
+            warnings=synbench_warnings(inputs, self.encodings if inputs.n < probe.wanted(d) else None),
         )

@@ -44,7 +44,7 @@ def score_covariance(
     means = torch.cat([a, u], 2).flatten(1)
     spread = observed["products"] - means[:, :, None] * means[:, None, :]
     weights = a.new_tensor(parts)[:, None]
-    found = []
+    covariances = []
     for threshold, best in zip(thresholds, area(*reference(scales), thresholds).tolist(), strict=True):
         above, safe = (a > threshold).to(a), a.clamp_min(threshold)
         slope = weights * torch.cat([above * threshold * u / safe.square(), above * (1 - threshold / safe)], 2)
@@ -54,8 +54,8 @@ def score_covariance(
         f = above * u * (1 - threshold / safe)
         gap = (f[:, 0] - f[:, 1]) / 2
         trained = gap[:, :, None] * gap[:, None, :]
-        found.append((tested / n + trained).sum(0) / (len(scales) * best) ** 2)
-    return torch.stack(found)
+        covariances.append((tested / n + trained).sum(0) / (len(scales) * best) ** 2)
+    return torch.stack(covariances)
 
 
 def tied(scores: Float[Tensor, "e"], covariance: Float[Tensor, "e e"], z: float) -> list[int]:

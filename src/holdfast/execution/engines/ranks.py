@@ -50,8 +50,8 @@ def place(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int]:
     """
     for rank, count, local in (("RANK", "WORLD_SIZE", "LOCAL_RANK"), ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")):
         with suppress(KeyError, ValueError):
-            found = int(environment[rank]), int(environment[count])
-            return *found, int(environment.get(local, "0"))
+            numbers = int(environment[rank]), int(environment[count])
+            return *numbers, int(environment.get(local, "0"))
     return 0, 1, 0
 
 
@@ -77,7 +77,7 @@ class Ranks:
         task: Callable[[Given, Shard], Done],
         given: Given,
         units: Mapping[str, Shard],
-        held: Callable[[Shard], bool],
+        is_kept: Callable[[Shard], bool],
         begin: Callable[[Shard], bool] = lambda _: True,
         patient: Callable[[], bool] = lambda: True,
     ) -> Generator[tuple[Shard, Done | None], None, None]:
@@ -99,7 +99,7 @@ class Ranks:
                 if (lease := self._claim(name)) is not None:
                     with _renewed(lease):
                         shard = waiting.pop(name)
-                        if held(shard):
+                        if is_kept(shard):
                             yield shard, None
                         elif begin(shard):
                             yield shard, task(given, shard)
@@ -116,9 +116,9 @@ class Ranks:
 
     def _in_turn(self, names: Sequence[str]) -> list[str]:
         """Return this rank's own units, then those of others, which begin at the other end."""
-        own = [name for name in names if crc32(name.encode()) % self.count == self.rank]
-        mine = set(own)
-        return own + [name for name in reversed(names) if name not in mine]
+        assigned = [name for name in names if crc32(name.encode()) % self.count == self.rank]
+        mine = set(assigned)
+        return assigned + [name for name in reversed(names) if name not in mine]
 
     def _claim(self, name: str) -> Path | None:
         """Return the lease of a unit, or None while another process holds it."""

@@ -69,20 +69,20 @@ class Ray:
         room, finished = self._room(ray.cluster_resources()), list[tuple[Shard, Done]]()
         try:
             while True:
-                at_work = sum(len(held) for _, held in waiting.values())
+                at_work = sum(len(shards_of_actor) for _, shards_of_actor in waiting.values())
                 left.extend(islice(coming, max(0, room - at_work - len(left))))
                 while left and idle:
                     actor, shard = idle.pop(), left.popleft()
                     waiting[actor.apply.remote(task, [self._sent[0][1]], shard)] = actor, [shard]
-                for _ in range(len(left) - sum(not held for _, held in waiting.values())):
+                for _ in range(len(left) - sum(not shards_of_actor for _, shards_of_actor in waiting.values())):
                     actor = self._hired(ray)
                     waiting[actor.begin.remote()] = actor, []
                 yield from finished  # while the actors go on
                 finished.clear()
-                if not left and not any(held for _, held in waiting.values()):
+                if not left and not any(shards_of_actor for _, shards_of_actor in waiting.values()):
                     return
                 done = ray.wait(list(waiting))[0][0]
-                actor, held = waiting.pop(done)
+                actor, shards_of_actor = waiting.pop(done)
                 try:
                     value, losses = ray.get(done), 0
                 except ray.exceptions.RayTaskError as error:
@@ -94,17 +94,17 @@ class Ray:
                             f"Ray lost {losses} workers in a row ({error}); look for want of memory, or use fewer"
                         ) from error
                     self._actors[:] = [other for other in self._actors if other is not actor]
-                    left.extendleft(held)
+                    left.extendleft(shards_of_actor)
                     continue
                 except ray.exceptions.RayError as error:  # a machine that is gone, or the whole cluster
                     raise HoldfastError(
                         f"the Ray cluster lost what it was given ({first_line(error)}); look whether its machines are "
                         "alive, then run the same command again, which goes on from what is kept"
                     ) from error
-                if not held:
+                if not shards_of_actor:
                     self._actors.append(actor)
                 idle.append(actor)
-                finished.extend((shard, value) for shard in held)
+                finished.extend((shard, value) for shard in shards_of_actor)
         finally:
             for actor, _ in waiting.values():  # at work, which nothing else stops, or not begun for want of room
                 ray.kill(actor)

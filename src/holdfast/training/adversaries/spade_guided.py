@@ -82,8 +82,8 @@ class SpadeGuided(Adversary):
             values = feed.noise.fork("random radii", epoch).uniform((1,), torch.float64)[:, 0]
         else:
             pixels = feed.pixels(range(len(feed.images)))
-            seen = codes() if self.encoder is None else codes_by(self.encoder, pixels)
-            values = node_scores(pixels, seen, self.k, self.r, self.repair)
+            outputs = codes() if self.encoder is None else codes_by(self.encoder, pixels)
+            values = node_scores(pixels, outputs, self.k, self.r, self.repair)
         return {"scores": values, "wide": highest(values, self.share)}
 
     def groups(self, batch: Batch, prepared: Prepared) -> list[tuple[Ball, Bool[Tensor, "b"]]]:
@@ -107,8 +107,8 @@ def node_scores(pixels: Pixels, codes: Codes, k: int, r: int, repair: str) -> Fl
     graphs = draw(*checked(pixels.cpu(), codes.cpu()), k, KNN(), repair)
     if graphs.split is not None:
         raise HoldfastError(f"the images cannot be scored, since {graphs.split}")
-    found = spectrum(graphs.inputs, graphs.outputs, r, SCORES)
-    nodes = graphs.inputs.node_means(edge_scores(graphs.inputs, found, r))
+    eigen = spectrum(graphs.inputs, graphs.outputs, r, SCORES)
+    nodes = graphs.inputs.node_means(edge_scores(graphs.inputs, eigen, r))
     return torch.from_numpy(np.where(graphs.node_of >= 0, nodes[graphs.node_of], np.nan))
 
 

@@ -29,9 +29,9 @@ EPS = 1e-5
 """Added to variances, as in the authors' program, whose standardisation is a batch norm."""
 
 
-def barlow(one: Codes, two: Codes, redundancy: float) -> Float[Tensor, ""]:
+def barlow(first: Codes, two: Codes, redundancy: float) -> Float[Tensor, ""]:
     """Return the loss between two views of the images of all processes, of which these are this process's."""
-    A, B = standardised(gathered(one)), standardised(gathered(two))
+    A, B = standardised(gathered(first)), standardised(gathered(two))
     C = A.T @ B / len(A)
     same = torch.diagonal(C)
     return (1 - same).square().sum() + redundancy * (C.square().sum() - same.square().sum())

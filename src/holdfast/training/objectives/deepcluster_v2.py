@@ -52,8 +52,8 @@ def spherical_kmeans(
         for part in units.split(BLOCK):
             # A product, for index_add_ adds in any order on a GPU, and processes must agree.
             sums += one_hot((part @ centroids.T).argmax(dim=1), len(centroids)).to(part).T @ part
-        found = sums.norm(dim=1, keepdim=True) > 0
-        centroids = torch.where(found, normalize(sums, dim=1), centroids)
+        occupied = sums.norm(dim=1, keepdim=True) > 0
+        centroids = torch.where(occupied, normalize(sums, dim=1), centroids)
     return centroids, torch.cat([(part @ centroids.T).argmax(dim=1) for part in units.split(BLOCK)])
 
 
@@ -137,8 +137,8 @@ class DeepClusterLearner(Learner):
         for head, centroids in enumerate(self.centroids):
             units = self.memory[head % 2]
             start = units[torch.randperm(len(units), generator=generator)[: len(centroids)].to(units.device)]
-            found, self.clusters[head] = spherical_kmeans(units, start, self.settings.iterations)
-            centroids.copy_(found)
+            means, self.clusters[head] = spherical_kmeans(units, start, self.settings.iterations)
+            centroids.copy_(means)
 
     def after_step(self, progress: float) -> None:
         rows, projected = self.seen

@@ -112,9 +112,9 @@ class TokenDecoder(nn.Module):
         whole: Any = _inner(encoder)
         encoded = self.narrow(whole.encode(tokens.gather(1, visible.expand(-1, -1, tokens.shape[2]))))
         # A class token, if there is one, stands first and has no place among the patches.
-        first, seen = encoded[:, : -self.keep], encoded[:, -self.keep :]
-        blank = self.hidden.to(seen).expand(len(seen), order.shape[1], -1)
-        filled = blank.scatter(1, visible.expand_as(seen), seen)
+        first, shown = encoded[:, : -self.keep], encoded[:, -self.keep :]
+        blank = self.hidden.to(shown).expand(len(shown), order.shape[1], -1)
+        filled = blank.scatter(1, visible.expand_as(shown), shown)
         decoded = self.blocks(torch.cat([first, filled + self.positions], dim=1))
         return self.predict(self.norm(decoded))[:, first.shape[1] :]
 

@@ -106,8 +106,8 @@ class MoCoV2Learner(Learner):
 
         def loss(queries: Codes) -> Float[Tensor, "b"]:
             queries = normalize(queries, dim=1)
-            own = (queries * keys).sum(dim=1, keepdim=True)
-            logits = torch.cat([own, queries @ self.queue.T], dim=1) / self.settings.temperature
+            positives = (queries * keys).sum(dim=1, keepdim=True)
+            logits = torch.cat([positives, queries @ self.queue.T], dim=1) / self.settings.temperature
             return cross_entropy(logits, torch.zeros_like(logits[:, 0], dtype=torch.long), reduction="none")
 
         return loss

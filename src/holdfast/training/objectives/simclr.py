@@ -40,13 +40,13 @@ def nt_xent(views: Sequence[Codes], temperature: float) -> Float[Tensor, ""]:
     """Return NT-Xent among views of the same images, shape (b, d) each: this process's anchors, all negatives."""
     units = [normalize(view, dim=1) for view in views]
     everybody = torch.cat([gathered(view) for view in units])
-    own, count = own_rows(len(units[0]), units[0].device), len(everybody) // len(units)
+    rows, count = own_rows(len(units[0]), units[0].device), len(everybody) // len(units)
     losses = []
     for place, view in enumerate(units):
         logits = view @ everybody.T / temperature
-        logits = logits.scatter(1, (own + place * count)[:, None], -torch.inf)
+        logits = logits.scatter(1, (rows + place * count)[:, None], -torch.inf)
         chances = logits.log_softmax(dim=1)
-        losses += [nll_loss(chances, own + other * count) for other in range(len(units)) if other != place]
+        losses += [nll_loss(chances, rows + other * count) for other in range(len(units)) if other != place]
     return torch.stack(losses).sum() / len(units)
 
 

@@ -84,12 +84,12 @@ class VICRegLearner(Learner):
         first, second, *attacked = (self.head(self.encoder(view)) for view in (*batch.views[:2], *moved))
         return torch.stack([self.between(view, second) for view in (first, *attacked)]).mean()
 
-    def between(self, one: Codes, two: Codes) -> Float[Tensor, ""]:
+    def between(self, first: Codes, two: Codes) -> Float[Tensor, ""]:
         """Return the loss between two views of the images; distances of this process's, statistics of all."""
-        (v, c), (v_two, c_two) = variance_and_covariance(gathered(one)), variance_and_covariance(gathered(two))
+        (v, c), (v_two, c_two) = variance_and_covariance(gathered(first)), variance_and_covariance(gathered(two))
         weights = self.weights
         spread = weights.variance * (v + v_two) / 2 + weights.covariance * (c + c_two)
-        return weights.invariance * mse_loss(one, two) + spread
+        return weights.invariance * mse_loss(first, two) + spread
 
     def loss_under_attack(self, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         """Return each sample's invariance term against the second view; the others belong to no sample."""

@@ -21,13 +21,13 @@ def edges(levels: Float[Tensor, "b 1 height width"]) -> Bool[Tensor, "b 1 height
 
     across, down = (window(levels, kernel, "edge").round().long() for kernel in (SOBEL, SOBEL.T))
     ridge, size = ridges(across, down)
-    found = []
+    edge_maps = []
     for weak, strong in zip(ridge & (size > LOW), ridge & (size > HIGH), strict=True):
         # A weak edge counts if it hangs together with a strong one.
         pieces, _ = ndimage.label(weak[0].cpu().numpy(), structure=torch.ones(3, 3).numpy())
         labels = torch.from_numpy(pieces).to(levels.device)
-        found.append((weak & torch.isin(labels, labels[strong[0]].unique()))[None])
-    return torch.cat(found)
+        edge_maps.append((weak & torch.isin(labels, labels[strong[0]].unique()))[None])
+    return torch.cat(edge_maps)
 
 
 def ridges(across: Tensor, down: Tensor) -> tuple[Bool[Tensor, "b 1 height width"], Tensor]:

@@ -35,5 +35,5 @@ class FrostC(CommonCorruption):
 def crystals(height: int, width: int, noise: Noise, dtype: torch.dtype) -> Float[Tensor, "b height width"]:
     """Return fine ridges where two maps cross their middle, denser where a third is high."""
     maps = [plasma(height, width, decay, noise.fork(part), dtype) for part, decay in enumerate((1.6, 1.4, 2.0))]
-    ridges = torch.maximum(*((1 - (2 * one - 1).abs()) ** 3 for one in maps[:2]))
+    ridges = torch.maximum(*((1 - (2 * map - 1).abs()) ** 3 for map in maps[:2]))
     return 0.4 + 0.6 * ridges * (0.4 + 0.6 * maps[2])

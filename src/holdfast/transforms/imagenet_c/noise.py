@@ -48,8 +48,8 @@ class ShotNoiseC(CommonCorruption):
         # The least count whose probability of not being exceeded is above the draw. Level v has its own row, from v to
         # v + 1, of one ascending sequence, so that a single search serves all pixels.
         drawn = levels + noise.uniform(pixels.shape[1:], torch.float64)
-        found = torch.searchsorted(counted.to(pixels.device), drawn, right=True) - levels * most
-        return ((start.to(pixels.device)[levels] + found) / c).to(pixels.dtype)
+        photons = torch.searchsorted(counted.to(pixels.device), drawn, right=True) - levels * most
+        return ((start.to(pixels.device)[levels] + photons) / c).to(pixels.dtype)
 
 
 @cache

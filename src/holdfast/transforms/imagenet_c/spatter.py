@@ -71,8 +71,8 @@ def relief(outlines: Bool[Tensor, "b 1 height width"]) -> Layer:
     """Return how brightly the surface of drops with these ``outlines`` shines, as 8-bit levels."""
     from scipy import ndimage  # loaded here, because it is slow to load
 
-    away = [ndimage.distance_transform_edt(~one[0].cpu().numpy()) for one in outlines]
-    near = torch.stack([torch.from_numpy(one) for one in away])[:, None].to(outlines.device).clamp(max=20)
+    away = [ndimage.distance_transform_edt(~outline[0].cpu().numpy()) for outline in outlines]
+    near = torch.stack([torch.from_numpy(distances) for distances in away])[:, None].to(outlines.device).clamp(max=20)
     flat = torch.full((3, 3), 1 / 9, dtype=torch.float64)
     depth = equalised((window(near, flat) + 1e-6).floor())  # whole numbers stay what they are
     lit = window(depth, torch.tensor(RELIEF)).round().clamp(0, 255)

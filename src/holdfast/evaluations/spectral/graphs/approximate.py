@@ -37,13 +37,13 @@ def neighbours(points: Points, k: int, seed: int = 0, exact: int = EXACT) -> Nei
     noise = Noise.of(seed, ["neighbours"])
     sample = _draw(noise.fork("recall"), len(points), SAMPLE)
     truth = torch.from_numpy(nearest(points, k, sample).index)
-    found = _Found.none(len(points), k + SPARE)
+    shortlist = _Found.none(len(points), k + SPARE)
     recall, round_ = 0.0, 0
     while recall < RECALL and round_ < ROUNDS:
-        _search(points, found, noise.fork(round_))
-        recall = _recall(ranked(points, sample, found.index[sample], k)[0], truth)
+        _search(points, shortlist, noise.fork(round_))
+        recall = _recall(ranked(points, sample, shortlist.index[sample], k)[0], truth)
         round_ += 1
-    index, square = _finish(points, found, k)
+    index, square = _finish(points, shortlist, k)
     return Neighbours(index.numpy(), np.sqrt(square.numpy()) / points.scale, recall)
 
 
@@ -73,11 +73,11 @@ def _draw(noise: Noise, n: int, count: int) -> Int[Tensor, "c"]:
     return noise.uniform((n,), torch.float64)[0].argsort()[:count].sort().values
 
 
-def _recall(found: Int[Tensor, "s k"], truth: Int[Tensor, "s k"]) -> float:
-    return float((found[:, :, None] == truth[:, None, :]).any(1).double().mean())
+def _recall(neighbours: Int[Tensor, "s k"], truth: Int[Tensor, "s k"]) -> float:
+    return float((neighbours[:, :, None] == truth[:, None, :]).any(1).double().mean())
 
 
-def _search(points: Points, found: _Found, noise: Noise) -> None:
+def _search(points: Points, shortlist: _Found, noise: Noise) -> None:
     """Add what one division into cells shows."""
     count = ceil(sqrt(len(points)))
     centres = points.tile(_draw(noise, len(points), count))
@@ -85,16 +85,16 @@ def _search(points: Points, found: _Found, noise: Noise) -> None:
     order, sizes = home.argsort(stable=True), torch.bincount(home, minlength=count)
     cells = order.split(sizes.tolist())
     around = torch.cdist(centres, centres).topk(min(PROBES, count), largest=False).indices
-    for cell, own in enumerate(cells):
+    for cell, members in enumerate(cells):
         others = torch.cat([cells[other] for other in around[cell].tolist()])
-        if not len(own) or len(others) < 2:
+        if not len(members) or len(others) < 2:
             continue
         far = points.tile(others)
-        for part in own.split(ROWS):
+        for part in members.split(ROWS):
             score = torch.addmm(far.square().sum(1) / 2, points.tile(part), far.T, alpha=-1)
             score[part[:, None] == others[None, :]] = torch.inf
-            best, column = score.topk(min(found.score.shape[1], len(others)), largest=False)
-            found.add(part, best, others[column])
+            best, column = score.topk(min(shortlist.score.shape[1], len(others)), largest=False)
+            shortlist.add(part, best, others[column])
 
 
 def _homes(points: Points, centres: Float[Tensor, "c d"]) -> Int[Tensor, "n"]:
@@ -104,14 +104,14 @@ def _homes(points: Points, centres: Float[Tensor, "c d"]) -> Int[Tensor, "n"]:
     return torch.cat([torch.addmm(half, points.tile(part), centres.T, alpha=-1).argmin(1) for part in rows])
 
 
-def _finish(points: Points, found: _Found, k: int) -> tuple[Int[Tensor, "n k"], Float[Tensor, "n k"]]:
+def _finish(points: Points, shortlist: _Found, k: int) -> tuple[Int[Tensor, "n k"], Float[Tensor, "n k"]]:
     """Rank the candidates by differences in float64; points with too few are searched exactly."""
     index = torch.empty(len(points), k, dtype=torch.int64)
     square = torch.empty(len(points), k, dtype=torch.float64)
     for start in range(0, len(points), ROWS):
         rows = torch.arange(start, min(start + ROWS, len(points)))
-        index[rows], square[rows] = ranked(points, rows, found.index[rows], k)
-    lacking = (~found.score.isfinite()).any(1).nonzero()[:, 0]
+        index[rows], square[rows] = ranked(points, rows, shortlist.index[rows], k)
+    lacking = (~shortlist.score.isfinite()).any(1).nonzero()[:, 0]
     if len(lacking):
         exact = nearest(points, k, lacking)
         index[lacking] = torch.from_numpy(exact.index)
