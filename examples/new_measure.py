@@ -16,13 +16,13 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.counting import nearest
+from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import L2Distance
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Findings
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.attacked import Case, Untargeted
+from holdfast.evaluations.attacked.observations import Case, Untargeted
 from holdfast.evaluations.attacked.series import series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
@@ -57,8 +57,8 @@ class NeighboursKept(Evaluation):
         clean = population.codes
         moved = observed["0.codes"].to(clean.device)
         kept = shared(
-            nearest(L2Distance(), clean[list(rows)], clean, self.k, exclude=rows),
-            nearest(L2Distance(), moved, clean, self.k, exclude=rows),
+            nearest_rows(L2Distance(), clean[list(rows)], clean, self.k, exclude=rows),
+            nearest_rows(L2Distance(), moved, clean, self.k, exclude=rows),
         )
         series = series_of("neighbours_kept", case, kept, "share", Claim.UPPER, "share kept in the worst case")
         return Findings(

@@ -16,11 +16,11 @@ from fractions import Fraction
 from pathlib import Path
 from time import perf_counter
 
-from holdfast import Encoder, Images, Linf, Run, data
+from holdfast import Encoder, Images, Linf, RunSettings, data
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds import read_method
 from holdfast.encoders import Options, load
-from holdfast.evaluations.certified.accuracy import InstanceAccuracy
+from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 
 STD = 0.225
 
@@ -98,7 +98,7 @@ def accuracies(row: Row, encoder: Encoder, images: Images, method: str) -> list[
         method=read_method(method),
         attack=AdaptiveAttack(restarts=2, steps=30),
     )
-    certified, published, direct, *rest = evaluation(encoder, images, Run(batch_size=10)).estimates
+    certified, published, direct, *rest = evaluation(encoder, images, RunSettings(batch_size=10)).estimates
     contradictions = next(one for one in rest if one.quantity == "contradictions")
     assert not contradictions.value, "an attack succeeded inside a certificate"
     return [100 * one.value for one in (published, direct, certified)]

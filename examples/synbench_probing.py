@@ -18,7 +18,7 @@ from holdfast import data
 from holdfast.core.balls import L2
 from holdfast.core.images import Images
 from holdfast.core.records import Result
-from holdfast.evaluations.probed.robustness import RobustAccuracy
+from holdfast.evaluations.probed.robust_accuracy import RobustAccuracy
 from holdfast.evaluations.synthetic.synbench import SynBench
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear
@@ -81,7 +81,7 @@ def main() -> None:
     suggestion = robust[asked.budgets.index(best)]
     probes: tuple[Probe, ...] = (Linear(), *robust)
     evaluation = RobustAccuracy(balls=(L2(best),), probes=probes, samples=asked.limit)
-    run = hf.Run()
+    run = hf.RunSettings()
     result = evaluation(encoder, images, run, bank)
     population = Population(encoder, images, run, bank=Population(encoder, bank, run))
     corruptions = [Transform.read(text) for text in asked.corruptions]

@@ -22,7 +22,7 @@ from holdfast.bounds import METHODS
 from holdfast.cli import application
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.encoder import Domain
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import convert, number, types_of
 from holdfast.encoders.architectures.base import LOADED, Architecture, architectures
 from holdfast.execution import catalog
@@ -149,7 +149,9 @@ def test_suites_are_documented_in_their_own_words() -> None:
 
 
 def test_run_is_documented() -> None:
-    assert {name: cells[0] for name, cells in rows(section(DOCS / "python.md", "One measure")).items()} == defaults(Run)
+    assert {name: cells[0] for name, cells in rows(section(DOCS / "python.md", "One measure")).items()} == defaults(
+        RunSettings
+    )
 
 
 COMMANDS = vars(typer.main.get_command(application()))["commands"]

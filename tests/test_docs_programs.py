@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.commands.train import read_recipe
 from holdfast.execution.request import planned, request
-from holdfast.execution.training import read_recipe
 from tests.pages import FENCE, ROOT, blocks, every_page
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

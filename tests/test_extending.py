@@ -14,7 +14,7 @@ import pytest
 from holdfast import HoldfastError, data, encoders, train
 from holdfast.attacks.presets import read_attack
 from holdfast.core.balls import Linf
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.architectures.base import Architecture, architectures
 from holdfast.execution import catalog
 from holdfast.execution.request import build, planned, request
@@ -97,7 +97,7 @@ def test_the_page_shows_the_example_of_a_measure() -> None:
 def test_the_new_objective_and_attack_do_what_they_say(dropped: None) -> None:
     grow, guess = catalog.objectives()["grow"], catalog.attacks()["guess"]
     encoder, images = builtin(), digits(4)
-    noise = Run().noise(images.ids)
+    noise = RunSettings().noise(images.ids)
     context = AttackContext(encoder, images.pixels(range(4)), noise)
     attacked = guess()(encoder, context.pixels, grow()(context), Linf(0.1), noise)
     longer = encoder(attacked).norm(dim=1) / context.codes.norm(dim=1)

@@ -19,28 +19,28 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.corrupted.corruption_test import CorruptionTest
 from holdfast.evaluations.geometry.alignment import Alignment
 from holdfast.evaluations.geometry.gradcam import GradCam
 from holdfast.evaluations.geometry.space import SpaceGeometry
-from holdfast.evaluations.probed.accuracy import ProbeAccuracy
+from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.request import attack_fields
 from holdfast.execution.shards import in_random_order
-from holdfast.execution.store import key_of
 from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
+from holdfast.store.store import key_of
 from holdfast.transforms.gamma import Gamma
 from holdfast.transforms.shuffles import GlobalShuffle
 from tests import pages, samples
 from tests.samples import digits as unlabelled
 
 COUNT = 14
-DOUBLE = Run(precision="float64")
+DOUBLE = RunSettings(precision="float64")
 
 
 @cache
@@ -100,7 +100,7 @@ def small(kind: type[Evaluation]) -> Evaluation:
     return replace(kind(), **given)
 
 
-def measure(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run | None = None) -> Result:
+def measure(evaluation: Evaluation, encoder: Encoder, images: Images, run: RunSettings | None = None) -> Result:
     """Measure with a bank where there is a use for one."""
     return evaluation(encoder, images, run, bank() if with_bank(evaluation) else None)
 
@@ -113,7 +113,7 @@ def bank() -> Images:
     return Images(plain.pixels(range(40)), plain.ids, torch.tensor(load_digits().target[1300:1340] % 2), "a bank")
 
 
-def asked(evaluation: Evaluation, images: Images, run: Run) -> Population:
+def asked(evaluation: Evaluation, images: Images, run: RunSettings) -> Population:
     """The population to measure, with a bank where there is a use for one."""
     held = Population(builtin(), bank(), run) if with_bank(evaluation) else None
     return Population(builtin(), images, run, bank=held)
@@ -307,16 +307,16 @@ def test_what_is_learned_is_named(evaluation: Evaluation, monkeypatch: pytest.Mo
 
 @every
 def test_whatever_decides_a_number_is_in_its_key(evaluation: Evaluation) -> None:
-    encoder, images, run = builtin(), digits(COUNT), Run()
+    encoder, images, run = builtin(), digits(COUNT), RunSettings()
     unlabelled = Images(images.pixels(range(COUNT)), images.ids)
     key = key_of(evaluation, encoder, images, run)
     made: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *learning(evaluation))
     labelled = any(what.uses_labels for what in pieces(evaluation))
     assert (key_of(evaluation, encoder, unlabelled, run) != key) == labelled
     assert key_of(evaluation, encoder, images[list(range(COUNT))[::-1]], run) != key
-    for other in (Run(seed=1), Run(attack_seed=1), Run(precision="float64")):
+    for other in (RunSettings(seed=1), RunSettings(attack_seed=1), RunSettings(precision="float64")):
         assert key_of(evaluation, encoder, images, other) != key
-    for same in (Run(batch_size=3), Run(attack_seed=0)):
+    for same in (RunSettings(batch_size=3), RunSettings(attack_seed=0)):
         assert key_of(evaluation, encoder, images, same) == key
     for part in made:
         with pytest.MonkeyPatch.context() as patch:

@@ -58,7 +58,9 @@ def test_importing_the_library_loads_no_torch():
     assert not found & {*HEAVY, "torch", "numpy", "pydantic", "jaxtyping", "typer", "rich"}
 
 
-@pytest.mark.parametrize(("names", "torch"), [("Result", False), ("Encoder, Images, Linf, Run, Evaluation", True)])
+@pytest.mark.parametrize(
+    ("names", "torch"), [("Result", False), ("Encoder, Images, Linf, RunSettings, Evaluation", True)]
+)
 def test_the_types_load_torch_at_most(names: str, torch: bool):
     found = loaded(f"from holdfast import {names}")
     assert not found & {*HEAVY, "typer", "rich"}

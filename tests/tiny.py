@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Findings, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Observation

@@ -9,11 +9,11 @@ import torch
 from benchmarks.measure import arguments, ratio
 from benchmarks.speed.attack_steps import encoders
 from holdfast.core.images import Images
-from holdfast.core.run import Run
-from holdfast.evaluations.corrupted.answers import CorruptedAnswers
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations
 from holdfast.evaluations.corrupted.edits import Edited, ready
 from holdfast.evaluations.corrupted.kinds import SEVERITIES
+from holdfast.evaluations.corrupted.observations import CorruptedAnswers
 from holdfast.probes.linear import Linear
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform, transforms
@@ -25,7 +25,7 @@ def main() -> None:
     """Print what neighbours, balls and probes add to forwards and transforms, for one batch among a thousand images."""
     given = arguments(__doc__ or "")
     for name, (encoder, batch) in encoders().items():
-        run, rows = Run(device=given.device), list(range(batch))
+        run, rows = RunSettings(device=given.device), list(range(batch))
         torch.manual_seed(0)
         pixels, labels = torch.rand(2 * IMAGES, *encoder.domain.shape), torch.arange(IMAGES) % 10
         images = Images(pixels[:IMAGES], labels=labels)

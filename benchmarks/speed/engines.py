@@ -17,21 +17,21 @@ import torch
 from benchmarks.measure import arguments, ratio
 from holdfast import data
 from holdfast.attacks.presets import PRESETS
+from holdfast.commands.attack_images import AdversarialImages
+from holdfast.commands.certify_bounds import Certificates
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load, rvcl
-from holdfast.execution.adversarial import AdversarialImages
-from holdfast.execution.certificates import Certificates
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, Ranks
-from holdfast.execution.store import Store
 from holdfast.execution.table import collect
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store
 
 ATTACKED, CERTIFIED = 2000, 200
 Work = tuple[Observation, Population]
@@ -41,14 +41,14 @@ def attacks(share: float = 1) -> Work:
     """Return a published attack on a share of 2,000 images of 28 x 28 pixels, in batches of 64."""
     torch.manual_seed(0)
     pixels = torch.rand(int(ATTACKED * share), *Domain((1, 28, 28)).shape)
-    population = Population(rvcl.mnist_cnn_a(), Images(pixels), Run(batch_size=64))
+    population = Population(rvcl.mnist_cnn_a(), Images(pixels), RunSettings(batch_size=64))
     return AdversarialImages.of(PRESETS["u-pgd"], population), population
 
 
 def certificates(share: float = 1) -> Work:
     """Return CROWN certificates of a share of 200 digits, each against nine others."""
     encoder = load("builtin:digits-robust")
-    population = Population(encoder, data.load("builtin:digits", encoder.domain), Run(batch_size=8))
+    population = Population(encoder, data.load("builtin:digits", encoder.domain), RunSettings(batch_size=8))
     return Certificates.of(Linf(0.02), int(CERTIFIED * share), 9, "crown", "adaptive", 50_000), population
 
 

@@ -19,7 +19,8 @@ from time import monotonic, process_time
 
 import torch
 
-from holdfast.execution import computing, learning, session, shards, table
+from holdfast.execution import computing, session, shards, table
+from holdfast.execution import fitting as learning
 from holdfast.execution.request import request
 from holdfast.execution.session import run_request
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, ratio
-from holdfast.core.neighbours import nearest
+from holdfast.core.neighbours import nearest_neighbours
 from holdfast.core.points import Points, points
 from holdfast.evaluations.geometry.pairs import potentials
 from holdfast.evaluations.geometry.spectrum import gram_of, rankme
@@ -38,7 +38,10 @@ def main() -> None:
     codes = torch.randn(n, FEATURES, generator=torch.Generator().manual_seed(0)).to(given.device)
     codes /= codes.norm(dim=1, keepdim=True)
     place, floor = points(codes), partial(products, codes)
-    for name, work in (("uniformity", partial(uniformity, place)), ("10 neighbours", partial(nearest, place, 10))):
+    for name, work in (
+        ("uniformity", partial(uniformity, place)),
+        ("10 neighbours", partial(nearest_neighbours, place, 10)),
+    ):
         relative, ours, theirs = ratio(work, floor, given.device, given.repeats)
         print(f"{name} of {n} x {FEATURES}: {1 / relative:.0%} of the product's rate ({ours:.2f} s, {theirs:.2f} s)")
     for kind, gram in (("float64", partial(gram_of, codes)), ("float32", partial(torch.matmul, codes.T, codes))):

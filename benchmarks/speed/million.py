@@ -31,14 +31,14 @@ import holdfast
 from benchmarks.measure import busy
 from holdfast import data
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.data import array_source
 from holdfast.data.array_source import ArraySource
 from holdfast.data.remembered import Remembered
 from holdfast.execution.engines.local import Local
 from holdfast.execution.shards import CleanCodes, clean_codes, compute
-from holdfast.execution.store import Store
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store
 
 SIDE, FEATURES, BATCH, MADE = 28, 64, 256, 10_000
 ONLY = ("displacement", "breakaway", "geometry", "spade")
@@ -97,7 +97,7 @@ def codes(scratch: Path, one: Encoder) -> Seconds:
     images = data.load(str(scratch / "images.npy"), one.domain, remembered=remembered)
     fingerprint = busy(lambda: images.fingerprint)
     remembered.save()
-    population = Population(one, images, Run(batch_size=BATCH))
+    population = Population(one, images, RunSettings(batch_size=BATCH))
     starts = range(0, len(pixels), BATCH * PLAIN)
     encoded = sum(min(BATCH, len(pixels) - start) for start in starts)
 

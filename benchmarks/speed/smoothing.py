@@ -12,7 +12,7 @@ from benchmarks.measure import arguments, ratio, seconds
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.builtin import load
 from holdfast.evaluations.smoothed.center import central_sample
 from holdfast.evaluations.smoothed.index import Smoothing
@@ -58,7 +58,7 @@ def main() -> None:
     given = arguments(__doc__ or "")
     for encoder in encoders():
         images = Images(torch.rand(2, *encoder.domain.shape, generator=torch.Generator().manual_seed(0)))
-        population = Population(encoder, images, Run(device=given.device, batch_size=BLOCK))
+        population = Population(encoder, images, RunSettings(device=given.device, batch_size=BLOCK))
         asked = NoisyCodes(Smoothing(0.25, COPIES // 5, COPIES - 2 * (COPIES // 5), 1, 1), (L2Distance(),), ())
         population.learned(asked.smoothing.index)
         noisy = torch.rand(BLOCK, *encoder.domain.shape, device=given.device)

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from benchmarks import published
-from holdfast.core.neighbours import ROWS, nearest
+from holdfast.core.neighbours import ROWS, nearest_neighbours
 from holdfast.core.points import points
-from holdfast.evaluations.spectral.eigen import spectrum
-from holdfast.evaluations.spectral.graph_pair import GraphPair, checked, draw
-from holdfast.evaluations.spectral.graphs.knn import KNN
-from holdfast.evaluations.spectral.hops import hops
-from holdfast.evaluations.spectral.resistance import resistances
-from holdfast.evaluations.spectral.solve import one_thread
+from holdfast.spectral.eigen import spectrum
+from holdfast.spectral.graph_pair import GraphPair, checked, draw
+from holdfast.spectral.graphs.knn import KNN
+from holdfast.spectral.hops import hops
+from holdfast.spectral.resistance import resistances
+from holdfast.spectral.solve import one_thread
 
 FEATURES, CODES, LATENT, K = 784, 100, 12, 10
 ENCODERS = ("mnist_base", "mnist_cnn_4layer_a")
@@ -86,7 +86,7 @@ def solver(drawing: GraphPair, r: int, tolerance: float) -> float:
 def small(inputs: Tensor, codes: Tensor) -> float:
     """Print every part as a ratio to the floor, and return the seconds of the largest eigenvalue."""
     drawing, took, floor = graphs(inputs, codes)
-    exact = seconds(lambda: nearest(points(inputs), K))
+    exact = seconds(lambda: nearest_neighbours(points(inputs), K))
     score = solver(drawing, 1, 1e-3)
     parts = {
         "neighbours of the inputs": exact,

@@ -15,7 +15,7 @@ from benchmarks.measure import arguments, ratio
 from benchmarks.speed.attack_steps import encoders
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.synthetic.synbench import SynBench
 from holdfast.protocol.population import Population
 from holdfast.synthetic.bayes import secular
@@ -54,7 +54,7 @@ def wait(device: str) -> None:
 
 def share_beside_the_encoder(encoder: Encoder, device: str) -> tuple[float, float]:
     """Return the share of a run spent neither in forwards nor in sampling, and the seconds of the run."""
-    population = Population(encoder, Images(torch.zeros(2, *encoder.domain.shape)), Run(device=device))
+    population = Population(encoder, Images(torch.zeros(2, *encoder.domain.shape)), RunSettings(device=device))
     probe = SynBench(scales=(1.0, 2.0, 3.0)).observation()
     probe.observe(population, [0])
     spent: list[float] = []
@@ -75,7 +75,7 @@ def share_beside_the_encoder(encoder: Encoder, device: str) -> tuple[float, floa
 def resident(samples: int, size: int) -> float:
     """Return the largest resident memory so far, in MB, once two scales of ``samples`` inputs were probed."""
     encoder = Encoder(nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten()), "pooled", Domain((3, size, size)))
-    population = Population(encoder, Images(torch.zeros(2, *encoder.domain.shape)), Run(batch_size=16))
+    population = Population(encoder, Images(torch.zeros(2, *encoder.domain.shape)), RunSettings(batch_size=16))
     SynBench(scales=(1.0, 2.0), samples=samples).observation().observe(population, [0])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 

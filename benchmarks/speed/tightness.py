@@ -18,12 +18,12 @@ from holdfast import data
 from holdfast.bounds import read_method
 from holdfast.core.encoder import Encoder
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.encoders.builtin import names
+from holdfast.evaluations.certified.certified_radius import CertifiedRadius
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
-from holdfast.evaluations.certified.radius import CertifiedRadius
 from holdfast.evaluations.certified.radius_bounds import radius_bounds
 from holdfast.protocol.population import Population
 
@@ -80,7 +80,7 @@ def main() -> None:
 def pair_attack(encoder: Encoder, images: Images, anchor: int, count: int) -> PairAttack:
     """Return the attacks on an anchor and the images that follow it."""
     usual = CertifiedRadius()
-    population = Population(encoder, images, Run())
+    population = Population(encoder, images, RunSettings())
     following = population.pixels([(anchor + k) % IMAGES for k in range(1, count + 1)])
     return PairAttack(
         image_pairs(population, [anchor], count, usual.neurons, following[None]), unit_ball(usual.norm), usual.attack

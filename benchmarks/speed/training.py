@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measure import arguments, ratio
+from holdfast.commands.train import fabric_of
 from holdfast.core.encoder import Domain
 from holdfast.core.images import Images
-from holdfast.execution.training import fabric_of
 from holdfast.training.adversary import untouched
 from holdfast.training.loop import Training
 from holdfast.training.recipe import Recipe

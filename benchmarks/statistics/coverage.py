@@ -33,7 +33,7 @@ from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result
-from holdfast.core.run import Observed, Run
+from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.evaluations.synthetic.synbench import SynBench
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.suites import SUITES
@@ -147,7 +147,7 @@ def replicate(law_name: str, count: int, only: Sequence[str], replication: int) 
     law = LAWS[law_name]
     images, twins = law.images(count, replication), [law.encoder(turned) for turned in (False, True)]
     results = [
-        evaluation(encoder, images, Run(seed=replication)).model_copy(update={"title": ""})
+        evaluation(encoder, images, RunSettings(seed=replication)).model_copy(update={"title": ""})
         for evaluation in measured(law, only)
         for encoder in twins
     ]
@@ -179,7 +179,7 @@ def tallied_in_stretches(law_name: str, count: int, only: Sequence[str], replica
     images, tally = law.images(POOL, 0), Tally()
     anchored = [evaluation for evaluation in measured(law, only) if evaluation.name in STRETCHED]
     twins = [law.encoder(turned) for turned in (False, True)]
-    seen = [Seen.of(evaluation, Population(twin, images, Run())) for evaluation in anchored for twin in twins]
+    seen = [Seen.of(evaluation, Population(twin, images, RunSettings())) for evaluation in anchored for twin in twins]
     rng = np.random.default_rng(0)
     for _ in range(replications):
         start = int(rng.integers(POOL - 2 * count))

@@ -29,7 +29,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.execution.catalog import evaluations
 from holdfast.execution.suites import SUITES
 from holdfast.probes.neighbours import Knn
@@ -135,7 +135,12 @@ def wholes(law: Law, name: str) -> list[Seen]:
     """Return what an evaluation sees of all images of the population, by the encoder of a law and by its twin."""
     images = law.images(FEW if name in SLOW else POOL, 1)
     own, twin = (
-        Population(one, images, Run(), bank=None if name in STRETCHED else Population(one, law.images(BANK, 2), Run()))
+        Population(
+            one,
+            images,
+            RunSettings(),
+            bank=None if name in STRETCHED else Population(one, law.images(BANK, 2), RunSettings()),
+        )
         for one in (law.encoder(False), law.encoder(True))
     )
     seen = Seen.of(measured(law, name), own)

@@ -29,19 +29,19 @@ from holdfast.core.differences import paired
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Findings, Result, Series
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.core.statistics import Better, summarise
-from holdfast.evaluations.spectral.analysis import TOP, scored
 from holdfast.evaluations.spectral.clever import Clever
-from holdfast.evaluations.spectral.eigen import SCORES, spectrum
 from holdfast.evaluations.spectral.findings import assembled
-from holdfast.evaluations.spectral.graph_pair import checked, draw
-from holdfast.evaluations.spectral.scores import riemannian
-from holdfast.evaluations.spectral.solve import one_thread
 from holdfast.evaluations.spectral.spade import Spectral
-from holdfast.evaluations.spectral.stability import Subsets, subsets
 from holdfast.execution.suites import SUITES
 from holdfast.report.compare import compare
+from holdfast.spectral.analysis import TOP, scored
+from holdfast.spectral.eigen import SCORES, spectrum
+from holdfast.spectral.graph_pair import checked, draw
+from holdfast.spectral.scores import riemannian
+from holdfast.spectral.solve import one_thread
+from holdfast.spectral.stability import Subsets, subsets
 
 SIDE, LATENT, CLUSTERS, FEATURES = 8, 6, 5, 16
 DOMAIN = Domain((1, SIDE, SIDE))
@@ -119,7 +119,7 @@ class Case:
     def result(self, encoder: Encoder, shown: Images, seed: int) -> Result:
         """Return what the evaluation says in suite ``quick``."""
         if self.evaluation == "clever":
-            return Clever(**{**QUICK, "random": self.size, "guided": 0})(encoder, shown, Run(seed=seed))
+            return Clever(**{**QUICK, "random": self.size, "guided": 0})(encoder, shown, RunSettings(seed=seed))
         return (spade_result if self.evaluation == "spade" else eigenvalue_result)(encoder, shown, seed)
 
 
@@ -175,7 +175,7 @@ def eigenvalue_result(encoder: Encoder, shown: Images, seed: int) -> Result:
 
 def as_spade(findings: Findings, encoder: Encoder, shown: Images) -> Result:
     """Return ``findings`` with what a comparison asks for, that of a result which costs next to nothing."""
-    like, asked = Clever(random=1, guided=0, batches=1, draws=1)(encoder, shown, Run()), Spectral()
+    like, asked = Clever(random=1, guided=0, batches=1, draws=1)(encoder, shown, RunSettings()), Spectral()
     changes = {"evaluation": asked.name, "version": asked.version, "headline": asked.headline, "findings": findings}
     return like.model_copy(update=changes)
 
@@ -252,7 +252,7 @@ def clever_again(kind: str, count: int, size: int) -> list[Replication]:
     shown = images(POOL, 0)
     whole = Clever(**{**QUICK, "random": POOL, "guided": 0})
     with one_thread():
-        own, twin = (whole(encoder, shown, Run()).series for encoder in encoders(kind))
+        own, twin = (whole(encoder, shown, RunSettings()).series for encoder in encoders(kind))
     rng = np.random.default_rng(0)
     return [_drawn(kind, own, twin, rng.choice(POOL, size, replace=False)) for _ in range(count)]
 

@@ -8,13 +8,27 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+from holdfast.core import version
+
+__version__ = version.VERSION
 
 if TYPE_CHECKING:
     from holdfast.attacks.adaptive import AdaptiveAttack as AdaptiveAttack
     from holdfast.attacks.base import Attack as Attack
     from holdfast.attacks.gradient import GradientAttack as GradientAttack
     from holdfast.attacks.square import SquareAttack as SquareAttack
+    from holdfast.commands.api import attack as attack
+    from holdfast.commands.api import certify as certify
+    from holdfast.commands.api import check as check
+    from holdfast.commands.api import compare as compare
+    from holdfast.commands.api import evaluate as evaluate
+    from holdfast.commands.api import load_encoder as load_encoder
+    from holdfast.commands.api import load_images as load_images
+    from holdfast.commands.corrupt import corrupt as corrupt
+    from holdfast.commands.evaluated_run import EvaluatedRun as EvaluatedRun
+    from holdfast.commands.harden import Hardened as Hardened
+    from holdfast.commands.harden import harden as harden
+    from holdfast.commands.train import train as train
     from holdfast.core.balls import L1 as L1
     from holdfast.core.balls import L2 as L2
     from holdfast.core.balls import Ball as Ball
@@ -37,19 +51,19 @@ if TYPE_CHECKING:
     from holdfast.core.errors import HoldfastWarning as HoldfastWarning
     from holdfast.core.images import Images as Images
     from holdfast.core.records import Result as Result
-    from holdfast.core.run import Run as Run
+    from holdfast.core.run_settings import RunSettings as RunSettings
     from holdfast.evaluations.attacked.breakaway import Breakaway as Breakaway
     from holdfast.evaluations.attacked.displacement import Displacement as Displacement
     from holdfast.evaluations.attacked.impersonation import Impersonation as Impersonation
     from holdfast.evaluations.attacked.masking import Masking as Masking
     from holdfast.evaluations.attacked.overlap import Overlap as Overlap
-    from holdfast.evaluations.certified.accuracy import InstanceAccuracy as InstanceAccuracy
-    from holdfast.evaluations.certified.breakaway import CertifiedBreakaway as CertifiedBreakaway
-    from holdfast.evaluations.certified.displacement import CertifiedDisplacement as CertifiedDisplacement
-    from holdfast.evaluations.certified.linear import LinearRadius as LinearRadius
-    from holdfast.evaluations.certified.margins import MarginDistribution as MarginDistribution
-    from holdfast.evaluations.certified.overlap import CertifiedOverlap as CertifiedOverlap
-    from holdfast.evaluations.certified.radius import CertifiedRadius as CertifiedRadius
+    from holdfast.evaluations.certified.certified_breakaway import CertifiedBreakaway as CertifiedBreakaway
+    from holdfast.evaluations.certified.certified_displacement import CertifiedDisplacement as CertifiedDisplacement
+    from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap as CertifiedOverlap
+    from holdfast.evaluations.certified.certified_radius import CertifiedRadius as CertifiedRadius
+    from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy as InstanceAccuracy
+    from holdfast.evaluations.certified.linear_radius import LinearRadius as LinearRadius
+    from holdfast.evaluations.certified.margin_distribution import MarginDistribution as MarginDistribution
     from holdfast.evaluations.corrupted.common_corruptions import CommonCorruptions as CommonCorruptions
     from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations as CommonPerturbations
     from holdfast.evaluations.corrupted.corruption_error import CorruptionError as CorruptionError
@@ -57,28 +71,16 @@ if TYPE_CHECKING:
     from holdfast.evaluations.geometry.alignment import Alignment as Alignment
     from holdfast.evaluations.geometry.gradcam import GradCam as GradCam
     from holdfast.evaluations.geometry.space import SpaceGeometry as SpaceGeometry
-    from holdfast.evaluations.probed.accuracy import ProbeAccuracy as ProbeAccuracy
-    from holdfast.evaluations.probed.robustness import RobustAccuracy as RobustAccuracy
+    from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy as ProbeAccuracy
+    from holdfast.evaluations.probed.robust_accuracy import RobustAccuracy as RobustAccuracy
     from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing as CenterSmoothing
     from holdfast.evaluations.smoothed.randomized_smoothing import RandomizedSmoothing as RandomizedSmoothing
-    from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval as SmoothedRetrieval
-    from holdfast.evaluations.spectral.analysis import spade as spade
+    from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval as SmoothedRetrieval
     from holdfast.evaluations.spectral.clever import Clever as Clever
     from holdfast.evaluations.spectral.spade import Spectral as Spectral
     from holdfast.evaluations.synthetic.synbench import SynBench as SynBench
-    from holdfast.execution.api import attack as attack
-    from holdfast.execution.api import certify as certify
-    from holdfast.execution.api import check as check
-    from holdfast.execution.api import compare as compare
-    from holdfast.execution.api import evaluate as evaluate
-    from holdfast.execution.api import load_encoder as load_encoder
-    from holdfast.execution.api import load_images as load_images
-    from holdfast.execution.corruption import corrupt as corrupt
-    from holdfast.execution.evaluated import EvaluatedRun as EvaluatedRun
-    from holdfast.execution.harden import Hardened as Hardened
-    from holdfast.execution.harden import harden as harden
-    from holdfast.execution.training import train as train
     from holdfast.protocol.evaluation import Evaluation as Evaluation
+    from holdfast.spectral.analysis import spade as spade
     from holdfast.training.recipe import Recipe as Recipe
     from holdfast.transforms.base import Transform as Transform
     from holdfast.transforms.base import transformed as transformed
@@ -90,10 +92,10 @@ _HOMES = {
     "Ball": "core.balls",
     "Breakaway": "evaluations.attacked.breakaway",
     "CenterSmoothing": "evaluations.smoothed.center_smoothing",
-    "CertifiedBreakaway": "evaluations.certified.breakaway",
-    "CertifiedDisplacement": "evaluations.certified.displacement",
-    "CertifiedOverlap": "evaluations.certified.overlap",
-    "CertifiedRadius": "evaluations.certified.radius",
+    "CertifiedBreakaway": "evaluations.certified.certified_breakaway",
+    "CertifiedDisplacement": "evaluations.certified.certified_displacement",
+    "CertifiedOverlap": "evaluations.certified.certified_overlap",
+    "CertifiedRadius": "evaluations.certified.certified_radius",
     "Clever": "evaluations.spectral.clever",
     "CommonCorruptions": "evaluations.corrupted.common_corruptions",
     "CommonPerturbations": "evaluations.corrupted.common_perturbations",
@@ -104,36 +106,36 @@ _HOMES = {
     "Divergence": "core.divergences",
     "Domain": "core.encoder",
     "Encoder": "core.encoder",
-    "EvaluatedRun": "execution.evaluated",
+    "EvaluatedRun": "commands.evaluated_run",
     "Evaluation": "protocol.evaluation",
     "GaussianKL": "core.divergences",
     "GradCam": "evaluations.geometry.gradcam",
     "GradientAttack": "attacks.gradient",
-    "Hardened": "execution.harden",
+    "Hardened": "commands.harden",
     "BudgetSpentError": "core.errors",
     "HoldfastError": "core.errors",
     "HoldfastWarning": "core.errors",
     "Images": "core.images",
     "Impersonation": "evaluations.attacked.impersonation",
-    "InstanceAccuracy": "evaluations.certified.accuracy",
+    "InstanceAccuracy": "evaluations.certified.instance_accuracy",
     "L1": "core.balls",
     "L1Distance": "core.divergences",
     "L2": "core.balls",
     "L2Distance": "core.divergences",
-    "LinearRadius": "evaluations.certified.linear",
+    "LinearRadius": "evaluations.certified.linear_radius",
     "Linf": "core.balls",
     "LinfDistance": "core.divergences",
-    "MarginDistribution": "evaluations.certified.margins",
+    "MarginDistribution": "evaluations.certified.margin_distribution",
     "Masking": "evaluations.attacked.masking",
     "Overlap": "evaluations.attacked.overlap",
-    "ProbeAccuracy": "evaluations.probed.accuracy",
+    "ProbeAccuracy": "evaluations.probed.probe_accuracy",
     "RandomizedSmoothing": "evaluations.smoothed.randomized_smoothing",
     "Rank": "core.divergences",
     "Recipe": "training.recipe",
     "Result": "core.records",
-    "RobustAccuracy": "evaluations.probed.robustness",
-    "Run": "core.run",
-    "SmoothedRetrieval": "evaluations.smoothed.retrieval",
+    "RobustAccuracy": "evaluations.probed.robust_accuracy",
+    "RunSettings": "core.run_settings",
+    "SmoothedRetrieval": "evaluations.smoothed.smoothed_retrieval",
     "SoftmaxKL": "core.divergences",
     "SpaceGeometry": "evaluations.geometry.space",
     "Spectral": "evaluations.spectral.spade",
@@ -143,17 +145,17 @@ _HOMES = {
     "UnitL2": "core.divergences",
     "Wasserstein": "core.divergences",
     "Whitened": "core.divergences",
-    "attack": "execution.api",
-    "certify": "execution.api",
-    "check": "execution.api",
-    "compare": "execution.api",
-    "corrupt": "execution.corruption",
-    "evaluate": "execution.api",
-    "harden": "execution.harden",
-    "load_encoder": "execution.api",
-    "load_images": "execution.api",
-    "spade": "evaluations.spectral.analysis",
-    "train": "execution.training",
+    "attack": "commands.api",
+    "certify": "commands.api",
+    "check": "commands.api",
+    "compare": "commands.api",
+    "corrupt": "commands.corrupt",
+    "evaluate": "commands.api",
+    "harden": "commands.harden",
+    "load_encoder": "commands.api",
+    "load_images": "commands.api",
+    "spade": "spectral.analysis",
+    "train": "commands.train",
     "transformed": "transforms.base",
 }
 __all__ = [*_HOMES, "__version__"]

@@ -160,7 +160,7 @@ def changed(material: Material, encoder: hf.Encoder, change: str) -> np.ndarray:
         transformed(material.images(encoder, count, taught=taught), change)
         for count, taught in ((IMAGES, False), (BANK, True))
     )
-    run = hf.Run()
+    run = hf.RunSettings()
     return right(Population(encoder, images, run, bank=Population(encoder, bank, run)), Knn(k=20))
 
 

@@ -120,7 +120,7 @@ class Material:
 
     def population(self, encoder: hf.Encoder, count: int, bank: int = 0) -> Population:
         """Return test images and, if asked for, as many training images as a bank."""
-        run, images = hf.Run(), self.images(encoder, count)
+        run, images = hf.RunSettings(), self.images(encoder, count)
         taught = Population(encoder, self.images(encoder, bank, taught=True), run) if bank else None
         return Population(encoder, images, run, bank=taught)
 

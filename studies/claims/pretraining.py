@@ -75,7 +75,7 @@ class Trainings:
             bank, images = self.bank, self.study.measured_images
             if change:
                 bank, images = (transformed(one, seeded(change, seed)) for one in (bank, images))
-            run = hf.Run()
+            run = hf.RunSettings()
             return right(Population(encoder, images, run, bank=Population(encoder, bank, run)), Knn(k=20))
 
         return kept(self.material, f"right-{encoder.fingerprint}-{plain(change)}", compute)

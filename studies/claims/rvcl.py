@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 import holdfast as hf
 from holdfast.attacks.presets import read_attack
 from holdfast.bounds import Interval, certified_radius, lower_bound
-from holdfast.core.counting import nearest
+from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import Cosine
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
@@ -130,7 +130,7 @@ def vagueness(material: Material) -> Iterator[Measured]:
         population = material.population(material.published(name), 2000)
         rows = anchors(material.population(material.published(name), IMAGES), VAGUE)
         chosen = material.population(material.published(name), IMAGES)
-        near = nearest(Cosine(), chosen.codes[rows], population.codes, 21)[:, 1:]
+        near = nearest_rows(Cosine(), chosen.codes[rows], population.codes, 21)[:, 1:]
         counts = torch.nn.functional.one_hot(population.labels[near], 10).double().mean(1)
         entropy = -(counts * counts.clamp_min(1e-12).log()).sum(1)
         yield measured("Spearman of entropy and radius", name, "Spearman", entropy.numpy(), radii)
@@ -156,7 +156,7 @@ def weak_attack(material: Material) -> Iterator[Measured]:
             balls=(hf.Linf(eps),), samples=30, negatives=5, method=Interval(), attack=read_attack("adaptive:restarts=2")
         )
         encoder = material.published(name)
-        series = evaluation(encoder, material.images(encoder, IMAGES), hf.Run()).series
+        series = evaluation(encoder, material.images(encoder, IMAGES), hf.RunSettings()).series
         left = [np.array(one.values) for one in series if one.quantity == "robust_pairs"]
         yield measured("accuracy under the published attack", f"{name}, eps {eps:g}", "mean", left[0])
         yield measured("accuracy lost to a direct attack", f"{name}, eps {eps:g}", "mean", left[0] - left[1])

@@ -9,11 +9,11 @@ import torch
 
 import holdfast as hf
 from holdfast.core.points import points
-from holdfast.evaluations.spectral.eigen import spectrum
-from holdfast.evaluations.spectral.graph_pair import draw
-from holdfast.evaluations.spectral.graphs.knn import KNN
-from holdfast.evaluations.spectral.scores import riemannian
 from holdfast.probes.neighbours import Knn
+from holdfast.spectral.eigen import spectrum
+from holdfast.spectral.graph_pair import draw
+from holdfast.spectral.graphs.knn import KNN
+from holdfast.spectral.scores import riemannian
 from studies.claims.answers import robustly_right
 from studies.claims.certificates import Bracketed, kept
 from studies.claims.claim import ABOVE, BELOW, Claim, Range

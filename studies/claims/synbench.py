@@ -44,7 +44,7 @@ def scores(
 ) -> dict[float, float]:
     """Return the score at threshold 0.7 for each eps."""
     evaluation = hf.SynBench(scales=tuple(scales), thresholds=(0.7,), samples=samples, direction=direction)
-    found = evaluation(encoder, images, hf.Run()).estimates
+    found = evaluation(encoder, images, hf.RunSettings()).estimates
     return {
         float(one.conditions["budget"]): one.value
         for one in found

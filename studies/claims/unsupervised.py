@@ -186,7 +186,7 @@ def impersonated(material: Material, arm: str, seed: int) -> Series:
         balls=(hf.Linf(EPS),), attacks=(read_attack(STRONG),), divergences=(L2Distance(),), samples=ATTACKED
     )
     encoder = material.arm(arm, seed)
-    series = evaluation(encoder, material.images(encoder, IMAGES), hf.Run()).series
+    series = evaluation(encoder, material.images(encoder, IMAGES), hf.RunSettings()).series
     return np.array(next(one.values for one in series if one.quantity == "impersonated"))
 
 
@@ -206,7 +206,7 @@ def smoothed_radii(material: Material, arm: str, seed: int) -> Series:
         samples=20, selection=200, copies=2000, probes=(NoiseProbe(),), divergences=(L2Distance(),), radii=(0.25,)
     )
     taught = material.images(encoder, 1000, taught=True)
-    series = evaluation(encoder, material.images(encoder, 100), hf.Run(), bank=taught).series
+    series = evaluation(encoder, material.images(encoder, 100), hf.RunSettings(), bank=taught).series
     return np.array(next(one.values for one in series if one.quantity == "certified_probe_radius"))
 
 

@@ -20,7 +20,7 @@ from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext, ObjectiveFunction
@@ -39,7 +39,7 @@ all_attacks = pytest.mark.parametrize("attack", ATTACKS, ids=str)
 
 
 def context_of(encoder: Encoder, count: int = 12, seed: int = 0) -> AttackContext:
-    population = Population(encoder, digits(count), Run(seed=seed))
+    population = Population(encoder, digits(count), RunSettings(seed=seed))
     return population.context(range(count))
 
 
@@ -77,7 +77,7 @@ def test_result_does_not_depend_on_companions(attack: Attack, ball: Ball) -> Non
     encoder = builtin()
     together, reseeded = context_of(encoder), context_of(encoder, seed=1)
     found = run(attack, together, Away()(together), ball)
-    population = Population(encoder, digits(12), Run())
+    population = Population(encoder, digits(12), RunSettings())
     alone = population.context([7])
     single = run(attack, alone, Away()(alone), ball)
     assert (found[7:8] - single).abs().max() < 1e-4
@@ -330,7 +330,7 @@ def test_what_is_found_scales_with_the_ball(attack: Attack, ball: Ball) -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_preset_runs_on_its_own_terms(name: str) -> None:
     preset = PRESETS[name]
-    population = Population(builtin(), digits(8), Run())
+    population = Population(builtin(), digits(8), RunSettings())
     context = population.context(
         range(8), targets=population.partners.tolist(), rivals=population.codes[None].expand(8, -1, -1)
     )

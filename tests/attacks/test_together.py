@@ -18,9 +18,9 @@ from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.divergences import Cosine, L2Distance, Rank
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of
-from holdfast.evaluations.attacked.attacked import attacked_by_each
+from holdfast.evaluations.attacked.observations import attacked_by_each
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext, DivergenceObjective, ObjectiveFunction
 from holdfast.objectives.crossing import Crossing
@@ -38,7 +38,7 @@ ROUNDING = 1e-5
 
 
 def context_of(encoder: Encoder, images: Images) -> AttackContext:
-    population = Population(encoder, images, Run())
+    population = Population(encoder, images, RunSettings())
     return population.context(range(len(images)), targets=population.partners.tolist())
 
 

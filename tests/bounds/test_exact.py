@@ -22,7 +22,7 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import image_pairs
 from holdfast.evaluations.certified.radius_bounds import certify_and_attack
@@ -177,7 +177,7 @@ def test_the_radius_is_where_the_minimum_reaches_zero(seed: int) -> None:
 @pytest.mark.slow
 def test_what_the_program_takes_for_confused_is_confused() -> None:
     """On a built-in encoder the bracket closes, for the program's own solution is attacked with."""
-    two = image_pairs(Population(builtin("digits-robust"), digits(), Run()), [5], 2, 1000)
+    two = image_pairs(Population(builtin("digits-robust"), digits(), RunSettings()), [5], 2, 1000)
     certified, found = certify_and_attack(
         PairAttack(two, Linf(1.0), AdaptiveAttack(restarts=1, steps=5)), Exact(), 1e-3
     )

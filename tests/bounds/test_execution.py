@@ -16,8 +16,8 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Run
-from holdfast.evaluations.certified.accuracy import InstanceAccuracy
+from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 from tests.samples import builtin, digits
 
 SHAPE = (2, 4, 4)
@@ -145,7 +145,7 @@ def test_one_weight_in_half_precision_is_enough() -> None:
 def test_runs_in_half_precision_certify_nothing(precision: str) -> None:
     for encoder in (builtin(), Encoder(nn.Flatten(), "pixels", Domain((1, 8, 8)))):
         with pytest.raises(HoldfastError, match=f"{precision}.*--precision float32"):
-            InstanceAccuracy(samples=2)(encoder, digits(4), Run(precision=precision))
+            InstanceAccuracy(samples=2)(encoder, digits(4), RunSettings(precision=precision))
 
 
 @contextmanager

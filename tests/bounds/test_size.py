@@ -14,7 +14,7 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations.rules import Rule
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified import pairs
 from holdfast.evaluations.certified.pairs import bounded, traced
 from holdfast.protocol.population import Population
@@ -65,4 +65,4 @@ def test_a_network_too_large_is_refused_before_it_is_traced(monkeypatch: pytest.
     monkeypatch.setattr(pairs, "trace", slow)
     said = r"at least 192 nonlinear entries, more than the 191 .*--method smoothing.*raise the setting neurons"
     with pytest.raises(HoldfastError, match=said):
-        bounded(Population(builtin(), digits(2), Run()), 191)
+        bounded(Population(builtin(), digits(2), RunSettings()), 191)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.core.records import Failure, Result
 from holdfast.execution.request import Request
-from holdfast.execution.store import Key, Store
+from holdfast.store.store import Key, Store
 from tests.report import synthetic
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from holdfast.cli import run
-from holdfast.execution.store import load
+from holdfast.store.store import load
 from tests.cli import modules
 
 SHORT = ["--only", "overlap", "--set", "overlap.samples=4", "--ball", "linf:0.1", "--set", "overlap.divergences=l2"]

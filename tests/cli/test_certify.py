@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 from holdfast import bounds
 from holdfast.cli import run
+from holdfast.commands.certify_bounds import CertificateRecord
 from holdfast.encoders import load
-from holdfast.execution.certificates import CertificateRecord
 from tests.cli.modules import sorted_pixels, weights, wide
 from tests.evaluations.certified.known import Boast
 

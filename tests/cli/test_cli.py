@@ -17,8 +17,8 @@ from holdfast.cli.list import command
 from holdfast.core.errors import HoldfastWarning
 from holdfast.execution.catalog import everything
 from holdfast.execution.progress import Shown, remaining
-from holdfast.execution.store import load
 from holdfast.execution.suites import SUITES
+from holdfast.store.store import load
 from tests.cli.processes import listening
 
 PLAIN = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.samples=8"]

@@ -17,11 +17,12 @@ from safetensors import safe_open
 from safetensors.torch import load
 
 from holdfast.cli import main, run
-from holdfast.core.run import Observed
+from holdfast.commands import attack_images as adversarial
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.pair_bounds import PairBounds
-from holdfast.execution import adversarial, computing
-from holdfast.execution.packs import IDS
-from tests.evaluations.spectral.graphs import folded
+from holdfast.execution import computing
+from holdfast.store.packs import IDS
+from tests.spectral.graphs import folded
 
 DIGITS = ["--images", "builtin:digits", "--limit"]
 CERTIFY = [

@@ -4,7 +4,7 @@ import json
 
 from holdfast.cli import run
 from tests.cli.stored import breakaway, failure, run_of
-from tests.execution.test_inventory import fill
+from tests.commands.test_inventory import fill
 from tests.tiny import Mean
 
 

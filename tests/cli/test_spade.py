@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.cli import run
 from holdfast.core.records import Result
-from holdfast.evaluations.spectral.analysis import spade
-from tests.evaluations.spectral.graphs import folded
+from holdfast.spectral.analysis import spade
+from tests.spectral.graphs import folded
 
 
 @pytest.fixture

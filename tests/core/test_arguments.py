@@ -16,7 +16,7 @@ from holdfast.bounds import lower_bound
 from holdfast.core.balls import L2, Linf
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
 
 PIXELS = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -90,10 +90,10 @@ def test_tensors_without_plain_numbers_are_no_features(kind: str, unchecked: Non
         (lambda: hf.compare([]), "no run was named"),
         (lambda: hf.check(loose(None), "a<=1"), "runs are folders, or what evaluate returns, got None"),
         (lambda: hf.check("run", loose(3)), "a gate is text of the form .* got 3"),
-        (lambda: Run(seed=loose("a")), "seed must be a whole number, got 'a'"),
-        (lambda: Run(attack_seed=loose(1.5)), r"attack_seed must be a whole number, got 1\.5"),
-        (lambda: Run(batch_size=loose(2.5)), r"batch_size must be a whole number, got 2\.5"),
-        (lambda: Run(device=loose(None)), "unknown device None; use cpu"),
+        (lambda: RunSettings(seed=loose("a")), "seed must be a whole number, got 'a'"),
+        (lambda: RunSettings(attack_seed=loose(1.5)), r"attack_seed must be a whole number, got 1\.5"),
+        (lambda: RunSettings(batch_size=loose(2.5)), r"batch_size must be a whole number, got 2\.5"),
+        (lambda: RunSettings(device=loose(None)), "unknown device None; use cpu"),
         (lambda: hf.attack(ROBUST, PIXELS, "linf:0.01", seed=loose("a")), "seed must be a whole number, got 'a'"),
         (lambda: hf.attack(ROBUST, PIXELS, loose(0.1)), r"a ball is needed or its text, as in .*, got 0\.1"),
         (lambda: hf.attack(ROBUST, PIXELS, "linf:0.01", attack=loose(3)), "expected an Attack or its text"),
@@ -121,7 +121,7 @@ def test_arguments_of_another_type_are_one_sentence(call: Callable[[], Any], sai
 
 def test_numbers_of_other_libraries_are_numbers(unchecked: None) -> None:
     assert Linf(float(np.float32(0.5))) == Linf(loose(np.float32(0.5)))
-    assert Run(seed=loose(np.int64(3))).seed == 3
+    assert RunSettings(seed=loose(np.int64(3))).seed == 3
     labels = torch.arange(4, dtype=torch.uint8)
     assert Images(PIXELS, labels=labels).labels is labels
     with pytest.raises(HoldfastError, match=r"no run|holds no"):

@@ -15,7 +15,7 @@ from holdfast.core.counting import (
     _slow_crossings,
     closer_counts,
     crossings,
-    nearest,
+    nearest_rows,
     share_of_pairs_within,
     shares_within,
 )
@@ -177,10 +177,10 @@ def test_nearest_are_those_of_the_definition_in_blocks_of_any_size(
     distance[torch.arange(4), own] = torch.inf
     slow = distance.sort(1)
     monkeypatch.setattr(counting, "TILE", tile)
-    found = nearest(divergence, asked, clean, 5, own)
+    found = nearest_rows(divergence, asked, clean, 5, own)
     # Stepwise divergences tie; then who is found is as near as who was expected.
     assert torch.allclose(distance.gather(1, found), slow.values[:, :5])
-    assert nearest(divergence, asked, clean, 99, own).shape == (4, 49)
+    assert nearest_rows(divergence, asked, clean, 99, own).shape == (4, 49)
 
 
 @pytest.mark.parametrize("divergence", [L2Distance(), Cosine()], ids=str)
@@ -208,5 +208,5 @@ def test_few_points_look_at_no_more_codes_at_once_than_many(monkeypatch):
     monkeypatch.setattr(counting.Frame, "embed", watched)
     clean = codes(3000, 16, 0)
     closer_counts(L2Distance(), clean[:2] + 0.1, torch.arange(2), clean)
-    nearest(L2Distance(), clean[:2] + 0.1, clean, 3)
+    nearest_rows(L2Distance(), clean[:2] + 0.1, clean, 3)
     assert 0 < largest[0] <= 4096

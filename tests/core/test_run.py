@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.core.run import PRECISIONS, Observed, Run
+from holdfast.core.run_settings import PRECISIONS, Observed, RunSettings
 
 VALUES = torch.arange(23.0)
 Full = Callable[[], RuntimeError | MemoryError]
@@ -52,7 +52,7 @@ def really_out_of_memory() -> RuntimeError:
 @pytest.mark.parametrize("batch_size", [1, 2, 7, 23, 1000])
 def test_batches_change_nothing(batch_size: int):
     sizes: list[int] = []
-    found = Run(batch_size=batch_size).batches(range(23), within(batch_size, sizes, torch_out_of_memory))
+    found = RunSettings(batch_size=batch_size).batches(range(23), within(batch_size, sizes, torch_out_of_memory))
     assert torch.equal(found["value"], VALUES.square())
     assert found["pair"].shape == (23, 2)
     assert max(sizes) == min(batch_size, 23)
@@ -76,7 +76,7 @@ def test_running_out_of_memory_halves_the_batch_and_loses_no_row(
     limit: int, error: Callable[[], RuntimeError | MemoryError]
 ):
     sizes: list[int] = []
-    found = Run(batch_size=16).batches(range(23), within(limit, sizes, error))
+    found = RunSettings(batch_size=16).batches(range(23), within(limit, sizes, error))
     assert torch.equal(found["value"], VALUES.square())
     assert sizes[0] == 16, "vacuous fixture"
     assert sum(size for size in sizes if size <= limit) == 23
@@ -84,7 +84,7 @@ def test_running_out_of_memory_halves_the_batch_and_loses_no_row(
 
 
 def test_what_fits_is_remembered_and_said_once():
-    run, sizes = Run(batch_size=16), list[int]()
+    run, sizes = RunSettings(batch_size=16), list[int]()
     work = within(5, sizes, no_memory)
     with pytest.warns(HoldfastWarning, match="untargeted of mine does not fit into memory whole: 4 samples") as said:
         run.batches(range(23), work, "untargeted of mine")
@@ -94,7 +94,7 @@ def test_what_fits_is_remembered_and_said_once():
         warnings.simplefilter("error")
         run.batches(range(23), work, "untargeted of mine")
     assert max(sizes) == 4
-    assert run == Run(batch_size=16), "it is no setting"
+    assert run == RunSettings(batch_size=16), "it is no setting"
     sizes.clear()
     run.batches(range(5), within(23, sizes, no_memory), "codes of mine")
     assert sizes == [5], "other work has its own memory"
@@ -113,7 +113,7 @@ def test_the_failed_attempt_is_let_go_before_the_next():
         return squares(rows)
 
     with pytest.warns(HoldfastWarning, match="does not fit"):
-        Run(batch_size=8).batches(range(8), work)
+        RunSettings(batch_size=8).batches(range(8), work)
     assert len(held) == 2 + 4, "8 and 4 at a time, then 2"
 
 
@@ -128,7 +128,7 @@ def test_memory_may_run_out_late():
             raise torch_out_of_memory()
         return squares(rows)
 
-    assert torch.equal(Run(batch_size=8).batches(range(23), work)["value"], VALUES.square())
+    assert torch.equal(RunSettings(batch_size=8).batches(range(23), work)["value"], VALUES.square())
     assert calls == 3 + 3, "batches of 8, 8, 7 (which fails), 3, 3 and 1"
 
 
@@ -136,18 +136,20 @@ def test_memory_may_run_out_late():
 def test_one_sample_that_does_not_fit_is_said_so(batch_size: int):
     sizes: list[int] = []
     with pytest.raises(HoldfastError, match="one single sample does not fit into memory; use a smaller encoder"):
-        Run(batch_size=batch_size).batches([4], within(0, sizes, torch_out_of_memory))
+        RunSettings(batch_size=batch_size).batches([4], within(0, sizes, torch_out_of_memory))
 
 
 def test_other_failures_are_not_hidden():
     sizes: list[int] = []
     with pytest.raises(RuntimeError, match="mat1 and mat2"):
-        Run(batch_size=8).batches(range(23), within(3, sizes, lambda: RuntimeError("mat1 and mat2 do not match")))
+        RunSettings(batch_size=8).batches(
+            range(23), within(3, sizes, lambda: RuntimeError("mat1 and mat2 do not match"))
+        )
     assert sizes == [8]
 
 
 def test_rows_are_passed_on_as_given():
-    found = Run(batch_size=2).batches([5, 3, 3, 0], squares)
+    found = RunSettings(batch_size=2).batches([5, 3, 3, 0], squares)
     assert found["value"].tolist() == [25, 9, 9, 0]
 
 
@@ -161,26 +163,26 @@ def test_rows_are_passed_on_as_given():
 )
 def test_impossible_worlds_are_refused(settings: dict[str, Any], message: str):
     with pytest.raises(HoldfastError, match=message):
-        Run(**settings)
+        RunSettings(**settings)
 
 
 def test_a_missing_gpu_is_said_so(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(HoldfastError, match="device 'cuda:1' was asked for but torch sees no GPU; use --device cpu"):
-        Run(device="cuda:1")
+        RunSettings(device="cuda:1")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_precisions_are_torch_types(precision: str):
-    assert str(Run(precision=precision).dtype) == f"torch.{precision}"
+    assert str(RunSettings(precision=precision).dtype) == f"torch.{precision}"
 
 
 def test_noise_follows_the_seed_and_the_ids():
-    one = Run(seed=3, batch_size=5).noise(["a", "b"])
-    assert torch.equal(one.keys, Run(seed=3).noise(["a", "b"]).keys)
-    assert not torch.equal(one.keys, Run(seed=4).noise(["a", "b"]).keys)
+    one = RunSettings(seed=3, batch_size=5).noise(["a", "b"])
+    assert torch.equal(one.keys, RunSettings(seed=3).noise(["a", "b"]).keys)
+    assert not torch.equal(one.keys, RunSettings(seed=4).noise(["a", "b"]).keys)
 
 
 def test_a_device_that_cannot_compute_is_refused():
     with pytest.raises(HoldfastError, match=r"device 'meta' cannot be used \(.*\); use --device cpu"):
-        Run(device="meta")
+        RunSettings(device="meta")

@@ -16,10 +16,10 @@ from holdfast.attacks.base import Attack
 from holdfast.bounds import Method
 from holdfast.core.balls import BALLS, L2, Ball, Linf
 from holdfast.core.divergences import Divergence
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.settings import Spelled, convert, members, number, read, spell, types_of
-from holdfast.evaluations.spectral.graphs import GraphConstruction
 from holdfast.execution import catalog
+from holdfast.spectral.graphs import GraphConstruction
 
 if TYPE_CHECKING:
     from holdfast.core.balls import Ball as Missing
@@ -189,8 +189,8 @@ def test_a_type_that_is_only_there_for_type_checkers_is_named():
 
 def test_only_near_names_are_suggested():
     known = ["breakaway", "overlap", "displacement"]
-    assert nearest("overlp", known) == "did you mean 'overlap'? known: breakaway, displacement, overlap"
-    assert nearest("quux", known) == "known: breakaway, displacement, overlap"
+    assert did_you_mean("overlp", known) == "did you mean 'overlap'? known: breakaway, displacement, overlap"
+    assert did_you_mean("quux", known) == "known: breakaway, displacement, overlap"
 
 
 SIGNED = {("brightness", "amount"), ("crop", "share"), ("rotation", "degrees"), ("global-shuffle", "seed")}

@@ -23,18 +23,18 @@ from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Findings, Series
-from holdfast.core.run import Observed, Run
+from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.statistics import summarise
 from holdfast.data import load
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, Ranks
-from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store
 from holdfast.transforms.base import transformed
 from tests import tiny
 
@@ -211,7 +211,7 @@ def test_nothing_of_a_changed_image_is_kept(where: str, tmp_path: Path) -> None:
 
     def measured(evaluation: Sum) -> tuple[int, list[str]]:
         images = load(reference, GREY)
-        made = evaluate([tiny.encoder()], lambda _: images, [evaluation], Run(), store, engines[where]())
+        made = evaluate([tiny.encoder()], lambda _: images, [evaluation], RunSettings(), store, engines[where]())
         return len(made[0]), [failure.reason for failure in made[1]]
 
     count, reasons = measured(Sum(os.path.join(reference, f"{EDITED}.png")))

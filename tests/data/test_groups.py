@@ -13,7 +13,7 @@ import holdfast as hf
 from holdfast.core.errors import HoldfastError
 from holdfast.data.groups import groups_of
 from holdfast.encoders import load
-from holdfast.execution.store import key_of
+from holdfast.store.store import key_of
 
 DIGITS = hf.Domain((1, 8, 8))
 
@@ -58,7 +58,7 @@ def test_images_need_a_group_each():
 def test_groups_change_intervals_and_nothing_else():
     encoder, pixels = load("builtin:digits-robust"), torch.rand(30, 1, 8, 8, generator=torch.Generator().manual_seed(1))
     alone, grouped = hf.Images(pixels), hf.Images(pixels, groups=[f"slide {row // 5}" for row in range(30)])
-    evaluation, run = hf.SpaceGeometry(k=3), hf.Run()
+    evaluation, run = hf.SpaceGeometry(k=3), hf.RunSettings()
     assert key_of(evaluation, encoder, alone, run) != key_of(evaluation, encoder, grouped, run)
     observation = evaluation.observation()
     assert key_of(observation, encoder, alone, run) == key_of(observation, encoder, grouped, run), "seen once for both"

@@ -15,12 +15,12 @@ import torch
 from torch import nn
 
 import holdfast as hf
+from holdfast.commands.train import PLACE
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Encoder
 from holdfast.encoders import Options, builtin, load
 from holdfast.encoders.architectures.digits import Digits
 from holdfast.encoders.wrappers import seeded
-from holdfast.execution.training import PLACE
 from holdfast.training.recipe import Recipe, read_settings
 
 ROOT = Path(__file__).parents[2]

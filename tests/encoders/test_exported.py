@@ -24,7 +24,7 @@ from holdfast.encoders import Options, load
 from holdfast.encoders.baseline import random_init
 from holdfast.encoders.exported_program import PROGRAM
 from holdfast.encoders.exported_rules import UnlistedError
-from holdfast.execution import doctor
+from holdfast.execution import examination as doctor
 from tests.encoders import factories
 from tests.encoders.test_checkpoint import Malicious
 

@@ -16,11 +16,11 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder, Geometry
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options, load
 from holdfast.encoders.huggingface_images import recipe
 from holdfast.encoders.torchvision_operators import declare_missing_operators
-from holdfast.execution.doctor import examine
+from holdfast.execution.examination import examine
 
 declare_missing_operators()
 transformers = pytest.importorskip("transformers")
@@ -269,7 +269,7 @@ def test_a_masked_autoencoder_is_loaded_unmasked_and_caught_where_it_masks(tmp_p
     config = transformers.ViTMAEConfig(**TINY, intermediate_size=32, image_size=16, patch_size=4)
     model, pixels = save(transformers.ViTMAEModel(config), tmp_path), torch.rand(3, 3, 16, 16)
     masked = Encoder(Masked(model).eval(), "masked", Domain((3, 16, 16)))
-    failed = [check for check in examine(masked, pixels, Run()) if check.status == "failed"]
+    failed = [check for check in examine(masked, pixels, RunSettings()) if check.status == "failed"]
     assert any("twice" in check.sentence or "same" in check.sentence for check in failed), failed
     mean, std = (torch.tensor(IMAGES[key])[:, None, None] for key in ("image_mean", "image_std"))
     with torch.no_grad():
@@ -284,4 +284,4 @@ def test_a_masked_autoencoder_is_loaded_unmasked_and_caught_where_it_masks(tmp_p
         encoder = load(f"hf:{tmp_path}?pool={how}")
         assert torch.allclose(encoder(pixels), codes, atol=1e-5), how
         assert torch.equal(encoder(pixels), encoder(pixels))
-        assert not [check for check in examine(encoder, pixels, Run()) if check.status == "failed"]
+        assert not [check for check in examine(encoder, pixels, RunSettings()) if check.status == "failed"]

@@ -19,7 +19,7 @@ from holdfast.encoders import Options, load
 from holdfast.encoders.onnx_graph import OnnxModule, parse
 from holdfast.encoders.onnx_operators import OPERATORS
 from holdfast.encoders.torchvision_operators import declare_missing_operators
-from holdfast.execution import doctor
+from holdfast.execution import examination as doctor
 from tests.encoders import factories
 from tests.encoders.onnx_cases import CASES, Case
 

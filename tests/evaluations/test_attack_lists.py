@@ -14,8 +14,8 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.settings import types_of
-from holdfast.evaluations.attacked.attacked import Targeted, Untargeted
-from holdfast.evaluations.probed.answers import AttackedAnswers, TransferredAnswers
+from holdfast.evaluations.attacked.observations import Targeted, Untargeted
+from holdfast.evaluations.probed.observations import AttackedAnswers, TransferredAnswers
 from holdfast.execution.catalog import evaluations
 from holdfast.protocol.evaluation import Evaluation, parts
 from holdfast.protocol.observation import Observation

@@ -11,18 +11,20 @@ from time import sleep
 
 import pytest
 
+from holdfast.commands.inventory import inventory, removable
 from holdfast.core.records import Failure, Findings, Result
-from holdfast.core.run import Observed, Run
-from holdfast.execution import computing, learning, shards, table, work
+from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.execution import computing, shards, table
+from holdfast.execution import cost as work
+from holdfast.execution import fitting as learning
+from holdfast.execution.cost import Forecast
 from holdfast.execution.engines.base import Done, Engine, Given, Shard
 from holdfast.execution.engines.processes import Processes
-from holdfast.execution.inventory import inventory, removable
-from holdfast.execution.store import Store, key_of
 from holdfast.execution.table import evaluate
 from holdfast.execution.turns import Turns
-from holdfast.execution.work import Forecast
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store, key_of
 from tests import tiny
 
 COUNT = 100
@@ -65,7 +67,13 @@ def fill(
     encoders = [tiny.encoder(name, 1.0 + place) for place, name in enumerate(names)]
     images = tiny.images(COUNT)
     return evaluate(
-        encoders, lambda encoder: images, evaluations, Run(batch_size=batch_size), Store(folder), engine, budget=budget
+        encoders,
+        lambda encoder: images,
+        evaluations,
+        RunSettings(batch_size=batch_size),
+        Store(folder),
+        engine,
+        budget=budget,
     )
 
 
@@ -77,7 +85,7 @@ def test_shards_follow_the_random_order_of_the_images(tmp_path: Path, clock: Clo
     """Folders are sorted by class: their first images are no sample of all."""
     fill(tmp_path / "run", [mean(1.0, tmp_path / "log")], budget=4.5, names="a")
     seen = (tmp_path / "log").read_text().splitlines()
-    population = Population(tiny.encoder(), tiny.images(COUNT), Run())
+    population = Population(tiny.encoder(), tiny.images(COUNT), RunSettings())
     assert seen == [f"image{row}" for row in population.shuffled[: len(seen)].tolist()]
     assert 0 < len(seen) < 80
 
@@ -90,7 +98,7 @@ def test_the_time_left_counts_work(tmp_path: Path, clock: Clock) -> None:
         [tiny.encoder("a"), tiny.encoder("b", 3.0)],
         lambda encoder: images,
         [mean(0.1), mean(2.0)],
-        Run(batch_size=5),
+        RunSettings(batch_size=5),
         Store(tmp_path),
         progress=lambda doing, share, left: told.append((clock.now, left)),
     )
@@ -148,7 +156,7 @@ def test_conclusions_are_within_the_budget(tmp_path: Path, clock: Clock, monkeyp
 def test_a_partial_result_is_that_of_fewer_samples(tmp_path: Path, clock: Clock) -> None:
     (result,), _ = fill(tmp_path, [mean(1.0)], budget=8.0, names="a")
     count = len(result.findings.ids)
-    fewer = tiny.Mean(samples=count)(tiny.encoder("a", 1.0), tiny.images(COUNT), Run())
+    fewer = tiny.Mean(samples=count)(tiny.encoder("a", 1.0), tiny.images(COUNT), RunSettings())
     assert 4 <= count < 80
     assert result.findings == fewer.findings
 
@@ -197,7 +205,7 @@ def test_what_says_nothing_of_fewer_stays_missing(
 
 def test_a_gap_ends_the_sample(tmp_path: Path) -> None:
     """What workers finish early may be what is quick: rows after the first that is missing do not count."""
-    encoder, images, store, run = tiny.encoder(), tiny.images(COUNT), Store(tmp_path), Run()
+    encoder, images, store, run = tiny.encoder(), tiny.images(COUNT), Store(tmp_path), RunSettings()
     population, observation = Population(encoder, images, run), tiny.Seen(samples=80)
     order = population.shuffled[:80].tolist()
     rows = [*order[:20], *order[30:]]

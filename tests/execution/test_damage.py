@@ -9,16 +9,16 @@ import pytest
 import torch
 
 import holdfast as hf
+from holdfast.commands.output_folder import claim
+from holdfast.commands.stored_runs import read, unfinished
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.records import Failure
-from holdfast.core.run import Run
-from holdfast.execution.answers import claim
-from holdfast.execution.packs import ShardFolder
-from holdfast.execution.runs import read, unfinished
-from holdfast.execution.store import Store
+from holdfast.core.run_settings import RunSettings
 from holdfast.execution.table import evaluate
+from holdfast.store.packs import ShardFolder
+from holdfast.store.store import Store
 from tests import tiny
-from tests.execution.test_store import KEY
+from tests.store.test_store import KEY
 
 EVERY = 7
 """Of so many bytes one is flipped; no field of a record is shorter with its name."""
@@ -28,7 +28,7 @@ EVERY = 7
 def run(tmp_path: Path) -> Store:
     store = Store(tmp_path / "run")
     store.request('{"images": "photos", "encoders": ["timm:resnet50"]}')
-    evaluate([tiny.encoder()], lambda _: tiny.images(), [tiny.Mean()], Run(), store)
+    evaluate([tiny.encoder()], lambda _: tiny.images(), [tiny.Mean()], RunSettings(), store)
     store.fail(Failure(evaluation="broken", encoder="tiny", images="tiny images", error="Error", reason="it broke"))
     return store
 
@@ -83,7 +83,7 @@ def test_any_flipped_byte_of_the_request_of_a_folder_is_noticed(tmp_path: Path):
 
 
 def test_any_flipped_byte_of_the_index_of_a_pack_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("holdfast.execution.packs.LOOSE", 2)
+    monkeypatch.setattr("holdfast.store.packs.LOOSE", 2)
     store = Store(tmp_path)
     store.keep(KEY, ["a1", "a2"], {"sum": torch.tensor([1.0, 2.0])})
     store.keep(KEY, ["a3"], {"sum": torch.tensor([3.0])})

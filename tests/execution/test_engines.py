@@ -14,15 +14,15 @@ import pytest
 
 from holdfast import data
 from holdfast.core.records import Result
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.execution import catalog
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.request import build
-from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
+from holdfast.store.store import Store
 from tests.execution.tasks import logged
 from tests.execution.test_table import CHEAP
 
@@ -42,7 +42,7 @@ def cells(folder: Path, engine: Engine | None = None) -> dict[str, Result]:
         [encoder],
         lambda encoder: digits,
         evaluations,
-        Run(precision="float64", batch_size=5),
+        RunSettings(precision="float64", batch_size=5),
         Store(folder),
         engine,
         bank_for=lambda encoder: bank,

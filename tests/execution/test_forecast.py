@@ -18,11 +18,11 @@ from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
-from holdfast.core.run import Observed, Run
+from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.evaluations.smoothed.index import NoisyIndex
 from holdfast.execution import table
-from holdfast.execution.work import Forecast, operations, pace
+from holdfast.execution.cost import Forecast, operations, pace
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 from tests import tiny
@@ -95,7 +95,7 @@ def test_what_was_never_measured_is_planned_by_its_forwards() -> None:
 
 
 def test_the_index_of_noisy_copies_is_learned_where_it_is_needed() -> None:
-    population = Population(tiny.encoder(), tiny.images(40), Run())
+    population = Population(tiny.encoder(), tiny.images(40), RunSettings())
     fit = NoisyIndex(0.1, samples=3, others=5)
     assert fit.forwards(population) == 16 * 8
     few, every = fit.learn(population)["codes"], NoisyIndex(0.1, samples=40, others=5).learn(population)["codes"]

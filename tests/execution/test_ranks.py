@@ -19,11 +19,11 @@ from PIL import Image
 
 from holdfast.cli import run
 from holdfast.core.records import Failure, Result
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.execution.engines import ranks
 from holdfast.execution.engines.ranks import Ranks, leads
 from holdfast.execution.session import devices_of
-from holdfast.execution.store import Store
+from holdfast.store.store import Store
 from tests import tiny
 from tests.execution.test_table import fill, findings, looked_at
 
@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None
 
 
 def ranked(rank: int, folder: Path, evaluation: tiny.Mean) -> tuple[list[Result], list[Failure]]:
-    return fill(folder, [evaluation], Run(batch_size=1), Ranks(rank, 2, folder / "leases"))
+    return fill(folder, [evaluation], RunSettings(batch_size=1), Ranks(rank, 2, folder / "leases"))
 
 
 def test_a_table_filled_by_two_processes_is_that_of_one(tmp_path: Path) -> None:
@@ -165,10 +165,10 @@ def test_a_budget_ends_a_rank_that_waits_for_another(tmp_path: Path) -> None:
     claim = Ranks._claim
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ranks, "_claim", lambda self, name: None if name.startswith("seen") else claim(self, name))
-        _, (failure,) = fill(tmp_path, [evaluation], Run(batch_size=4), engine, budget=1.0)
+        _, (failure,) = fill(tmp_path, [evaluation], RunSettings(batch_size=4), engine, budget=1.0)
     assert failure.error == "BudgetSpentError"
     assert monotonic() - began < 10
-    assert fill(tmp_path, [evaluation], Run(batch_size=4))[1] == []
+    assert fill(tmp_path, [evaluation], RunSettings(batch_size=4))[1] == []
 
 
 def test_a_failing_cell_is_recorded_by_rank_0_alone(tmp_path: Path) -> None:

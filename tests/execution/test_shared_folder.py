@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import run
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.execution.computing import Progress
 from holdfast.execution.request import Request
 from holdfast.execution.session import write_report
-from holdfast.execution.store import Store, StoreError
 from holdfast.execution.table import evaluate
+from holdfast.store.store import Store, StoreError
 from tests import tiny
 
 
@@ -24,7 +24,7 @@ def fill(folder: Path, *evaluations: tiny.Mean, progress: Progress | None = None
     store, images = Store(folder), tiny.images()
     store.request(Request(encoders=("tiny",)).model_dump_json())
     results, failures = evaluate(
-        [tiny.encoder()], lambda _: images, evaluations, Run(batch_size=2), store, progress=progress
+        [tiny.encoder()], lambda _: images, evaluations, RunSettings(batch_size=2), store, progress=progress
     )
     assert not failures
     return [(result.settings, result.findings) for result in results]

@@ -18,16 +18,16 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.execution import catalog, shards
 from holdfast.execution.engines.base import Done, Engine, Given, Shard
 from holdfast.execution.engines.local import Local
 from holdfast.execution.request import build
-from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.table import evaluate
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import represent
+from holdfast.store.store import Store, StoreError, key_of
 from tests import tiny
 
 
@@ -38,12 +38,12 @@ def images_for(encoder: Encoder) -> Images:
 def fill(
     folder: Path,
     evaluations: Sequence[Evaluation],
-    run: Run | None = None,
+    run: RunSettings | None = None,
     engine: Engine | None = None,
     encoders: Sequence[Encoder] | None = None,
     budget: float | None = None,
 ) -> tuple[list[Result], list[Failure]]:
-    run = run or Run(batch_size=4)
+    run = run or RunSettings(batch_size=4)
     return evaluate(encoders or [tiny.encoder()], images_for, evaluations, run, Store(folder), engine, budget=budget)
 
 
@@ -57,12 +57,12 @@ def looked_at(log: Path) -> list[str]:
 
 def test_a_run_gives_what_the_evaluation_gives(tmp_path):
     (result,), failures = fill(tmp_path, [tiny.Mean()])
-    direct = tiny.Mean()(tiny.encoder(), tiny.images(), Run(seed=0))
+    direct = tiny.Mean()(tiny.encoder(), tiny.images(), RunSettings(seed=0))
     assert failures == []
     assert findings([result]) == findings([direct])
     assert result.provenance["torch"]
     assert float(result.provenance["seconds"]) >= 0
-    assert findings([direct]) != findings([tiny.Mean()(tiny.encoder(), tiny.images(), Run(seed=1))]), "vacuous"
+    assert findings([direct]) != findings([tiny.Mean()(tiny.encoder(), tiny.images(), RunSettings(seed=1))]), "vacuous"
 
 
 def test_evaluations_share_an_equal_observation(tmp_path):
@@ -75,7 +75,7 @@ def test_evaluations_share_an_equal_observation(tmp_path):
 def test_running_again_computes_nothing(tmp_path):
     log = tmp_path / "log"
     first, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))])
-    again, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))], Run(batch_size=7))
+    again, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))], RunSettings(batch_size=7))
     assert len(looked_at(log)) == 16
     assert again == first
 
@@ -85,7 +85,7 @@ def test_a_lost_result_needs_no_new_look(tmp_path):
     first, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))])
     for path in (tmp_path / "run" / "results").iterdir():
         path.unlink()
-    again, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))], Run(batch_size=7))
+    again, _ = fill(tmp_path / "run", [tiny.Mean(log=str(log))], RunSettings(batch_size=7))
     assert len(looked_at(log)) == 16
     assert findings(again) == findings(first)
 
@@ -102,8 +102,8 @@ class Backwards:
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
 @pytest.mark.parametrize("engine", [Local(), Backwards()])
 def test_results_ignore_sharding_and_order(tmp_path, engine, batch_size):
-    results, _ = fill(tmp_path / "a", [tiny.Mean()], Run(batch_size=batch_size), engine)
-    expected, _ = fill(tmp_path / "b", [tiny.Mean()], Run(batch_size=16))
+    results, _ = fill(tmp_path / "a", [tiny.Mean()], RunSettings(batch_size=batch_size), engine)
+    expected, _ = fill(tmp_path / "b", [tiny.Mean()], RunSettings(batch_size=16))
     assert findings(results) == findings(expected)
 
 
@@ -119,7 +119,7 @@ def test_a_cluster_works_on_all_observations_side_by_side(tmp_path):
             return super().map(task, given, every)
 
     both = [tiny.Mean(pause=1e-6), tiny.Mean(log=str(tmp_path / "no" / "folder")), tiny.Mean(pause=2e-6)]
-    results, (failure,) = fill(tmp_path / "a", both, Run(batch_size=4), Cluster())
+    results, (failure,) = fill(tmp_path / "a", both, RunSettings(batch_size=4), Cluster())
     assert findings(results) == findings(fill(tmp_path / "b", both)[0])
     assert failure.error == fill(tmp_path / "c", both)[1][0].error
     _, _, first, side_by_side = filter(None, mapped)
@@ -142,14 +142,14 @@ class Elsewhere(Backwards):
                 patch.setattr("holdfast.execution.shards.represent", self._noted)
                 yield shard, task(pickle.loads(sent), shard)
 
-    def _noted(self, encoder: Encoder, images: Images, rows: Sequence[int], run: Run) -> Tensor:
+    def _noted(self, encoder: Encoder, images: Images, rows: Sequence[int], run: RunSettings) -> Tensor:
         self.devices.append(run.device)
         return represent(encoder, images, rows, run)
 
 
 def test_a_machine_without_the_device_of_its_workers_sends_them_the_work(tmp_path):
     # torch takes cpu:0 for another name of the CPU: a device that workers have, and that this test can tell apart.
-    engine, run = Elsewhere(), Run(batch_size=4, workers="cpu:0")
+    engine, run = Elsewhere(), RunSettings(batch_size=4, workers="cpu:0")
     (result,), failures = fill(tmp_path / "a", [tiny.Mean()], run, engine)
     assert not failures
     assert set(engine.devices) == {"cpu:0"}
@@ -160,7 +160,7 @@ def test_a_machine_without_the_device_of_its_workers_sends_them_the_work(tmp_pat
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_worker_without_the_device_says_so(tmp_path):
-    results, (failure,) = fill(tmp_path, [tiny.Mean()], Run(workers="cuda"), Elsewhere())
+    results, (failure,) = fill(tmp_path, [tiny.Mean()], RunSettings(workers="cuda"), Elsewhere())
     assert not results
     assert failure.reason == "device 'cuda' was asked for but torch sees no GPU; use --device cpu"
 
@@ -200,7 +200,7 @@ def test_images_that_do_not_load_are_a_failure_of_their_encoder(tmp_path):
         return tiny.images()
 
     encoders = [tiny.encoder("b"), tiny.encoder("a")]
-    results, (failure,) = evaluate(encoders, none_for_b, [tiny.Mean()], Run(), Store(tmp_path))
+    results, (failure,) = evaluate(encoders, none_for_b, [tiny.Mean()], RunSettings(), Store(tmp_path))
     assert [result.encoder.name for result in results] == ["a"]
     assert failure.reason == "there is no folder 'photos'"
 
@@ -226,7 +226,7 @@ def test_progress_rises_to_the_whole(tmp_path):
         [tiny.encoder("a"), tiny.encoder("b", 3.0)],
         images_for,
         [tiny.Mean()],
-        Run(batch_size=4),
+        RunSettings(batch_size=4),
         Store(tmp_path),
         progress=lambda doing, share, left: told.append(share),
     )
@@ -243,7 +243,7 @@ def test_two_encoders_of_one_name_are_refused(tmp_path):
 def test_a_run_killed_at_any_moment_loses_nothing_finished(tmp_path):
     log, folder = tmp_path / "log", tmp_path / "run"
     slow = tiny.Mean(log=str(log), pause=0.03)
-    encoder, images, run = tiny.encoder(), tiny.images(), Run(batch_size=1)
+    encoder, images, run = tiny.encoder(), tiny.images(), RunSettings(batch_size=1)
     key = key_of(slow.observation(), encoder, images, run)
     moments, kills = random.Random(0), 0
     for _ in range(100):
@@ -290,8 +290,8 @@ def test_little_memory_changes_no_result(tmp_path, attack):
         catalog.evaluations()["breakaway"], {"attacks": [attack], "pairwise": attack, "balls": ["linf:0.1"]}
     )
     cramped, roomy = (Encoder(Cramped(2.0, room), "tiny", tiny.DOMAIN) for room in (9, 1000))
-    (small,), failures = fill(tmp_path / "a", [evaluation], Run(batch_size=16), encoders=[cramped])
-    (large,), _ = fill(tmp_path / "b", [evaluation], Run(batch_size=16), encoders=[roomy])
+    (small,), failures = fill(tmp_path / "a", [evaluation], RunSettings(batch_size=16), encoders=[cramped])
+    (large,), _ = fill(tmp_path / "b", [evaluation], RunSettings(batch_size=16), encoders=[roomy])
     assert failures == []
     assert isinstance(cramped.module, Cramped)
     assert max(cramped.module.sizes) > 9, "vacuous fixture"
@@ -302,15 +302,15 @@ def test_little_memory_changes_no_result(tmp_path, attack):
 
 def test_large_inputs_make_small_shards(tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "CPU_VALUES", 8)
-    results, _ = fill(tmp_path / "a", [tiny.Mean()], Run(batch_size=16))
+    results, _ = fill(tmp_path / "a", [tiny.Mean()], RunSettings(batch_size=16))
     assert len(list((tmp_path / "a").rglob("shards/seen-*/*"))) == 8
-    assert findings(results) == findings(fill(tmp_path / "b", [tiny.Mean()], Run(batch_size=2))[0])
+    assert findings(results) == findings(fill(tmp_path / "b", [tiny.Mean()], RunSettings(batch_size=2))[0])
 
 
 def test_large_encoders_make_small_shards(tmp_path, monkeypatch):
     encoder = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(4, 8)), "linear", tiny.DOMAIN)
     monkeypatch.setattr(shards, "CPU_OPERATIONS", 3 * 64)
-    fill(tmp_path, [tiny.Mean()], Run(batch_size=16), encoders=[encoder])
+    fill(tmp_path, [tiny.Mean()], RunSettings(batch_size=16), encoders=[encoder])
     assert len(list(tmp_path.rglob("shards/seen-*/*"))) == 6, "2, 3, 3, 3, 3 and 2 images"
     assert len(list(tmp_path.rglob("shards/codes-*/*"))) == 1, "16 and 4 images: batches of one shard"
 
@@ -318,7 +318,7 @@ def test_large_encoders_make_small_shards(tmp_path, monkeypatch):
 def test_a_budget_begins_to_run_before_the_table_does(tmp_path):
     started = monotonic() - 10
     results, failures = evaluate(
-        [tiny.encoder()], images_for, [tiny.Mean()], Run(), Store(tmp_path), budget=9.0, began=started
+        [tiny.encoder()], images_for, [tiny.Mean()], RunSettings(), Store(tmp_path), budget=9.0, began=started
     )
     assert (results, [failure.error for failure in failures]) == ([], ["BudgetSpentError"])
 
@@ -333,7 +333,7 @@ def test_labels_given_later_are_used(tmp_path):
 
     def cell(labels: Tensor | None) -> Result:
         given = Images(images.source, images.ids, labels, images.name)
-        (result,), _ = evaluate([encoder], lambda encoder: given, [evaluation], Run(), Store(tmp_path))
+        (result,), _ = evaluate([encoder], lambda encoder: given, [evaluation], RunSettings(), Store(tmp_path))
         return result
 
     without, labelled, otherwise = cell(None), cell(odd), cell(1 - odd.roll(1) * odd)
@@ -346,12 +346,12 @@ def test_labels_given_later_are_used(tmp_path):
 
 
 def test_another_seed_of_attacks_looks_at_the_same_images(tmp_path):
-    (first,), _ = fill(tmp_path, [tiny.Mean()], Run(seed=3))
-    (other,), _ = fill(tmp_path, [tiny.Mean()], Run(seed=3, attack_seed=4))
+    (first,), _ = fill(tmp_path, [tiny.Mean()], RunSettings(seed=3))
+    (other,), _ = fill(tmp_path, [tiny.Mean()], RunSettings(seed=3, attack_seed=4))
     assert other.findings.ids == first.findings.ids
     assert other.findings != first.findings
     assert other.settings["attack_seed"] == 4
-    assert fill(tmp_path, [tiny.Mean()], Run(seed=4))[0][0].findings.ids != first.findings.ids, "vacuous"
+    assert fill(tmp_path, [tiny.Mean()], RunSettings(seed=4))[0][0].findings.ids != first.findings.ids, "vacuous"
 
 
 def numbers(result: Result) -> list[float]:
@@ -401,13 +401,16 @@ def test_every_evaluation_ignores_sharding_and_order(kind, tmp_path):
     bank = data.load("builtin:digits-train", encoder.domain, limit=30) if evaluation.needs_bank else None
 
     def cells(batch_size: int, seed: int = 0) -> Result:
-        run, store = Run(seed=seed, precision="float64", batch_size=batch_size), Store(tmp_path / str(batch_size))
+        run, store = (
+            RunSettings(seed=seed, precision="float64", batch_size=batch_size),
+            Store(tmp_path / str(batch_size)),
+        )
         (result,), failures = evaluate(
             [encoder], lambda encoder: digits, [evaluation], run, store, Backwards(), bank_for=lambda encoder: bank
         )
         assert not failures
         return result
 
-    expected = numbers(evaluation(encoder, digits, Run(precision="float64"), bank))
+    expected = numbers(evaluation(encoder, digits, RunSettings(precision="float64"), bank))
     assert numbers(cells(5)) == pytest.approx(expected, rel=1e-6, abs=1e-9, nan_ok=True)
     assert cells(5, seed=1).findings != cells(5).findings, "vacuous"

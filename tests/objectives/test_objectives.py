@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from holdfast.core.divergences import Cosine, Divergence, L1Distance, L2Distance
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.contrast import Batch, Instance, Pair, Queue, Views
@@ -20,7 +20,7 @@ from tests.samples import DIGITS, builtin, digits
 
 
 def context(count: int = 6, rivals: int = 0) -> AttackContext:
-    population = Population(builtin(), digits(count), Run(precision="float64"))
+    population = Population(builtin(), digits(count), RunSettings(precision="float64"))
     others = population.codes[torch.randint(count, (count, rivals))] if rivals else None
     return population.context(range(count), population.partners.tolist(), others)
 
@@ -129,7 +129,7 @@ def test_shifted_moves_whole_images() -> None:
 
 @pytest.mark.parametrize("objective", [Toward(), Crossing(), Misretrieval(), Queue()], ids=str)
 def test_missing_companions_are_asked_for(objective: Toward | Crossing | Misretrieval | Queue) -> None:
-    alone = Population(builtin(), digits(4), Run()).context(range(4))
+    alone = Population(builtin(), digits(4), RunSettings()).context(range(4))
     with pytest.raises(HoldfastError, match=r"target|rival"):
         objective(alone)
 
@@ -137,4 +137,4 @@ def test_missing_companions_are_asked_for(objective: Toward | Crossing | Misretr
 @pytest.mark.parametrize("objective", [Instance(), Batch(), Views()], ids=str)
 def test_contrast_needs_two_images(objective: Instance | Batch | Views) -> None:
     with pytest.raises(HoldfastError, match="at least 2"):
-        objective(Population(builtin(), digits(4), Run()).context([0]))
+        objective(Population(builtin(), digits(4), RunSettings()).context([0]))

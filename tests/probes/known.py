@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.protocol.population import Population
 from tests import tiny
 
@@ -20,8 +20,8 @@ def clouds(count: int, seed: int, classes: int = 3, spread: float = 0.25) -> Ima
     return Images(pixels.reshape(-1, 1, 2, 2), [f"{seed}-{k}" for k in range(count)], labels + 3, f"clouds {seed}")
 
 
-def population(bank: Images | None = None, images: Images | None = None, run: Run | None = None) -> Population:
-    run = run or Run(precision="float64")
+def population(bank: Images | None = None, images: Images | None = None, run: RunSettings | None = None) -> Population:
+    run = run or RunSettings(precision="float64")
     held = Population(tiny.encoder(), bank or clouds(60, 1), run)
     return Population(tiny.encoder(), images or clouds(30, 2), run, bank=held)
 

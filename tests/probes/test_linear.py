@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear, LinearScores
 from holdfast.protocol.population import Population
@@ -73,7 +73,7 @@ def test_heads_are_as_good_as_those_published_with_the_encoders(reference: Path,
         return Images(pixels, [f"{which}{k}" for k in range(count)], labels.long(), which)
 
     encoder, test, bank = published(reference, name, torch.float32), images("test", 2000), images("train", 10_000)
-    asked = Population(encoder, test, Run(), bank=Population(encoder, bank, Run()))
+    asked = Population(encoder, test, RunSettings(), bank=Population(encoder, bank, RunSettings()))
     with torch.no_grad():
         whole = published(reference, f"{name}__lineval", torch.float32).forward(test.pixels(range(2000)))
     theirs = float((whole.argmax(1) == asked.labels).double().mean())

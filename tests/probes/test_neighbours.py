@@ -11,7 +11,7 @@ from torch import nn
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.data import load
 from holdfast.probes.base import Probe
 from holdfast.probes.neighbours import WIDTH, Knn, largest, unit
@@ -72,7 +72,7 @@ def test_a_tie_decides_nothing_and_an_unknown_label_is_wrong() -> None:
     half = torch.tensor([[0.2, 0.8], [0.8, 0.2]])
     bank = Images(torch.cat([half, half], 1).reshape(2, 1, 2, 2), labels=torch.tensor([0, 1]))
     images = Images(torch.cat([torch.full((2, 1, 2, 2), 0.5), bank.pixels([0])]), labels=torch.tensor([0, 7, 0]))
-    asked = population(bank, images, Run())
+    asked = population(bank, images, RunSettings())
     probe = asked.learned(Knn(k=2))
     assert probe.ranks(asked.codes, asked.labels).tolist() == [1, inf, 0]
 
@@ -87,7 +87,7 @@ def test_on_raw_pixels_no_shuffle_changes_an_answer(shuffle: str) -> None:
     ranks = []
     for change in (None, Transform.read(shuffle)):
         pair = [one if change is None else transformed(one, change) for one in (images, bank)]
-        asked = Population(encoder, pair[0], Run(), bank=Population(encoder, pair[1], Run()))
+        asked = Population(encoder, pair[0], RunSettings(), bank=Population(encoder, pair[1], RunSettings()))
         ranks.append(asked.learned(Knn(k=20)).ranks(asked.codes, asked.labels))
     assert torch.equal(*ranks)
     assert 0.5 < accuracy(ranks[0]) < 1
@@ -104,7 +104,7 @@ def test_what_cannot_be_learned_is_refused_in_a_sentence() -> None:
     opposite = Images(
         torch.tensor([[1.0, 0.0], [0.0, 1.0]]).repeat(1, 2).reshape(2, 1, 2, 2), labels=torch.tensor([3, 4])
     )
-    coldest = population(opposite, run=Run()).learned(Knn(temperature=0.02))
+    coldest = population(opposite, run=RunSettings()).learned(Knn(temperature=0.02))
     assert coldest.logits(-opposite.pixels([0, 1]).flatten(1)).isfinite().all()
     with pytest.raises(HoldfastError, match="unknown probe 'knm'; did you mean 'knn'"):
         Probe.read("knm")

@@ -14,8 +14,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
-from holdfast.core.run import Run
-from holdfast.execution.store import Store, key_of
+from holdfast.core.run_settings import RunSettings
 from holdfast.objectives.misclassification import margin
 from holdfast.probes.base import Probe, probes
 from holdfast.probes.filtered import LowPassProbe
@@ -24,6 +23,7 @@ from holdfast.probes.linear import Linear, LinearScores, logistic_regression
 from holdfast.probes.noise import NoiseProbe
 from holdfast.probes.robust import RobustProbe
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store, key_of
 from holdfast.transforms.base import transformed
 from holdfast.transforms.filters import LowPass
 from tests.probes.known import accuracy, clouds, population
@@ -57,7 +57,7 @@ def test_a_probe_is_the_same_in_any_batches_and_after_storage(text: str, tmp_pat
     probe, store = Probe.read(text), Store(tmp_path)
     images, bank = clouds(20, 2), clouds(40, 1)
     whole = population(bank, images)
-    small = population(bank, images, Run(precision="float64", batch_size=7))
+    small = population(bank, images, RunSettings(precision="float64", batch_size=7))
     key = key_of(probe, whole.encoder, images, whole.run, bank)
     store.keep_learned(key, {name: value.cpu() for name, value in probe.learn(whole).items()})
     stored = store.learned(key)
@@ -79,7 +79,7 @@ def test_what_decides_a_probe_is_in_its_key(text: str) -> None:
     relabelled = Images(bank.source, bank.ids, 8 - bank.labels if bank.labels is not None else None)
     for other in (clouds(59, 1), relabelled):
         assert key_of(probe, asked.encoder, images, asked.run, other) != key
-    assert key_of(probe, asked.encoder, images, Run(seed=1, precision="float64"), bank) != key
+    assert key_of(probe, asked.encoder, images, RunSettings(seed=1, precision="float64"), bank) != key
 
 
 def test_noise_probe_learns_from_codes_of_noisy_images() -> None:
@@ -97,7 +97,7 @@ def test_noise_probe_learns_from_codes_of_noisy_images() -> None:
 
 def test_low_pass_probe_is_the_linear_probe_of_filtered_images() -> None:
     encoder, bank, images = builtin(), labelled(120, 0), labelled(40, 1200)
-    run = Run(precision="float64")
+    run = RunSettings(precision="float64")
     asked = Population(encoder, images, run, bank=Population(encoder, bank, run))
     seen = [transformed(one, LowPass(3.0)) for one in (images, bank)]
     filtered = Population(encoder, seen[0], run, bank=Population(encoder, seen[1], run))
@@ -119,7 +119,7 @@ def test_robust_probe_withstands_more_than_the_plain_one() -> None:
     fragile = 0.5 + 0.04 * sign + 0.005 * torch.randn(200, generator=generator)
     sturdy = 0.5 + 0.3 * sign * (torch.rand(200, generator=generator) < 0.9).float()
     pixels = torch.stack([fragile, sturdy], 1).clamp(0, 1)
-    encoder, run = Encoder(nn.Identity(), "pixels", Domain((2,))), Run(precision="float64")
+    encoder, run = Encoder(nn.Identity(), "pixels", Domain((2,))), RunSettings(precision="float64")
     images, bank = Images(pixels[:100], labels=labels[:100]), Images(pixels[100:], labels=labels[100:])
     asked = Population(encoder, images, run, bank=Population(encoder, bank, run))
     ball = Linf(0.06)
@@ -148,7 +148,7 @@ def test_the_batch_that_a_probe_learns_from_is_a_setting(text: str) -> None:
 def test_fine_tuning_changes_a_copy_alone() -> None:
     encoder, bank, images = builtin("digits-random"), labelled(200, 0), labelled(100, 1200)
     before = encoder.fingerprint
-    asked = Population(encoder, images, Run(), bank=Population(encoder, bank, Run()))
+    asked = Population(encoder, images, RunSettings(), bank=Population(encoder, bank, RunSettings()))
     tuned, plain = asked.learned(FineTuned("adamw")), asked.learned(Linear())
     assert tuned.encoder is not asked.encoder
     assert not torch.allclose(tuned.codes(asked, range(100)), asked.codes, atol=1e-3)
@@ -167,7 +167,7 @@ class Detached(nn.Module):
 
 
 def test_what_cannot_be_tuned_or_attacked_says_so() -> None:
-    encoder, run = Encoder(Detached(), "detached", Domain((1, 2, 2))), Run()
+    encoder, run = Encoder(Detached(), "detached", Domain((1, 2, 2))), RunSettings()
     asked = Population(encoder, clouds(9, 2), run, bank=Population(encoder, clouds(30, 1), run))
     with pytest.raises(HoldfastError, match="no weights that gradients reach"):
         asked.learned(FineTuned())

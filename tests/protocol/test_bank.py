@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.core.counting import crossings, nearest
+from holdfast.core.counting import crossings, nearest_rows
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.data import load
-from holdfast.evaluations.attacked.attacked import Untargeted
 from holdfast.evaluations.attacked.breakaway import Breakaway
+from holdfast.evaluations.attacked.observations import Untargeted
 from holdfast.execution.request import build, planned, request
 from holdfast.protocol import bank as module
 from holdfast.protocol.bank import apart
@@ -52,9 +52,9 @@ def test_counts_in_a_bank_are_those_of_the_definition(divergence: Divergence) ->
 def test_breakaway_searches_the_bank_and_counts_its_copies_once() -> None:
     twice = Images(torch.cat([bank().source.read(range(50))] * 2), name="a bank twice")
     evaluation = build(Breakaway, {"balls": "linf:0.2", **FEW})
-    once = evaluation(tiny.encoder(), tiny.images(), Run(), bank())
-    assert once.estimates == evaluation(tiny.encoder(), tiny.images(), Run(), twice).estimates
-    population = Population(tiny.encoder(), tiny.images(), Run())
+    once = evaluation(tiny.encoder(), tiny.images(), RunSettings(), bank())
+    assert once.estimates == evaluation(tiny.encoder(), tiny.images(), RunSettings(), twice).estimates
+    population = Population(tiny.encoder(), tiny.images(), RunSettings())
     joint = evaluation.observation()
     assert isinstance(joint, Joint)
     untargeted = joint.parts[0]
@@ -70,15 +70,15 @@ def test_breakaway_searches_the_bank_and_counts_its_copies_once() -> None:
 
 def test_rivals_come_from_the_bank() -> None:
     codes, held = pixels(5, 1).flatten(1), pixels(3, 2).flatten(1)
-    assert torch.equal(nearest(L2Distance(), codes, held, 9).sort(1).values, torch.arange(3).expand(5, 3))
-    assert torch.equal(nearest(L2Distance(), codes, held, 1)[:, 0], torch.cdist(codes, held).argmin(1))
+    assert torch.equal(nearest_rows(L2Distance(), codes, held, 9).sort(1).values, torch.arange(3).expand(5, 3))
+    assert torch.equal(nearest_rows(L2Distance(), codes, held, 1)[:, 0], torch.cdist(codes, held).argmin(1))
 
 
 def test_the_bank_is_part_of_the_record_and_of_the_protocol() -> None:
     evaluation = build(Breakaway, {"balls": "linf:0.2", **FEW})
-    without = evaluation(tiny.encoder(), tiny.images(), Run())
-    searched = evaluation(tiny.encoder(), tiny.images(), Run(), bank())
-    other = evaluation(tiny.encoder(), tiny.images(), Run(), bank(49))
+    without = evaluation(tiny.encoder(), tiny.images(), RunSettings())
+    searched = evaluation(tiny.encoder(), tiny.images(), RunSettings(), bank())
+    other = evaluation(tiny.encoder(), tiny.images(), RunSettings(), bank(49))
     assert without.bank is None
     assert "bank" not in without.settings
     assert searched.bank is not None

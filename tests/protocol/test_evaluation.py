@@ -18,7 +18,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Result
-from holdfast.core.run import Observed, Run
+from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.protocol.evaluation import settings
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population, represent
@@ -26,11 +26,11 @@ from tests.tiny import Mean, encoder, images
 
 
 def population(count: int = 20, **run: Any) -> Population:
-    return Population(encoder(), images(count), Run(**run))
+    return Population(encoder(), images(count), RunSettings(**run))
 
 
 def flipped(count: int = 20, **run: Any) -> Population:
-    return Population(encoder(), images(count)[range(count - 1, -1, -1)], Run(**run))
+    return Population(encoder(), images(count)[range(count - 1, -1, -1)], RunSettings(**run))
 
 
 def names(of: Population, rows: Sequence[int]) -> list[str]:
@@ -81,7 +81,7 @@ def test_codes_are_those_of_the_encoder_in_the_order_of_the_images(batch_size: i
 
 def test_codes_that_are_given_are_not_computed_again():
     known = torch.ones(20, 2)
-    assert torch.equal(Population(encoder(), images(), Run(), known).codes, known)
+    assert torch.equal(Population(encoder(), images(), RunSettings(), known).codes, known)
 
 
 class Fails(nn.Module):
@@ -99,8 +99,8 @@ def test_the_image_without_finite_codes_is_named():
     broken = Encoder(Fails(), "broken", Domain((1, 2, 2)))
     for batch_size in (3, 100):
         with pytest.raises(HoldfastError, match="broken returned NaN or infinite codes for image 'photo-7'; check"):
-            _ = Population(broken, dark, Run(batch_size=batch_size)).codes
-    assert represent(broken, dark, [6, 8], Run()).shape == (2, 4)
+            _ = Population(broken, dark, RunSettings(batch_size=batch_size)).codes
+    assert represent(broken, dark, [6, 8], RunSettings()).shape == (2, 4)
 
 
 def test_images_out_of_range_or_of_another_shape_are_refused_by_name():
@@ -108,10 +108,10 @@ def test_images_out_of_range_or_of_another_shape_are_refused_by_name():
     with pytest.raises(
         HoldfastError, match=r"images 'a' ... must be finite and lie in \[0, 1\], got values from 7 to 7"
     ):
-        _ = Population(encoder(), wrong, Run()).codes
+        _ = Population(encoder(), wrong, RunSettings()).codes
     large = Images(torch.zeros(4, 1, 3, 3), ["a", "b", "c", "d"])
     with pytest.raises(HoldfastError, match=r"images 'c' ... must have shape \(batch, 1, 2, 2\), got \(1, 1, 3, 3\)"):
-        Population(encoder(), large, Run()).pixels([2])
+        Population(encoder(), large, RunSettings()).pixels([2])
 
 
 def test_a_scene_holds_its_rows_and_their_noise():
@@ -120,7 +120,7 @@ def test_a_scene_holds_its_rows_and_their_noise():
     assert torch.equal(context.pixels, seen.images.pixels([3, 1]))
     assert context.target_pixels is not None
     assert torch.equal(context.target_pixels, seen.images.pixels([0, 2]))
-    assert torch.equal(context.noise.keys, Run(seed=4).noise(["image3", "image1"]).keys)
+    assert torch.equal(context.noise.keys, RunSettings(seed=4).noise(["image3", "image1"]).keys)
     torch.testing.assert_close(context.codes, seen.codes[[3, 1]])
     torch.testing.assert_close(context.targets, seen.codes[[0, 2]])
     with pytest.raises(HoldfastError, match="needs target images"):
@@ -179,13 +179,13 @@ def values(result: Result) -> dict[str, float]:
 
 def test_results_ignore_order_and_batches():
     measured = Mean()(encoder(), images())
-    mirrored = Mean()(encoder(), images()[range(19, -1, -1)], Run(batch_size=3))
-    assert values(measured) != values(Mean()(encoder(), images(), Run(seed=1))), "vacuous fixture"
+    mirrored = Mean()(encoder(), images()[range(19, -1, -1)], RunSettings(batch_size=3))
+    assert values(measured) != values(Mean()(encoder(), images(), RunSettings(seed=1))), "vacuous fixture"
     assert values(mirrored) == values(measured)
 
 
 def test_a_result_says_what_it_measured():
-    run = Run(seed=5, precision="float64")
+    run = RunSettings(seed=5, precision="float64")
     found, on, of = Mean(factor=3.0)(encoder("net"), images(), run), images(), encoder("net")
     assert (found.evaluation, found.version, found.title, found.headline) == ("mean", 1, "Mean", ("mean",))
     assert found.encoder.model_dump() == {

@@ -11,9 +11,9 @@ from holdfast.core.balls import Linf
 from holdfast.core.divergences import L2Distance, Whitened
 from holdfast.core.images import Images
 from holdfast.core.records import Result
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.attacked.displacement import Displacement
-from holdfast.evaluations.certified.head import LinearHead
+from holdfast.evaluations.certified.linear_head import LinearHead
 from holdfast.protocol.evaluation import learning
 from holdfast.protocol.fits import Whitening
 from holdfast.protocol.population import Population
@@ -33,9 +33,11 @@ def test_divergences_that_learn_are_fits_of_those_who_have_them() -> None:
 
 
 def test_a_population_takes_what_is_known() -> None:
-    fresh = Population(builtin(), digits(20), Run())
+    fresh = Population(builtin(), digits(20), RunSettings())
     known = Whitening(Whitened()).learn(fresh)
-    told = Population(builtin(), digits(20), Run(), known={Whitening(Whitened()): {"matrix": 2 * known["matrix"]}})
+    told = Population(
+        builtin(), digits(20), RunSettings(), known={Whitening(Whitened()): {"matrix": 2 * known["matrix"]}}
+    )
     a, b = torch.randn(2, 5, 32)
     expected = fresh.fitted(Whitened())(a, b)
     assert torch.equal(fresh.codes, told.codes)
@@ -44,14 +46,14 @@ def test_a_population_takes_what_is_known() -> None:
 
 
 def test_why_it_is_not_known_is_told_to_all_who_ask() -> None:
-    population = Population(builtin(), digits(20), Run(), known={LinearHead(4): RuntimeError("no time left")})
+    population = Population(builtin(), digits(20), RunSettings(), known={LinearHead(4): RuntimeError("no time left")})
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no time left"):
             population.learned(LinearHead(4))
 
 
 def test_a_worker_gets_what_was_learned(monkeypatch: pytest.MonkeyPatch) -> None:
-    population = Population(builtin(), labelled(), Run())
+    population = Population(builtin(), labelled(), RunSettings())
     head, white = population.learned(LinearHead(6)), population.fitted(Whitened())
     assert head is not None
     sent = pickle.dumps(population)
@@ -65,9 +67,9 @@ def test_a_worker_gets_what_was_learned(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_heads_need_labels_of_two_classes() -> None:
-    assert Population(builtin(), digits(20), Run()).learned(LinearHead(4)) is None
+    assert Population(builtin(), digits(20), RunSettings()).learned(LinearHead(4)) is None
     one = Images(digits(20).pixels(range(20)), labels=torch.zeros(20, dtype=torch.int64))
-    assert Population(builtin(), one, Run()).learned(LinearHead(4)) is None
+    assert Population(builtin(), one, RunSettings()).learned(LinearHead(4)) is None
 
 
 def numbers(result: Result) -> dict[str, list[float]]:
@@ -76,7 +78,7 @@ def numbers(result: Result) -> dict[str, list[float]]:
 
 
 def test_whitened_numbers_ignore_order_and_batch_size() -> None:
-    images, run = digits(20), Run(precision="float64")
+    images, run = digits(20), RunSettings(precision="float64")
     whole = numbers(WHITE(builtin(), images, run))
     assert whole
     for other in (

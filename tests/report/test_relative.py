@@ -11,7 +11,7 @@ import torch
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Result
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.evaluations.corrupted.corruption_error import CorruptionError
 from holdfast.report.compare import compare
@@ -38,7 +38,7 @@ def measured(severities: tuple[int, ...] = (1, 4)) -> tuple[Result, Result]:
     """Return what was measured of a trained encoder and of raw pixels, which come last as baselines do."""
     images, bank = digits(50, 1200), digits(150, 0)
     few = replace(FEW, severities=severities)
-    return few(builtin(), images, Run(), bank), few(raw_pixels(DIGITS), images, Run(), bank)
+    return few(builtin(), images, RunSettings(), bank), few(raw_pixels(DIGITS), images, RunSettings(), bank)
 
 
 def test_ratios_to_a_baseline_are_those_of_sums_of_errors() -> None:

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from holdfast.commands.harden import agreement_of, parted, recipe_of
+from holdfast.commands.train import train
+from holdfast.commands.train_inputs import mode_of
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.execution.harden import agreement_of, parted, recipe_of
-from holdfast.execution.training import train
-from holdfast.execution.training_inputs import mode_of
 from holdfast.training.learner import TrainingObjective, training_objectives
 from holdfast.training.recipe import Recipe
 from tests.samples import digits

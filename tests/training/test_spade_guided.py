@@ -13,7 +13,7 @@ from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.encoder import Codes, Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.evaluations.spectral.analysis import spade
+from holdfast.spectral.analysis import spade
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.adversaries.spade_guided import SpadeGuided, node_scores
 from holdfast.training.adversary import Adversary

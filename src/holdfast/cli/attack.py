@@ -15,12 +15,12 @@ from holdfast.cli.cluster import cluster_of
 from holdfast.cli.evaluate import STOPPED
 from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
 from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 
 if TYPE_CHECKING:
     from holdfast.attacks.presets import Preset
+    from holdfast.commands.attack_files import AttackRecord
     from holdfast.core.balls import Ball
-    from holdfast.execution.artefacts import AttackRecord
     from holdfast.objectives.base import Objective
 
 __all__ = ["STOPPED", "command"]
@@ -68,20 +68,20 @@ def command(
 ) -> int:
     """Attack images: keep what they become, how far their codes move, and a check of both."""
     # Loaded here, because these need torch.
-    from holdfast.core.run import Run
+    from holdfast.commands.attack_files import export
+    from holdfast.commands.attack_images import AdversarialImages, adversarial
+    from holdfast.commands.output_folder import claim, require_free
+    from holdfast.core.run_settings import RunSettings
     from holdfast.encoders import Options
-    from holdfast.execution.adversarial import AdversarialImages, adversarial
-    from holdfast.execution.answers import claim, require_free
-    from holdfast.execution.artefacts import export
     from holdfast.execution.engines.ranks import leads
     from holdfast.execution.progress import Shown
     from holdfast.execution.session import devices_of, engine
-    from holdfast.execution.store import Store, key_of
     from holdfast.execution.table import collect
+    from holdfast.store.store import Store, key_of
 
     cluster = cluster_of(cluster, workers, out)
     chosen = _preset(preset, ball_of(eps, ball), attack, objective, divergence)
-    run = Run(seed, precision=precision, batch_size=batch_size, **devices_of(cluster, device, workers))
+    run = RunSettings(seed, precision=precision, batch_size=batch_size, **devices_of(cluster, device, workers))
     started, began, where = datetime.now(UTC), monotonic(), engine(cluster, device, workers, out)
     require_free(out)
     population, store = population_of(encoder, Options(arch, size, trust_remote_code), images, run, limit), Store(out)
@@ -117,7 +117,7 @@ def _preset(name: str, ball: Ball | None, attack: str | None, objective: str | N
     from holdfast.execution.catalog import objectives
 
     if name not in PRESETS:
-        raise HoldfastError(f"unknown preset {name!r}; {nearest(name, list(PRESETS))}")
+        raise HoldfastError(f"unknown preset {name!r}; {did_you_mean(name, list(PRESETS))}")
     base = PRESETS[name]
     sought = read(objective, objectives(), "objective") if objective else base.objective
     if divergence:

@@ -16,8 +16,8 @@ from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
 from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval
-    from holdfast.execution.certificates import CertificateRecord
+    from holdfast.commands.certify_bounds import CertificateRecord
+    from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
     from holdfast.execution.engines.base import Engine
     from holdfast.protocol.population import Population
 
@@ -59,16 +59,16 @@ def command(
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
     # Loaded here, because these need torch.
-    from holdfast.core.run import Run
+    from holdfast.commands.certify_bounds import Certificates, export
+    from holdfast.commands.certify_smoothing import SMOOTHING, read_smoothing
+    from holdfast.commands.output_folder import claim, require_free
+    from holdfast.core.run_settings import RunSettings
     from holdfast.encoders import Options
-    from holdfast.execution.answers import claim, require_free
-    from holdfast.execution.certificates import Certificates, export
     from holdfast.execution.engines.ranks import leads
     from holdfast.execution.progress import Shown
     from holdfast.execution.session import devices_of, engine
-    from holdfast.execution.smoothed import SMOOTHING, read_smoothing
-    from holdfast.execution.store import Store, key_of
     from holdfast.execution.table import collect
+    from holdfast.store.store import Store, key_of
 
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
@@ -76,12 +76,12 @@ def command(
     devices, where = devices_of(cluster, device, workers), engine(cluster, device, workers, out)
     if method.partition(":")[0] == SMOOTHING:
         # Bounds hold dozens of times an image's memory; a noisy copy takes what an image does.
-        run = Run(seed, precision=precision, batch_size=32 * batch_size, **devices)
+        run = RunSettings(seed, precision=precision, batch_size=32 * batch_size, **devices)
         population = population_of(encoder, Options(arch, size, trust_remote_code), images, run)
         chosen.check(population.encoder.domain)
         return _smoothed(read_smoothing(method, chosen, limit, negatives), population, out, budget, where)
     wanted = Certificates.of(chosen, limit, negatives, method, attack, neurons)
-    run = Run(seed, precision=precision, batch_size=batch_size, **devices)
+    run = RunSettings(seed, precision=precision, batch_size=batch_size, **devices)
     started, began = datetime.now(UTC), monotonic()
     require_free(out)
     options, store = Options(arch, size, trust_remote_code), Store(out)
@@ -107,12 +107,12 @@ def _smoothed(
     smoothing: SmoothedRetrieval, population: Population, out: Path, budget: float | None, where: Engine
 ) -> int:
     """Certify by noisy copies, whatever the encoder is; return the exit status."""
-    from holdfast.execution.answers import claim, require_free
+    from holdfast.commands.certify_smoothing import export_smoothed, noisy_codes, plan
+    from holdfast.commands.output_folder import claim, require_free
     from holdfast.execution.engines.ranks import leads
     from holdfast.execution.progress import Shown
-    from holdfast.execution.smoothed import export_smoothed, noisy_codes, plan
-    from holdfast.execution.store import Store, key_of
     from holdfast.execution.table import collect
+    from holdfast.store.store import Store, key_of
 
     started, began, run = datetime.now(UTC), monotonic(), population.run
     require_free(out)

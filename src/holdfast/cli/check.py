@@ -26,7 +26,7 @@ def command(
 ) -> int:
     """Check results against bounds; the exit status is 1 if one is broken or was not measured."""
     # Loaded here, because these need torch.
-    from holdfast.execution.runs import read, unfinished
+    from holdfast.commands.stored_runs import read, unfinished
     from holdfast.report.gate import check, parse, warning
     from holdfast.report.printed import answered
     from holdfast.report.relative import with_relative_errors

@@ -15,8 +15,8 @@ def command(
 ) -> int:
     """Remove what finished cells were made from, failures, abandoned partial files and leases; results always stay."""
     from holdfast.cli.console import size
+    from holdfast.commands.inventory import removable, remove
     from holdfast.core.errors import HoldfastError
-    from holdfast.execution.inventory import removable, remove
 
     removables = removable(folder)
     if not removables:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.flags import words
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.files import write_whole
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def command(
 ) -> int:
     """Compare encoders, image by image, on what earlier runs have measured."""
     if format_ not in FORMATS:
-        raise HoldfastError(f"unknown format {format_!r}; {nearest(format_, list(FORMATS))}")
+        raise HoldfastError(f"unknown format {format_!r}; {did_you_mean(format_, list(FORMATS))}")
     # Loaded here, because these need torch.
-    from holdfast.execution.runs import read, unfinished
+    from holdfast.commands.stored_runs import read, unfinished
     from holdfast.report.alerts import without
     from holdfast.report.compare import compare, unmet
     from holdfast.report.relative import with_relative_errors
@@ -158,7 +158,7 @@ def _grid(table: Table, encoders: Sequence[str], pairs: Sequence[tuple[str, str]
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from holdfast.report.differences import head, met, outcome, said
+    from holdfast.report.differences import difference_text, head, outcome, pair_of
     from holdfast.report.text import ARROWS
 
     grid = Grid(box=box.SIMPLE_HEAD)
@@ -171,9 +171,16 @@ def _grid(table: Table, encoders: Sequence[str], pairs: Sequence[tuple[str, str]
         for row in section.rows:
             under = " · ".join(filter(None, (row.first, row.rest))) or "all images"
             cells = [_cell(cell, name, row.contest) for name, cell in zip(encoders, row.cells, strict=False)]
-            pairs_of_row = [met(row, names) for names in pairs]
+            pairs_of_row = [pair_of(row, names) for names in pairs]
             grid.add_row(
-                *map(Text, [f"  {under}", *cells, *(f"{said(pair)} {outcome(pair)}".strip() for pair in pairs_of_row)])
+                *map(
+                    Text,
+                    [
+                        f"  {under}",
+                        *cells,
+                        *(f"{difference_text(pair)} {outcome(pair)}".strip() for pair in pairs_of_row),
+                    ],
+                )
             )
     return grid
 

@@ -28,7 +28,7 @@ def command(
     workers: Workers = None,
 ) -> None:
     """Write images as corruptions and edits change them, 8-bit PNG files in the folders they came from."""
-    from holdfast.execution.corruption import corrupt
+    from holdfast.commands.corrupt import corrupt
     from holdfast.execution.engines.ranks import leads
     from holdfast.execution.progress import Shown
     from holdfast.execution.session import engine

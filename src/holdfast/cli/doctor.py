@@ -24,11 +24,11 @@ def command(
 
     from holdfast import data
     from holdfast.cli.console import show
-    from holdfast.core.run import Run
+    from holdfast.core.run_settings import RunSettings
     from holdfast.encoders import Options, load
-    from holdfast.execution.doctor import IMAGES, examine_loading
+    from holdfast.execution.examination import IMAGES, examine_loading
 
-    run, options = Run(device=device, precision=precision), Options(arch, size, trust_remote_code)
+    run, options = RunSettings(device=device, precision=precision), Options(arch, size, trust_remote_code)
     pixels = None
     if images:
         first = load(encoder, options)

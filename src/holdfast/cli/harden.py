@@ -46,8 +46,8 @@ def command(
     trust_remote_code: TrustRemoteCode[bool] = False,
 ) -> int:
     """Make an encoder more robust with images alone, and measure it before and after."""
-    from holdfast.execution.api import load_encoder
-    from holdfast.execution.harden import BALL, FOLDER, harden
+    from holdfast.commands.api import load_encoder
+    from holdfast.commands.harden import BALL, FOLDER, harden
     from holdfast.report.alerts import STOPPED as SPENT
     from holdfast.report.alerts import split
 

@@ -16,12 +16,12 @@ def command(
     from rich.text import Text
 
     from holdfast.cli.console import console
-    from holdfast.core.errors import HoldfastError, nearest
+    from holdfast.core.errors import HoldfastError, did_you_mean
     from holdfast.execution.catalog import everything
 
     catalogue = everything()
     if kind is not None and kind not in catalogue:
-        raise HoldfastError(f"cannot list {kind!r}; {nearest(kind, list(catalogue))}")
+        raise HoldfastError(f"cannot list {kind!r}; {did_you_mean(kind, list(catalogue))}")
     out = console()
     # Whoever asks for attacks wants those of the literature, too.
     titles = ["attacks", "presets"] if kind == "attacks" else [kind] if kind else list(catalogue)

@@ -28,7 +28,7 @@ def command(
 ) -> None:
     """Write an encoder's main numbers as evaluation results of its Hugging Face model page."""
     # Loaded here, because these need torch.
-    from holdfast.execution.runs import read
+    from holdfast.commands.stored_runs import read
     from holdfast.report.hub import files, of_encoder, require_repository, yaml
     from holdfast.report.select import chosen
     from holdfast.report.text import counted

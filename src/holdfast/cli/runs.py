@@ -17,7 +17,7 @@ def command(
     from rich.text import Text
 
     from holdfast.cli.console import show, size
-    from holdfast.execution.inventory import Inventory, inventories
+    from holdfast.commands.inventory import Inventory, inventories
 
     folders = inventories(folder)
     if json:

@@ -12,7 +12,7 @@ from holdfast.cli.flags import Seed
 if TYPE_CHECKING:
     from holdfast.core.records import Result
     from holdfast.evaluations.spectral.spade import Spectral
-    from holdfast.execution.store import Key
+    from holdfast.store.store import Key
 
 
 def command(
@@ -31,12 +31,12 @@ def command(
 ) -> int:
     """Score how a map stretches neighbourhoods, from arrays of its inputs and outputs alone."""
     # Loaded here, because these need torch.
+    from holdfast.commands.output_folder import claim, require_free
     from holdfast.evaluations.spectral.features import measure, packed, read
     from holdfast.evaluations.spectral.spade import Spectral
-    from holdfast.execution.answers import claim, require_free
     from holdfast.execution.request import build
-    from holdfast.execution.store import Store
     from holdfast.report import write
+    from holdfast.store.store import Store
 
     evaluation = build(Spectral, {"k": k, "graph": graph, "repair": repair, "subsets": subsets, "certify": certify})
     assert isinstance(evaluation, Spectral)
@@ -61,8 +61,8 @@ def command(
 def _key(evaluation: Spectral, seed: int, arrays: tuple[Any, Any, Any], name: str) -> Key:
     """Return what identifies the scores of ``arrays``: inputs, outputs, and labels or None."""
     from holdfast.evaluations.spectral.features import mark
-    from holdfast.execution.store import Key
     from holdfast.protocol.evaluation import settings
+    from holdfast.store.store import Key
 
     inputs, outputs, labels = arrays
     return Key(

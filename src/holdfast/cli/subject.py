@@ -8,7 +8,7 @@ from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.core.balls import Ball
-    from holdfast.core.run import Run
+    from holdfast.core.run_settings import RunSettings
     from holdfast.encoders import Options
     from holdfast.execution.engines.base import Engine
     from holdfast.execution.progress import Shown
@@ -28,7 +28,7 @@ def ball_of(eps: str | None, ball: str | None) -> Ball | None:
 
 
 def population_of(
-    encoder: str, options: Options, images: str, run: Run, limit: int | None = None, neurons: int | None = None
+    encoder: str, options: Options, images: str, run: RunSettings, limit: int | None = None, neurons: int | None = None
 ) -> Population:
     """Return the images and the encoder that the flags name; ``limit`` leaves so many images, chosen by the seed.
 

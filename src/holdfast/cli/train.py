@@ -39,7 +39,7 @@ def command(
     resume: Annotated[bool, typer.Option("--resume", help="Refuse to begin anew: go on from the checkpoint.")] = False,
 ) -> None:
     """Train an encoder, or train one further, with or without labels and adversaries."""
-    from holdfast.execution.training import train
+    from holdfast.commands.train import train
     from holdfast.training.gathering import rank
     from holdfast.training.recipe import read_settings
 

@@ -281,14 +281,14 @@ def _triangle(points: Clean, top: int, width: int) -> Float[Tensor, "b k"]:
     return square.sqrt()
 
 
-def nearest(
+def nearest_rows(
     divergence: Divergence, codes: Codes, clean: Clean, count: int, exclude: Sequence[int] = ()
 ) -> Int[Tensor, "b k"]:
     """Return the rows of the ``count`` clean codes nearest to each code, nearest first, its ``own`` left out.
 
     Example:
         >>> from holdfast.core.divergences import L2Distance
-        >>> nearest(L2Distance(), torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [3.0]]), 2, exclude=[1])
+        >>> nearest_rows(L2Distance(), torch.tensor([[0.9]]), torch.tensor([[0.0], [1.0], [3.0]]), 2, exclude=[1])
         tensor([[0, 2]])
     """
     if count < 1:

@@ -25,11 +25,11 @@ class HoldfastWarning(UserWarning):
     """Something a reader of the numbers should know, though they are right."""
 
 
-def nearest(name: str, known: list[str]) -> str:
+def did_you_mean(name: str, known: list[str]) -> str:
     """Return the clause that lists the ``known`` names and suggests the one nearest to ``name``.
 
     Example:
-        >>> nearest("breakway", ["breakaway", "overlap"])
+        >>> did_you_mean("breakway", ["breakaway", "overlap"])
         "did you mean 'breakaway'? known: breakaway, overlap"
     """
     from difflib import get_close_matches

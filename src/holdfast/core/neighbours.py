@@ -40,12 +40,12 @@ class Neighbours:
         return Neighbours(self.index[:, :k], self.distance[:, :k], self.recall)
 
 
-def nearest(points: Points, k: int, queries: Int[Tensor, "q"] | None = None) -> Neighbours:
+def nearest_neighbours(points: Points, k: int, queries: Int[Tensor, "q"] | None = None) -> Neighbours:
     """Return the ``k`` nearest other points of each point, or of those at ``queries``; ``k < n``.
 
     Example:
         >>> from holdfast.core.points import points
-        >>> nearest(points([[0.0], [1.0], [3.0]]), 1).index.tolist()
+        >>> nearest_neighbours(points([[0.0], [1.0], [3.0]]), 1).index.tolist()
         [[1], [0], [1]]
     """
     assert 0 < k < len(points), "callers check k"

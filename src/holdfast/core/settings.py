@@ -14,7 +14,7 @@ from math import inf, nan
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 
 T = TypeVar("T")
 REPEAT = "; commas do not separate values: where several are taken, repeat the flag, or give a list in TOML and Python"
@@ -62,7 +62,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
     """
     name, _, rest = text.partition(":")
     if name not in kinds:
-        raise HoldfastError(f"unknown {what} {name!r}; {nearest(name, list(kinds))}")
+        raise HoldfastError(f"unknown {what} {name!r}; {did_you_mean(name, list(kinds))}")
     kind = kinds[name]
     known = fields_of(kind)
     required = [field.name for field in known.values() if field.default is MISSING]
@@ -76,7 +76,7 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
                 )
             key, value = required[position], part
         if key not in known:
-            raise HoldfastError(f"{what} {name!r} has no setting {key!r}; {nearest(key, list(known))}")
+            raise HoldfastError(f"{what} {name!r} has no setting {key!r}; {did_you_mean(key, list(known))}")
         if key in values:
             raise HoldfastError(f"{what} {name!r}: setting {key!r} is given twice; keep one")
         values[key] = convert(value, types_of(kind)[key], f"{what} {name!r}, setting {key!r}")

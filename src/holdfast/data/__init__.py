@@ -14,13 +14,13 @@ from pkgutil import iter_modules
 from urllib.parse import parse_qsl
 
 from holdfast.core.encoder import Domain, Geometry
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import Images
-from holdfast.data.base import Request
+from holdfast.data.base import Selection
 from holdfast.data.groups import groups_of
 from holdfast.data.remembered import Remembered
 
-Loader = Callable[[str, dict[str, str], Request], Images]
+Loader = Callable[[str, dict[str, str], Selection], Images]
 
 
 @cache
@@ -74,7 +74,7 @@ def load(
         source, name = kind(body), body
     grouping = settings.pop("groups", None)
     images = loaders()[source](
-        name, settings, Request(domain, geometry, limit, seed, max_unreadable, remembered or Remembered())
+        name, settings, Selection(domain, geometry, limit, seed, max_unreadable, remembered or Remembered())
     )
     if grouping is not None:
         images.groups = groups_of(images.ids, grouping)
@@ -103,5 +103,7 @@ def kind(body: str) -> str:
         wanted = f"a folder of images or a file ending in {', '.join(arrays.SUFFIXES)}, .tar"
         raise HoldfastError(f"{body!r} is neither {wanted}; pass the folder that holds it")
     source, colon, _ = body.partition(":")
-    other = f", and no image source {source!r}; {nearest(source, list(loaders()))}" if colon else "; check the path"
+    other = (
+        f", and no image source {source!r}; {did_you_mean(source, list(loaders()))}" if colon else "; check the path"
+    )
     raise HoldfastError(f"no file or folder {body!r}{other}")

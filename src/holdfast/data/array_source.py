@@ -18,7 +18,7 @@ from torch.nn.functional import interpolate
 from holdfast.core.encoder import Domain, Geometry
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import DIGEST, THREADS, Images, require_unchanged, row_digests
-from holdfast.data.base import Request
+from holdfast.data.base import Selection
 from holdfast.data.remembered import Remembered
 
 Layout = Literal["as stored", "grey", "channels first", "channels last"]
@@ -45,7 +45,7 @@ def load_array(
     name: str,
     stored: Rows,
     labels: Int[Tensor, "n"] | None,
-    request: Request,
+    request: Selection,
     file: Path | str | None = None,
     part: str = "",
 ) -> Images:
@@ -80,7 +80,7 @@ class ArraySource:
     three channels. A digest is that of the stored row, so that encoders of different sizes share it.
     """
 
-    def __init__(self, name: str, stored: Rows, request: Request) -> None:
+    def __init__(self, name: str, stored: Rows, request: Selection) -> None:
         self.name, self.stored, self.domain = name, stored, request.domain
         if stored.dtype == torch.uint8 and (self.domain.low, self.domain.high) != (0, 1):
             raise HoldfastError(

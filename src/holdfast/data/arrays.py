@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import Images
 from holdfast.data.array_source import load_array
-from holdfast.data.base import Request, as_labels, check_settings
+from holdfast.data.base import Selection, as_labels, check_settings
 
 SOURCE = "arrays"
 IMAGES, LABELS = ("images", "pixels", "x", "arr_0"), ("labels", "y")
@@ -39,7 +39,7 @@ STORED = {"U8": "u1", "F16": "<f2", "F32": "<f4", "F64": "<f8", "I8": "i1", "I16
 """The types of safetensors files and numpy's names for them."""
 
 
-def load(name: str, settings: dict[str, str], request: Request) -> Images:
+def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     """Return the inputs of the file ``name``; the settings ``images`` and ``labels`` choose among its arrays.
 
     Values are uint8 (0 to 255, for encoders of pixels in [0, 1]) or floats in the encoder's range. Ids are positions.
@@ -139,7 +139,7 @@ def _pick(path: Path, keys: list[str], settings: Mapping[str, str]) -> dict[str,
     check_settings(settings, ["images", "labels"], path.suffix)
     for key in settings.values():
         if key not in keys:
-            raise HoldfastError(f"{path} has no array {key!r}; {nearest(key, keys)}")
+            raise HoldfastError(f"{path} has no array {key!r}; {did_you_mean(key, keys)}")
     known = {"images": IMAGES, "labels": LABELS}
     keys_of_parts = {part: next((key for key in names if key in keys), None) for part, names in known.items()}
     if not (settings.get("images") or keys_of_parts["images"]):

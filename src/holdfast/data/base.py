@@ -15,13 +15,13 @@ from torch import Tensor
 
 from holdfast.core.arguments import check_whole
 from holdfast.core.encoder import Domain, Geometry
-from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
+from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
 from holdfast.core.noise import hashed
 from holdfast.data.remembered import Remembered
 
 
 @dataclass(frozen=True)
-class Request:
+class Selection:
     """Images for an encoder of this ``domain`` and ``geometry``: all of them, or ``limit`` chosen by ``seed``.
 
     Up to ``max_unreadable`` of all images there are, as a share, may be damaged; they are listed and left out.
@@ -57,7 +57,7 @@ class Request:
         """Return the rows to load, ascending; whether an id is among them does not depend on the order of ids.
 
         Example:
-            >>> two = Request(Domain((1, 2, 2)), limit=2)
+            >>> two = Selection(Domain((1, 2, 2)), limit=2)
             >>> ids = ["a", "b", "c", "d"]
             >>> {ids[row] for row in two.choose(ids)} == {ids[::-1][row] for row in two.choose(ids[::-1])}
             True
@@ -72,7 +72,7 @@ def check_settings(settings: Mapping[str, str], known: Sequence[str], source: st
     """Raise unless every key of ``settings`` is one that the loader of ``source`` knows."""
     for key in settings:
         if key not in known:
-            offered = nearest(key, list(known)) if known else "it takes none"
+            offered = did_you_mean(key, list(known)) if known else "it takes none"
             raise HoldfastError(f"{source} images have no setting {key!r}; {offered}")
 
 

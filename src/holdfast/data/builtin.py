@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import Images
 from holdfast.data.array_source import ArraySource
-from holdfast.data.base import Request, check_settings
+from holdfast.data.base import Selection, check_settings
 
 SOURCE = "builtin"
 TRAINED = 1200
@@ -21,13 +21,13 @@ def names() -> list[str]:
     return list(SETS)
 
 
-def load(name: str, settings: dict[str, str], request: Request) -> Images:
+def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     """Return the held-out ``digits`` or those the built-in encoders learned from, ``digits-train``, with labels."""
     from sklearn.datasets import load_digits
 
     check_settings(settings, [], SOURCE)
     if name not in SETS:
-        raise HoldfastError(f"no built-in images {name!r}; {nearest(name, names())}")
+        raise HoldfastError(f"no built-in images {name!r}; {did_you_mean(name, names())}")
     pixels, labels = load_digits(return_X_y=True)
     rows = list(SETS[name])
     stored = torch.from_numpy(pixels).float().reshape(-1, 1, 8, 8)[rows] / 16

@@ -14,7 +14,7 @@ from holdfast.core.encoder import Geometry
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images, changed
 from holdfast.core.settings import convert
-from holdfast.data.base import Request
+from holdfast.data.base import Selection
 from holdfast.data.content import Fetch, all_bytes, side_by_side
 from holdfast.data.decode import MAX_PIXELS, decode, pixel_limit
 from holdfast.data.survey import Survey, reason
@@ -83,7 +83,7 @@ def load_encoded(
     fetch: Fetch,
     ids: Sequence[str],
     labels: Int[Tensor, "n"] | None,
-    request: Request,
+    request: Selection,
     settings: Mapping[str, str],
     classes: Sequence[str] = (),
     distant: bool = False,
@@ -115,7 +115,7 @@ def load_encoded(
     return Images(source, kept_ids, None if labels is None else labels[rows], name, classes)
 
 
-def _channels(request: Request) -> int:
+def _channels(request: Selection) -> int:
     domain = request.domain
     if len(domain.shape) != 3 or domain.shape[0] not in (1, 3) or (domain.low, domain.high) != (0, 1):
         raise HoldfastError(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.data.base import Request, check_settings
+from holdfast.data.base import Selection, check_settings
 from holdfast.data.encoded import load_encoded
 
 SOURCE = "folder"
@@ -20,7 +20,7 @@ SETTINGS = ("labels", "max_pixels")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm")
 
 
-def load(name: str, settings: dict[str, str], request: Request) -> Images:
+def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     """Return the image files below the folder ``name``, with their sorted relative paths as ids.
 
     With the setting ``labels=folders``, the first folder of each path is its class, numbered in sorted order. Larger

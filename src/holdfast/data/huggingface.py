@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.images import Images
-from holdfast.data.base import Request, as_labels, check_settings
+from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.encoded import load_encoded
 from holdfast.data.streamed import first_rows
 
@@ -20,7 +20,7 @@ def saved(path: Path) -> bool:
     return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
-def load(name: str, settings: dict[str, str], request: Request) -> Images:
+def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     """Return the images of the dataset ``name`` (a saved folder, or ``user/name@revision``), decoded when read.
 
     Settings: ``split``, ``config`` (where a hub dataset has several), the columns ``image`` and ``label``,
@@ -35,7 +35,7 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
         labels = as_labels(dataset[key][:], len(dataset), "label" in settings, f"column {key!r} of {name}")
         names = getattr(dataset.features[key], "names", ())
     elif "label" in settings:
-        raise HoldfastError(f"{name} has no column {key!r}; {nearest(key, dataset.column_names)}")
+        raise HoldfastError(f"{name} has no column {key!r}; {did_you_mean(key, dataset.column_names)}")
     ids = [str(row) for row in range(len(dataset))]
     return load_encoded(name, Column(dataset, column), ids, labels, request, settings, names)
 
@@ -69,7 +69,7 @@ def _whole(name: str, settings: Mapping[str, str]) -> Any:
     return _split(name, _open(name, settings), settings.get("split"))
 
 
-def _streamed(name: str, settings: Mapping[str, str], request: Request) -> Any:
+def _streamed(name: str, settings: Mapping[str, str], request: Selection) -> Any:
     """Return the first rows of a dataset, with the columns that are needed."""
 
     def start() -> Any:
@@ -127,7 +127,7 @@ def _split(name: str, dataset: Any, wanted: str | None) -> Any:
     if wanted is None:
         raise HoldfastError(f"{name} has the splits {', '.join(splits)}; choose one, as in {name}?split={splits[-1]}")
     if wanted not in splits:
-        raise HoldfastError(f"{name} has no split {wanted!r}; {nearest(wanted, splits)}")
+        raise HoldfastError(f"{name} has no split {wanted!r}; {did_you_mean(wanted, splits)}")
     return dataset[wanted]
 
 
@@ -143,5 +143,5 @@ def _image_column(name: str, dataset: Any, wanted: str | None) -> str:
             f"{name} has {columns_there}; say which, as in {name}?image={next(iter(dataset.features), 'image')}"
         )
     if wanted not in columns:
-        raise HoldfastError(f"{name} has no image column {wanted!r}; {nearest(wanted, columns)}")
+        raise HoldfastError(f"{name} has no image column {wanted!r}; {did_you_mean(wanted, columns)}")
     return wanted

@@ -5,14 +5,14 @@ from __future__ import annotations
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data import arrays, folder, remote_arrays, tars
-from holdfast.data.base import Request, check_settings
+from holdfast.data.base import Selection, check_settings
 from holdfast.data.encoded import load_encoded
 from holdfast.data.stores import Store, StoredFiles
 
 SOURCE = "fsspec"
 
 
-def load(name: str, settings: dict[str, str], request: Request) -> Images:
+def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     """Return the images of the folder, array file or tars at the address ``name``; nothing is copied to this machine.
 
     Settings are those of the same thing on this machine: see ``folder``, ``arrays`` and ``wds``.
@@ -36,7 +36,7 @@ def load(name: str, settings: dict[str, str], request: Request) -> Images:
     return load_encoded(name, files, list(images), labels, request, settings, names, distant=True)
 
 
-def local(path: str, settings: dict[str, str], request: Request) -> Images:
+def local(path: str, settings: dict[str, str], request: Selection) -> Images:
     """Return the images at a path of this machine, spelled as ``file://``."""
     from holdfast.data import kind, loaders
 

@@ -17,11 +17,11 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data import arrays
 from holdfast.data.array_source import load_array
-from holdfast.data.base import Request, check_settings
+from holdfast.data.base import Selection, check_settings
 from holdfast.data.stores import Store, StoredFile
 
 
-def load(name: str, settings: dict[str, str], request: Request) -> Images:
+def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     """Return the inputs of the array file at the address ``name``, by the rules of ``arrays``."""
     store, path = Store.at(name)
     (file,) = store.expand(path).values()

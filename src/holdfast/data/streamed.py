@@ -16,14 +16,14 @@ from typing import Any
 
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.settings import convert
-from holdfast.data.base import Request
+from holdfast.data.base import Selection
 from holdfast.data.stores import Store
 
 CHOOSING = ("config", "split", "image", "label")
 """Settings that decide which rows and columns a stream has."""
 
 
-def first_rows(name: str, settings: Mapping[str, str], request: Request, start: Callable[[], Any]) -> Any:
+def first_rows(name: str, settings: Mapping[str, str], request: Selection, start: Callable[[], Any]) -> Any:
     """Return the first ``take`` rows (by default as many as the request's limit) of the stream that ``start`` begins.
 
     They are read from the stream once, unless files of a local folder changed since.

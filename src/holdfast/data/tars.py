@@ -20,7 +20,7 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data import folder
-from holdfast.data.base import Request, as_labels, check_settings
+from holdfast.data.base import Selection, as_labels, check_settings
 from holdfast.data.content import Stored, side_by_side
 from holdfast.data.encoded import load_encoded
 from holdfast.data.stores import Store, StoredFile
@@ -44,7 +44,7 @@ def spelled(path: str) -> bool:
     return path.endswith(".tar")
 
 
-def load(name: str, settings: dict[str, str], request: Request) -> Images:
+def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     """Return the images of the tars that ``name`` stands for: a tar, a folder of them, or a pattern such as {000..099}.tar.
 
     Settings: ``image``, the ending of the images where samples have several (``left.png``); ``label``, a field of the

@@ -12,7 +12,7 @@ from pkgutil import iter_modules
 from typing import Protocol, cast, runtime_checkable
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.encoders.reference import Options, label, named, stamp
 
 __all__ = ["Adapter", "Options", "load", "sources"]
@@ -68,7 +68,9 @@ def load(reference: str, options: Options | None = None) -> Encoder:
             f"known sources: {', '.join(sorted(sources()))}"
         )
     if source not in sources():
-        raise HoldfastError(f"unknown encoder source {source!r} in {reference!r}; {nearest(source, list(sources()))}")
+        raise HoldfastError(
+            f"unknown encoder source {source!r} in {reference!r}; {did_you_mean(source, list(sources()))}"
+        )
     if options.arch and not getattr(sources()[source], "TAKES_ARCH", False):
         raise HoldfastError(
             f"--arch {options.arch} changes nothing: {source} brings the module of {reference!r}; leave it out"

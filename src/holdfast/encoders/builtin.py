@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.encoders import trained
 from holdfast.encoders.reference import Options, split
 
@@ -66,4 +66,4 @@ def card(name: str) -> trained.Card:
 
 def _require_known(name: str) -> None:
     if name not in NAMES:
-        raise HoldfastError(f"no built-in encoder {name!r}; {nearest(name, names())}")
+        raise HoldfastError(f"no built-in encoder {name!r}; {did_you_mean(name, names())}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.encoders.inputs import InputSettings, encoder_of
 from holdfast.encoders.onnx_graph import OnnxModule, parse
 from holdfast.encoders.reference import Options, existing, first_line, require, split
@@ -63,7 +63,7 @@ def _output(model: Any, wanted: str | None, name: str) -> str:
     if wanted is None:
         raise HoldfastError(f"{name!r} has {len(offered)} outputs; choose one: ?output={'|'.join(offered)}")
     if wanted not in (*offered, *inner):
-        raise HoldfastError(f"{name!r} computes no value {wanted!r}; {nearest(wanted, offered + inner[-20:])}")
+        raise HoldfastError(f"{name!r} computes no value {wanted!r}; {did_you_mean(wanted, offered + inner[-20:])}")
     return wanted
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Geometry
-from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
+from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
 from holdfast.encoders.checkpoint_weights import weights_only
 from holdfast.encoders.inputs import known_interpolation
 from holdfast.encoders.reference import Options, first_line, require, split
@@ -75,7 +75,7 @@ def _weights(open_clip: Any, name: str, weights: str | None) -> str | None:
             raise HoldfastError(f"{name!r} brings its own weights; leave out pretrained={weights}")
         return None
     if open_clip.get_model_config(name.replace("/", "-")) is None:
-        raise HoldfastError(f"open_clip has no model {name!r}; {nearest(name, open_clip.list_models())}")
+        raise HoldfastError(f"open_clip has no model {name!r}; {did_you_mean(name, open_clip.list_models())}")
     tags = open_clip.list_pretrained_tags_by_model(name.replace("/", "-"))
     if weights is not None and Path(weights).expanduser().is_file():
         return str(Path(weights).expanduser())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.core.arguments import check_whole
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.settings import convert, fields_of, types_of
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ def split(name: str, kind: type[T]) -> tuple[str, T]:
         if not equals:
             raise HoldfastError(f"settings have the form ?setting=value&setting=value, got {part!r} in {name!r}")
         if key not in known:
-            raise HoldfastError(f"{base!r} has no setting {key!r}; {nearest(key, list(known))}")
+            raise HoldfastError(f"{base!r} has no setting {key!r}; {did_you_mean(key, list(known))}")
         values[key] = convert(value, types_of(kind)[key], f"{base!r}, setting {key!r}")
     return base, kind(**values)
 

@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder, Geometry
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.encoders.checkpoint_weights import weights_only
 from holdfast.encoders.reference import Options, first_line, require, split
 from holdfast.encoders.torchvision_operators import declare_missing_operators
@@ -39,7 +39,7 @@ def load(name: str, options: Options) -> Encoder:
     architecture, _, tag = name.partition("@")
     known = models.list_models(module=models)
     if architecture not in known:
-        raise HoldfastError(f"torchvision has no classifier {architecture!r}; {nearest(architecture, known)}")
+        raise HoldfastError(f"torchvision has no classifier {architecture!r}; {did_you_mean(architecture, known)}")
     weights = _weights(models, architecture, tag)
     model = seeded(lambda: _create(models, architecture, weights if settings.pretrained else None), settings.seed)
     recipe = weights.transforms()
@@ -63,7 +63,7 @@ def load(name: str, options: Options) -> Encoder:
 def _weights(models: Any, architecture: str, tag: str) -> Any:
     known = models.get_model_weights(architecture)
     if tag and tag not in known.__members__:
-        raise HoldfastError(f"{architecture} has no weights {tag!r}; {nearest(tag, list(known.__members__))}")
+        raise HoldfastError(f"{architecture} has no weights {tag!r}; {did_you_mean(tag, list(known.__members__))}")
     return known[tag] if tag else known.DEFAULT
 
 

@@ -12,14 +12,14 @@ from typing import final
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import BudgetSpentError
+from holdfast.execution.cost import Forecast
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.shards import CleanCodes, clean_codes, compute
-from holdfast.execution.store import Store
 from holdfast.execution.turns import Turns
-from holdfast.execution.work import Forecast
 from holdfast.protocol.evaluation import parts
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store
 
 Progress = Callable[[str, float, float], None]
 """Told what is being done, which share of all work is finished and how many seconds are left (infinite if unknown)."""

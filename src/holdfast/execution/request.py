@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest, refuse_blanks, refuse_twice
+from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, refuse_blanks, refuse_twice
 from holdfast.core.records import Record
 from holdfast.core.settings import convert, fields_of, seconds, spelled, types_of
 from holdfast.encoders.reference import Options, named
@@ -84,7 +84,7 @@ def request(flags: Mapping[str, Any], file: Path | None = None) -> Request:
     if wanted.eps and wanted.ball:
         raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
     if wanted.suite not in SUITES:
-        raise HoldfastError(f"unknown suite {wanted.suite!r}; {nearest(wanted.suite, list(SUITES))}")
+        raise HoldfastError(f"unknown suite {wanted.suite!r}; {did_you_mean(wanted.suite, list(SUITES))}")
     return wanted
 
 
@@ -101,7 +101,8 @@ def references(request: Request) -> list[tuple[str, Options]]:
         raise HoldfastError(f"--arch {request.arch[0]} changes nothing: no encoder is a checkpoint; leave it out")
     if len(request.arch) > 1 and len(request.arch) != sum(takes_arch):
         raise HoldfastError(
-            f"{len(request.arch)} --arch for {sum(takes_arch)} checkpoints; give one for all of them, or one for each in their order"
+            f"{len(request.arch)} --arch for {sum(takes_arch)} checkpoints; give one for all of them, or one for each "
+            "in their order"
         )
     architectures = iter(request.arch if len(request.arch) > 1 else request.arch * sum(takes_arch))
     return [
@@ -120,7 +121,7 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     refuse_twice("only", request.only)
     for name in (*request.only, *request.settings):
         if name not in known:
-            raise HoldfastError(f"unknown evaluation {name!r}; {nearest(name, list(known))}")
+            raise HoldfastError(f"unknown evaluation {name!r}; {did_you_mean(name, list(known))}")
     kinds = [known[name] for name in request.only or known if not (request.black_box and known[name].needs_gradients)]
     if left_out := [name for name in request.only if known[name] not in kinds]:
         raise HoldfastError(f"{', '.join(left_out)} need the encoder's gradients; leave them out with --black-box")
@@ -159,7 +160,7 @@ def attack_fields(kind: type[Evaluation]) -> list[str]:
     return [name for name, kind_of_field in types_of(kind).items() if spelled(kind_of_field, Attack)]
 
 
-def asked_balls(plan: Sequence[Evaluation]) -> set[Ball]:
+def requested_balls(plan: Sequence[Evaluation]) -> set[Ball]:
     """Return the balls of attacks that somebody asked for; where a default one is too wide, its cell alone fails."""
     balls: set[Ball] = set()
     for evaluation in plan:
@@ -180,7 +181,7 @@ def build(kind: type[Evaluation], values: Mapping[str, Any]) -> Evaluation:
     known = fields_of(kind)
     for name in values:
         if name not in known:
-            raise HoldfastError(f"{kind.name} has no setting {name!r}; {nearest(name, list(known))}")
+            raise HoldfastError(f"{kind.name} has no setting {name!r}; {did_you_mean(name, list(known))}")
     types = types_of(kind)
     return kind(**{name: convert(value, types[name], f"{kind.name}.{name}") for name, value in values.items()})
 
@@ -202,7 +203,7 @@ def _read(file: Path) -> dict[str, Any]:
     tables = evaluations()
     for key, value in content.items():
         if key not in (tables if isinstance(value, dict) else known):
-            raise HoldfastError(f"{file} has an unknown key {key!r}; {nearest(key, [*known, *tables])}")
+            raise HoldfastError(f"{file} has an unknown key {key!r}; {did_you_mean(key, [*known, *tables])}")
     return {
         **{key: value for key, value in content.items() if not isinstance(value, dict)},
         "settings": {key: value for key, value in content.items() if isinstance(value, dict)},

@@ -12,9 +12,9 @@ from typing import Any, final
 
 from holdfast.core.errors import BudgetSpentError
 from holdfast.execution.computing import Computing
+from holdfast.execution.cost import Piece
 from holdfast.execution.shards import first_held
 from holdfast.execution.turns import Begun
-from holdfast.execution.work import Piece
 from holdfast.protocol.evaluation import learning, parts
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation

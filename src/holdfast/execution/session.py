@@ -19,30 +19,30 @@ import torch
 
 from holdfast import data
 from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Geometry
-from holdfast.core.errors import HoldfastError, HoldfastWarning, nearest
+from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
-from holdfast.core.run import Run
-from holdfast.data.base import Request as Selection
+from holdfast.core.run_settings import RunSettings
+from holdfast.data.base import Selection
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders import load
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import names
 from holdfast.encoders.reference import named
 from holdfast.execution.computing import Progress
+from holdfast.execution.cost import operations
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
-from holdfast.execution.request import Request, asked_balls, planned, references
-from holdfast.execution.store import Store, StoreError, some
+from holdfast.execution.request import Request, planned, references, requested_balls
 from holdfast.execution.suites import LARGE, suite_settings
 from holdfast.execution.table import evaluate
-from holdfast.execution.work import operations
 from holdfast.protocol.bank import apart
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.report import write
+from holdfast.store.store import Store, StoreError, some
 
 TOUR = "builtin:digits"
 
@@ -92,7 +92,7 @@ def fill_store(
         HoldfastError: something it names does not exist or cannot be read, or the run's folder cannot be written.
     """
     began, evaluations = monotonic(), planned(request)
-    run = Run(
+    run = RunSettings(
         request.seed,
         precision=request.precision,
         batch_size=request.batch_size,
@@ -110,7 +110,7 @@ def fill_store(
         )
     encoders = encoders_of(request, encoders_at_hand or {})
     evaluations = sized(request, encoders) or evaluations
-    for ball, encoder in product(asked_balls(evaluations), encoders):
+    for ball, encoder in product(requested_balls(evaluations), encoders):
         ball.check(encoder.domain)
 
     remembered = Remembered.at(store.folder / FILE, request.rehash)
@@ -251,7 +251,7 @@ def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
     kinds = ("pixels", "random")
     for name in request.baselines:
         if name not in kinds:
-            raise HoldfastError(f"unknown baseline {name!r}; {nearest(name, list(kinds))}")
+            raise HoldfastError(f"unknown baseline {name!r}; {did_you_mean(name, list(kinds))}")
     made: list[Encoder] = []
     if "pixels" in request.baselines:
         for encoder in {encoder.domain: encoder for encoder in reversed(encoders)}.values():

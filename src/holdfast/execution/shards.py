@@ -14,15 +14,15 @@ from typing import Any, final
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.files import checksum
 from holdfast.core.images import Images
-from holdfast.core.run import Observed, Run
+from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.execution.cost import operations
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import Ranks
-from holdfast.execution.store import Cell, Key, Store, StoreError, key_of
-from holdfast.execution.work import operations
 from holdfast.protocol.evaluation import Evaluation, parts, pieces
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population, represent
+from holdfast.store.store import Cell, Key, Store, StoreError, key_of
 
 CPU_VALUES = 1 << 22
 """How many input values a shard may have on a CPU, where more at a time are no faster: 27 images of 3 x 224 x 224.
@@ -134,7 +134,7 @@ def in_random_order(rows: Sequence[int], observation: Observation, population: P
     return [rows[position] for position in population.places[list(rows)].argsort().tolist()]
 
 
-def cell_of(evaluation: Evaluation, encoder: Encoder, images: Images, run: Run, bank: Images | None) -> Cell:
+def cell_of(evaluation: Evaluation, encoder: Encoder, images: Images, run: RunSettings, bank: Images | None) -> Cell:
     """Return what a store must know of a cell to tell later which of its files are still needed."""
     keys = [key_of(what, encoder, images, run, bank) for what in (CleanCodes(), *pieces(evaluation)[1:])]
     if bank is not None:

@@ -26,23 +26,23 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
-from holdfast.core.run import Observed, Run
+from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.execution.computing import Computing, Progress
-from holdfast.execution.doctor import IMAGES, examine
+from holdfast.execution.cost import Forecast, pace
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.ranks import Ranks, leads
-from holdfast.execution.learning import learn, learn_all, once
-from holdfast.execution.provenance import provenance
+from holdfast.execution.examination import IMAGES, examine
+from holdfast.execution.fitting import learn, learn_all, once
 from holdfast.execution.rounds import FEWEST, Step, steps
 from holdfast.execution.shards import CleanCodes, cell_of, first_held, observe
-from holdfast.execution.store import Store, StoreError, key_of
 from holdfast.execution.turns import Begun
-from holdfast.execution.work import Forecast, pace
 from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
+from holdfast.store.provenance import provenance
+from holdfast.store.store import Store, StoreError, key_of
 
 log = logging.getLogger("holdfast")
 
@@ -51,7 +51,7 @@ def evaluate(
     encoders: Sequence[Encoder],
     images_for: Callable[[Encoder], Images],
     evaluations: Sequence[Evaluation],
-    run: Run,
+    run: RunSettings,
     store: Store,
     engine: Engine | None = None,
     progress: Progress | None = None,
@@ -139,7 +139,7 @@ class _Table:
     """One pass over the table."""
 
     evaluations: Sequence[Evaluation]
-    run: Run
+    run: RunSettings
     store: Store
     work: Computing
     bank_for: Callable[[Encoder], Images | None] | None = None

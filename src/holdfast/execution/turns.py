@@ -14,7 +14,7 @@ from torch import Tensor
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import BudgetSpentError
 from holdfast.core.images import Images
-from holdfast.core.run import Observed, Run
+from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.execution.shards import Waiting
 from holdfast.protocol.evaluation import Evaluation, learning, parts
 from holdfast.protocol.fits import Fit
@@ -32,7 +32,7 @@ class Begun:
     bank: tuple[Images, Float[Tensor, "m d"]] | None
     codes: Float[Tensor, "n d"]
     learned: dict[Fit[Any], Observed | Exception]
-    run: Run
+    run: RunSettings
     groups: dict[Observation, list[Evaluation]] = field(default_factory=dict)
     """The evaluations that share each observation."""
     failed: dict[Observation, Exception] = field(default_factory=dict)

@@ -54,7 +54,8 @@ def accuracy_warnings(
     for estimate in clean:
         if estimate.value - chance <= NEAR_CHANCE * sqrt(chance * (1 - chance) / estimate.n):
             warnings.append(
-                f"AT CHANCE: {estimate.conditions['probe']} is right on {estimate.value:.1%} of {estimate.n} clean images, within three "
-                f"standard errors of the {chance:.1%} that the most common class alone gives; {vain} mean nothing."
+                f"AT CHANCE: {estimate.conditions['probe']} is right on {estimate.value:.1%} of {estimate.n} clean images, "
+                f"within three standard errors of the {chance:.1%} that the most common class alone "
+                f"gives; {vain} mean nothing."
             )
     return tuple(warnings)

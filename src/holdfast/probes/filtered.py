@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.probes.base import Probe, taught
 from holdfast.probes.linear import LinearScores, linear_scores, logistic_regression
 from holdfast.protocol.population import Population, represent

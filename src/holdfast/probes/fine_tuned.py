@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from holdfast.attacks.base import GRADIENT
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, nearest
-from holdfast.core.run import Observed
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.run_settings import Observed
 from holdfast.probes.base import Probe, taught
 from holdfast.probes.linear import LinearScores, batches, linear_scores, logistic_regression
 from holdfast.protocol.population import Population
@@ -47,7 +47,7 @@ class FineTuned(Probe):
     def __post_init__(self) -> None:
         if self.optimiser not in OPTIMISERS:
             raise HoldfastError(
-                f"fine-tune: unknown optimiser {self.optimiser!r}; {nearest(self.optimiser, list(OPTIMISERS))}"
+                f"fine-tune: unknown optimiser {self.optimiser!r}; {did_you_mean(self.optimiser, list(OPTIMISERS))}"
             )
         if min(self.epochs, self.batch) < 1:
             raise HoldfastError(

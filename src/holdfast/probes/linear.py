@@ -19,9 +19,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Codes, Encoder
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.noise import Noise
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.probes.base import FittedProbe, Probe, taught
 from holdfast.protocol.population import Population
 
@@ -71,7 +71,9 @@ class Linear(Probe):
 
     def __post_init__(self) -> None:
         if self.recipe not in ("lbfgs", *RECIPES):
-            raise HoldfastError(f"linear: unknown recipe {self.recipe!r}; {nearest(self.recipe, ['lbfgs', *RECIPES])}")
+            raise HoldfastError(
+                f"linear: unknown recipe {self.recipe!r}; {did_you_mean(self.recipe, ['lbfgs', *RECIPES])}"
+            )
 
     def learn(self, population: Population) -> Observed:
         bank = population.bank

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.probes.base import FittedProbe, Probe, taught
 from holdfast.protocol.population import Population
 

@@ -13,7 +13,7 @@ from typing import final
 import torch
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.probes.base import Probe, taught
 from holdfast.probes.linear import LinearScores, linear_scores, logistic_regression
 from holdfast.protocol.population import Population

@@ -23,7 +23,7 @@ from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.objectives.misclassification import cross_entropy
 from holdfast.probes.base import Probe, taught
 from holdfast.probes.linear import LinearScores, batches, linear_scores, logistic_regression

@@ -15,7 +15,7 @@ import torch
 
 from holdfast.core.balls import L2
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.probes.base import Probe
 from holdfast.probes.linear import Linear, LinearScores, linear_scores
 from holdfast.probes.robust import RobustProbe

@@ -12,7 +12,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import refuse_empty, refuse_twice
 from holdfast.core.images import Images
 from holdfast.core.records import Findings, Picture, Result
-from holdfast.core.run import Observed, Run
+from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import convert, spelled, types_of
 from holdfast.protocol.bank import apart
 from holdfast.protocol.fits import Fit, whitenings
@@ -81,9 +81,11 @@ class Evaluation(ABC):
         """Return pictures of the samples a reader would ask to see; none by default."""
         return ()
 
-    def __call__(self, encoder: Encoder, images: Images, run: Run | None = None, bank: Images | None = None) -> Result:
+    def __call__(
+        self, encoder: Encoder, images: Images, run: RunSettings | None = None, bank: Images | None = None
+    ) -> Result:
         """Measure ``encoder`` on ``images`` in this process, with a ``bank`` to learn from or to search."""
-        run = run or Run()
+        run = run or RunSettings()
         bank_population = None if bank is None else Population(encoder, apart(bank, images), run)
         population = Population(encoder, images, run, bank=bank_population)
         observation = self.observation()
@@ -135,7 +137,7 @@ def protocol(evaluation: Evaluation, population: Population) -> dict[str, Any]:
 
 
 def circumstances(
-    what: Evaluation | Observation | Fit[Any], images: Images, run: Run, bank: Images | None
+    what: Evaluation | Observation | Fit[Any], images: Images, run: RunSettings, bank: Images | None
 ) -> dict[str, Any]:
     """Return what decides the numbers of ``what`` beside its settings, where it departs from the usual.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final
 
 from holdfast.core.divergences import Divergence, Linear
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 
 if TYPE_CHECKING:
     from holdfast.protocol.population import Population

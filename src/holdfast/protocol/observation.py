@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.population import Population
 

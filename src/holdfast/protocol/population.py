@@ -18,7 +18,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed_each
 from holdfast.core.records import EncoderInfo, ImagesInfo
-from holdfast.core.run import Observed, Run
+from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.objectives.base import AttackContext
 from holdfast.protocol.fits import Fit, Learned, Whitening
 
@@ -44,7 +44,7 @@ class Population:
         self,
         encoder: Encoder,
         images: Images,
-        run: Run,
+        run: RunSettings,
         codes: Codes | None = None,
         known: Mapping[Fit[Any], Observed | Exception] | None = None,
         bank: Population | None = None,
@@ -232,7 +232,7 @@ class Population:
         return self.shuffled.argsort()
 
 
-def represent(encoder: Encoder, images: Images, rows: Sequence[int], run: Run) -> Codes:
+def represent(encoder: Encoder, images: Images, rows: Sequence[int], run: RunSettings) -> Codes:
     """Return the clean codes of the images at ``rows``, shape (b, d)."""
     with torch.no_grad():
         codes = encoder.forward(images.pixels(rows, run.device, run.dtype, encoder.domain))

@@ -35,13 +35,13 @@ def head(names: tuple[str, str]) -> str:
     return " − ".join(names)
 
 
-def met(row: Row, names: tuple[str, str]) -> Pair | None:
+def pair_of(row: Row, names: tuple[str, str]) -> Pair | None:
     """Return the comparison of two encoders in ``row``, if there is one."""
     pairs = row.contest.pairs if row.contest else ()
     return next((pair for pair in pairs if (pair.a, pair.b) == names), None)
 
 
-def said(pair: Pair | None) -> str:
+def difference_text(pair: Pair | None) -> str:
     """Return the difference with its interval."""
     if pair is None:
         return "–"

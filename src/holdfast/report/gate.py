@@ -15,7 +15,7 @@ from operator import ge, gt, le, lt
 from typing import Literal
 
 from holdfast.core.balls import BALLS
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Claim, Conditions, Estimate, Failure, Result
 from holdfast.core.settings import convert, read
 from holdfast.report import text
@@ -163,7 +163,7 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
     if not estimates_of:
         names = sorted({*called.values(), *missing})
         raise HoldfastError(
-            f"gate {gate.text!r}: unknown encoder {gate.encoder!r}; {nearest(gate.encoder or '', names)}"
+            f"gate {gate.text!r}: unknown encoder {gate.encoder!r}; {did_you_mean(gate.encoder or '', names)}"
         )
     return tuple(
         Answer(gate, name, False, f"{name} has collapsed: one code for all images is useless, whatever its numbers")
@@ -282,13 +282,17 @@ def _known(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -
     estimates = [estimate for estimate in every if estimate.quantity == gate.quantity]
     if not estimates:
         names = sorted({estimate.quantity for estimate in every})
-        raise HoldfastError(f"gate {gate.text!r}: unknown quantity {gate.quantity!r}; {nearest(gate.quantity, names)}")
+        raise HoldfastError(
+            f"gate {gate.text!r}: unknown quantity {gate.quantity!r}; {did_you_mean(gate.quantity, names)}"
+        )
     if all(text.is_share(estimate.unit) for estimate in estimates):
         _possible(gate)
     keys = sorted({key for estimate in estimates for key in estimate.conditions})
     for key in gate.selectors:
         if key not in keys:
-            raise HoldfastError(f"gate {gate.text!r}: {gate.quantity} has no condition {key!r}; {nearest(key, keys)}")
+            raise HoldfastError(
+                f"gate {gate.text!r}: {gate.quantity} has no condition {key!r}; {did_you_mean(key, keys)}"
+            )
     if not any(map(gate.matches, estimates)):
         offered = dict.fromkeys(", ".join(f"{k}={v}" for k, v in estimate.conditions.items()) for estimate in estimates)
         raise HoldfastError(

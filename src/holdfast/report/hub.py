@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import TYPE_CHECKING
 
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Result
 from holdfast.report import text
 from holdfast.report.protocol import baselines, difference, labels, plain
@@ -42,7 +42,7 @@ def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
         result for result in results if called[result.encoder.name, result.encoder.fingerprint] == name
     ]
     if not results_of_encoder:
-        raise HoldfastError(f"the run has no encoder {name!r}; {nearest(name, sorted(set(called.values())))}")
+        raise HoldfastError(f"the run has no encoder {name!r}; {did_you_mean(name, sorted(set(called.values())))}")
     if any(result.findings.collapsed for result in results_of_encoder):
         raise HoldfastError(
             f"{name} has collapsed: one code for all images is useless, so its numbers are not published"

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Claim, Estimate, Result, Series
 from holdfast.core.series import ratio_of_means, series_of
 from holdfast.core.statistics import summarise
@@ -40,7 +40,7 @@ def with_relative_errors(results: Sequence[Result], to: str | None = None) -> li
     if to is not None and to not in offered:
         raise HoldfastError(
             f"no errors can be taken relative to {to!r}: {EVALUATION} of two encoders is needed, one of them called so; "
-            f"{nearest(to, offered)}"
+            f"{did_you_mean(to, offered)}"
         )
     beside = baselines(results)
     made: dict[int, Result] = {}

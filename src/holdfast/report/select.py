@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Result
 from holdfast.report.gate import fits, selectors
 
@@ -23,7 +23,7 @@ def chosen(results: Sequence[Result], only: Sequence[str] = (), where: Sequence[
     known = sorted({result.evaluation for result in results})
     for name in only:
         if name not in known:
-            raise HoldfastError(f"--only {name}: no such evaluation in these runs; {nearest(name, known)}")
+            raise HoldfastError(f"--only {name}: no such evaluation in these runs; {did_you_mean(name, known)}")
     selected = [result for result in results if not only or result.evaluation in only]
     if not where:
         return selected
@@ -32,7 +32,7 @@ def chosen(results: Sequence[Result], only: Sequence[str] = (), where: Sequence[
     keys = sorted({key for conditions in every for key in conditions})
     for key in wanted:
         if key not in keys:
-            raise HoldfastError(f"--where {key}=...: no number has this condition; {nearest(key, keys)}")
+            raise HoldfastError(f"--where {key}=...: no number has this condition; {did_you_mean(key, keys)}")
     left = [part for result in selected if (part := _part(result, radius, wanted)).estimates]
     if not left:
         offered = "; ".join(f"{key}: {', '.join(dict.fromkeys(c[key] for c in every if key in c))}" for key in keys)

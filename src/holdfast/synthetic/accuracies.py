@@ -19,7 +19,7 @@ from torch import Tensor
 
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.synthetic.mixture import Mixture, direction

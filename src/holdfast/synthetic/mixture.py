@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.noise import Noise
 
 DIRECTIONS = ("ones", "smooth", "signs")
@@ -32,7 +32,7 @@ def direction(kind: str, shape: tuple[int, ...], seed: int = 0) -> Float[Tensor,
                  [0.5000, 0.5000]]], dtype=torch.float64)
     """
     if kind not in DIRECTIONS:
-        raise HoldfastError(f"unknown direction {kind!r}; {nearest(kind, list(DIRECTIONS))}")
+        raise HoldfastError(f"unknown direction {kind!r}; {did_you_mean(kind, list(DIRECTIONS))}")
     if kind == "signs":
         vector = Noise.of(seed, ["direction"]).signs(shape, torch.float64)[0]
     else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.protocol.population import Population
 from holdfast.synthetic.accuracies import RuleAccuracies
 from holdfast.synthetic.reference import SCALES

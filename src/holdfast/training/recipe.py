@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.settings import convert, fields_of, types_of
 from holdfast.encoders.architectures.base import Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
@@ -104,7 +104,7 @@ class Recipe:
         known, types = fields_of(cls), types_of(cls)
         for name in values:
             if name not in known:
-                raise HoldfastError(f"{where} has no setting {name!r}; {nearest(name, list(known))}")
+                raise HoldfastError(f"{where} has no setting {name!r}; {did_you_mean(name, list(known))}")
         if missing := [name for name in ("objective", "architecture") if name not in values]:
             raise HoldfastError(f'{where} needs {" and ".join(missing)}, as in objective = "simclr"')
         return cls(**{name: convert(value, types[name], f"{where}, {name}") for name, value in values.items()})
@@ -136,7 +136,7 @@ def read_settings(name: str | Path) -> dict[str, Any]:
         text = inside.read_text("utf-8") if str(name) in recipes() else path.read_text("utf-8")
         return tomllib.loads(text)
     except (FileNotFoundError, IsADirectoryError):
-        raise HoldfastError(f"no recipe and no file {str(name)!r}; {nearest(str(name), recipes())}") from None
+        raise HoldfastError(f"no recipe and no file {str(name)!r}; {did_you_mean(str(name), recipes())}") from None
     except OSError as error:
         raise HoldfastError(f"cannot read {name}: {error.strerror}") from error
     except ValueError as error:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.balls import L1, L2, Linf
-from holdfast.core.counting import _slow_crossings, closer_counts, nearest, share_of_pairs_within
+from holdfast.core.counting import _slow_crossings, closer_counts, nearest_rows, share_of_pairs_within
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, Whitened
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.evaluations.attacked.displacement import Displacement
 from holdfast.protocol.population import Population
@@ -72,10 +72,10 @@ def test_pairs_at_distance_zero_are_found() -> None:
 def test_rivals_are_the_nearest_whatever_the_offset() -> None:
     codes = builtin("digits-robust")(digits(100).pixels(range(100)))
     rows = list(range(100))
-    there = nearest(L2Distance(), codes, codes, 10, exclude=rows)
+    there = nearest_rows(L2Distance(), codes, codes, 10, exclude=rows)
     moved = (codes.double() + 1000).float()
     slow = (moved.double()[:, None] - moved.double()).square().sum(2).fill_diagonal_(torch.inf)
-    here = nearest(L2Distance(), moved, moved, 10, exclude=rows)
+    here = nearest_rows(L2Distance(), moved, moved, 10, exclude=rows)
     assert torch.equal(here.sort(1).values, slow.topk(10, largest=False).indices.sort(1).values)
     assert (here.sort(1).values == there.sort(1).values).float().mean() > 0.9
 
@@ -99,7 +99,7 @@ def test_half_precision_counts_like_single() -> None:
     images = Images(torch.rand(80, 1, 4, 4))
     evaluation = Breakaway(**ONE, divergences=(L2Distance(),), pairwise=ONE["attacks"][0])
     single = evaluation(random_encoder(300.0), images)
-    half = evaluation(random_encoder(300.0), images, Run(precision="bfloat16"))
+    half = evaluation(random_encoder(300.0), images, RunSettings(precision="bfloat16"))
     for one, other in zip(single.estimates, half.estimates, strict=True):
         assert other.value == pytest.approx(one.value, abs=0.06), one.quantity
 
@@ -152,10 +152,10 @@ def test_no_attack_waits_for_a_start_that_is_undefined() -> None:
             return torch.where(flat.mean(1, keepdim=True) > 0.501, torch.nan, flat)
 
     encoder = Encoder(Hole().eval(), "hole", Domain((1, 2, 2)))
-    population = Population(encoder, Images(torch.full((1, 1, 2, 2), 0.5)), Run())
+    population = Population(encoder, Images(torch.full((1, 1, 2, 2), 0.5)), RunSettings())
     context = population.context([0])
     for seed in range(5):
         found = GradientAttack(steps=1, restarts=12)(
-            encoder, context.pixels, lambda codes: codes.sum(1), Linf(0.1), Run(seed=seed).noise(["0"])
+            encoder, context.pixels, lambda codes: codes.sum(1), Linf(0.1), RunSettings(seed=seed).noise(["0"])
         )
         assert torch.isfinite(encoder.forward(found)).all()

@@ -12,9 +12,9 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.images import Images
-from holdfast.core.run import Run
-from holdfast.evaluations.attacked.attacked import Targeted
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.attacked.impersonation import Impersonation
+from holdfast.evaluations.attacked.observations import Targeted
 from holdfast.probes.filtered import LowPassProbe
 from holdfast.probes.neighbours import Knn
 from tests import tiny
@@ -26,8 +26,8 @@ SMALL: dict[str, Any] = {"balls": (Linf(0.2),), "attacks": (ATTACK,), "divergenc
 
 def test_success_is_what_the_probe_says_of_both_ways() -> None:
     images, bank = clouds(40, 2), clouds(60, 1)
-    result = Impersonation(**SMALL)(tiny.encoder(), images, Run(), bank)
-    asked = population(bank, images, Run())
+    result = Impersonation(**SMALL)(tiny.encoder(), images, RunSettings(), bank)
+    asked = population(bank, images, RunSettings())
     observation = Targeted(Linf(0.2), (ATTACK,), L2Distance(), 1024)
     rows = observation.rows(asked)
     seen, probe = observation.observe(asked, rows), asked.learned(Knn(k=9))
@@ -54,7 +54,7 @@ def test_success_is_what_the_probe_says_of_both_ways() -> None:
 def test_without_a_labelled_bank_nothing_changes() -> None:
     images, bank = clouds(20, 2), clouds(60, 1)
     unlabelled = Images(bank.source, bank.ids)
-    results = [Impersonation(**SMALL)(tiny.encoder(), images, Run(), one) for one in (None, unlabelled, bank)]
+    results = [Impersonation(**SMALL)(tiny.encoder(), images, RunSettings(), one) for one in (None, unlabelled, bank)]
     for result in results[:2]:
         assert {e.quantity for e in result.estimates} == {"relative_quantile", "impersonation_rate"}
         assert not result.findings.warnings
@@ -63,12 +63,12 @@ def test_without_a_labelled_bank_nothing_changes() -> None:
 
 def test_a_probe_that_cannot_judge_is_a_warning_alone() -> None:
     images, one_class = clouds(20, 2), clouds(30, 1, classes=1)
-    (said,) = Impersonation(**SMALL)(tiny.encoder(), images, Run(), one_class).findings.warnings
+    (said,) = Impersonation(**SMALL)(tiny.encoder(), images, RunSettings(), one_class).findings.warnings
     assert said.startswith(
         "How a probe sees the attacks is not known: all 30 images of the bank clouds 1 show one class"
     )
     filtered = Impersonation(**{**SMALL, "probe": LowPassProbe(1.0)})
-    (said,) = filtered(tiny.encoder(), images, Run(), clouds(60, 1)).findings.warnings
+    (said,) = filtered(tiny.encoder(), images, RunSettings(), clouds(60, 1)).findings.warnings
     assert "low-pass:1.0 has an encoder of its own" in said
-    same = Impersonation(**SMALL)(tiny.encoder(), clouds(20, 2, classes=1), Run(), clouds(60, 1))
+    same = Impersonation(**SMALL)(tiny.encoder(), clouds(20, 2, classes=1), RunSettings(), clouds(60, 1))
     assert isnan(same.estimate("impersonation_success_rate").value)

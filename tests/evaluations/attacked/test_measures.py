@@ -20,13 +20,13 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Result, Series
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.attacked import Case
 from holdfast.evaluations.attacked.breakaway import Breakaway, of_clusters
 from holdfast.evaluations.attacked.displacement import Displacement
 from holdfast.evaluations.attacked.impersonation import Impersonation
 from holdfast.evaluations.attacked.masking import Masking, Probes, masking_warnings, verdict
+from holdfast.evaluations.attacked.observations import Case
 from holdfast.evaluations.attacked.overlap import Overlap
 from holdfast.evaluations.attacked.series import series_of
 from holdfast.protocol.population import Population
@@ -113,7 +113,7 @@ def test_overlap_of_the_identity_is_counted_by_hand() -> None:
 def test_overlap_counts_who_passes_strictly_each_way_by_hand() -> None:
     """Codes 0.2 and 0.6; the first moves to ``ahead``, the second to ``back``, and each way is judged from its own side."""
     evaluation = Overlap(**ONE, samples=2)
-    population = Population(identity(), pixel([0.25, 0.75]), Run(precision="float64"))
+    population = Population(identity(), pixel([0.25, 0.75]), RunSettings(precision="float64"))
     row = 0 if float(population.codes[0, 0]) == 0.25 else 1
     # Equally far from the first, by 0.125; from the second, itself moved by 0.375 and the impostor by 0.375, too.
     level = {"0.ahead": torch.tensor([[0.375]]), "0.back": torch.tensor([[0.375]])}
@@ -243,7 +243,7 @@ def test_a_check_without_a_violation_says_so_and_proves_nothing() -> None:
 def test_each_check_of_gradients_by_hand() -> None:
     """Five images whose displacements by gradients, by scores and by noise, and whose slopes at the noise are given."""
     images, balls = digits(5), (Linf(0.1), Linf(0.2))
-    population = Population(builtin(), images, Run())
+    population = Population(builtin(), images, RunSettings())
     narrow = {
         "sighted": [1.0, 1.0, 1.0, torch.inf, 1.0],
         "blind": [1.04, 1.06, 0.5, 1.0, 1.0],
@@ -271,7 +271,7 @@ def test_each_check_of_gradients_by_hand() -> None:
 def test_the_slope_promises_what_noise_achieves_on_a_linear_encoder(ball: Linf | L2) -> None:
     """Of one feature ``w.x`` the slope at any point is the radius times the dual norm of w: the largest displacement."""
     weight = torch.linspace(-1, 2, 64)[None]
-    population = Population(linear(weight, (1, 8, 8)), digits(4), Run())
+    population = Population(linear(weight, (1, 8, 8)), digits(4), RunSettings())
     probes = Probes(ball, GradientAttack(steps=2), SquareAttack(queries=4), L2Distance(), 4)
     observed = probes.observe(population, range(4))
     promised = ball.radius * float(ball.dual_norm(weight.reshape(1, 1, 8, 8)))
@@ -312,7 +312,7 @@ def test_pictures_show_the_extremes() -> None:
 
 def test_precision_and_seed_are_settings_and_batch_size_is_not() -> None:
     evaluation = Displacement(**ONE)
-    result = evaluation(builtin(), digits(10), Run(seed=3, precision="float64", batch_size=4))
+    result = evaluation(builtin(), digits(10), RunSettings(seed=3, precision="float64", batch_size=4))
     assert result.settings["seed"] == 3
     assert result.settings["precision"] == "float64"
     assert "batch_size" not in result.settings
@@ -405,7 +405,7 @@ def test_a_risk_of_zero_allows_for_others_to_be_passed() -> None:
 
 
 def test_no_image_is_in_two_pairs() -> None:
-    population = Population(builtin(), digits(31), Run())
+    population = Population(builtin(), digits(31), RunSettings())
     rows = population.couples(1000)
     partners = population.partners[rows].tolist()
     assert len(rows) == 15
@@ -418,7 +418,7 @@ def test_the_pairs_of_the_pairwise_risk_share_no_image() -> None:
     result = Breakaway(**ONE, pairwise=ATTACK)(builtin(), digits(30))
     crossed = next(series for series in result.series if series.quantity == "crossed_to_a_random_image")
     attacked = [row for row, value in enumerate(crossed.values) if value == value]
-    population = Population(builtin(), digits(30), Run())
+    population = Population(builtin(), digits(30), RunSettings())
     assert attacked == population.couples(30)
     assert result.estimate("pairwise_breakaway_risk").n == 15
     assert "so that no two pairs share an image" in crossed.reasons[int(population.partners[attacked[0]])]
@@ -428,8 +428,8 @@ def test_the_pairs_of_the_pairwise_risk_share_no_image() -> None:
 def test_an_image_carried_past_all_others_has_broken_away_from_all_of_them(bank: bool) -> None:
     """A share of one, whether those it can be carried past are the measured images or those of a bank."""
     clean, others = pixel([0.5, 0.2, 0.1, 0.0]), pixel([0.3, 0.2, 0.1, 0.0])
-    held = Population(identity(), others, Run()) if bank else None
-    population = Population(identity(), clean, Run(), bank=held)
+    held = Population(identity(), others, RunSettings()) if bank else None
+    population = Population(identity(), clean, RunSettings(), bank=held)
     evaluation = Breakaway(**ONE)
     observed = evaluation.observation().observe(population, range(4))
     observed["0.codes"] = torch.tensor([[-9.0], [0.2], [0.1], [0.0]])

@@ -11,9 +11,9 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.bounds.methods.base import Interval
 from holdfast.core.balls import L2, Linf
 from holdfast.core.records import Claim
-from holdfast.core.run import Run
-from holdfast.evaluations.certified.accuracy import InstanceAccuracy
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.findings import series
+from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.negatives import generated
 from holdfast.evaluations.certified.pairs import UNDEFINED, image_pairs, unit_ball
 from holdfast.execution.request import build
@@ -29,7 +29,7 @@ SMALL = InstanceAccuracy(
 
 def test_the_accuracy_of_a_linear_encoder_is_known() -> None:
     encoder, images, weight = linear_case()
-    population = Population(encoder, images, Run())
+    population = Population(encoder, images, RunSettings())
     pairs = image_pairs(population, population.choose(12), 4, 100)
     slope = unit_ball("linf").dual_norm((pairs.specifications @ weight.double()).flatten(0, 1))
     radii = (pairs.values(pairs.images) / slope).reshape(pairs.shape)
@@ -66,7 +66,7 @@ def test_wider_balls_and_looser_bounds_certify_less() -> None:
 
 
 def test_generated_negatives_are_near_their_anchors_and_as_far_in_code_as_they_get() -> None:
-    population = Population(builtin(), digits(), Run())
+    population = Population(builtin(), digits(), RunSettings())
     rows = population.choose(6)
     made, clean = generated(population, rows, Linf(0.3)), population.pixels(rows)
     assert Linf(0.3).norm(made - clean).max() <= 0.3 + 1e-6
@@ -99,7 +99,7 @@ def test_methods_survive_their_spelling(text: str) -> None:
 
 
 def test_each_attack_is_the_best_at_its_own_aim() -> None:
-    population = Population(builtin(), digits(), Run())
+    population = Population(builtin(), digits(), RunSettings())
     observation = replace(SMALL, published=AdaptiveAttack(), attack=AdaptiveAttack()).pair_bounds(Linf(0.1))
     pair_attack = observation.pair_attack(population, population.choose(8))
     close, worst = observation.close(pair_attack), observation.worst(pair_attack)
@@ -128,7 +128,7 @@ def test_keys_list_shared_settings_like_an_observations_own() -> None:
 def test_nothing_is_certified_by_a_bound_that_is_not_positive() -> None:
     """The certified accuracy counts positive bounds alone, and only those can be contradicted."""
     evaluation = replace(SMALL, balls=(Linf(0.05),), negatives=1)
-    population = Population(builtin(), digits(8), Run())
+    population = Population(builtin(), digits(8), RunSettings())
     bounds = torch.tensor([-1.0, -1e-3, -5e-4, -1e-9, 0.0, 1e-12, 1.0, -torch.inf]).double()[:, None]
     observed = {"0.bound": bounds, "0.published": torch.ones_like(bounds), "0.direct": -torch.ones_like(bounds)}
     observed["0.direct"][6] = 1.0

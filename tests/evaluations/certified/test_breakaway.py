@@ -20,10 +20,10 @@ from holdfast.core.divergences import Cosine, Divergence, L1Distance, L2Distance
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.bisector_hyperplanes import bisector_hyperplanes
-from holdfast.evaluations.certified.breakaway import UNDEFINED, BreakawayBounds, CertifiedBreakaway
 from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.certified_breakaway import UNDEFINED, BreakawayBounds, CertifiedBreakaway
 from holdfast.evaluations.certified.linear_bounds import AT_ONCE, lower_and_upper_bounds, lower_bounds
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast, linear_case
@@ -55,7 +55,7 @@ def test_a_plane_parts_the_codes_nearer_to_one_image_from_those_nearer_to_the_ot
 def test_the_risk_of_a_linear_encoder_is_known(divergence: Divergence, ball: Linf | L2) -> None:
     """In a ball that meets no edge of the range, bounds and attacks agree with the closed form, pair by pair."""
     encoder, images, weight = linear_case()
-    population = Population(encoder, images, Run(precision="float64"))
+    population = Population(encoder, images, RunSettings(precision="float64"))
     escape = BreakawayBounds(Certification(12, Crown(), AdaptiveAttack(), 100), ball, divergence, 11, 11)
     found = escape.breakaway_pairs(population, range(12))
     planes = bisector_hyperplanes(divergence, population.codes, population.codes[found.others])
@@ -99,7 +99,7 @@ def test_the_bracket_is_in_order_and_its_ends_say_what_they_are() -> None:
 
 
 def test_no_point_of_the_ball_is_where_a_certificate_says_that_none_is() -> None:
-    population = Population(builtin(), digits(100), Run(precision="float64"))
+    population = Population(builtin(), digits(100), RunSettings(precision="float64"))
     certification = Certification(4, Crown(), AdaptiveAttack(), 1000)
     found = BreakawayBounds(certification, Linf(0.08), L2Distance(), 99, 3).breakaway_pairs(population, range(4))
     assert 0.2 < found.certified.double().mean() < 1, "vacuous"

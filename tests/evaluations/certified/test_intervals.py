@@ -14,9 +14,9 @@ from holdfast.core.differences import paired, unpaired
 from holdfast.core.divergences import L2Distance
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Series
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.core.statistics import chained_median, summarise
-from holdfast.evaluations.certified.displacement import CertifiedDisplacement
+from holdfast.evaluations.certified.certified_displacement import CertifiedDisplacement
 from holdfast.evaluations.certified.findings import influence, over_pairs, series
 from holdfast.protocol.population import Population
 from tests.samples import linear
@@ -61,7 +61,7 @@ def displaced(rng: np.random.Generator, images: int, moves: np.ndarray) -> Estim
     codes = torch.tensor(rng.normal(size=(images, 4)))
     pixels = torch.zeros(images, 1, 2, 2)
     ids = [str(k) for k in rng.permutation(images)]
-    population = Population(linear(torch.eye(4), (1, 2, 2)), Images(pixels, ids), Run(), codes=codes)
+    population = Population(linear(torch.eye(4), (1, 2, 2)), Images(pixels, ids), RunSettings(), codes=codes)
     evaluation = CertifiedDisplacement(balls=(Linf(0.1),), divergences=(L2Distance(),), samples=len(moves))
     values = torch.tensor(moves)
     rows = population.choose(len(moves))

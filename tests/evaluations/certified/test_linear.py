@@ -19,17 +19,17 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.records import Claim
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.head import LinearHead, classifier, margins
-from holdfast.evaluations.certified.linear import UNDEFINED, UNLABELLED, Linear, LinearRadius, separate_radii
 from holdfast.evaluations.certified.linear_bounds import lower_bounds
+from holdfast.evaluations.certified.linear_head import LinearHead, classifier, margins
+from holdfast.evaluations.certified.linear_radius import UNDEFINED, UNLABELLED, Linear, LinearRadius, separate_radii
 from holdfast.evaluations.certified.pairs import unit_ball
 from holdfast.evaluations.certified.radius_bounds import certified_radii
-from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
 from holdfast.probes.linear import Linear as LinearProbe
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store
 from tests.evaluations.certified.known import Boast, linear_case, sorting
 from tests.marks import rest_slow
 from tests.samples import builtin, digits, published
@@ -79,7 +79,7 @@ def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
 
 def test_the_head_is_the_linear_probe_where_there_is_a_labelled_bank() -> None:
     bank = labelled(80)[list(range(40, 80))]
-    images, run = labelled(40), Run(precision="float64")
+    images, run = labelled(40), RunSettings(precision="float64")
     held = Population(builtin(), bank, run)
     asked = Population(builtin(), images, run, bank=held)
     head, probe = asked.learned(LinearHead(8)), asked.learned(LinearProbe())
@@ -97,7 +97,7 @@ def test_the_head_is_the_linear_probe_where_there_is_a_labelled_bank() -> None:
 
 def test_bounding_logits_one_by_one_gives_less() -> None:
     images = labelled()
-    population = Population(builtin(), images, Run(precision="float64"))
+    population = Population(builtin(), images, RunSettings(precision="float64"))
     told = population.learned(LinearHead(8))
     assert told is not None
     x = population.pixels(range(20))
@@ -143,7 +143,7 @@ def test_the_head_is_logistic_regression_on_images_that_are_not_measured(classes
     from sklearn.linear_model import LogisticRegression
 
     images = labelled(classes=classes)
-    population = Population(builtin(), images, Run(precision="float64"))
+    population = Population(builtin(), images, RunSettings(precision="float64"))
     told = population.learned(LinearHead(20))
     assert told is not None
     rows = sorted(set(range(60)) - set(population.choose(20)))
@@ -169,7 +169,7 @@ def test_without_labels_it_is_undefined(labels: torch.Tensor | None) -> None:
 def test_an_image_of_an_unknown_class_is_misclassified() -> None:
     images = labelled()
     labels = torch.as_tensor(images.labels).clone()
-    (first, *_) = Population(builtin(), images, Run()).choose(8)
+    (first, *_) = Population(builtin(), images, RunSettings()).choose(8)
     labels[first] = 77
     result = SMALL(builtin(), Images(images.pixels(range(60)), images.ids, labels))
     assert result.series[3].values[0] == 0
@@ -191,7 +191,7 @@ def _given(images: Images, domain: Domain) -> Images:
 
 def test_an_encoder_that_cannot_be_bounded_is_one_failed_cell(tmp_path: Path) -> None:
     for images in (digits(), labelled()):
-        _, (failure,) = evaluate([sorting()], partial(_given, images), [SMALL], Run(), Store(tmp_path))
+        _, (failure,) = evaluate([sorting()], partial(_given, images), [SMALL], RunSettings(), Store(tmp_path))
         assert "'sort'" in failure.reason
 
 

@@ -12,9 +12,16 @@ import torch
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.core.images import Images
 from holdfast.core.records import Claim
-from holdfast.core.run import Run
-from holdfast.evaluations.certified.margins import NO_FIT, NO_LABEL, MarginDistribution, foreign, negatives, similarity
-from holdfast.evaluations.certified.tails import fit
+from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.certified.margin_distribution import (
+    NO_FIT,
+    NO_LABEL,
+    MarginDistribution,
+    foreign,
+    negatives,
+    similarity,
+)
+from holdfast.evaluations.certified.tail_fits import fit
 from holdfast.evaluations.certified.theorems import TheoremCounts, by_head, by_similarity, theorem_verdict
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast
@@ -137,8 +144,8 @@ def test_the_report_is_in_order() -> None:
 
 def test_a_law_is_that_of_the_nearest_others() -> None:
     images = digits(40)
-    population = Population(builtin(), images, Run(precision="float64"))
-    result = SMALL(builtin(), images, Run(precision="float64"))
+    population = Population(builtin(), images, RunSettings(precision="float64"))
+    result = SMALL(builtin(), images, RunSettings(precision="float64"))
     row = population.choose(6)[2]
     codes = population.codes
     cosines = [torch.cosine_similarity(codes[row], codes[k], dim=0).item() for k in range(40) if k != row]
@@ -161,7 +168,7 @@ def test_what_is_missing_is_undefined() -> None:
     pixels[1:] = pixels[:1]
     copies = SMALL(builtin(), Images(pixels, ids=[str(k) for k in range(40)]))
     assert all(isnan(v) for series in copies.series for v in series.values)
-    assert not foreign(Population(builtin(), digits(), Run()), [0, 1], 3).any()
+    assert not foreign(Population(builtin(), digits(), RunSettings()), [0, 1], 3).any()
 
 
 def test_a_bound_that_lies_is_found_out() -> None:

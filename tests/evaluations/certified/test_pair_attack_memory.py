@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-from holdfast import GradientAttack, Images, Linf, Run, load_encoder
+from holdfast import GradientAttack, Images, Linf, RunSettings, load_encoder
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import image_pairs
 from holdfast.protocol.population import Population
@@ -15,7 +15,7 @@ from holdfast.protocol.population import Population
 def test_what_an_attack_computed_is_freed() -> None:
     """A hook that held its own tensor once kept every step of every attack in memory."""
     images = Images(torch.rand(4, 1, 8, 8))
-    population = Population(load_encoder("builtin:digits-robust"), images, Run(batch_size=4))
+    population = Population(load_encoder("builtin:digits-robust"), images, RunSettings(batch_size=4))
     attack = PairAttack(image_pairs(population, range(4), 2, 50_000), Linf(1.0), GradientAttack(steps=3))
 
     def alive() -> int:

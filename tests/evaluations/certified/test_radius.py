@@ -20,16 +20,16 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim
-from holdfast.core.run import Run
-from holdfast.evaluations.certified.accuracy import InstanceAccuracy
+from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.certified.certified_radius import CertifiedRadius
 from holdfast.evaluations.certified.findings import CrossCheck, label_share, verdict
+from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.pair_attack import PairAttack, UnitBallEncoder
 from holdfast.evaluations.certified.pairs import UNDEFINED, image_pairs, unit_ball
-from holdfast.evaluations.certified.radius import CertifiedRadius
 from holdfast.evaluations.certified.radius_bounds import certified_radii, cross_check, nearest_confusion
-from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store
 from tests.evaluations.certified.known import Boast, linear_case, reference_pairs, sorting
 from tests.marks import rest_slow
 from tests.samples import builtin, digits
@@ -41,7 +41,7 @@ SMALL = CertifiedRadius(samples=6, negatives=3, tolerance=1e-3, attack=QUICK)
 @pytest.mark.parametrize("name", BALLS)
 def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
     encoder, images, weight = linear_case()
-    population = Population(encoder, images, Run())
+    population = Population(encoder, images, RunSettings())
     pairs = image_pairs(population, population.choose(5), 4, 100)
     slope = pairs.specifications @ weight.double()
     expected = pairs.values(pairs.images).reshape(pairs.shape) / unit_ball(name).dual_norm(slope.flatten(0, 1)).reshape(
@@ -59,7 +59,7 @@ def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
 
 def test_the_bracket_holds_its_images_and_shows_a_confusion() -> None:
     """The attacked point confuses the module itself, in the precision that users run it in."""
-    population = Population(builtin("digits-robust"), digits(), Run())
+    population = Population(builtin("digits-robust"), digits(), RunSettings())
     pairs = image_pairs(population, population.choose(5), 3, 1000)
     pair_attack = PairAttack(pairs, unit_ball("linf"), QUICK)
     certified = certified_radii(pairs, pair_attack.ball, Crown(), 1e-4)
@@ -116,7 +116,7 @@ def test_a_bound_that_lies_is_found_out() -> None:
 
 
 def test_an_attack_inside_a_certificate_counts_even_where_the_cross_check_misses_it() -> None:
-    from holdfast.evaluations.certified.radius import refuted
+    from holdfast.evaluations.certified.certified_radius import refuted
 
     seen = {"certified": torch.tensor([[0.1, 0.1, 0.0]]), "attacked": torch.tensor([[0.2, 0.05, 0.2]])}
     assert refuted({**seen, "lowest": torch.ones(1, 3)}).tolist() == [[False, True, False]]
@@ -139,7 +139,7 @@ def test_of_no_certificates_nothing_is_known() -> None:
 
 
 def test_every_attack_stays_in_its_own_ball() -> None:
-    population = Population(builtin(), digits(), Run())
+    population = Population(builtin(), digits(), RunSettings())
     pairs = image_pairs(population, [0, 1], 2, 1000)
     eps = torch.tensor([0.01, 0.3, 0.0, 1.5], dtype=torch.float64)
     for name in BALLS:
@@ -152,7 +152,7 @@ def test_every_attack_stays_in_its_own_ball() -> None:
 
 
 def test_trying_a_radius_copies_no_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    population = Population(builtin(), digits(), Run())
+    population = Population(builtin(), digits(), RunSettings())
     pairs = image_pairs(population, [0, 1], 2, 1000)
     pair_attack = PairAttack(pairs, unit_ball("linf"), QUICK)
     eps = torch.full((4,), 0.1, dtype=torch.float64)
@@ -195,16 +195,16 @@ def test_pairs_that_point_alike_are_undefined() -> None:
 def test_labels_tell_how_many_negatives_are_none() -> None:
     images = digits(20)
     labelled = Images(images.pixels(range(20)), images.ids, torch.arange(20) % 2)
-    (found,) = label_share(Population(builtin(), labelled, Run()), [0, 7], 19)
+    (found,) = label_share(Population(builtin(), labelled, RunSettings()), [0, 7], 19)
     assert found.value == pytest.approx(9 / 19)
-    assert label_share(Population(builtin(), images, Run()), [0, 7], 19) == ()
+    assert label_share(Population(builtin(), images, RunSettings()), [0, 7], 19) == ()
     measured = replace(SMALL, samples=2, attack=GradientAttack(steps=1))(builtin(), labelled)
     assert 0 <= measured.estimate("same_label_negatives").value <= 1
 
 
 def test_an_encoder_that_cannot_be_bounded_is_one_failed_cell(tmp_path: Path) -> None:
     images = digits(20)
-    results, failures = evaluate([sorting(), builtin()], lambda _: images, [SMALL], Run(), Store(tmp_path))
+    results, failures = evaluate([sorting(), builtin()], lambda _: images, [SMALL], RunSettings(), Store(tmp_path))
     assert [result.encoder.name for result in results] == ["digits-contrastive"]
     (failure,) = failures
     assert "'sort'" in failure.reason

@@ -21,13 +21,13 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim
-from holdfast.core.run import Run
-from holdfast.evaluations.certified.displacement import SHARE, CertifiedDisplacement
+from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.certified.certified_displacement import SHARE, CertifiedDisplacement
+from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap
 from holdfast.evaluations.certified.output_bounds import OutputBounds, across, one_minus_cosine, principal
-from holdfast.evaluations.certified.overlap import CertifiedOverlap
-from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store
 from tests.evaluations.certified.known import Boast, linear_case, sorting
 from tests.samples import builtin, digits, linear
 
@@ -150,7 +150,7 @@ def test_the_bracket_of_overlap_is_in_order() -> None:
 
 def test_no_two_pairs_that_may_overlap_share_an_image() -> None:
     """Their intervals take pairs to be independent."""
-    population = Population(builtin(), digits(30), Run())
+    population = Population(builtin(), digits(30), RunSettings())
     rows = replace(OVERLAP, samples=12).observation().rows(population)
     assert len(rows) == 12
     assert len({*rows, *population.partners[rows].tolist()}) == 24
@@ -191,7 +191,7 @@ def test_copies_and_zero_codes_are_undefined() -> None:
 def test_others_are_refused_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(HoldfastError, match="no certificates are known under l1"):
         replace(DISPLACEMENT, divergences=(L1Distance(),))(builtin(), digits())
-    _, failures = evaluate([sorting()], lambda _: digits(), [DISPLACEMENT, OVERLAP], Run(), Store(tmp_path))
+    _, failures = evaluate([sorting()], lambda _: digits(), [DISPLACEMENT, OVERLAP], RunSettings(), Store(tmp_path))
     assert ["'sort'" in failure.reason for failure in failures] == [True, True]
 
 

@@ -13,11 +13,11 @@ from holdfast.core.balls import Linf
 from holdfast.core.divergences import Cosine
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
-from holdfast.evaluations.certified.accuracy import InstanceAccuracy
-from holdfast.evaluations.certified.displacement import CertifiedDisplacement
+from holdfast.evaluations.certified.certified_displacement import CertifiedDisplacement
+from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap
+from holdfast.evaluations.certified.certified_radius import CertifiedRadius
+from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.output_bounds import OutputBounds
-from holdfast.evaluations.certified.overlap import CertifiedOverlap
-from holdfast.evaluations.certified.radius import CertifiedRadius
 
 WEAK = AdaptiveAttack(restarts=1, steps=10)
 SHAPE = (1, 4, 4)

@@ -10,7 +10,7 @@ import torch
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.corrupted.common_corruptions import CommonCorruptions
 from holdfast.protocol.population import represent
 from holdfast.transforms.base import transformed
@@ -21,13 +21,13 @@ IMAGES = digits(30, 1200)
 
 
 def test_retrieval_is_that_of_the_definition_and_needs_no_labels() -> None:
-    result = FEW(builtin(), IMAGES, Run())
-    unit = torch.nn.functional.normalize(represent(builtin(), IMAGES, range(30), Run()).double())
+    result = FEW(builtin(), IMAGES, RunSettings())
+    unit = torch.nn.functional.normalize(represent(builtin(), IMAGES, range(30), RunSettings()).double())
     kept = []
     for name in FEW.kinds:
         for severity in FEW.severities:
             changed = transformed(IMAGES, f"{name}:{severity}")
-            codes = torch.nn.functional.normalize(represent(builtin(), changed, range(30), Run()).double())
+            codes = torch.nn.functional.normalize(represent(builtin(), changed, range(30), RunSettings()).double())
             nearest = (codes @ unit.T).argmax(1) == torch.arange(30)
             rows = [IMAGES.ids.index(name) for name in result.findings.ids]
             kept.append(float(nearest[rows].double().mean()))
@@ -45,12 +45,12 @@ def test_retrieval_is_that_of_the_definition_and_needs_no_labels() -> None:
 def test_the_bank_is_searched_where_there_is_one() -> None:
     changed = transformed(IMAGES, "contrast-c:4").pixels(range(30))  # what corrupted images come close to
     bank = Images(changed, [f"bank{k}" for k in range(30)])
-    alone, searched = FEW(builtin(), IMAGES, Run()), FEW(builtin(), IMAGES, Run(), bank)
+    alone, searched = FEW(builtin(), IMAGES, RunSettings()), FEW(builtin(), IMAGES, RunSettings(), bank)
     assert alone.estimate("corruptions_survived").value > searched.estimate("corruptions_survived").value
 
 
 def test_curves_run_over_severities() -> None:
-    curves = [one for one in FEW(builtin(), IMAGES, Run()).findings.curves if one.x_label == "severity"]
+    curves = [one for one in FEW(builtin(), IMAGES, RunSettings()).findings.curves if one.x_label == "severity"]
     assert curves
     assert {one.x for one in curves} == {(1.0, 4.0)}
 

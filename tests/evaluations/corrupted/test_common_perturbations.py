@@ -16,7 +16,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.records import Claim, Result
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations
 from holdfast.evaluations.corrupted.edits import Edited
 from holdfast.evaluations.corrupted.enclosing import circumscribed, coordinates, divergence_radii, smallest
@@ -25,7 +25,7 @@ from holdfast.transforms.base import Transform, transforms
 from tests.samples import builtin, digits
 
 FEW = CommonPerturbations(edits=("brightness", "noise"), samples=12, k=3)
-DOUBLE = Run(precision="float64")
+DOUBLE = RunSettings(precision="float64")
 
 
 def under(result: Result, quantity: str, **conditions: str) -> tuple[float, ...]:
@@ -184,7 +184,7 @@ def test_edits_are_part_of_the_key_and_of_the_observation() -> None:
     observation = FEW.observation()
     assert [str(edit) for edit in observation.edits][:2] == ["brightness:0.05", "brightness:0.1"]
     assert len(observation.edits) == 10
-    assert observation.inputs(Population(builtin(), digits(14), Run())) == 12
+    assert observation.inputs(Population(builtin(), digits(14), RunSettings())) == 12
 
 
 def test_pictures_show_the_ladder_and_the_worst() -> None:
@@ -225,7 +225,7 @@ def test_what_cannot_be_measured_says_why() -> None:
 def test_half_precision_edits_in_single_precision() -> None:
     observation = Edited(transforms()["resize"].ladder()[1:3], 1, (L2Distance(),), 2, 8)
     exact, half = (
-        observation.observe(Population(builtin(), digits(8), Run(precision=precision)), range(8))["0.change"]
+        observation.observe(Population(builtin(), digits(8), RunSettings(precision=precision)), range(8))["0.change"]
         for precision in ("float32", "bfloat16")
     )
     assert torch.allclose(exact, half, rtol=0.2, atol=0.1)

@@ -9,7 +9,7 @@ import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.corrupted.corruption_error import CorruptionError
 from holdfast.evaluations.corrupted.kinds import FIFTEEN
 from holdfast.probes.linear import Linear
@@ -34,15 +34,15 @@ IMAGES, BANK = digits(50, 1200), digits(150, 0)
 
 
 def test_errors_are_those_of_the_definition() -> None:
-    result = FEW(builtin(), IMAGES, Run(), BANK)
-    population = Population(builtin(), IMAGES, Run(), bank=Population(builtin(), BANK, Run()))
+    result = FEW(builtin(), IMAGES, RunSettings(), BANK)
+    population = Population(builtin(), IMAGES, RunSettings(), bank=Population(builtin(), BANK, RunSettings()))
     probe = population.learned(Linear())
     assert IMAGES.labels is not None
     found, seen = [], {}
     for name in FEW.kinds:
         for severity in FEW.severities:
             changed = transformed(IMAGES, f"{name}:{severity}")
-            answers = probe.classes[probe.scores(represent(builtin(), changed, range(50), Run())).argmax(1)]
+            answers = probe.classes[probe.scores(represent(builtin(), changed, range(50), RunSettings())).argmax(1)]
             found.append(float((answers != IMAGES.labels).double().mean()))
             error = result.estimate("corruption_error", corruption=name, severity=str(severity))
             assert error.value == pytest.approx(found[-1])

@@ -17,12 +17,12 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import hashed
 from holdfast.core.records import Claim, Result, Series
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.core.statistics import summarise
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.evaluations.corrupted.accuracies import drops
-from holdfast.evaluations.corrupted.answers import CorruptedAnswers
 from holdfast.evaluations.corrupted.corruption_test import SIX, CorruptionTest
+from holdfast.evaluations.corrupted.observations import CorruptedAnswers
 from holdfast.execution.request import build
 from holdfast.probes.filtered import LowPassProbe
 from holdfast.probes.linear import Linear
@@ -57,7 +57,7 @@ def drop(result: Result, corruption: str, quantity: str = "relative_accuracy_dro
 
 def slow(images: Images, bank: Images) -> float:
     """The accuracy of the five nearest codes of the bank, each weighed by its cosine."""
-    population = Population(builtin(), images, Run(), bank=Population(builtin(), bank, Run()))
+    population = Population(builtin(), images, RunSettings(), bank=Population(builtin(), bank, RunSettings()))
     assert images.labels is not None
     assert bank.labels is not None
     unit = nn.functional.normalize
@@ -79,13 +79,13 @@ def test_noise_of_the_bank_is_not_that_of_the_measured_images() -> None:
         for seed in (0, 1)
     )
     asked = CorruptionTest(probes=(Knn(k=1),), corruptions=under("gaussian-noise-c:5"))
-    result = asked(raw_pixels(Domain((1, 8, 8))), images, Run(), bank)
+    result = asked(raw_pixels(Domain((1, 8, 8))), images, RunSettings(), bank)
     assert result.estimate("mean_corrupted_accuracy", corruption="all").value < 0.8
 
 
 def test_drops_are_those_of_the_definition() -> None:
     result = replace(KNN, corruptions=under("gamma:5", "local-shuffle:seed=3", "noise:0.2"))(
-        builtin(), IMAGES, Run(), BANK
+        builtin(), IMAGES, RunSettings(), BANK
     )
     clean = slow(IMAGES, BANK)
     seen = {}
@@ -108,7 +108,7 @@ def test_drops_are_those_of_the_definition() -> None:
 
 
 def test_no_shuffle_changes_what_nearest_neighbours_of_raw_pixels_know() -> None:
-    result = KNN(raw_pixels(DIGITS), IMAGES, Run(precision="float64"), BANK)
+    result = KNN(raw_pixels(DIGITS), IMAGES, RunSettings(precision="float64"), BANK)
     for corruption in SIX[2:]:
         assert drop(result, str(corruption)) == 0
         assert drop(result, str(corruption), "clean_bank_drop") > 0.1, "vacuous"
@@ -116,7 +116,7 @@ def test_no_shuffle_changes_what_nearest_neighbours_of_raw_pixels_know() -> None
 
 
 def test_the_identity_costs_nothing() -> None:
-    result = replace(KNN, corruptions=under("gamma:1"))(builtin(), IMAGES, Run(), BANK)
+    result = replace(KNN, corruptions=under("gamma:1"))(builtin(), IMAGES, RunSettings(), BANK)
     for quantity in ("relative_accuracy_drop", "clean_bank_drop"):
         assert drop(result, "gamma:1.0", quantity) == 0
     assert result.estimate("nearest_neighbour_accuracy").value == 1
@@ -125,7 +125,7 @@ def test_the_identity_costs_nothing() -> None:
 
 def test_probes_with_an_encoder_of_their_own_see_corrupted_pixels() -> None:
     through = replace(KNN, probes=(Linear(), LowPassProbe(100.0)), corruptions=under("gamma:5"))
-    result = through(builtin(), IMAGES, Run(), BANK)
+    result = through(builtin(), IMAGES, RunSettings(), BANK)
     for quantity in ("corrupted_accuracy", "clean_bank_accuracy"):
         linear, filtered = (
             result.estimate(quantity, probe=name, corruption="gamma:5.0").value for name in ("linear", "low-pass:100.0")
@@ -165,32 +165,32 @@ def test_default_corruptions_that_do_not_fit_are_left_out_and_asked_ones_fail() 
     images, bank = (Images(pixels[part], labels=torch.arange(30) % 3) for part in (slice(30), slice(30, 60)))
     bank = Images(pixels[30:], [f"bank{k}" for k in range(30)], torch.arange(30) % 3)
     encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 6, 6)))
-    result = KNN(encoder, images, Run(), bank)
+    result = KNN(encoder, images, RunSettings(), bank)
     assert sum("is left out: " in said for said in result.findings.warnings) == 4
     assert any("grid must be one of 1, 2, 3, 6" in said for said in result.findings.warnings)
     measured = {one.conditions["corruption"] for one in result.estimates if one.quantity == "relative_accuracy_drop"}
     assert measured == {"gamma:0.2", "gamma:5.0"}
     with pytest.raises(HoldfastError, match="cannot be cut into 5 x 5 equal patches; grid must be one of 1, 2, 3, 6"):
-        replace(KNN, corruptions=under("local-shuffle:grid=5"))(encoder, images, Run(), bank)
+        replace(KNN, corruptions=under("local-shuffle:grid=5"))(encoder, images, RunSettings(), bank)
     with pytest.raises(HoldfastError, match=r"no corruption can change these images: .*left out"):
-        replace(KNN, corruptions=SIX[2:])(encoder, images, Run(), bank)
+        replace(KNN, corruptions=SIX[2:])(encoder, images, RunSettings(), bank)
 
 
 def test_a_probe_at_chance_is_flagged() -> None:
-    assert not any("AT CHANCE" in said for said in KNN(builtin(), IMAGES, Run(), BANK).findings.warnings)
+    assert not any("AT CHANCE" in said for said in KNN(builtin(), IMAGES, RunSettings(), BANK).findings.warnings)
     nonsense = Images(IMAGES.pixels(range(60)), IMAGES.ids, torch.arange(60) % 2)
     bank = Images(BANK.pixels(range(150)), BANK.ids, (torch.arange(150) // 2) % 2)
-    result = replace(KNN, corruptions=under("gamma:5"))(builtin(), nonsense, Run(), bank)
+    result = replace(KNN, corruptions=under("gamma:5"))(builtin(), nonsense, RunSettings(), bank)
     assert any("AT CHANCE: knn:k=5" in said for said in result.findings.warnings)
 
 
 def test_harm_with_and_without_labels_is_compared() -> None:
-    result = KNN(builtin(), IMAGES, Run(), BANK)
+    result = KNN(builtin(), IMAGES, RunSettings(), BANK)
     found = result.estimate("rank_correlation", of="clean_bank_drop", **{"with": "universal_quantile"})
     assert 0 < found.value <= 1
     assert found.n == 6
     assert not any(one.quantity == "rank_correlation" for one in replace(KNN, corruptions=under("gamma:5"))(
-        builtin(), IMAGES, Run(), BANK).estimates)  # fmt: skip
+        builtin(), IMAGES, RunSettings(), BANK).estimates)  # fmt: skip
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:

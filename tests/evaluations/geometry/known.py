@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 
 
 def population(codes: Tensor, labels: Tensor | None = None) -> tuple[Encoder, Images]:
@@ -21,7 +21,7 @@ def population(codes: Tensor, labels: Tensor | None = None) -> tuple[Encoder, Im
     return encoder, Images(((codes.double() - low) / (high - low)).clamp(0, 1), labels=labels)
 
 
-EXACT = Run(precision="float64")
+EXACT = RunSettings(precision="float64")
 
 
 def gaussian(n: int, d: int, seed: int = 0) -> Tensor:

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from holdfast.core.clusters import group_mean_interval
 from holdfast.core.errors import HoldfastError
 from holdfast.core.intervals import skewed_interval
-from holdfast.core.neighbours import nearest
+from holdfast.core.neighbours import nearest_neighbours
 from holdfast.core.points import points
 from holdfast.evaluations.geometry import pairs
-from holdfast.evaluations.geometry import population as geometry_population
+from holdfast.evaluations.geometry import sphere as geometry_population
 from holdfast.evaluations.geometry.classes import between, class_distances, group_uniformity, uniformity, within
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
 from holdfast.evaluations.geometry.pairs import potentials
@@ -159,7 +159,9 @@ def test_influences_are_those_of_leaving_an_image_out(statistic):
             "within": lambda: within(codes[kept], labels[rows]),
             "between": lambda: between(codes[kept], labels[rows]),
             "groups": lambda: group_uniformity(codes[kept], labels[rows]).mean,
-            "robustness": lambda: robustness_index(nearest(points(codes[kept]), 5).index, labels[rows], tags[rows]),
+            "robustness": lambda: robustness_index(
+                nearest_neighbours(points(codes[kept]), 5).index, labels[rows], tags[rows]
+            ),
         }[statistic]()
 
     whole = value(np.arange(n))
@@ -198,7 +200,11 @@ def test_influences_on_lists_of_neighbours_are_derivatives_by_the_weight_of_an_i
     """Hampel 1974: the influence of image i is the slope of the statistic as some of the weight of all moves to i."""
     n, step = 60, 1e-5
     codes = unit(gaussian(n, 3) + torch.tensor([1.0, 0, 0]))
-    near, labels, tags = nearest(points(codes), 5).index, (codes[:, 1] > 0.2).long().numpy(), np.arange(n) % 2
+    near, labels, tags = (
+        nearest_neighbours(points(codes), 5).index,
+        (codes[:, 1] > 0.2).long().numpy(),
+        np.arange(n) % 2,
+    )
 
     def value(weights):
         return (
@@ -235,7 +241,7 @@ def test_class_distances_are_means_over_pairs():
 def test_hubs_are_found():
     """Codes around a centre that is itself among them: it is everybody's neighbour."""
     codes = torch.cat([torch.eye(60, dtype=torch.float64) + 0.01 * gaussian(60, 60), torch.ones(1, 60).double()])
-    near = nearest(points(unit(codes)), 3).index
+    near = nearest_neighbours(points(unit(codes)), 3).index
     counts = occurrences(near)
     assert counts.argmax() == 60
     assert skewness(near).mean() > 5

@@ -13,7 +13,7 @@ from torch import nn
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.evaluations.geometry.alignment import Alignment, relative_to_others
 from holdfast.evaluations.geometry.fluctuation import semantic_fluctuation
@@ -193,7 +193,7 @@ def test_an_encoder_without_a_feature_map_has_no_grad_cam():
 
 
 def test_transforms_are_known_by_their_versions(monkeypatch):
-    from holdfast.execution.store import key_of
+    from holdfast.store.store import key_of
     from holdfast.transforms.gamma import Gamma
 
     evaluations: tuple[Evaluation, ...] = (
@@ -201,10 +201,10 @@ def test_transforms_are_known_by_their_versions(monkeypatch):
         GradCam(change=Transform.read("gamma:2")),
     )
     for evaluation in evaluations:
-        before = key_of(evaluation, builtin(), digits(5), Run())
+        before = key_of(evaluation, builtin(), digits(5), RunSettings())
         with monkeypatch.context() as patch:
             patch.setattr(Gamma, "version", Gamma.version + 1)
-            assert key_of(evaluation, builtin(), digits(5), Run()) != before
+            assert key_of(evaluation, builtin(), digits(5), RunSettings()) != before
 
 
 def test_fluctuation_adds_up_steps_and_its_interval_allows_for_chance():

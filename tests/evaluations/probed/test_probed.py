@@ -17,11 +17,11 @@ from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.run import Run
-from holdfast.evaluations.attacked.attacked import Untargeted
-from holdfast.evaluations.probed.accuracy import ProbeAccuracy
-from holdfast.evaluations.probed.answers import TransferredAnswers
-from holdfast.evaluations.probed.robustness import RobustAccuracy
+from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.attacked.observations import Untargeted
+from holdfast.evaluations.probed.observations import TransferredAnswers
+from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy
+from holdfast.evaluations.probed.robust_accuracy import RobustAccuracy
 from holdfast.execution.request import planned, request
 from holdfast.probes.linear import Linear, LinearScores
 from holdfast.probes.neighbours import Knn
@@ -40,8 +40,8 @@ def seven(count: int, seed: int) -> Images:
 
 def test_accuracies_are_those_of_the_scores() -> None:
     images, bank = seven(70, 2), seven(140, 1)
-    result = ProbeAccuracy(probes=(Knn(k=9), Linear()))(tiny.encoder(), images, Run(), bank)
-    asked = population(bank, images, Run())
+    result = ProbeAccuracy(probes=(Knn(k=9), Linear()))(tiny.encoder(), images, RunSettings(), bank)
+    asked = population(bank, images, RunSettings())
     for probe in (Knn(k=9), Linear()):
         scores = asked.learned(probe).scores(asked.codes)
         for quantity, top in (("top1_accuracy", 1), ("top5_accuracy", 5)):
@@ -62,18 +62,19 @@ def test_a_probe_at_chance_is_flagged() -> None:
     plain = clouds(90, 2)
     luck = Images(plain.pixels(range(90)), plain.ids, 3 + torch.randint(3, (90,), generator=generator))
     evaluation = ProbeAccuracy(probes=(Knn(k=5),))
-    (said,) = evaluation(tiny.encoder(), luck, Run(), clouds(60, 1)).findings.warnings
+    (said,) = evaluation(tiny.encoder(), luck, RunSettings(), clouds(60, 1)).findings.warnings
     assert said.startswith("AT CHANCE: knn:k=5 is right on")
-    assert not evaluation(tiny.encoder(), plain, Run(), clouds(60, 1)).findings.warnings
+    assert not evaluation(tiny.encoder(), plain, RunSettings(), clouds(60, 1)).findings.warnings
     robust = RobustAccuracy(balls=(Linf(0.1),), probes=(Knn(k=5),), attacks=(QUICK,))
     assert any(
-        said.startswith("AT CHANCE") for said in robust(tiny.encoder(), luck, Run(), clouds(60, 1)).findings.warnings
+        said.startswith("AT CHANCE")
+        for said in robust(tiny.encoder(), luck, RunSettings(), clouds(60, 1)).findings.warnings
     )
 
 
 def test_classes_that_the_bank_does_not_show_count_as_wrong_and_are_named() -> None:
     images, bank = clouds(40, 2, classes=4), clouds(60, 1, classes=3)
-    result = ProbeAccuracy(probes=(Knn(), Linear()))(tiny.encoder(), images, Run(), bank)
+    result = ProbeAccuracy(probes=(Knn(), Linear()))(tiny.encoder(), images, RunSettings(), bank)
     capped, absent = result.findings.warnings
     assert capped == "knn asks 200 neighbours, and the bank has 60 images: all of them vote"
     assert absent.startswith("The bank shows no image of 1 of the classes measured (6): their 10 images count as wrong")
@@ -81,7 +82,7 @@ def test_classes_that_the_bank_does_not_show_count_as_wrong_and_are_named() -> N
         assert [e.value for e in result.estimates if e.conditions == {"probe": probe, "class": "6"}] == [0]
         (margins,) = (s for s in result.series if s.quantity == "class_margin" and s.conditions == {"probe": probe})
         assert sum(map(isnan, margins.values)) == 10
-    attacked = RobustAccuracy(balls=(Linf(0.01),), attacks=(QUICK,))(tiny.encoder(), images, Run(), bank)
+    attacked = RobustAccuracy(balls=(Linf(0.01),), attacks=(QUICK,))(tiny.encoder(), images, RunSettings(), bank)
     assert all(e.value <= 0.75 for e in attacked.estimates if e.quantity == "robust_accuracy")
 
 
@@ -90,7 +91,7 @@ def test_class_names_are_used() -> None:
     images, bank = (
         Images(one.source, one.ids, torch.as_tensor(one.labels) - 3, one.name, ["cat", "dog"]) for one in (images, bank)
     )
-    result = ProbeAccuracy(probes=(Linear(),))(tiny.encoder(), images, Run(), bank)
+    result = ProbeAccuracy(probes=(Linear(),))(tiny.encoder(), images, RunSettings(), bank)
     assert {e.conditions["class"] for e in result.estimates if e.quantity == "class_accuracy"} == {"cat", "dog"}
     assert all(e.quantity != "top5_accuracy" for e in result.estimates), "of two classes, all are among five"
 
@@ -106,7 +107,7 @@ def test_robust_accuracy_of_a_linear_probe_on_a_linear_encoder_is_known(ball: Ba
         for name, rows in (("a", slice(0, 60)), ("b", slice(60, 120)))
     )
     evaluation = RobustAccuracy(balls=(ball,), attacks=(AdaptiveAttack(restarts=2, steps=30),), probes=(Linear(),))
-    result = evaluation(encoder, images, Run(precision="float64"), bank)
+    result = evaluation(encoder, images, RunSettings(precision="float64"), bank)
     asked = population(bank, images)
     head = asked.learned(Linear())
     assert isinstance(head, LinearScores)
@@ -123,7 +124,7 @@ def test_robust_accuracy_of_a_linear_probe_on_a_linear_encoder_is_known(ball: Ba
 
 def test_success_is_what_is_lost_and_every_curve_starts_clean() -> None:
     evaluation = RobustAccuracy(balls=(Linf(0.05), Linf(0.15)), attacks=(QUICK,), probes=(Knn(k=5), Linear()))
-    result = evaluation(tiny.encoder(), clouds(40, 2), Run(), clouds(60, 1))
+    result = evaluation(tiny.encoder(), clouds(40, 2), RunSettings(), clouds(60, 1))
     for probe in ("knn:k=5", "linear"):
         clean = result.estimate("clean_accuracy", probe=probe)
         for ball in ("linf:0.05", "linf:0.15"):
@@ -153,11 +154,11 @@ def test_what_is_missing_is_asked_for() -> None:
     with pytest.raises(HoldfastError, match="this needs a bank"):
         ProbeAccuracy()(tiny.encoder(), clouds(9, 2))
     with pytest.raises(HoldfastError, match="this needs labels, and tiny images has none"):
-        ProbeAccuracy()(tiny.encoder(), unlabelled, Run(), clouds(20, 1))
+        ProbeAccuracy()(tiny.encoder(), unlabelled, RunSettings(), clouds(20, 1))
     with pytest.raises(HoldfastError, match="this needs labels, and tiny images has none"):
-        ProbeAccuracy()(tiny.encoder(), clouds(9, 2), Run(), unlabelled)
+        ProbeAccuracy()(tiny.encoder(), clouds(9, 2), RunSettings(), unlabelled)
     with pytest.raises(HoldfastError, match="show one class"):
-        RobustAccuracy()(tiny.encoder(), clouds(9, 2), Run(), clouds(9, 1, classes=1))
+        RobustAccuracy()(tiny.encoder(), clouds(9, 2), RunSettings(), clouds(9, 1, classes=1))
     with pytest.raises(HoldfastError, match="no bank of images for robust-accuracy to learn from; name it with --bank"):
         planned(request({"only": ["robust-accuracy"]}))
     assert not any(evaluation.needs_bank for evaluation in planned(request({})))
@@ -185,8 +186,8 @@ class Blind(nn.Module):
 
 def test_a_collapsed_encoder_knows_nothing() -> None:
     encoder = Encoder(Blind(), "blind", Domain((1, 2, 2)))
-    result = ProbeAccuracy(probes=(Knn(k=5), Linear()))(encoder, clouds(30, 2), Run(), clouds(60, 1))
+    result = ProbeAccuracy(probes=(Knn(k=5), Linear()))(encoder, clouds(30, 2), RunSettings(), clouds(60, 1))
     assert sum(said.startswith("AT CHANCE") for said in result.findings.warnings) == 2
-    held = Population(encoder, clouds(60, 1), Run())
-    probe = Population(encoder, clouds(30, 2), Run(), bank=held).learned(Knn(k=60))
+    held = Population(encoder, clouds(60, 1), RunSettings())
+    probe = Population(encoder, clouds(30, 2), RunSettings(), bank=held).learned(Knn(k=60))
     assert float((probe.ranks(held.codes[:3], held.labels[:3]) == 0).double().mean()) == 0, "a tie decides nothing"

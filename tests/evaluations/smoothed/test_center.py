@@ -16,11 +16,11 @@ from scipy.stats import ncx2, norm
 from holdfast.core.divergences import L2Distance
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.smoothed.base import certified_distance
 from holdfast.evaluations.smoothed.center import BETA, abstains, central_sample, deviation, mass, quantile
 from holdfast.evaluations.smoothed.index import Smoothing
 from holdfast.evaluations.smoothed.noisy import NoisyCodes, kept_ranks
-from holdfast.evaluations.smoothed.smoothed import certified_distance
 from holdfast.protocol.population import Population
 from tests.samples import linear
 
@@ -97,7 +97,7 @@ def test_abstentions_of_stored_counts(reference: Path, name: str):
 def test_a_linear_map_has_the_distance_of_the_noncentral_chi_distribution(k: int, expected: float):
     """``f(x) = x`` in ``k`` dimensions: the truth is .25, and the certificate grows like ``3 sqrt(k)``: it is loose."""
     images = Images(torch.full((1, 1, 1, k), 0.5))
-    population = Population(linear(torch.eye(k), (1, 1, k)), images, Run(batch_size=4096))
+    population = Population(linear(torch.eye(k), (1, 1, k)), images, RunSettings(batch_size=4096))
     asked = NoisyCodes(Smoothing(0.25, 10_000, 100_000, 1, 1), (L2Distance(),), ())
     seen = asked.observe(population, [0])
     found = float(certified_distance(seen["0.distances"], seen["0.held"], 0.25, asked.smoothing, 0.05, 0.01))

@@ -13,7 +13,7 @@ from holdfast.evaluations.smoothed.center import abstains, central_sample, devia
 from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
 from holdfast.evaluations.smoothed.index import Smoothing
 from holdfast.evaluations.smoothed.plan import Plan
-from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval
+from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
 
 
 @pytest.mark.parametrize("kind", [CenterSmoothing, SmoothedRetrieval])

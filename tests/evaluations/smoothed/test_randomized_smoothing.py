@@ -17,7 +17,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
 from holdfast.evaluations.smoothed.noisy import Copies, voted
 from holdfast.evaluations.smoothed.randomized_smoothing import RandomizedSmoothing
@@ -37,7 +37,7 @@ FEW: dict[str, Any] = {
     "probes": (Linear(), Knn(k=5)),
     "divergences": (L2Distance(),),
 }
-FAST = Run(batch_size=2048)
+FAST = RunSettings(batch_size=2048)
 
 
 def halves(count: int, seed: int) -> Images:
@@ -194,11 +194,11 @@ def test_a_class_that_the_bank_does_not_show_is_never_right():
 
 def test_order_and_batches_change_nothing_and_the_seed_does():
     images, bank, asked = halves(20, 1), halves(60, 2), RandomizedSmoothing(**{**FEW, "copies": 300})
-    forward = asked(plane(), images, Run(), bank)
-    flipped = asked(plane(), images[list(range(20))[::-1]], Run(batch_size=37), bank)
+    forward = asked(plane(), images, RunSettings(), bank)
+    flipped = asked(plane(), images[list(range(20))[::-1]], RunSettings(batch_size=37), bank)
     of = dict(zip(flipped.findings.ids, numbers(flipped, "certified_probe_radius", probe="linear"), strict=True))
     assert [of[name] for name in forward.findings.ids] == numbers(forward, "certified_probe_radius", probe="linear")
-    reseeded = asked(plane(), images, Run(seed=1), bank)
+    reseeded = asked(plane(), images, RunSettings(seed=1), bank)
     assert numbers(reseeded, "certified_probe_radius", probe="linear") != list(of.values())
 
 
@@ -221,7 +221,7 @@ def test_counts_of_a_published_encoder_to_sampling_error(reference: Path):
     images = Images(pixels.reshape(-1, 1, 28, 28)[:1000])
     inner = published(reference, "mnist_base", torch.float32)
     clipping = Encoder(nn.Sequential(nn.Hardtanh(0.0, 1.0), inner.module), "clipping", inner.domain)
-    population = Population(clipping, images, Run(batch_size=500))
+    population = Population(clipping, images, RunSettings(batch_size=500))
     probe = LinearScores(
         encoder=population.encoder,
         classes=torch.arange(10),

@@ -16,17 +16,17 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
 from holdfast.evaluations.smoothed.index import Index, Smoothing
 from holdfast.evaluations.smoothed.noisy import Copies, NoisyCodes
-from holdfast.evaluations.smoothed.retrieval import SmoothedRetrieval, bisector_margins
+from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval, bisector_margins
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from tests.samples import builtin, digits, linear
 
 FEW: dict[str, Any] = {"selection": 800, "copies": 1500, "samples": 5, "others": 20, "slack": 0.1}
-FAST = Run(batch_size=2048)
+FAST = RunSettings(batch_size=2048)
 SIGMA = 0.25
 
 
@@ -92,14 +92,14 @@ def test_a_wider_ball_is_certified_to_move_codes_farther(centred: Result):
 
 def test_a_contradiction_is_said(monkeypatch: pytest.MonkeyPatch):
     """Were the certificate a tenth of what it is, attacks would refute it, and the reader would hear of it."""
-    monkeypatch.setattr("holdfast.evaluations.smoothed.smoothed.BETA", -0.99)
+    monkeypatch.setattr("holdfast.evaluations.smoothed.base.BETA", -0.99)
     found = CenterSmoothing(divergences=(L2Distance(),), **FEW)(builtin("digits-robust"), digits(40), FAST)
     assert any(warning.startswith("CONTRADICTION") for warning in found.findings.warnings)
 
 
 def test_what_is_no_metric_of_points_is_refused():
     with pytest.raises(HoldfastError, match="triangle inequality, got the divergence l1"):
-        CenterSmoothing(divergences=(L1Distance(),), **FEW)(builtin(), digits(10), Run())
+        CenterSmoothing(divergences=(L1Distance(),), **FEW)(builtin(), digits(10), RunSettings())
 
 
 def test_an_encoder_that_ignores_its_input_moves_nowhere():
@@ -125,8 +125,8 @@ def test_votes_certify_no_more_than_the_distance_to_the_bisector_and_nearly_that
             divergences=(L2Distance(),), selection=800, copies=20_000, samples=3, others=2, radii=(0.02,)
         ),
     )
-    result = asked(encoder, images, Run(batch_size=4096))
-    population = Population(encoder, images, Run())
+    result = asked(encoder, images, RunSettings(batch_size=4096))
+    population = Population(encoder, images, RunSettings())
     index = population.learned(asked.smoothing.index)["codes"][population.places].double()
     certified = dict(zip(result.findings.ids, numbers(result, "certified_retrieval_radius"), strict=True))
     for row, name in enumerate(images.ids):
@@ -217,7 +217,7 @@ def test_points_that_are_not_finite_have_no_neighbour():
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_noise_is_normal_in_half_precision_too(precision: str):
     """What is rounded is the noisy image, once: of noise and image rounded apart, sums prefer even digits."""
-    population = Population(linear(torch.eye(64), (1, 8, 8)), digits(1), Run(precision=precision))
+    population = Population(linear(torch.eye(64), (1, 8, 8)), digits(1), RunSettings(precision=precision))
     copies = Copies.of(population, 0, SIGMA)
     seen = copies.reduced("centre", 50, lambda codes: {"codes": codes})["codes"]
     noise = copies.noise.fork("centre").numbered(torch.arange(50)).gaussian((1, 8, 8))
@@ -271,7 +271,7 @@ def test_all_others_together_are_certified_wrongly_with_chance_alpha_at_most():
 
 def test_the_ball_around_the_centre_is_at_most_twice_the_smallest():
     """What center smoothing rests on: no ball that holds half of the samples is less than half as wide."""
-    population = Population(builtin(), digits(1), Run())
+    population = Population(builtin(), digits(1), RunSettings())
     asked = NoisyCodes(Smoothing(SIGMA, 400, 100, 1, 1), (L2Distance(),), ())
     seen = asked.observe(population, [0])
     samples = Copies.of(population, 0, SIGMA).reduced("centre", 400, lambda codes: {"codes": codes})["codes"]

@@ -19,13 +19,13 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Result, Series
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.spectral.clever import NO_FIT, Clever
-from holdfast.evaluations.spectral.weibull import FARTHEST, right_end
+from holdfast.evaluations.spectral.reverse_weibull import FARTHEST, right_end
 from holdfast.protocol.population import Population
 from tests.samples import builtin, digits, linear
 
-RUN = Run(precision="float64")
+RUN = RunSettings(precision="float64")
 CHEAP: dict[str, Any] = {"batches": 4, "draws": 3, "random": 5, "guided": 0}
 
 

@@ -15,22 +15,22 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.points import points
 from holdfast.core.records import Result
-from holdfast.core.run import Run
-from holdfast.evaluations.spectral import stability
-from holdfast.evaluations.spectral.analysis import spade
-from holdfast.evaluations.spectral.graph_pair import checked, draw
-from holdfast.evaluations.spectral.graphs import KNN, PCA
-from holdfast.evaluations.spectral.population import SpectralFit
+from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.spectral.fits import SpectralFit
 from holdfast.evaluations.spectral.spade import Spectral
-from holdfast.evaluations.spectral.stability import Subsets, baselines, noise, numbers, projection, subsets
 from holdfast.protocol.population import Population
 from holdfast.report import write
 from holdfast.report.compare import compare
 from holdfast.report.text import interval
-from tests.evaluations.spectral.graphs import folded
+from holdfast.spectral import stability
+from holdfast.spectral.analysis import spade
+from holdfast.spectral.graph_pair import checked, draw
+from holdfast.spectral.graphs import KNN, PCA
+from holdfast.spectral.stability import Subsets, baselines, noise, numbers, projection, subsets
 from tests.samples import DIGITS, builtin, digits, linear
+from tests.spectral.graphs import folded
 
-RUN = Run(precision="float64")
+RUN = RunSettings(precision="float64")
 
 
 def encoder(forward: nn.Module) -> Encoder:
@@ -187,10 +187,10 @@ def test_too_few_images_are_named():
 
 
 def test_scores_are_computed_once_per_population():
-    population = Population(builtin(), digits(60), Run())
+    population = Population(builtin(), digits(60), RunSettings())
     asked = SpectralFit(5, KNN(), "none", 60)
     assert population.learned(asked) is population.learned(asked)
-    assert population.learned(asked) is not Population(builtin(), digits(60), Run()).learned(asked)
+    assert population.learned(asked) is not Population(builtin(), digits(60), RunSettings()).learned(asked)
 
 
 def test_bytes_stay_bytes():

@@ -16,11 +16,11 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result
-from holdfast.core.run import Run
+from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.synthetic.synbench import SynBench
-from holdfast.execution.store import Store
 from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population
+from holdfast.store.store import Store
 from holdfast.synthetic.accuracies import RuleAccuracies
 from tests import samples
 from tests.synthetic.test_score import BUDGETS
@@ -43,7 +43,7 @@ def encoder(function=lambda x: x, shape: tuple[int, ...] = (1, 4, 4), low: float
     return Encoder(Function(function), "made", Domain(shape, low, high))
 
 
-def measured(evaluation: SynBench, made: Encoder, run: Run | None = None) -> Result:
+def measured(evaluation: SynBench, made: Encoder, run: RunSettings | None = None) -> Result:
     shape = made.domain.shape
     return evaluation(
         made, Images(torch.full((3, *shape), 0.5) + torch.arange(3).reshape(-1, *[1] * len(shape)) / 9), run
@@ -57,7 +57,7 @@ def scores(result: Result, quantity: str = "synbench_score") -> list[Estimate]:
 def test_rules_are_tested_on_samples_that_they_were_not_fitted_to() -> None:
     """Two classes that do not differ in 48 features: 64 samples are told apart by heart, fresh ones by a coin."""
     made = encoder(shape=(1, 6, 8))
-    population = Population(made, Images(torch.rand(3, 1, 6, 8)), Run())
+    population = Population(made, Images(torch.rand(3, 1, 6, 8)), RunSettings())
     rules = RuleAccuracies((1e-6,) * 4, (0.0,), 64, 10**6, "ones")
     right = rules.observe(population, [0])["right"][0, :, 0]
     assert 0.3 < right[-1] < 0.7
@@ -79,7 +79,9 @@ def test_identity_keeps_everything() -> None:
 @pytest.mark.parametrize("direction", ["ones", "smooth", "signs"])
 def test_orthogonal_maps_keep_everything_in_any_direction(direction: str) -> None:
     turn = torch.linalg.qr(torch.randn(16, 16, dtype=torch.float64))[0]
-    result = measured(replace(SMALL, direction=direction), encoder(lambda x: x @ turn.to(x)), Run(precision="float64"))
+    result = measured(
+        replace(SMALL, direction=direction), encoder(lambda x: x @ turn.to(x)), RunSettings(precision="float64")
+    )
     assert all(estimate.low <= 1.01 and estimate.high > 0.97 for estimate in scores(result))
 
 
@@ -112,7 +114,7 @@ def test_constant_encoders_score_zero_and_are_called_collapsed(constant: float) 
 def test_units_of_the_codes_do_not_matter(unit: float) -> None:
     weight = torch.randn(8, 16)
     plain, scaled = (
-        measured(SMALL, encoder(lambda x, unit=u: unit * (x @ weight.T.to(x))), Run(precision="float64"))
+        measured(SMALL, encoder(lambda x, unit=u: unit * (x @ weight.T.to(x))), RunSettings(precision="float64"))
         for u in (1, unit)
     )
     assert [e.value for e in scores(plain)] == pytest.approx([e.value for e in scores(scaled)], abs=1e-9)
@@ -138,7 +140,7 @@ def test_inputs_that_are_no_images_have_their_own_unit() -> None:
     def bent(origin: float, width: float, **domain: float) -> Result:
         """The same curve over each domain, so that the place and the width of the inputs matter."""
         made = encoder(lambda x: torch.tanh((x - origin) / width), (16,), **domain)
-        return measured(SMALL, made, Run(precision="float64"))
+        return measured(SMALL, made, RunSettings(precision="float64"))
 
     plain = bent(0, 1)
     for other in (bent(-50, 200, low=-50.0, high=150.0), bent(-0.5, 1, low=-torch.inf, high=torch.inf)):
@@ -212,13 +214,13 @@ def test_memory_is_kept_by_chunks_not_by_samples() -> None:
         largest.append(len(x))
         return x
 
-    measured(SynBench(samples=3000, scales=(1.0, 2.0)), encoder(watch), Run(batch_size=128))
+    measured(SynBench(samples=3000, scales=(1.0, 2.0)), encoder(watch), RunSettings(batch_size=128))
     assert max(largest) == 128
 
 
 def test_a_run_keeps_each_scale_and_goes_on(tmp_path: Path) -> None:
     """The rows of the observation are scales, however few images there are."""
-    made, images, run = samples.builtin(), samples.digits(12), Run()
+    made, images, run = samples.builtin(), samples.digits(12), RunSettings()
     calls: list[str] = []
 
     class StoppedError(Exception):
@@ -239,7 +241,7 @@ def test_a_run_keeps_each_scale_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_scales_are_observed_alike_alone_and_together() -> None:
-    population = Population(samples.builtin(), samples.digits(4), Run(precision="float64"))
+    population = Population(samples.builtin(), samples.digits(4), RunSettings(precision="float64"))
     probe: RuleAccuracies = SMALL.observation()
     together, alone = probe.observe(population, [2, 5]), probe.observe(population, [5])
     assert torch.allclose(together["products"][1], alone["products"][0], atol=1e-12)

@@ -26,13 +26,13 @@ from torch import Tensor
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED
 from holdfast.core.balls import Ball
-from holdfast.core.counting import crossings, nearest
+from holdfast.core.counting import crossings, nearest_rows
 from holdfast.core.divergences import Divergence
 from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.attacked import (
+from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
     DIVERGENCES,
@@ -142,7 +142,7 @@ class Breakaway(Evaluation):
             divergence = population.fitted(case.divergence)
             moved = population.encode(pixels)
             searched = population.bank if population.bank_images else population
-            near = nearest(divergence, moved, searched.codes, 1)[:, 0].tolist()
+            near = nearest_rows(divergence, moved, searched.codes, 1)[:, 0].tolist()
             return {"attacked": pixels, "nearest image": searched.pixels(near)}
 
         return extremes(population, rows, findings, "breakaway_share", case, attack)
@@ -239,7 +239,8 @@ def lost_together(
     if not lost:
         return np.zeros(0)
     partners = [
-        nearest(divergence, moved[lost[k : k + STEP]].to(clean.device), clean, 1) for k in range(0, len(lost), STEP)
+        nearest_rows(divergence, moved[lost[k : k + STEP]].to(clean.device), clean, 1)
+        for k in range(0, len(lost), STEP)
     ]
     anchors = population.originals[[rows[place] for place in lost]].numpy()
     other = population.originals[torch.cat(partners)[:, 0].cpu()].numpy()

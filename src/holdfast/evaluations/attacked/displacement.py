@@ -19,9 +19,9 @@ from holdfast.core.balls import Ball
 from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Findings, Picture
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import over_references, summarise
-from holdfast.evaluations.attacked.attacked import (
+from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
     DIVERGENCES,

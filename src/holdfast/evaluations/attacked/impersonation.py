@@ -26,9 +26,9 @@ from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Claim, Findings, Picture, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.attacked import (
+from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
     DIVERGENCES,

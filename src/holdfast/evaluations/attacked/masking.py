@@ -21,9 +21,9 @@ from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.records import Claim, Estimate, Findings, Series, Verdict
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.attacked import BALLS, Case, attacked
+from holdfast.evaluations.attacked.observations import BALLS, Case, attacked
 from holdfast.evaluations.attacked.series import series_of
 from holdfast.objectives.away import Away
 from holdfast.protocol.evaluation import Evaluation

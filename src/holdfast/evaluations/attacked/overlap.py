@@ -19,9 +19,9 @@ from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim, Findings, Picture, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.attacked import (
+from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
     DIVERGENCES,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Findings, Picture
-from holdfast.evaluations.attacked.attacked import Case
+from holdfast.evaluations.attacked.observations import Case
 from holdfast.protocol.population import Population
 
 

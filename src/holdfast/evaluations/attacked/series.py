@@ -9,7 +9,7 @@ from torch import Tensor
 
 from holdfast.core import series
 from holdfast.core.records import Claim, Curve, Estimate, Series
-from holdfast.evaluations.attacked.attacked import Case
+from holdfast.evaluations.attacked.observations import Case
 
 UNDEFINED = "undefined: zero distance to compare with, zero code under cosine, or a code that is not finite"
 

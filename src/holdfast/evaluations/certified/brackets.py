@@ -18,7 +18,7 @@ from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import Better, Scale, over_scale, summarise
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CrossCheck, ball_curves, findings, series

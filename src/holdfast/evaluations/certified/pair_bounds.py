@@ -15,7 +15,7 @@ from holdfast.bounds.methods.base import vacuous_unless_finite
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import L2Distance
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.negatives import generated
 from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack

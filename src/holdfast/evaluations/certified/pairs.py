@@ -21,7 +21,7 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.bounds.relaxations.rules import Rule
 from holdfast.core.balls import BALLS, Ball
 from holdfast.core.encoder import Codes, Encoder, Pixels
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.noise import Noise
 from holdfast.protocol.population import Population
 
@@ -147,5 +147,5 @@ def require_few(encoder: Encoder, neurons: int) -> None:
 def unit_ball(name: str) -> Ball:
     """Return the unit ball of the norm called ``name``."""
     if name not in BALLS:
-        raise HoldfastError(f"unknown norm {name!r}; {nearest(name, list(BALLS))}")
+        raise HoldfastError(f"unknown norm {name!r}; {did_you_mean(name, list(BALLS))}")
     return BALLS[name](1.0)

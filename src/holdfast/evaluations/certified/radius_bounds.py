@@ -18,7 +18,7 @@ from holdfast.attacks.base import climb
 from holdfast.bounds.methods.base import Crown, Method, RadiusResult, RadiusSearch
 from holdfast.bounds.radius_search import search_radii
 from holdfast.core.balls import Ball, column
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, image_pairs, unit_ball

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.core.records import Verdict
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import final
 from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Findings, Picture
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import Edited
 from holdfast.evaluations.corrupted.kinds import FIFTEEN, SEVERITIES, in_severities, require_kinds
 from holdfast.evaluations.corrupted.ladders import Seen, Words, concluded, pictures

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import final
 
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Findings, Picture
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import Edited
 from holdfast.evaluations.corrupted.ladders import Seen, Words, concluded, pictures
 from holdfast.protocol.evaluation import Evaluation
@@ -59,7 +59,7 @@ class CommonPerturbations(Evaluation):
         for name in self.edits:
             if name not in known:
                 raise HoldfastError(
-                    f"{self.name}.edits: no family of edits on a ladder is called {name!r}; {nearest(name, known)}"
+                    f"{self.name}.edits: no family of edits on a ladder is called {name!r}; {did_you_mean(name, known)}"
                 )
         if len(set(self.edits)) < len(self.edits):
             raise HoldfastError(f"{self.name}.edits names a family twice: {', '.join(self.edits)}; keep one")

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.corrupted.accuracies import (
     rank_correlation,
 )
-from holdfast.evaluations.corrupted.answers import CorruptedAnswers
 from holdfast.evaluations.corrupted.kinds import FIFTEEN, SEVERITIES, in_severities, require_kinds
+from holdfast.evaluations.corrupted.observations import CorruptedAnswers
 from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
 from holdfast.probes.base import Probe
 from holdfast.probes.chance import accuracy_warnings, chance_estimate

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.corrupted.accuracies import (
@@ -27,7 +27,7 @@ from holdfast.evaluations.corrupted.accuracies import (
     drops,
     rank_correlation,
 )
-from holdfast.evaluations.corrupted.answers import CorruptedAnswers, unfit
+from holdfast.evaluations.corrupted.observations import CorruptedAnswers, unfit
 from holdfast.evaluations.corrupted.retrieval import UNDEFINED, without_labels
 from holdfast.probes.base import Probe
 from holdfast.probes.chance import accuracy_warnings, chance_estimate

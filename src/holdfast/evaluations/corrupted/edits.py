@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.core.counting import TIE, nearest
+from holdfast.core.counting import TIE, nearest_rows
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.enclosing import divergence_radii
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -97,12 +97,14 @@ class Edited(Observation):
         if not others:
             raise HoldfastError("retrieval needs other images to tell an image from, but there is only one; add images")
         k = min(self.k, others)
-        home = nearest(divergence, clean, searched.codes, k, exclude=exclude)
+        home = nearest_rows(divergence, clean, searched.codes, k, exclude=exclude)
         kept, overlap = [], []
         for codes, distance in tried:
             count = codes.shape[1]
             owners = [row for row in exclude for _ in range(count)]
-            near = nearest(divergence, codes.flatten(0, 1), searched.codes, k, exclude=owners).unflatten(0, (-1, count))
+            near = nearest_rows(divergence, codes.flatten(0, 1), searched.codes, k, exclude=owners).unflatten(
+                0, (-1, count)
+            )
             kept.append(kept_nearest(divergence, codes, distance, searched.codes[near[:, :, 0]]))
             overlap.append(jaccard(near, home[:, None]))
         ladders = [torch.cat([clean[:, None], single[:, places]], dim=1) for _, places in families(self.edits)]

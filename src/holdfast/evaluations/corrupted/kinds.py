@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.transforms.base import transforms
 from holdfast.transforms.imagenet_c.severity import CommonCorruption
 
@@ -22,7 +22,9 @@ def require_kinds(evaluation: str, kinds: Sequence[str], severities: Sequence[in
     known = [name for name, kind in transforms().items() if issubclass(kind, CommonCorruption)]
     for name in kinds:
         if name not in known:
-            raise HoldfastError(f"{evaluation}.kinds: there is no common corruption {name!r}; {nearest(name, known)}")
+            raise HoldfastError(
+                f"{evaluation}.kinds: there is no common corruption {name!r}; {did_you_mean(name, known)}"
+            )
     if len(set(kinds)) < len(kinds) or len(set(severities)) < len(severities):
         raise HoldfastError(f"{evaluation}: a corruption or a severity is named twice; keep one")
 

@@ -16,7 +16,7 @@ from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.settings import number
 from holdfast.core.statistics import over_references, summarise

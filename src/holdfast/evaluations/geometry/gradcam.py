@@ -21,7 +21,7 @@ from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Findings, Picture, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.geometry.views import changed
 from holdfast.protocol.evaluation import Evaluation

@@ -21,7 +21,7 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError
 from holdfast.core.intervals import skewed_interval
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.geometry.classes import (
     GroupUniformity,
@@ -33,7 +33,8 @@ from holdfast.evaluations.geometry.classes import (
     within,
 )
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
-from holdfast.evaluations.geometry.population import (
+from holdfast.evaluations.geometry.spectrum import GROUPS, rankme
+from holdfast.evaluations.geometry.sphere import (
     ZERO,
     Lengths,
     Neighbourhoods,
@@ -42,7 +43,6 @@ from holdfast.evaluations.geometry.population import (
     groups_of,
     sphere_warnings,
 )
-from holdfast.evaluations.geometry.spectrum import GROUPS, rankme
 from holdfast.evaluations.geometry.tags import Tags
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit

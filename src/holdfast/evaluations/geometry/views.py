@@ -12,8 +12,8 @@ from torch import Tensor
 
 from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Observed
-from holdfast.evaluations.geometry.population import distinct
+from holdfast.core.run_settings import Observed
+from holdfast.evaluations.geometry.sphere import distinct
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform

@@ -18,7 +18,7 @@ from holdfast.attacks.base import Attack
 from holdfast.core.balls import L2
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Encoder, Pixels
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.smoothed.center import central_sample
 from holdfast.evaluations.smoothed.index import Index, Smoothing, embedding
 from holdfast.evaluations.smoothed.noisy import Copies

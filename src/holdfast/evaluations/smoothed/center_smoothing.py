@@ -25,13 +25,11 @@ from holdfast.attacks.presets import label
 from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Estimate, Findings, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import over_references, summarise
 from holdfast.evaluations.smoothed.attacked import AttackedCentres
-from holdfast.evaluations.smoothed.center import abstains
-from holdfast.evaluations.smoothed.plan import require_centres
-from holdfast.evaluations.smoothed.smoothed import (
+from holdfast.evaluations.smoothed.base import (
     ABSTAINED,
     SmoothedEvaluation,
     certified_distance,
@@ -39,6 +37,8 @@ from holdfast.evaluations.smoothed.smoothed import (
     radius_curves,
     sure,
 )
+from holdfast.evaluations.smoothed.center import abstains
+from holdfast.evaluations.smoothed.plan import require_centres
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import population_warnings

@@ -13,7 +13,7 @@ from torch import Tensor
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import SharedSettings
 from holdfast.protocol.population import Population

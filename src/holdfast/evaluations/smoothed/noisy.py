@@ -21,7 +21,7 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.smoothed.center import central_sample
 from holdfast.evaluations.smoothed.index import Index, Smoothing, embedding
 from holdfast.probes.base import FittedProbe, Probe

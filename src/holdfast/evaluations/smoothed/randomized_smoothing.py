@@ -17,12 +17,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.smoothed.base import SmoothedEvaluation, radius_curves, sure
 from holdfast.evaluations.smoothed.noisy import NoisyCodes
 from holdfast.evaluations.smoothed.plan import require_votes
-from holdfast.evaluations.smoothed.smoothed import SmoothedEvaluation, radius_curves, sure
 from holdfast.evaluations.smoothed.votes import farthest, least_share
 from holdfast.evaluations.smoothed.votes import radius as certified_radius
 from holdfast.probes.base import Probe

@@ -19,14 +19,14 @@ from jaxtyping import Bool, Float
 
 from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.spectral.graphs.base import GraphConstruction
-from holdfast.evaluations.spectral.graphs.knn import KNN
-from holdfast.evaluations.spectral.margins import Gradients, positions
-from holdfast.evaluations.spectral.weibull import FARTHEST, End, right_end
+from holdfast.evaluations.spectral.margin_gradients import Gradients, positions
+from holdfast.evaluations.spectral.reverse_weibull import FARTHEST, End, right_end
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.spectral.graphs.base import GraphConstruction
+from holdfast.spectral.graphs.knn import KNN
 
 FEW = 10
 CAPPED = 0.1

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from holdfast.core.records import Curve
-from holdfast.evaluations.spectral.analysis import TOP, Spade
+from holdfast.spectral.analysis import TOP, Spade
 
 DIGITS = 6
 """Significant ones, of what is only drawn."""

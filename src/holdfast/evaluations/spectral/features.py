@@ -12,11 +12,11 @@ import numpy as np
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import EncoderInfo, ImagesInfo, Result
 from holdfast.data.arrays import member
-from holdfast.evaluations.spectral.analysis import RANKS, Spade, scored
-from holdfast.evaluations.spectral.graph_pair import checked, draw
-from holdfast.evaluations.spectral.population import SpectralScores
+from holdfast.evaluations.spectral.fits import SpectralScores
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.protocol.evaluation import settings
+from holdfast.spectral.analysis import RANKS, Spade, scored
+from holdfast.spectral.graph_pair import checked, draw
 
 
 def read(path: Path) -> Any:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings
-from holdfast.evaluations.spectral.analysis import TOP, Spade
 from holdfast.evaluations.spectral.samples import group_means, per_sample, summaries
-from holdfast.evaluations.spectral.stability import DRAWS, Numbers, Subsets
 from holdfast.evaluations.spectral.warnings import spade_warnings, verdict
+from holdfast.spectral.analysis import TOP, Spade
+from holdfast.spectral.stability import DRAWS, Numbers, Subsets
 
 UNITS = {
     "spade_score": ("stretch", "largest stretch of neighbourhoods"),

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Encoder
-from holdfast.core.errors import HoldfastError, nearest
-from holdfast.core.run import Observed
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.run_settings import Observed
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
@@ -69,4 +69,4 @@ def find(encoder: Encoder, name: str) -> nn.Module:
     if name in parts or len(ending) == 1:
         return parts[name if name in parts else ending[0]]
     known = [part for part in parts if part]
-    raise HoldfastError(f"{encoder.name} has no layer {name!r}; {nearest(name, known)}")
+    raise HoldfastError(f"{encoder.name} has no layer {name!r}; {did_you_mean(name, known)}")

@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from holdfast.core.records import Claim, Conditions, Estimate, Series
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.spectral.analysis import RANKS, TOP, Spade
-from holdfast.evaluations.spectral.stability import Subsets, node_score
+from holdfast.spectral.analysis import RANKS, TOP, Spade
+from holdfast.spectral.stability import Subsets, node_score
 
 GROUPS = 20
 """Labels or clusters shown, the largest first."""

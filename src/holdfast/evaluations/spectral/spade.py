@@ -20,18 +20,18 @@ from jaxtyping import Int
 from holdfast.core.pictures import ends, row
 from holdfast.core.points import Points, points
 from holdfast.core.records import Claim, Estimate, Findings, Picture
-from holdfast.core.run import Observed
-from holdfast.evaluations.spectral.analysis import TOP, Spade, proved, scored
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.spectral.embedding import embedding_curves
 from holdfast.evaluations.spectral.findings import assembled
-from holdfast.evaluations.spectral.graph_pair import checked, draw
-from holdfast.evaluations.spectral.graphs.base import GraphConstruction
-from holdfast.evaluations.spectral.graphs.knn import KNN
+from holdfast.evaluations.spectral.fits import SpectralFit, SpectralScores
 from holdfast.evaluations.spectral.layers import Layers
-from holdfast.evaluations.spectral.population import SpectralFit, SpectralScores
-from holdfast.evaluations.spectral.stability import DRAWS, baselines, projection, subsets
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.spectral.analysis import TOP, Spade, proved, scored
+from holdfast.spectral.graph_pair import checked, draw
+from holdfast.spectral.graphs.base import GraphConstruction
+from holdfast.spectral.graphs.knn import KNN
+from holdfast.spectral.stability import DRAWS, baselines, projection, subsets
 
 CLUSTERS = 10
 SECONDS_DRAWN, SECONDS_MULTIPLIED = 5e-8, 2e-10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core.records import Verdict
-from holdfast.evaluations.spectral.analysis import Spade
+from holdfast.spectral.analysis import Spade
 
 
 def verdict(scores: Spade) -> Verdict:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.records import Curve
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.synthetic.reference import expected_bound, reference
 from holdfast.synthetic.score import expected_above
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Conditions, Estimate
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.synthetic.uncertainty import EXTRAPOLATED, WHOLE, score_covariance, tied
 from holdfast.synthetic.score import score
 from holdfast.synthetic.suggestion import expected_bounds

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from holdfast.core.errors import HoldfastError, nearest
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Findings
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.evaluations.synthetic.curves import curves
 from holdfast.evaluations.synthetic.findings import ScoringInputs, estimates, synbench_warnings
 from holdfast.protocol.evaluation import Evaluation
@@ -60,7 +60,7 @@ class SynBench(Evaluation):
         check_budgets(self.budgets)
         for value, known in ((self.direction, DIRECTIONS), (self.mode, MODES)):
             if value not in known:
-                raise HoldfastError(f"synbench does not know {value!r}; {nearest(value, list(known))}")
+                raise HoldfastError(f"synbench does not know {value!r}; {did_you_mean(value, list(known))}")
         if self.samples != "auto" and not (isinstance(self.samples, int) and self.samples >= FEWEST):
             raise HoldfastError(f"synbench takes samples of {FEWEST} or more per set, or auto, got {self.samples!r}")
         fewest = 2 * FEWEST * len(self.scales)

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.run import Observed
+from holdfast.core.run_settings import Observed
 from holdfast.synthetic.reference import reference
 from holdfast.synthetic.score import area
 

@@ -25,11 +25,11 @@ from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import require_positive
 from holdfast.encoders import load
-from holdfast.evaluations.spectral.eigen import SCORES, spectrum
-from holdfast.evaluations.spectral.graph_pair import checked, draw
-from holdfast.evaluations.spectral.graphs.knn import KNN
-from holdfast.evaluations.spectral.scores import edge_scores
 from holdfast.objectives.base import ObjectiveFunction
+from holdfast.spectral.eigen import SCORES, spectrum
+from holdfast.spectral.graph_pair import checked, draw
+from holdfast.spectral.graphs.knn import KNN
+from holdfast.spectral.scores import edge_scores
 from holdfast.training.adversary import Adversary, Prepared
 from holdfast.training.feed import Feed
 from holdfast.training.health import eval_codes

@@ -1,0 +1,1 @@
+"""One public function for each verb, for the command line and for Python alike."""

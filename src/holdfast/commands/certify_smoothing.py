@@ -1,0 +1,126 @@
+"""What ``holdfast certify --method smoothing`` leaves on disk: for every image, up to which change its noisy copies keep it.
+
+certify.json    settings, and per image its status, the radius certified less that of the ball, and why it is unknown
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from math import nan
+
+import torch
+
+from holdfast.commands.certify_bounds import Certificate, CertificateRecord
+from holdfast.core.balls import L2, Ball
+from holdfast.core.errors import HoldfastError
+from holdfast.core.run_settings import Observed
+from holdfast.evaluations.smoothed.index import told_apart
+from holdfast.evaluations.smoothed.noisy import NoisyCodes
+from holdfast.evaluations.smoothed.plan import Plan
+from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
+from holdfast.evaluations.smoothed.votes import least_share, radius
+from holdfast.execution.request import build
+from holdfast.protocol.evaluation import settings
+from holdfast.protocol.population import Population
+from holdfast.store.provenance import provenance
+from holdfast.store.store import Store
+
+SMOOTHING = "smoothing"
+
+
+def read_smoothing(method: str, ball: Ball, anchors: int, others: int) -> SmoothedRetrieval:
+    """Return what ``method``, as in ``smoothing:sigma=0.25,copies=10000``, asks for in ``ball``.
+
+    Raises:
+        HoldfastError: it cannot certify anything there.
+
+    Example:
+        >>> read_smoothing("smoothing:copies=10000", L2(0.25), 50, 9).copies
+        10000
+    """
+    if not isinstance(ball, L2):
+        raise HoldfastError(f"smoothing certifies l2 balls, got {ball}; give one as in --ball l2:0.25")
+    settings_of_text: dict[str, str] = {}
+    for part in filter(None, method.partition(":")[2].split(",")):
+        name, _, value = part.partition("=")
+        if name not in ("sigma", "selection", "copies", "alpha", "divergences"):
+            raise HoldfastError(f"smoothing takes sigma, selection, copies, alpha and divergences, got {part!r}")
+        settings_of_text[name] = value
+    fixed = {"radii": ball.radius, "samples": anchors, "others": others}
+    evaluation = build(SmoothedRetrieval, {"divergences": "l2", **settings_of_text, **fixed})
+    assert isinstance(evaluation, SmoothedRetrieval)
+    return evaluation
+
+
+def noisy_codes(evaluation: SmoothedRetrieval) -> NoisyCodes:
+    """Return what must be seen of each image."""
+    return NoisyCodes(evaluation.smoothing, evaluation.divergences[:1], ())
+
+
+def plan(evaluation: SmoothedRetrieval) -> str:
+    """Return what it will cost and can certify at best, as a sentence."""
+    best = Plan(evaluation.smoothing, evaluation.slack, evaluation.alpha).farthest
+    return (
+        f"{evaluation.smoothing.forwards:,} noisy copies of each image; l2 radii up to {best:.3g} can be certified, "
+        f"each with confidence {1 - evaluation.alpha:g}"
+    )
+
+
+def export_smoothed(
+    population: Population,
+    evaluation: SmoothedRetrieval,
+    rows: Sequence[int],
+    observed: Observed,
+    store: Store,
+    started: datetime,
+) -> CertificateRecord:
+    """Write the certificates of the images at ``rows`` and return their record.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    reach = radius(least_share(observed["0.kept"], evaluation.copies, evaluation.alpha), evaluation.sigma).tolist()
+    (ball,) = evaluation.radii
+    others = population.others(rows, evaluation.others)
+    weakest = observed["0.nearer"].argmin(1).cpu()
+    negatives = others[torch.arange(len(rows)), weakest].tolist()
+    made = [_certificate(population, evaluation, *values) for values in zip(rows, negatives, reach, strict=True)]
+    record = CertificateRecord(
+        encoder=population.encoder_info,
+        images=population.images_info,
+        settings={name: str(value) for name, value in settings(noisy_codes(evaluation)).items()}
+        | {"method": SMOOTHING, "ball": f"l2:{ball:g}", "alpha": f"{evaluation.alpha:g}"}
+        | {"seed": str(population.run.seed), "precision": population.run.precision},
+        certificates=tuple(made),
+        missing=len(noisy_codes(evaluation).rows(population)) - len(rows),
+        provenance=provenance(population.run, started),
+    )
+    store.export("certify.json", record.model_dump_json(indent=1).encode())
+    return record
+
+
+def _certificate(
+    population: Population, evaluation: SmoothedRetrieval, row: int, negative: int, reach: float
+) -> Certificate:
+    """Return the certificate of the image at ``row``, whose noisy copies keep it up to ``reach``; nan: unsure."""
+    (ball,) = evaluation.radii
+    if not told_apart(population, row, evaluation.others).any():
+        reach, reason = nan, "all others that it is told from are exact copies of it"
+    elif reach > ball:
+        reason = f"most of its noisy copies stay nearest to it after every change up to {reach:.3g}"
+    elif reach > 0:
+        reason = f"that most of its noisy copies stay nearest to it is certified up to {reach:.3g} alone"
+    else:
+        reason = "it is not sure that most of its noisy copies are nearest to it"
+    return Certificate(
+        id=population.images.ids[row],
+        status="CERTIFIED" if reach > ball else "UNKNOWN",
+        reason=reason,
+        negative=population.images.ids[negative],
+        bound=reach - ball,
+        attacked=nan,
+        contradictions=0,
+        witness=None,
+        replayed=None,
+    )

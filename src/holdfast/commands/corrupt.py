@@ -1,0 +1,339 @@
+"""Changed images as files: a folder of 8-bit PNGs for each transform, and beside it what they were made from.
+
+OUT/fog-c_3/cat/1.png   the image cat/1.jpg in fog of severity 3
+OUT/fog-c_3.json        transform, version, seed, images, and of each file the id and the checksum
+
+Each PNG carries the key of what it holds, so that a request that was interrupted goes on where it stopped: a file that
+is whole and has the right key is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from holdfast import data
+from holdfast.core.encoder import Domain
+from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.files import checksum
+from holdfast.core.images import Images
+from holdfast.core.records import SCHEMA_VERSION, Number, Record
+from holdfast.core.run_settings import RunSettings
+from holdfast.data.base import Selection
+from holdfast.data.folder import find
+from holdfast.execution.engines.base import Engine
+from holdfast.execution.engines.local import Local
+from holdfast.execution.engines.ranks import Ranks, leads
+from holdfast.store.provenance import provenance
+from holdfast.store.store import Store
+from holdfast.transforms.base import Transform, transformed, versions
+
+MADE_FROM = "holdfast"
+"""The text chunk of each PNG that holds its key."""
+Batch = Sequence[tuple[int, bytes | None]]
+"""Rows, each with what its file holds; None if there is none."""
+
+
+class CorruptedImage(Record):
+    """One file."""
+
+    id: str
+    file: str
+    key: str
+    """The hash of the original image, the transform, its version and the seed."""
+    checksum: str
+    change: Number
+    """The mean difference from the original over all values, in 8-bit levels."""
+
+
+class Manifest(Record):
+    """What one folder of changed images holds."""
+
+    schema_version: int = SCHEMA_VERSION
+    transform: str
+    versions: str
+    seed: int
+    shape: tuple[int, ...]
+    name: str
+    """Of the images."""
+    original_images: str
+    """The fingerprint of the images before they were changed."""
+    changed_images: str
+    """The fingerprint of the changed images, before they were rounded to 8 bits."""
+    skipped: tuple[str, ...] = ()
+    """Files that were asked for but could not be read, each with the reason."""
+    change: Number
+    """The mean over all images."""
+    files: tuple[CorruptedImage, ...]
+    provenance: dict[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Folder:
+    """What becomes the files of one folder: images, what they are changed to, and their names without ending."""
+
+    path: str
+    names: Sequence[str]
+    images: Images
+    changed: Images
+
+    def file(self, row: int) -> str:
+        """Return the path of an image below the folder of all."""
+        return f"{self.path}/{self.names[row]}.png"
+
+
+def corrupt(
+    images: str | Path | Images | Tensor,
+    transform: str | Transform | Sequence[str | Transform],
+    out: str | Path,
+    *,
+    size: int = 224,
+    channels: int = 3,
+    limit: int | None = None,
+    seed: int = 0,
+    batch_size: int = 64,
+    progress: Callable[[str, float], None] | None = None,
+    engine: Engine | None = None,
+) -> tuple[Manifest, ...]:
+    """Write ``images`` as each transform changes them below the folder ``out``; what is there already stays.
+
+    Args:
+        images: a folder, a reference, Images, or a tensor (n, channels, height, width) in [0, 1].
+        transform: one or several, as in ``["fog-c:3", "jpeg:30 + gamma:0.5"]``.
+        out: a folder of its own for each transform is made in it.
+        size: height and width to which images of a reference are resized and cropped, as an encoder would.
+        channels: 3, or 1 for gray ones.
+        limit: at most so many images, chosen by ``seed``.
+        seed: of what is drawn for each image.
+        batch_size: so many images at a time.
+        progress: told what is being done, and which share of everything is done.
+        engine: where images are changed, by default in this process. Of ranks the first alone writes and returns manifests.
+
+    Raises:
+        HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
+    """
+    refuse_blanks(locals())
+    transforms = [transform] if isinstance(transform, (str, Transform)) else transform
+    wanted = [Transform.read(each) if isinstance(each, str) else each for each in transforms]
+    folders = [_plain(str(each)) for each in wanted]
+    if not wanted or len(set(folders)) < len(folders):
+        raise HoldfastError(f"each transform is written once, got {', '.join(map(str, wanted)) or 'none'}; name others")
+    loaded, store = _loaded(images, size, channels, limit, seed), Store(Path(out))
+    names = _names(loaded)
+    for folder, each in zip(folders, wanted, strict=True):
+        _require_same(store.folder / f"{folder}.json", _asked(each, seed, loaded))
+        _require_no_others(store.folder / folder, names)
+    engine, batches = engine or Local(), _batches(len(loaded), batch_size)
+    every = [
+        Folder(folder, names, loaded, transformed(loaded, each, seed))
+        for folder, each in zip(folders, wanted, strict=True)
+    ]
+    if isinstance(engine, Ranks):
+        for made in every:
+            _share(engine, store, made, batches)
+        engine.end()
+        if not leads(engine):
+            return ()
+    written: list[Manifest] = []
+    for made, each in zip(every, wanted, strict=True):
+        started, files = datetime.now(UTC), dict[int, CorruptedImage]()
+        with closing(engine.map(_files, made, _all_found(store, made, batches))) as finished:
+            for batch, of_batch in finished:
+                _write(store, of_batch)
+                files |= {row: file for (row, _), (file, _) in zip(batch, of_batch, strict=True)}
+                if progress:
+                    progress(str(each), (len(written) + len(files) / len(loaded)) / len(wanted))
+        manifest = Manifest(
+            transform=str(each),
+            **_asked(each, seed, loaded),
+            changed_images=made.changed.fingerprint,
+            name=loaded.name,
+            skipped=tuple(f"{name}: {reason}" for name, reason in loaded.skipped.items()),
+            change=sum(file.change for _, file in sorted(files.items())) / len(files),
+            files=tuple(files[row] for row in range(len(loaded))),
+            provenance=provenance(RunSettings(seed, batch_size=batch_size), started),
+        )
+        store.export(f"{made.path}.json", manifest.model_dump_json(indent=1).encode())
+        written.append(manifest)
+    return tuple(written)
+
+
+def _loaded(images: str | Path | Images | Tensor, size: int, channels: int, limit: int | None, seed: int) -> Images:
+    if isinstance(images, (str, Path)):
+        if channels not in (1, 3):
+            raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
+        return data.load(str(images), Domain((channels, size, size)), limit=limit, seed=seed)
+    loaded = Images(images) if isinstance(images, Tensor) else images
+    shape = tuple(loaded.pixels([0]).shape[1:])
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise HoldfastError(f"PNG files hold images of shape (1 or 3, height, width), but these have shape {shape}")
+    return loaded if limit is None else loaded[Selection(Domain(shape), limit=limit, seed=seed).choose(loaded.ids)]
+
+
+def _asked(transform: Transform, seed: int, images: Images) -> dict[str, Any]:
+    """Return what decides the content of a folder."""
+    return {
+        "versions": versions(transform),
+        "seed": seed,
+        "shape": tuple(images.pixels([0]).shape[1:]),
+        "original_images": images.fingerprint,
+    }
+
+
+def _require_same(path: Path, wanted: dict[str, Any]) -> None:
+    """Raise if the manifest is that of another request; a folder that has none yet is judged file by file."""
+    if not path.exists():
+        return
+    try:
+        manifest = Manifest.model_validate_json(path.read_bytes())
+    except ValueError:
+        raise HoldfastError(f"{path} is no manifest of changed images; delete it or choose another --out") from None
+    if other := [name for name, value in wanted.items() if getattr(manifest, name) != value]:
+        raise HoldfastError(
+            f"{path.with_suffix('')} holds other images already (other {', '.join(other)}); choose another --out, or "
+            f"delete it and {path.name}"
+        )
+
+
+def _require_no_others(folder: Path, names: Sequence[str]) -> None:
+    """Raise if the folder holds images that this request will not write; they would count as some of its own."""
+    others = set(find(folder)) - {f"{name}.png" for name in names} if folder.is_dir() else set()
+    if others:
+        raise HoldfastError(
+            f"{folder} holds other images already ({min(others)}, {len(others)} in all); choose another --out, or "
+            "delete them"
+        )
+
+
+def _share(ranks: Ranks, store: Store, folder: Folder, batches: Sequence[Sequence[int]]) -> None:
+    """Write what is missing, batch by batch with other processes; who reads the files then sees which are damaged."""
+
+    def written(rows: Sequence[int]) -> bool:
+        return all((store.folder / folder.file(row)).exists() for row in rows)
+
+    def write(folder: Folder, rows: Sequence[int]) -> None:
+        _write(store, _files(folder, _found(store, folder, rows)))
+
+    units = {f"{folder.path}-{rows[0]}": rows for rows in batches if not written(rows)}
+    for _ in ranks.share(write, folder, units, written):
+        pass
+
+
+def _batches(count: int, size: int) -> list[Sequence[int]]:
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def _all_found(store: Store, folder: Folder, batches: Sequence[Sequence[int]]) -> Iterator[Batch]:
+    return (_found(store, folder, rows) for rows in batches)  # each when there is room for it
+
+
+def _found(store: Store, folder: Folder, rows: Sequence[int]) -> Batch:
+    """Return what the files of ``rows`` hold, read by the process that writes them, for workers may see other drives."""
+
+    def content(row: int) -> bytes | None:
+        with suppress(OSError):
+            return (store.folder / folder.file(row)).read_bytes()
+        return None
+
+    return [(row, content(row)) for row in rows]
+
+
+def _write(store: Store, made: Sequence[tuple[CorruptedImage, bytes | None]]) -> None:
+    for file, content in made:
+        if content is not None:
+            store.export(file.file, content)
+
+
+def _files(folder: Folder, batch: Batch) -> list[tuple[CorruptedImage, bytes | None]]:
+    """Return what is said of each file, and its content where it is missing, damaged or another's: what engines map."""
+    rows = [row for row, _ in batch]
+    clean = folder.images.pixels(rows, dtype=torch.float64)
+    # A digest may be that of a file, of which images of several sizes are made.
+    size = "x".join(map(str, clean.shape[1:]))
+    keys = {row: f"{folder.changed.digests[row].hex()}-{size}" for row in rows}
+    whole = {row: content for row, content in batch if content is not None and _whole(content, keys[row])}
+    made = dict[int, bytes]()
+    if missing := [row for row in rows if row not in whole]:
+        levels = (folder.changed.pixels(missing, dtype=torch.float64) * 255).round().byte()
+        made = {row: _png(image, keys[row]) for row, image in zip(missing, levels, strict=True)}
+    contents = whole | made
+    return [
+        (
+            CorruptedImage(
+                id=folder.images.ids[row],
+                file=folder.file(row),
+                key=keys[row],
+                checksum=checksum(contents[row]),
+                change=float((_levels(contents[row]) - before * 255).abs().mean()),
+            ),
+            made.get(row),
+        )
+        for row, before in zip(rows, clean, strict=True)
+    ]
+
+
+def _whole(content: bytes, key: str) -> bool:
+    """Return whether a file is whole and is what ``key`` says."""
+    from PIL import Image
+
+    try:
+        with Image.open(BytesIO(content), formats=["PNG"]) as image:
+            right = image.info.get(MADE_FROM) == key
+            image.load()
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return right
+
+
+def _png(image: UInt8[Tensor, "channels height width"], key: str) -> bytes:
+    from PIL import Image
+    from PIL.PngImagePlugin import PngInfo
+
+    values, file, chunks = image.permute(1, 2, 0).numpy(), BytesIO(), PngInfo()
+    chunks.add_text(MADE_FROM, key)
+    Image.fromarray(values[:, :, 0] if len(image) == 1 else values).save(file, "PNG", pnginfo=chunks)
+    return file.getvalue()
+
+
+def _levels(content: bytes) -> Tensor:
+    from PIL import Image
+
+    values = torch.from_numpy(np.array(Image.open(BytesIO(content)))).double()
+    return values[None] if values.ndim == 2 else values.permute(2, 0, 1)
+
+
+def _names(images: Images) -> list[str]:
+    """Return a relative path without ending for each image: its id's, or below its label where ids name no folder."""
+    loose = not any("/" in name for name in images.ids)
+    folders = [""] * len(images)
+    if loose and images.labels is not None:
+        called = [_plain(name) for name in images.classes]
+        folders = [f"{called[int(label)] if called else int(label)}/" for label in images.labels]
+    whole = ["/".join(_plain(part) for part in PurePosixPath(name).parts if part != "/") for name in images.ids]
+    short = [re.sub(r"\.[A-Za-z]\w*$", "", name) for name in whole]
+    # Two images that differ in their endings alone keep them.
+    often = Counter(name.lower() for name in short)
+    names = [
+        folder + (name if often[name.lower()] == 1 else full)
+        for folder, name, full in zip(folders, short, whole, strict=True)
+    ]
+    if twice := [name for name, count in Counter(name.lower() for name in names).items() if count > 1]:
+        raise HoldfastError(f"several images would be written as {twice[0]}.png; rename them")
+    return names
+
+
+def _plain(text: str) -> str:
+    """Return ``text`` as a file name that every system takes and that is not hidden."""
+    return re.sub(r"[^\w.-]+", "_", text).lstrip(".") or "_"

@@ -1,0 +1,133 @@
+"""What ``holdfast.evaluate`` returns: the results of a run, to look at in Python and to write as a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from html import escape
+from importlib import import_module
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.records import Estimate, Failure, Result
+from holdfast.execution.session import write_report
+from holdfast.report import text
+from holdfast.report.relative import with_relative_errors
+from holdfast.store.store import Store
+
+HEADS = ("encoder", "evaluation", "at worst", "number", "under")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EvaluatedRun:
+    """The results of encoders and evaluations that were asked for together.
+
+    ``run["breakaway"]`` is the result of one evaluation, ``run["breakaway", "mine"]`` that of the encoder called mine.
+    """
+
+    results: tuple[Result, ...]
+    failures: tuple[Failure, ...]
+    folder: Path
+    """Where the run is kept; if nobody chose it, for as long as this object lives."""
+
+    def __getitem__(self, key: str | tuple[str, str]) -> Result:
+        evaluation, encoder = (key, None) if isinstance(key, str) else key
+        matching = [r for r in self.results if r.evaluation == evaluation and encoder in (None, r.encoder.name)]
+        if len(matching) == 1:
+            return matching[0]
+        names = [result.encoder.name for result in matching]
+        if matching:
+            raise HoldfastError(
+                f"{len(matching)} encoders have a result of {evaluation}, name one as in run[{evaluation!r}, {names[0]!r}]; "
+                f"there are: {', '.join(names)}"
+            )
+        raise HoldfastError(self._missing(evaluation, encoder))
+
+    def __iter__(self) -> Iterator[Result]:
+        return iter(self.results)
+
+    def _missing(self, evaluation: str, encoder: str | None) -> str:
+        """Return why there is no such result."""
+        for failure in self.failures:
+            if failure.evaluation == evaluation and encoder in (None, failure.encoder):
+                return f"{evaluation} of {failure.encoder} has no result: {failure.reason}"
+        cells: list[Result | Failure] = [*self.results, *self.failures]
+        evaluations = sorted({cell.evaluation for cell in cells})
+        if evaluation not in evaluations:
+            return f"{evaluation!r} was not evaluated; {did_you_mean(evaluation, evaluations)}"
+        encoders = sorted({cell.encoder.name if isinstance(cell, Result) else cell.encoder for cell in cells})
+        return f"no encoder is called {encoder!r}; {did_you_mean(str(encoder), encoders)}"
+
+    def table(self) -> Any:
+        """Return one row for each estimate: a pandas DataFrame where pandas is installed, else a list of dictionaries.
+
+        The conditions of a number (ball, attack, divergence) are columns.
+        """
+        rows = [
+            _row(result, estimate) for result in with_relative_errors(self.results) for estimate in result.estimates
+        ]
+        with suppress(ImportError):
+            return import_module("pandas").DataFrame(rows)
+        return rows
+
+    def report(self, folder: str | Path | None = None) -> Path:
+        """Write the report and return the path of its page.
+
+        Args:
+            folder: where to; by default the run's own, which goes with this object unless it was chosen as ``out``.
+        """
+        return write_report(Store(self.folder), self.folder if folder is None else Path(folder))
+
+    def __repr__(self) -> str:
+        return "\n".join([self._counts(), *("  " + "  ".join(row) for row in self._overview())])
+
+    def _repr_html_(self) -> str:
+        """Return the overview as a notebook shows it."""
+        rows = [HEADS, *self._overview()]
+        cells = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
+        return f"<p>{escape(self._counts())}</p><table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+    def _counts(self) -> str:
+        return f"{len(self.results)} results, {len(self.failures)} failures in {self.folder}"
+
+    def _overview(self) -> list[tuple[str, ...]]:
+        """Return the worst of each result's first headline quantity, and the reason of each failure."""
+        rows: list[tuple[str, ...]] = [
+            (result.encoder.name, result.evaluation, *_said(estimate))
+            for result in self.results
+            if (estimate := worst(result))
+        ]
+        return rows + [(failed.encoder, failed.evaluation, "no result", "", failed.reason) for failed in self.failures]
+
+
+def _said(estimate: Estimate) -> tuple[str, str, str]:
+    """Return quantity, number and conditions in words."""
+    number = f"{text.number(estimate.value)} {text.interval(estimate)}"
+    return text.words(estimate.quantity), number, text.conditions(estimate.conditions)
+
+
+def worst(result: Result) -> Estimate | None:
+    """Return the worst defined estimate of the first headline quantity that ``result`` has."""
+    estimates = [e for name in result.headline for e in result.estimates if e.quantity == name and not isnan(e.value)]
+    alike = [e for e in estimates if e.quantity == estimates[0].quantity]
+    return max(alike, key=lambda e: -e.value if e.better == "higher" else e.value, default=None)
+
+
+def _row(result: Result, estimate: Estimate) -> dict[str, object]:
+    return {
+        "encoder": result.encoder.name,
+        "evaluation": result.evaluation,
+        "quantity": estimate.quantity,
+        **estimate.conditions,
+        "value": estimate.value,
+        "low": estimate.low,
+        "high": estimate.high,
+        "n": estimate.n,
+        "planned": result.planned,
+        "claim": estimate.claim.value,
+        "unit": estimate.unit,
+        "better": estimate.better,
+    }

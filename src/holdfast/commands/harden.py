@@ -1,0 +1,286 @@
+"""Make any encoder more robust with images alone, and show what that gained and what it cost.
+
+    min over f of the mean of  max { |f0(x) - f(x')|^2 : x' in the ball around x } + |f0(x) - f(x)|^2,   f0 as it was
+
+The first term is FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), with its authors' attack and optimiser:
+ten steps of a quarter of the radius, AdamW, a cosine after a short warm-up. The second, of the images themselves, is that of
+TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). A part of the images is kept from training. On them the
+new codes are held against the old ones after each epoch, and both encoders are attacked in the end.
+
+OUT/
+  ...             what ``holdfast train`` writes; ``trained:OUT`` is the hardened encoder
+  before-after/   a run with both encoders, as ``holdfast evaluate`` writes it, and its report
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from holdfast import data
+from holdfast.commands.api import evaluate
+from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, read_ball
+from holdfast.commands.train import UnfinishedError, deadline, train
+from holdfast.commands.train_folder import require_free
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
+from holdfast.core.images import Images
+from holdfast.core.noise import Noise
+from holdfast.data.remembered import FILE, Remembered
+from holdfast.encoders import load
+from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.execution.engines.ray import Ray
+from holdfast.execution.session import engine
+from holdfast.training.adversaries.loss import OnLoss
+from holdfast.training.health import eval_codes
+from holdfast.training.objectives.distillation import Distillation
+from holdfast.training.optimisers import AdamW, Cosine
+from holdfast.training.recipe import Recipe
+
+BALL = Linf(4 / 255)
+RATE = 2e-5
+CLEAN = 1.0
+"""Weight of the clean images. Without them codes of a network trained on ImageNet moved twice as far in as many steps."""
+HELD_OUT, SHARE = 1000, 5
+"""Kept from training: one in five images, at most a thousand."""
+FEWEST = 20
+BATCHES = (8, 128)
+"""The smallest and the largest batch that is chosen; the largest is FARE's."""
+STEPS = 8
+"""An epoch has so many at least, where there are images enough for that."""
+WARMUP = 0.07
+"""Share of the epochs in which the rate rises."""
+PART = 128
+TRAINING_SHARE = 0.5
+"""Of a budget, at most; the rest is for measuring."""
+EVALUATIONS = ("breakaway", "displacement")
+FOLDER = "before-after"
+
+
+@dataclass(frozen=True, eq=False)
+class Hardened:
+    """A hardened encoder and what became of it."""
+
+    encoder: Encoder
+    agreement: dict[str, float]
+    """How far its codes of clean images that it was not trained on are still those of the original."""
+    run: EvaluatedRun
+    """Original and hardened encoder under attack."""
+    unfinished: str = ""
+    """How far training came, where the budget ended it: then all of this is of the encoder as it is so far."""
+
+
+def harden(
+    encoder: NamedEncoder,
+    images: NamedImages,
+    *,
+    ball: str | Ball = BALL,
+    epochs: int = 10,
+    rate: float = RATE,
+    bank: NamedImages | None = None,
+    settings: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    budget: float | None = None,
+    cluster: str | None = None,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> Hardened:
+    """Return ``encoder`` trained to keep its codes inside ``ball``, as ``holdfast harden`` does.
+
+    Args:
+        encoder: one, or the reference of one; it is not changed.
+        images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; no labels are needed.
+        ball: the changes to resist, as ``Linf(4 / 255)`` or ``"l2:0.5"``.
+        epochs: how often training sees each image.
+        rate: the largest learning rate; 1e-5 is common for large transformers, and networks of a few layers take 1e-3.
+        bank: other images, labelled, whose nearest neighbours are checked after each epoch.
+        settings: of the recipe by name, as in ``{"objective": "distillation:clean=0", "batch": 64}``.
+        limit: at most so many images, chosen by ``seed``.
+        seed: decides every random choice.
+        device: where torch computes.
+        budget: seconds for everything. Training has half of them at most; what it made by then is measured in the rest, and
+            the same call goes on with both.
+        cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
+        workers: measure in so many processes of this machine.
+        out: folder for encoder and report; with the same folder an interrupted training goes on.
+        progress: show it on stderr; by default in terminals and notebooks.
+
+    Raises:
+        HoldfastError: the encoder passes no gradient or has no weights, there are too few images, or something that was
+            named does not exist or does not fit.
+        AgreementLostError: training moved the codes of the images kept from it too far; ``out`` holds the encoder of the
+            last epoch in which it had not.
+    """
+    refuse_blanks(locals())
+    began = monotonic()
+    until = deadline(budget, began)
+    place: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}
+
+    def left(share: float = 1.0) -> float | None:
+        return None if until == inf else max(began + share * (until - began) - monotonic(), 1e-3)
+
+    _require_one_process()
+    where = engine(**place, folder=Path())  # refused before hours of training instead of after them
+    if isinstance(where, Ray):
+        where.connected()
+    remembered = Remembered()
+    if out is not None:
+        require_free(Path(out))
+        remembered = Remembered.at(Path(out) / FILE)
+    original = (load(encoder) if isinstance(encoder, str) else encoder).to("cpu", torch.float32)
+    wanted = ball if isinstance(ball, Ball) else read_ball(ball)
+    wanted.check(original.domain)
+    named = at_hand(images)
+    if isinstance(named, str):
+        named = data.load(named, original.domain, original.geometry, remembered=remembered)
+    taught, held_out = parted(named, limit, seed)
+    _require_gradients(original, taught)
+    watch = agreement_of(original, held_out, device)
+    recipe = recipe_of(wanted, epochs, rate, batch_of(len(taught)), seed, settings)
+    unfinished = ""
+    try:
+        hardened = train(
+            recipe,
+            taught,
+            bank=None if bank is None else at_hand(bank),
+            start=original,
+            device=device,
+            budget=left(TRAINING_SHARE),
+            out=out,
+            progress=progress,
+            watch=watch,
+        )
+    except UnfinishedError as error:
+        hardened, unfinished = error.encoder, str(error)
+        warnings.warn(f"{unfinished}; what is measured now is the encoder so far", HoldfastWarning, stacklevel=2)
+    if hardened.name == original.name:
+        hardened.name = f"{original.name}-hardened"
+    run = evaluate(
+        [original, hardened],
+        held_out,
+        only=EVALUATIONS,
+        ball=wanted,
+        seed=seed,
+        budget=left(),
+        out=None if out is None else Path(out) / FOLDER,
+        progress=progress,
+        **place,
+    )
+    return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run, unfinished)
+
+
+def batch_of(count: int) -> int:
+    """Return how many of ``count`` training images a batch has: a power of two, so that an epoch has several steps.
+
+    Example:
+        >>> [batch_of(count) for count in (16, 116, 160, 800, 100_000)]
+        [8, 8, 16, 64, 128]
+    """
+    least, most = BATCHES
+    wanted = max(least, count // STEPS)
+    return min(most, 2 ** (wanted.bit_length() - 1))
+
+
+def recipe_of(
+    ball: Ball, epochs: int, rate: float, batch: int, seed: int, settings: Mapping[str, Any] | None = None
+) -> Recipe:
+    """Return how an encoder is hardened, with ``settings`` instead of what they name; the warm-up follows the epochs."""
+    recipe = Recipe(
+        objective=Distillation(clean=CLEAN),
+        architecture=LoadedEncoder("hardened"),
+        adversary=OnLoss(ball, steps=10),
+        optimiser=AdamW(rate=rate, weight_decay=1e-4),
+        batch=batch,
+        epochs=epochs,
+        seed=seed,
+    )
+    settings = settings or {}
+    recipe = Recipe.of({**recipe.plain(), **settings})
+    return (
+        recipe if "schedule" in settings else replace(recipe, schedule=Cosine(warmup=round(WARMUP * recipe.epochs, 6)))
+    )
+
+
+def _require_one_process() -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise HoldfastError(
+            "harden runs in one process, since it measures in the end; for several use holdfast train with objective = "
+            '"distillation" and adversary = "loss"'
+        )
+
+
+def parted(images: Images, limit: int | None, seed: int) -> tuple[Images, Images]:
+    """Return the images to train on and those kept from it, chosen by ``seed`` and their ids."""
+    order = Noise.of(seed, images.ids).fork("held out").uniform((1,), torch.float64)[:, 0].argsort(stable=True).tolist()
+    order = order if limit is None else order[:limit]
+    if len(order) < FEWEST:
+        raise HoldfastError(
+            f"hardening needs at least {FEWEST} images, of which one in {SHARE} is kept to measure with, got {len(order)}"
+        )
+    count = min(HELD_OUT, len(order) // SHARE)
+    return images[order[count:]], images[order[:count]]
+
+
+def _require_gradients(encoder: Encoder, images: Images) -> None:
+    """Raise unless there are weights to train and gradients that reach the pixels."""
+    if not any(weight.is_floating_point() for weight in encoder.module.parameters()):
+        raise HoldfastError(f"{encoder.name} has no weights that can be trained, so it cannot be hardened")
+    pixels = images.pixels([0], domain=encoder.domain).requires_grad_()
+    with torch.enable_grad():
+        codes = encoder.forward(pixels)
+    if not codes.requires_grad:
+        raise HoldfastError(
+            f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad), so it cannot be "
+            "hardened; load it in a form that can be trained"
+        )
+
+
+def agreement_of(original: Encoder, held_out: Images, device: str) -> Callable[[nn.Module], dict[str, float]]:
+    """Return what compares a module's codes of the images ``held`` with those of the ``original``."""
+    parts = [range(start, min(start + PART, len(held_out))) for start in range(0, len(held_out), PART)]
+
+    def codes_of(module: nn.Module) -> Codes:
+        weight = next(module.parameters())
+        batches = (held_out.pixels(part, weight.device, weight.dtype, original.domain) for part in parts)
+        return torch.cat([eval_codes(module, pixels).float() for pixels in batches])
+
+    before = codes_of(original.to(device, torch.float32).module)
+    return lambda module: agreement(before, codes_of(module).to(before.device))
+
+
+def agreement(before: Float[Tensor, "n d"], after: Float[Tensor, "n d"]) -> dict[str, float]:
+    """Return how far codes are what they were.
+
+    ``agreement``: their mean cosine similarity. ``relative_distance``: how far they moved in comparison with how far they
+    are from their mean, both as root mean squares. ``neighbours_kept``: the share of images whose nearest other is still
+    the same.
+
+    Example:
+        >>> codes = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 4.0]])
+        >>> agreement(codes, codes)
+        {'agreement': 1.0, 'relative_distance': 0.0, 'neighbours_kept': 1.0}
+    """
+    before, after = before.double(), after.double()
+    moved = (after - before).square().sum(1).mean()
+    spread = (before - before.mean(0)).square().sum(1).mean()
+    nearest = [torch.cdist(codes, codes).fill_diagonal_(torch.inf).argmin(1) for codes in (before, after)]
+    return {
+        "agreement": float(torch.cosine_similarity(before, after).mean()),
+        "relative_distance": float((moved / spread).sqrt()),
+        "neighbours_kept": float((nearest[0] == nearest[1]).double().mean()),
+    }

@@ -1,0 +1,146 @@
+"""What the functions of Python are given: encoders and images at hand or by name, balls as text, one or several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload, runtime_checkable
+
+from rich.console import Console
+from torch import Tensor
+
+from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.core.balls import BALLS, Ball
+from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.settings import read
+from holdfast.execution.progress import Shown
+
+P = ParamSpec("P")
+T = TypeVar("T")
+NamedEncoder = str | Encoder
+"""An encoder, or the reference of one: ``timm:resnet50``."""
+NamedImages = str | Path | Images | Tensor
+"""Images, pixels in [0, 1], or a folder, a file or a reference: ``photos/``, ``hf:user/name``."""
+StoredRun = str | Path | EvaluatedRun
+"""A run, or the folder of one."""
+
+
+@runtime_checkable
+class ForEachEncoder(Protocol[P, T]):
+    """A function of one encoder that takes several as well."""
+
+    @overload
+    def __call__(self, encoder: NamedEncoder, /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def __call__(
+        self, encoder: list[str] | list[Encoder] | tuple[NamedEncoder, ...], /, *args: P.args, **kwargs: P.kwargs
+    ) -> list[T]: ...
+
+
+def for_each_encoder(work: Callable[Concatenate[NamedEncoder, P], T]) -> ForEachEncoder[P, T]:
+    """Return ``work`` that takes a list of encoders, too, and then returns a list."""
+
+    @wraps(work)
+    def several(encoder: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        if isinstance(encoder, (list, tuple)):
+            return [work(each, *args, **kwargs) for each in encoder]
+        return work(encoder, *args, **kwargs)
+
+    return several
+
+
+def listed(value: Any) -> list[Any]:
+    """Return what is given once or several times as a list.
+
+    Example:
+        >>> listed("8/255"), listed(("8/255", 0.1))
+        (['8/255'], ['8/255', 0.1])
+    """
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def names_of(texts: str | Sequence[str], what: str) -> list[str]:
+    """Return names given once, several times or in one text separated by commas; ``what`` they are is for the error.
+
+    Example:
+        >>> names_of("breakaway, overlap", "only"), names_of((), "only")
+        (['breakaway', 'overlap'], [])
+    """
+    names = [name.strip() for text in listed(texts) for name in str(text).split(",") if name.strip()]
+    if not names and len(texts):
+        raise HoldfastError(f"{what} names nothing: {texts!r}; leave it out or name something")
+    return names
+
+
+def folders_of(runs: StoredRun | Sequence[StoredRun]) -> list[Path]:
+    """Return the folders of runs."""
+    if not listed(runs):
+        raise HoldfastError("no run was named; expected a folder, or what evaluate returns")
+    for run in listed(runs):
+        if not isinstance(run, str | Path | EvaluatedRun):
+            raise HoldfastError(f"runs are folders, or what evaluate returns, got {run!r}")
+    return [one.folder if isinstance(one, EvaluatedRun) else Path(one) for one in listed(runs)]
+
+
+def read_ball(ball: str | Ball) -> Ball:
+    """Return the ball that a text spells, or the ball itself."""
+    if not isinstance(ball, str | Ball):
+        raise HoldfastError(f"a ball is needed or its text, as in Linf(8 / 255) or 'linf:8/255', got {ball!r}")
+    return read(ball, BALLS, "ball") if isinstance(ball, str) else ball
+
+
+def checked(encoder: object) -> NamedEncoder:
+    """Return ``encoder`` if it is one, or a reference."""
+    if not isinstance(encoder, (str, Encoder)):
+        raise HoldfastError(
+            f"an Encoder is needed or its reference, as in 'timm:resnet50', got {type(encoder).__name__}; a module of "
+            "your own becomes one as Encoder(module, name, Domain((3, 224, 224)))"
+        )
+    return encoder
+
+
+def at_hand(images: object) -> str | Images:
+    """Return images that need no loading, or the reference of others."""
+    if isinstance(images, Tensor):
+        return Images(images)
+    if not isinstance(images, (str, Path, Images)):
+        raise HoldfastError(
+            f"images are a folder, a reference, Images or a tensor in [0, 1], got {type(images).__name__}; "
+            "torch.as_tensor makes a tensor of an array"
+        )
+    return str(images) if isinstance(images, Path) else images
+
+
+@contextmanager
+def shown(progress: bool | None) -> Iterator[Shown | None]:
+    """Give what shows progress on stderr: if it is asked for, or where somebody is looking and did not ask for silence."""
+    console = Console(stderr=True)
+    if progress or (progress is None and (console.is_terminal or console.is_jupyter)):
+        with Shown(console) as show:
+            yield show
+    else:
+        yield None
+
+
+def by_reference(encoders: Sequence[NamedEncoder]) -> dict[str, Encoder]:
+    """Return the encoders that are at hand by what a request calls them.
+
+    Raises:
+        HoldfastError: two are called alike.
+    """
+    at_hand = [encoder for encoder in map(checked, encoders) if isinstance(encoder, Encoder)]
+    named = {reference_of(encoder): encoder for encoder in at_hand}
+    if len(named) < len(at_hand):
+        names = ", ".join(encoder.name for encoder in at_hand)
+        raise HoldfastError(f"two of the encoders are called alike ({names}); give each one a name of its own")
+    return named
+
+
+def reference_of(encoder: Encoder) -> str:
+    """Return what a request calls an encoder that is at hand."""
+    made_in_python = encoder.source == MADE_IN_PYTHON
+    return f"{MADE_IN_PYTHON}:{encoder.name}" if made_in_python else f"{encoder.name}={encoder.source}"

@@ -1,0 +1,92 @@
+"""Stored runs as ``compare`` and ``check`` read them: all of their results, or a sentence that says what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.core.errors import HoldfastError
+from holdfast.core.files import unsealed
+from holdfast.core.records import Failure, Result
+from holdfast.encoders.reference import label, named, stamp
+from holdfast.execution.request import Request, references
+from holdfast.store.store import REQUEST, Store, load, some
+
+
+def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
+    """Return the results and failures of the runs in ``folders``.
+
+    Encoders that share a name but not their weights are called by their run as well, as in ``model.onnx (runs/may)``.
+
+    Raises:
+        HoldfastError: a folder holds no run, or results that cannot be read.
+    """
+    runs = {str(folder): load(folder) for folder in dict.fromkeys(folders)}
+    for folder in runs:
+        if damaged := Store(Path(folder)).damaged():
+            raise HoldfastError(
+                f"{some(damaged)} cannot be read (damaged, or of another version of holdfast); delete them and repeat the "
+                "run's holdfast evaluate, which computes nothing else anew"
+            )
+    called = _names({folder: results for folder, (results, _) in runs.items()})
+    shared = {name for name, _ in called}
+    results = [
+        result.model_copy(update={"encoder": result.encoder.model_copy(update={"name": name})})
+        if (name := called.get((result.encoder.name, result.encoder.fingerprint)))
+        else result
+        for results_of_run, _ in runs.values()
+        for result in results_of_run
+    ]
+    failures = [
+        failure.model_copy(update={"encoder": f"{failure.encoder} ({folder})"})
+        if failure.encoder in shared
+        else failure
+        for folder, (_, failures_of_run) in runs.items()
+        for failure in failures_of_run
+    ]
+    return results, failures
+
+
+def unfinished(folders: Sequence[Path], results: Sequence[Result], failures: Sequence[Failure]) -> list[Failure]:
+    """Return a failure for each encoder that a run was asked to measure and that left no trace: it was stopped before."""
+    infos = [result.encoder for result in results]
+    # Encoders that were made in Python share one source, so that their request calls them python:NAME.
+    known = {info.source for info in infos} | {f"{info.source}:{info.name}" for info in infos}
+    known |= {failure.encoder for failure in failures}
+    missing = []
+    for folder in folders:
+        try:
+            request = Request.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
+        except (OSError, ValueError) as error:
+            raise HoldfastError(
+                f"{folder / REQUEST} cannot be read, so nobody knows what the run should hold; "
+                "repeat its holdfast evaluate"
+            ) from error
+        for text, options in references(request):
+            short, reference = named(text)
+            names = {stamp(reference, options), short or label(reference.partition(":")[2])}
+            if not names & known:
+                missing.append(
+                    Failure(
+                        evaluation="evaluate",
+                        encoder=stamp(reference, options),
+                        images=request.images or "",
+                        error="Unfinished",
+                        reason=f"the run in {folder} stopped before it; repeat its holdfast evaluate",
+                    )
+                )
+    return missing
+
+
+def _names(runs: dict[str, list[Result]]) -> dict[tuple[str, str], str]:
+    """Return what to call each encoder (by name and fingerprint) whose name other runs use for other weights."""
+    first: dict[str, dict[str, str]] = {}
+    for folder, results in runs.items():
+        for result in results:
+            first.setdefault(result.encoder.name, {}).setdefault(result.encoder.fingerprint, folder)
+    return {
+        (name, fingerprint): f"{name} ({folder})"
+        for name, folders in first.items()
+        if len(folders) > 1 and len(set(folders.values())) == len(folders)
+        for fingerprint, folder in folders.items()
+    }

@@ -1,0 +1,127 @@
+"""The world an evaluation is given: seed, device, precision, batch size. Nothing below reads it from anywhere else."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from holdfast.core.arguments import check_whole
+from holdfast.core.errors import HoldfastError, HoldfastWarning, out_of_memory
+from holdfast.core.noise import Noise
+
+Observed = dict[str, Tensor]
+"""What was seen of some samples: named tensors whose first axis runs over those samples."""
+
+PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Seeds, device, precision and batch size of a computation. Only seeds and precision may change a result.
+
+    ``seed`` decides which images are looked at, and what is drawn for each of them too, unless ``attack_seed`` does.
+    ``workers`` is the device of the machines that work is sent to, if it is: this machine need not have one like it.
+    """
+
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "float32"
+    batch_size: int = 256
+    attack_seed: int | None = None
+    workers: str | None = None
+    fitting: dict[str, int] = field(default_factory=dict, repr=False, compare=False)
+    """Of work that once ran out of memory, by name: how many samples at a time went well. No setting, but a memory."""
+
+    def __post_init__(self) -> None:
+        check_whole(self.seed, "seed")
+        check_whole(self.batch_size, "batch_size")
+        if self.attack_seed is not None:
+            check_whole(self.attack_seed, "attack_seed")
+        if self.precision not in PRECISIONS:
+            raise HoldfastError(f"precision must be one of {', '.join(PRECISIONS)}, got {self.precision!r}")
+        if self.batch_size < 1:
+            raise HoldfastError(f"batch_size must be at least 1, got {self.batch_size}")
+        kind, _ = _kind(self.device), _kind(self.computes_on)
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise HoldfastError(f"device {self.device!r} was asked for but torch sees no GPU; use --device cpu")
+        if kind not in ("cpu", "cuda"):
+            try:
+                torch.zeros(1, device=self.device).tolist()
+            except Exception as error:  # each of torch's devices says in its own way that it is not there
+                reason = str(error).partition("\n")[0]
+                raise HoldfastError(f"device {self.device!r} cannot be used ({reason}); use --device cpu") from error
+
+    @property
+    def computes_on(self) -> str:
+        """Return the device that does the work, here or elsewhere."""
+        return self.workers or self.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the torch type of pixels and codes."""
+        return PRECISIONS[self.precision]
+
+    def noise(self, ids: Sequence[str]) -> Noise:
+        """Return the random streams of samples ``ids`` on this run's device."""
+        return Noise.of(self.seed if self.attack_seed is None else self.attack_seed, ids, self.device)
+
+    def batches(self, rows: Sequence[int], work: Callable[[Sequence[int]], Observed], name: str = "") -> Observed:
+        """Return ``work`` over all ``rows``, in batches that halve whenever memory runs out.
+
+        What went well is remembered for later calls of the same ``name``, if it has one.
+
+        Raises:
+            HoldfastError: not even one sample fits into memory.
+        """
+        size = min(self.batch_size, self.fitting.get(name, self.batch_size))
+        parts = []
+        for fits, part in _halving(rows, work, size):
+            parts.append(part)
+            if fits < size:
+                size = fits
+                warnings.warn(
+                    f"{name or 'a batch'} does not fit into memory whole: {size} samples at a time from here on, which "
+                    f"changes no result; --batch-size {size} says so from the beginning",
+                    HoldfastWarning,
+                    stacklevel=2,
+                )
+                if name:
+                    self.fitting[name] = size
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _kind(device: str) -> str:
+    try:
+        return torch.device(device).type
+    except (RuntimeError, TypeError) as error:
+        raise HoldfastError(f"unknown device {device!r}; use cpu, cuda, cuda:1 or mps") from error
+
+
+def _halving(
+    rows: Sequence[int], work: Callable[[Sequence[int]], Observed], size: int
+) -> Iterator[tuple[int, Observed]]:
+    """Yield how many samples at a time fit into memory so far, and what ``work`` makes of the next of ``rows``."""
+    start = 0
+    while start < len(rows):
+        batch = rows[start : start + size]
+        try:
+            part = work(batch)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            if len(batch) == 1:
+                raise HoldfastError(
+                    "one single sample does not fit into memory; use a smaller encoder or image"
+                ) from error
+            part = None
+        if part is None:  # only here has Python let go of the error, and with it of what the failed attempt had made
+            size = len(batch) // 2
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            continue
+        yield size, part
+        start += len(batch)

@@ -1,0 +1,208 @@
+"""Codes of attacked images: the expensive part, observed once and shared by the measures that need it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import NAMED, U_PGD, label
+from holdfast.attacks.together import attack_together, forwards_together
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.counting import nearest_rows
+from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.encoder import Pixels
+from holdfast.core.records import Conditions
+from holdfast.core.run_settings import Observed
+from holdfast.objectives.away import Away
+from holdfast.objectives.base import AttackContext, DivergenceObjective, Objective
+from holdfast.objectives.crossing import Crossing, Misretrieval
+from holdfast.objectives.toward import Toward
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+
+BALLS: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+ATTACKS: tuple[Attack, ...] = (U_PGD, NAMED["adaptive"])
+DIVERGENCES: tuple[Divergence, ...] = (L2Distance(), Cosine())
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attack in one ball under one divergence."""
+
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    aim: str = ""
+    """What the attack goes for, where it is not the case's usual objective."""
+    probe: str = ""
+    """The probe that judges, where one does."""
+
+    @property
+    def conditions(self) -> Conditions:
+        """How series and estimates name it."""
+        attack = f"{label(self.attack)} at {self.aim}" if self.aim else label(self.attack)
+        conditions = {"ball": str(self.ball), "attack": attack, "divergence": str(self.divergence)}
+        return conditions | ({"probe": self.probe} if self.probe else {})
+
+
+def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
+    """Return every combination, balls outermost."""
+    return [Case(ball, attack, divergence) for ball in balls for attack in attacks for divergence in divergences]
+
+
+def places(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[str]:
+    """Return where each of the ``cases`` stands in what is observed by one observation per ball and divergence.
+
+    Example:
+        >>> from holdfast.core.balls import L2, Linf
+        >>> places((Linf(0.1), L2(0.5)), ATTACKS[:1], DIVERGENCES)
+        ['0.0', '1.0', '2.0', '3.0']
+        >>> places((Linf(0.1),), ATTACKS, DIVERGENCES)
+        ['0.0', '1.0', '0.1', '1.1']
+    """
+    return [
+        f"{ball * len(divergences) + divergence}.{attack}"
+        for ball in range(len(balls))
+        for attack in range(len(attacks))
+        for divergence in range(len(divergences))
+    ]
+
+
+def shown_case(cases: Sequence[Case]) -> Case:
+    """Return the case whose pictures a report shows: the last attack, in the widest ball, under the first divergence."""
+    widest = max(case.ball.radius for case in cases)
+    last = [case for case in cases if case.ball.radius == widest][-1]
+    return next(case for case in cases if (case.ball, case.attack) == (last.ball, last.attack))
+
+
+def climbable(divergence: Divergence) -> Divergence:
+    """Return what an attack climbs for a divergence: itself, or l2 where it has no gradient."""
+    return divergence if divergence.smooth else L2Distance()
+
+
+@final
+@dataclass(frozen=True)
+class Untargeted(Observation):
+    """Codes of randomly chosen images moved away from their clean codes; ``k.codes`` are those of attack ``k``.
+
+    All attacks on one goal are one observation, since some of them begin where others ended.
+    """
+
+    ball: Ball
+    attacks: tuple[Attack, ...]
+    divergence: Divergence
+    samples: int
+    name = "untargeted"
+    version = 4
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return forwards_together(self.attacks) + len(self.attacks)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        moved = self.pixels(population, rows)
+        return {f"{k}.codes": population.encode(pixels) for k, pixels in enumerate(moved)}
+
+    def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
+        """Return the images at ``rows`` after each of the attacks."""
+        objective = Away(population.fitted(self.divergence))
+        return attacked_by_each(population.context(rows), objective, self.attacks, self.ball)
+
+
+@final
+@dataclass(frozen=True)
+class Targeted(Observation):
+    """Codes of pairs of images moved towards each other: ``k.ahead`` from x_i to x_j by attack ``k``, ``k.back`` from x_j.
+
+    Up to ``samples`` random pairs, no image in two of them: pairs that share images err alike, and intervals would be too
+    short.
+    """
+
+    ball: Ball
+    attacks: tuple[Attack, ...]
+    divergence: Divergence
+    samples: int
+    name = "targeted"
+    version = 4
+
+    def rows(self, population: Population) -> list[int]:
+        return population.couples(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return 2 * (forwards_together(self.attacks) + len(self.attacks))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        partners = population.partners[list(rows)].tolist()
+        ways = {"ahead": self.pixels(population, rows, partners), "back": self.pixels(population, partners, rows)}
+        return {
+            f"{k}.{way}": population.encode(pixels) for way, moved in ways.items() for k, pixels in enumerate(moved)
+        }
+
+    def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int]) -> list[Pixels]:
+        """Return the images at ``rows`` moved towards those at ``targets`` by each of the attacks."""
+        objective = Toward(population.fitted(self.divergence))
+        return attacked_by_each(population.context(rows, targets), objective, self.attacks, self.ball)
+
+
+@final
+@dataclass(frozen=True)
+class Pairwise(Observation):
+    """Codes of images attacked on the very event that breakaway counts.
+
+    ``crossing``: past one random other image, nan where that pair would share an image with another pair's;
+    ``retrieval``: past any of their ``rivals`` nearest neighbours, of those in the bank if there is one.
+    """
+
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    rivals: int
+    samples: int
+    name = "pairwise"
+    version = 4
+    uses_bank = True
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return 3 * (self.attack.forwards + 1) // 2  # every other image is half of a pair
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        divergence = population.fitted(climbable(self.divergence))
+        partners, couples = population.partners, set(population.couples(self.samples))
+        here = [place for place, row in enumerate(rows) if row in couples]
+        anchors = [rows[place] for place in here]
+        searched, own_rows = (population.bank, ()) if population.bank_images else (population, rows)
+        near = nearest_rows(divergence, population.codes[list(rows)], searched.codes, self.rivals, exclude=own_rows)
+        facing = population.context(rows, rivals=searched.codes[near])
+        retrieval = population.encode(attacked(facing, Misretrieval(divergence), self.attack, self.ball))
+        crossing = torch.full_like(retrieval, torch.nan)
+        if anchors:
+            pair = population.context(anchors, partners[anchors].tolist())
+            crossing[here] = population.encode(attacked(pair, Crossing(divergence), self.attack, self.ball))
+        return {"crossing": crossing, "retrieval": retrieval}
+
+
+def attacked(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:
+    """Return the images of ``context`` after ``attack`` on ``objective`` within ``ball``."""
+    return attack(context.encoder, context.pixels, objective(context), ball, context.noise.fork(objective.name))
+
+
+def attacked_by_each(
+    context: AttackContext, objective: DivergenceObjective, attacks: Sequence[Attack], ball: Ball
+) -> list[Pixels]:
+    """Return the images of ``context`` after each of ``attacks`` on ``objective``, the adaptive never weaker than others.
+
+    A divergence without a gradient judges where attacks ended that climbed l2.
+    """
+    climbed = replace(objective, divergence=climbable(objective.divergence))
+    judge = None if objective.divergence.smooth else objective(context)
+    noise = context.noise.fork(objective.name)
+    return attack_together(attacks, context.encoder, context.pixels, climbed(context), ball, noise, judge)

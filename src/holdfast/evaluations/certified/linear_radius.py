@@ -1,0 +1,247 @@
+"""Linear radius: how far an image may change before a linear head on its code takes it for another class.
+
+For an image of class ``y`` and the logits ``g = A f + b`` of a head on clean codes,
+
+    R(x) = sup { eps : g_y(x') - g_j(x') > 0 for all j and all x' in the domain with norm(x' - x) <= eps }
+
+Wang and Liu 2022 (RVCL, https://proceedings.mlr.press/v162/wang22q.html), sections 4.1 and 4.2; ``ACR_LE`` is its mean
+over the images that are classified right. A bound on every margin ``g_y - g_j``, one linear function of the code, finds
+a radius below ``R``, and an attack that succeeds one above it.
+
+The authors' program bounds each logit by itself and compares the least ``g_y`` with the largest ``g_j``, which no one
+``x'`` attains together: the same bounds, at a smaller radius. It is computed as well, for comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.bounds.bracketing import bracket_radii
+from holdfast.bounds.methods.base import Crown, Method, vacuous_unless_finite
+from holdfast.bounds.regions import region
+from holdfast.core.balls import Ball
+from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.findings import CrossCheck, findings, series, survival_curves
+from holdfast.evaluations.certified.linear_head import POOL, Classifier, LinearHead, margins
+from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
+from holdfast.evaluations.certified.pairs import Pairs, bounded, unit_ball
+from holdfast.evaluations.certified.radius_bounds import INSIDE, certified_radii, cross_check, nearest_confusion
+from holdfast.evaluations.certified.witness import point_witness
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+
+RADIUS = "robust radius of the class that a linear head gives"
+UNDEFINED = "the head does not give the image its label, or no attack on it succeeds"
+UNLABELLED = "no labels, or fewer than two classes among the images left to train a head on"
+POINTS = 81
+
+
+@final
+@dataclass(frozen=True)
+class Linear(Observation):
+    """For each image: whether the head is right, the radius certified jointly and separately, the attacked one.
+
+    Radii are nan where the head is wrong. ``refuted`` says whether an attack succeeds inside the certified radius.
+    """
+
+    certification: Certification
+    norm: str
+    rivals: int
+    tolerance: float
+    name = "linear"
+    version = 5
+    uses_labels = True
+    uses_bank = True
+
+    def fits(self) -> tuple[LinearHead]:
+        return (LinearHead(self.certification.samples),)
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.certification.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.rivals * self.certification.attack.forwards
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        bounded(population, self.certification.neurons)  # says why not, labels or none
+        observed = {name: torch.full((len(rows),), torch.nan).double() for name in OBSERVED}
+        head, labels = population.learned(*self.fits()), population.images.labels
+        if head is None or labels is None:
+            return observed
+        places = head.places(torch.as_tensor(labels).to(head.classes.device)[list(rows)])
+        right = head.right(population.pixels(rows).double(), places).cpu()
+        observed["right"] = right.double()
+        if bool(right.any()):
+            chosen = right.nonzero()[:, 0].tolist()
+            names = [population.images.ids[rows[k]] for k in chosen for _ in head.classes[1:]]
+            pool = population.pixels(population.shuffled[:POOL].tolist()).double()
+            pixels = population.pixels([rows[k] for k in chosen]).double()
+            pairs = margins(head, pixels, places[chosen], pool, population.run.noise(names).fork("linear"))
+            for name, values in self.radii(pairs, head, places[chosen]).items():
+                observed[name][right] = values.cpu()
+        return observed
+
+    def radii(self, pairs: Pairs, head: Classifier, places: Int[Tensor, "b"]) -> Observed:
+        """Return the radii of images that the head gets right."""
+        ball = unit_ball(self.norm)
+        certified = certified_radii(pairs, ball, self.certification.method, self.tolerance)
+        attacked, lowest = self.attacks(pairs, certified)
+        sizes = ball.norm(attacked.points - pairs.anchors.repeat_interleave(self.strongest(pairs), 0))
+        sizes = sizes.masked_fill(~(attacked.values < 0), torch.inf).reshape(len(places), -1).amin(1)
+        inside = sizes <= certified.amin(1) * INSIDE
+        return {
+            "certified": certified.amin(1),
+            "separate": separate_radii(pairs, head, places, ball, self.certification.method, self.tolerance),
+            "attacked": sizes.masked_fill(sizes.isinf(), torch.nan),
+            "refuted": (inside | (lowest.values <= 0).reshape(len(places), -1).any(1)).double(),
+        }
+
+    def attacks(self, pairs: Pairs, certified: Float[Tensor, "b k"]) -> tuple[AttackResult, AttackResult]:
+        """Return the nearest mistakes found, and the lowest margins found inside the certified radius of the image.
+
+        Only the classes with the smallest certified radii are attacked: one mistake is enough.
+        """
+        chosen = certified.topk(self.strongest(pairs), dim=1, largest=False).indices
+        images = torch.arange(len(chosen), device=chosen.device)[:, None]
+        classes = pairs.specifications.shape[1]
+        weakest = Pairs(
+            encoder=pairs.encoder,
+            graph=pairs.graph,
+            ids=(),
+            anchors=pairs.anchors,
+            negatives=pairs.negatives[images, chosen],
+            specifications=pairs.specifications[images, chosen],
+            noise=pairs.noise[(images * classes + chosen).flatten()],
+        )
+        pair_attack = PairAttack(weakest, unit_ball(self.norm), self.certification.attack)
+        radius = certified.amin(1, keepdim=True)
+        inside = cross_check(pair_attack, radius.expand(-1, chosen.shape[1]).contiguous())
+        return nearest_confusion(pair_attack, certified.gather(1, chosen)), inside
+
+    def strongest(self, pairs: Pairs) -> int:
+        """Return how many classes are attacked for each image."""
+        return min(self.rivals, pairs.specifications.shape[1])
+
+
+OBSERVED = ("right", "certified", "separate", "attacked", "refuted")
+
+
+def separate_radii(
+    pairs: Pairs, head: Classifier, places: Int[Tensor, "b"], ball: Ball, method: Method, tolerance: float
+) -> Float[Tensor, "b"]:
+    """Return the radius at which the least own logit is proved above the largest of each other, bounded one by one."""
+    reach = pairs.distances(ball).amax(1)
+    eye = torch.eye(len(head.classes), dtype=pairs.specifications.dtype, device=pairs.specifications.device)
+    class_rows = eye[places][:, None]
+    others = class_rows - pairs.specifications
+    clean = pairs.values(pairs.images).reshape(pairs.shape)
+
+    def bound(images: Int[Tensor, "a"], shares: Float[Tensor, "a"], chosen: Int[Tensor, "a s"]) -> Float[Tensor, "a s"]:
+        balls = region(pairs.anchors[images], type(ball), shares * reach[images], pairs.encoder.domain)
+        specifications = torch.cat([class_rows[images], -others[images[:, None], chosen]], 1)
+        bounds = vacuous_unless_finite(method(pairs.graph, balls, specifications))
+        return bounds[:, :1] + bounds[:, 1:]
+
+    return bracket_radii(bound, clean, 1.0, tolerance).amin(1) * reach
+
+
+@final
+@dataclass(frozen=True)
+class LinearRadius(Evaluation):
+    """How far images may change before a linear head takes them for another class: proved, and attacked."""
+
+    norm: str = "linf"
+    samples: int = 100
+    rivals: int = 3
+    method: Method = Crown()
+    tolerance: float = 1e-4
+    attack: Attack = AdaptiveAttack(restarts=2, steps=50)
+    neurons: int = 50_000
+    name = "linear-radius"
+    version = 4
+    partial = True
+    needs_gradients = True
+    uses_labels = True
+    uses_bank = True
+    title = "Linear radius, with labels"
+    meaning = (
+        "A linear classifier is trained on the clean representations of labelled images. The certified radius is a size of "
+        "change up to which it provably gives an image the same class; the attacked radius is the smallest change found "
+        "that makes it err, so the true robust radius lies between the two. Labels are needed: without them it is undefined."
+    )
+    headline = ("average_linear_radius", "average_attacked_linear_radius")
+
+    def observation(self) -> Linear:
+        certification = Certification(self.samples, self.method, self.attack, self.neurons)
+        return Linear(certification, self.norm, self.rivals, self.tolerance)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        values = {name: value.double() for name, value in observed.items()}
+        radii = self._series(values)
+        names = ["average_linear_radius", "average_attacked_linear_radius", "average_separate_radius"]
+        estimates = [summarise(each, "mean", "higher", name) for each, name in zip(radii, names, strict=False)]
+        accuracy = summarise(radii[-1], "share", "higher", "linear_accuracy")
+        witness = partial(self._witness, population, rows)
+        check = CrossCheck(values["refuted"] == 1, values["certified"] > 0, radii[0].conditions, witness)
+        curves = () if bool(values["right"].isnan().all()) else self._curves(values)
+        return findings(population, rows, radii, (*estimates, accuracy), [check], curves)
+
+    def _series(self, values: Observed) -> list[Series]:
+        by_bounds: Conditions = {"ball": self.norm, "method": str(self.method)}
+        by_attack: Conditions = {"ball": self.norm, "attack": str(self.attack)}
+        reason = UNLABELLED if bool(values["right"].isnan().all()) else UNDEFINED
+        unit, accuracy = f"{self.norm} distance", "accuracy of the head on clean images"
+        each = [
+            ("linear_radius", by_bounds, values["certified"], unit, Claim.LOWER, RADIUS),
+            ("attacked_linear_radius", by_attack, values["attacked"], unit, Claim.UPPER, RADIUS),
+            ("separate_radius", by_bounds, values["separate"], unit, Claim.LOWER, RADIUS),
+            ("classified_right", {}, values["right"], "yes or no", Claim.ESTIMATE, accuracy),
+        ]
+        return [series(name, where, v, kind, claim, of, reason) for name, where, v, kind, claim, of in each]
+
+    def _curves(self, values: Observed) -> tuple[Curve, ...]:
+        """Return the share of images that are classified right at each radius; those that never are hold at none."""
+        end = float(values["attacked"].nan_to_num(0).max())
+        grid = tuple(end * step / (POINTS - 1) for step in range(POINTS)) if end > 0 else ()
+        by_kind = {
+            f"certified by {self.method}": values["certified"],
+            "certified logit by logit": values["separate"],
+            f"left by {self.attack}": values["attacked"],
+        }
+        by_kind = {kind: radii.nan_to_num(-1) for kind, radii in by_kind.items()}
+        return survival_curves("images_classified_right", self.norm, by_kind, grid)
+
+    def _witness(self, population: Population, rows: Sequence[int], image: int) -> dict[str, str]:
+        row, labels = rows[image], torch.as_tensor(population.images.labels)
+        head = population.learned(LinearHead(self.samples))
+        assert head is not None, "nothing is certified without labels"
+        places = head.places(labels.to(head.classes.device)[[row]])
+        name, pool = population.images.ids[row], population.pixels(population.shuffled[:POOL].tolist()).double()
+        noise = population.run.noise([name for _ in head.classes[1:]]).fork("linear")
+        pairs = margins(head, population.pixels([row]).double(), places, pool, noise)
+        certified = certified_radii(pairs, unit_ball(self.norm), self.method, self.tolerance)
+        nearest, inside = self.observation().attacks(pairs, certified)
+        result = inside if bool((inside.values <= 0).any()) else nearest
+        worst = int(result.values.argmin())
+        radius = float(certified.amin())
+        ball = unit_ball(self.norm).scaled(max(radius, 1e-12))
+        facts = {
+            "image": name,
+            "certified_radius": f"{radius:.6g}",
+            "margin": f"{float(result.values[worst]):.3g}",
+            "ball": str(ball),
+        }
+        return point_witness(population, row, result.points[worst], ball, facts)

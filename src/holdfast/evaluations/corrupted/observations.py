@@ -1,0 +1,175 @@
+"""What probes answer about corrupted images: taught by the bank as it is, and by the bank under the same corruption."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.counting import nearest_rows
+from holdfast.core.divergences import Cosine
+from holdfast.core.encoder import Codes, Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise, hashed
+from holdfast.core.run_settings import Observed
+from holdfast.evaluations.corrupted.edits import change, kept_nearest, ready, require_range
+from holdfast.probes.base import FittedProbe, Probe
+from holdfast.protocol.fits import Fit
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+from holdfast.transforms.base import Transform, transformed
+
+CODES = "codes"
+
+
+def unfit(encoder: Encoder, corruption: Transform) -> str | None:
+    """Return why images of this encoder cannot be corrupted so, if they cannot.
+
+    Raises:
+        HoldfastError: no corruption can change them.
+    """
+    require_range(encoder)
+    return _unfit(encoder.domain.shape, corruption)
+
+
+@cache
+def _unfit(shape: tuple[int, ...], corruption: Transform) -> str | None:
+    try:
+        corruption(torch.zeros(1, *shape), Noise.of(0, ["a black image"]))
+    except HoldfastError as error:
+        if len(shape) != 3:
+            raise
+        return str(error)
+    return None
+
+
+@final
+@dataclass(frozen=True)
+class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
+    """Probes taught by the bank under ``corruption``, encoded anew; none where it cannot change images of this size."""
+
+    probes: tuple[Probe, ...]
+    corruption: Transform
+    name = "taught-under"
+    version = 2
+    uses_labels = True
+    uses_bank = True
+
+    def forwards(self, population: Population) -> int:
+        return len(population.bank.images)
+
+    def learn(self, population: Population) -> Observed:
+        if unfit(population.encoder, self.corruption):
+            return {CODES: torch.zeros(0, 1)}
+        changed = self._changed(population)
+        learned = {CODES: changed.bank.codes}
+        for place, probe in enumerate(self.probes):
+            learned |= {f"{place}.{name}": values for name, values in probe.learn(changed).items()}
+        return learned
+
+    def restore(self, population: Population, learned: Observed) -> tuple[FittedProbe, ...]:
+        if not len(learned[CODES]):
+            return ()
+        changed = self._changed(population, learned[CODES])
+        return tuple(
+            probe.restore(
+                changed,
+                {
+                    name.removeprefix(f"{place}."): tensor
+                    for name, tensor in learned.items()
+                    if name.startswith(f"{place}.")
+                },
+            )
+            for place, probe in enumerate(self.probes)
+        )
+
+    def _changed(self, population: Population, codes: Codes | None = None) -> Population:
+        """Return the population whose bank is corrupted."""
+        encoder, run, bank = population.encoder, population.run, population.bank.images
+        # Under another seed: ids are often mere numbers, and noise shared with a measured image would be recognised.
+        corrupted = transformed(bank, self.corruption, hashed(run.seed, "bank"))
+        bank_population = Population(encoder, corrupted, run, codes)
+        return Population(encoder, population.images, run, bank=bank_population)
+
+
+@final
+@dataclass(frozen=True)
+class CorruptedAnswers(Observation):
+    """Whether probes know corrupted images, and whether retrieval does. Entries run over ``corruptions``, (b, m).
+
+    ``clean.p`` is 1 where probe ``p``, taught by the bank as it is, is right, and ``taught.p`` where it was ``retaught`` by
+    the corrupted bank; ``kept`` where no image of the bank is closer, under cosine, than the own clean code; ``change`` is
+    the cosine divergence between both codes. All are nan for a corruption that cannot change images of this size. Without
+    corruptions, ``clean.p`` (b, 1) is about the images as they are.
+    """
+
+    probes: tuple[Probe, ...]
+    corruptions: tuple[Transform, ...]
+    samples: int
+    retaught: bool = False
+    name = "corrupted-answers"
+    version = 1
+    uses_labels = True
+    uses_bank = True
+
+    def fits(self) -> tuple[Fit[Any], ...]:
+        return (
+            *self.probes,
+            *(TaughtUnder(self.probes, corruption) for corruption in self.corruptions if self.retaught),
+        )
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def inputs(self, population: Population) -> int:
+        return max(1, len(self.corruptions))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        probes = [population.learned(probe) for probe in self.probes]
+        if not self.corruptions:
+            pixels = population.pixels(rows)
+            known = [right(probe, population, rows, pixels, population.codes[list(rows)]) for probe in probes]
+            return {f"clean.{place}": ranks[:, None].cpu() for place, ranks in enumerate(known)}
+        original, noise = ready(population, rows)
+        columns: dict[str, list[Tensor]] = {}
+        for corruption in self.corruptions:
+            retaught = population.learned(TaughtUnder(self.probes, corruption)) if self.retaught else ()
+            if unfit(population.encoder, corruption):
+                counts = dict.fromkeys(self._names(), torch.full((len(rows),), torch.nan, dtype=torch.float64))
+            else:
+                pixels = corruption(original, noise).to(population.run.dtype)
+                codes = population.encode(pixels)
+                counts = retrieval(population, rows, codes)
+                for kind, taught in (("clean", probes), ("taught", retaught)):
+                    for place, probe in enumerate(taught):
+                        counts[f"{kind}.{place}"] = right(probe, population, rows, pixels, codes)
+            for name, values in counts.items():
+                columns.setdefault(name, []).append(values)
+        return {name: torch.stack([value.cpu() for value in values], dim=1) for name, values in columns.items()}
+
+    def _names(self) -> list[str]:
+        kinds = ("clean", "taught") if self.retaught else ("clean",)
+        return ["kept", "change", *(f"{kind}.{place}" for kind in kinds for place in range(len(self.probes)))]
+
+
+def right(
+    probe: FittedProbe, population: Population, rows: Sequence[int], pixels: Pixels, codes: Codes
+) -> Float[Tensor, "b"]:
+    """Return 1 where ``probe`` gives the label of each image, else 0."""
+    if probe.encoder is not population.encoder:  # one made from it: fine-tuned, or behind a filter
+        with torch.no_grad():
+            codes = probe.encoder.forward(pixels)
+    return (probe.ranks(codes, population.labels[list(rows)]) == 0).double()
+
+
+def retrieval(population: Population, rows: Sequence[int], codes: Codes) -> dict[str, Tensor]:
+    """Return how far codes are from their clean ones, and whether these are nearer than all of the bank."""
+    clean, bank, divergence = population.codes[list(rows)], population.bank.codes, Cosine()
+    rival = bank[nearest_rows(divergence, codes, bank, 1)]
+    moved = change(divergence, codes[:, None], clean)
+    return {"change": moved[:, 0], "kept": kept_nearest(divergence, codes[:, None], moved, rival)[:, 0]}

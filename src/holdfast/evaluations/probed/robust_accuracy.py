@@ -1,0 +1,177 @@
+"""Robust accuracy: what probes still get right when images are attacked.
+
+    robust accuracy = share of images that the probe gets right, clean and attacked
+    attack success  = P(attacked wrong | clean right)
+
+by two attackers. One knows all: he climbs the margin of the probe through the encoder (for the nearest-neighbour probe
+that of the logarithm of all votes, which has slopes where the k nearest have none). The other knows neither labels nor
+probe: he moves the code away from the clean one, as the label-free evaluations do, and what that costs a probe says how
+much of the label-free threat becomes a threat to the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import NAMED, label
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.pictures import SHOWN, row
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.series import series_of
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.probed.findings import margin_series, right_series
+from holdfast.evaluations.probed.observations import Answers, AttackedAnswers, TransferredAnswers
+from holdfast.probes.base import Probe, class_names
+from holdfast.probes.chance import accuracy_warnings
+from holdfast.probes.linear import Linear
+from holdfast.probes.neighbours import Knn
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.population import Population
+
+ROBUST = "accuracy under the best attack"
+WRONG = "the probe gets the clean image wrong"
+
+
+@dataclass(frozen=True)
+class Threat:
+    """One attack on one probe, and where its answers stand among what was observed."""
+
+    probe: Probe
+    ball: Ball
+    attack: Attack
+    aim: str
+    """``the probe`` or ``the code``."""
+    place: str
+
+    @property
+    def conditions(self) -> Conditions:
+        """How series and estimates name it."""
+        return {"ball": str(self.ball), "attack": f"{label(self.attack)} at {self.aim}", "probe": str(self.probe)}
+
+
+@final
+@dataclass(frozen=True)
+class RobustAccuracy(Evaluation):
+    """What probes get right under attack: through the encoder, and by attacks that never saw them."""
+
+    balls: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
+    attacks: tuple[Attack, ...] = (NAMED["adaptive"],)
+    probes: tuple[Probe, ...] = (Knn(), Linear())
+    divergence: Divergence = L2Distance()
+    samples: int = 1000
+    name = "robust-accuracy"
+    version = 2
+    partial = True
+    uses_labels = True
+    uses_bank = True
+    needs_labels = True
+    needs_bank = True
+    title = "Robust accuracy of probes, with labels"
+    meaning = (
+        "The share of images that a simple classifier on the representation gets right before and after an attack within "
+        "the ball. An attack at the probe knows it; one at the code knows neither labels nor probe, and shows what the "
+        "label-free threat costs a task. Attacks only show what is possible: the true robust accuracy is at most this."
+    )
+    headline = ("robust_accuracy", "attack_success_rate")
+
+    def observation(self) -> Joint:
+        parts: list[Observation] = [Answers(probe, self.samples) for probe in self.probes]
+        for ball in self.balls:
+            parts += [AttackedAnswers(probe, ball, self.attacks, self.samples) for probe in self.probes]
+            parts.append(TransferredAnswers(self.probes, ball, self.attacks, self.divergence, self.samples))
+        return Joint(tuple(parts))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        clean = {probe: observed[f"{k}.rank"] == 0 for k, probe in enumerate(self.probes)}
+        plain = [right_series({"probe": str(probe)}, right) for probe, right in clean.items()]
+        accuracies = [summarise(series, "share", "higher", "clean_accuracy") for series in plain]
+        kept, fallen, margins = [], [], []
+        for threat in self._threats():
+            before = clean[threat.probe]
+            after = observed[f"{threat.place}.rank"] == 0
+            margin = torch.minimum(observed[f"{threat.place}.margin"], observed[self._clean(threat.probe)])
+            kept.append(_series("robust", threat, (before & after).double(), Claim.UPPER))
+            fallen.append(
+                _series("attack_succeeds", threat, (~after).double().masked_fill(~before, torch.nan), Claim.LOWER)
+            )
+            margins.append(margin_series(threat.conditions, margin, "attacked_class_margin", Claim.UPPER))
+        robust = [summarise(series, "share", "higher", "robust_accuracy") for series in kept]
+        rates = [summarise(series, "share", "lower", "attack_success_rate") for series in fallen]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=(*plain, *kept, *fallen, *margins),
+            estimates=(*accuracies, *robust, *rates),
+            curves=tuple(self._curves(accuracies, robust)),
+            warnings=accuracy_warnings(
+                population, rows, [*map(population.learned, self.probes)], accuracies, "its numbers under attack"
+            ),
+        )
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        """Return images that the attack on the last probe, in the widest ball, made it take for another class."""
+        ball, probe = max(self.balls, key=lambda ball: ball.radius), self.probes[-1]
+        shown = AttackedAnswers(probe, ball, self.attacks, self.samples)
+        where = Threat(probe, ball, self.attacks[-1], "the probe", "").conditions
+        fell = next(s.values for s in findings.series if (s.quantity, s.conditions) == ("attack_succeeds", where))
+        chosen = [rows[place] for place, value in enumerate(fell) if value == 1][:SHOWN]
+        if not chosen or len(population.encoder.domain.shape) != 3:
+            return ()
+        fitted, domain = population.learned(probe), population.encoder.domain
+        clean, moved = population.pixels(chosen), shown.pixels(population, chosen)[-1]
+        with torch.no_grad():
+            taken = fitted.classes[fitted.scores(fitted.encoder.forward(moved)).argmax(1)]
+        middle, half = (domain.low + domain.high) / 2, (domain.high - domain.low) / 2
+        change = domain.clip(middle + (moved - clean) * (half / ball.radius))
+        names = class_names(population, population.labels[chosen]), class_names(population, taken)
+        pictures = []
+        for k, (right, wrong) in enumerate(zip(*names, strict=True)):
+            caption = f"{population.images.ids[chosen[k]]}: {right}, taken for {wrong} ({', '.join(where.values())})"
+            pictures.append(row(caption, {"clean": clean[k], "attacked": moved[k], "change": change[k]}, domain))
+        return tuple(picture for picture in pictures if picture is not None)
+
+    def _threats(self) -> Iterator[Threat]:
+        """Yield every attack on every probe, in the order of what is observed."""
+        count = len(self.probes)
+        for k, ball in enumerate(self.balls, start=1):
+            first = k * (count + 1) - 1  # the answers to clean images are before, those of a ball to the code behind
+            for a, attack in enumerate(self.attacks):
+                for j, probe in enumerate(self.probes):
+                    yield Threat(probe, ball, attack, "the probe", f"{first + j}.{a}")
+                for j, probe in enumerate(self.probes):
+                    yield Threat(probe, ball, attack, "the code", f"{first + count}.{a}.{j}")
+
+    def _clean(self, probe: Probe) -> str:
+        return f"{self.probes.index(probe)}.margin"
+
+    def _curves(self, clean: Sequence[Estimate], robust: Sequence[Estimate]) -> Iterator[Curve]:
+        """Yield accuracy as a function of the radius, from the clean one on, for each norm, attack and probe."""
+        start = {str(probe): estimate for probe, estimate in zip(self.probes, clean, strict=True)}
+        groups: dict[tuple[str, str, str], list[tuple[float, Estimate]]] = {}
+        for threat, estimate in zip(self._threats(), robust, strict=True):
+            key = (threat.ball.name, threat.conditions["attack"], str(threat.probe))
+            groups.setdefault(key, [(0.0, start[str(threat.probe)])]).append((threat.ball.radius, estimate))
+        for (norm, attack, probe), points in groups.items():
+            points.sort(key=lambda point: point[0])
+            yield Curve(
+                quantity="robust_accuracy",
+                conditions={"ball": norm, "attack": attack, "probe": probe},
+                x_label=f"{norm} radius",
+                y_label="accuracy",
+                x=tuple(radius for radius, _ in points),
+                y=tuple(estimate.value for _, estimate in points),
+                low=tuple(estimate.low for _, estimate in points),
+                high=tuple(estimate.high for _, estimate in points),
+            )
+
+
+def _series(quantity: str, threat: Threat, values: Tensor, claim: Claim) -> Series:
+    return series_of(quantity, threat.conditions, values, "yes or no", claim, ROBUST, WRONG)

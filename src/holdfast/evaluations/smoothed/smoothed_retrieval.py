@@ -1,0 +1,259 @@
+"""Smoothed retrieval: which image a noisy copy is mistaken for, and up to which change the majority stays with the same one.
+
+Three events of the code of a noisy copy, looked up in an index of mean noisy codes:
+
+    kept       its own entry is nearer than those of all others
+    nearer(j)  its own entry is nearer than that of image j
+    retrieved  without its own, the nearest entry is that of the image most copies are nearest to
+
+What more than half of the copies do, the smoothed system does. If an event has chance ``p > 1/2``, no change of l2 size
+below ``sigma Phi^-1(p)`` takes the majority from it (``votes.py``). Beside these stands what follows from center smoothing:
+where the bisector hyperplane of two entries is farther from the centre than the ``3 R`` that it can move, it stays on its
+side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import label
+from holdfast.core.divergences import Divergence
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.series import series_of
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.smoothed.attacked import AttackedCentres
+from holdfast.evaluations.smoothed.base import (
+    SmoothedEvaluation,
+    certified_distance,
+    radius_curves,
+    sure,
+)
+from holdfast.evaluations.smoothed.index import Index, embedding, told_apart
+from holdfast.evaluations.smoothed.plan import require_slack, require_votes
+from holdfast.evaluations.smoothed.votes import farthest, least_share
+from holdfast.evaluations.smoothed.votes import radius as certified_radius
+from holdfast.protocol.observation import Joint
+from holdfast.protocol.population import Population
+from holdfast.protocol.warnings import population_warnings
+
+RETRIEVED = "having the same nearest other image, as the smoothed encoder sees it, after every change of this l2 size"
+KEPT = "staying nearest to oneself, as the smoothed encoder sees it, after every change of this l2 size"
+RISK = "share of other images that some change of this l2 size carries the image past, as the smoothed encoder sees it"
+RADIUS = "l2 radius within which the smoothed nearest other image stays the same"
+UNDEFINED = "all others are exact copies of the image"
+GRID = 41
+
+
+@final
+@dataclass(frozen=True)
+class SmoothedRetrieval(SmoothedEvaluation):
+    """Up to which change smoothed retrieval keeps its answer: certified by votes, and by center smoothing beside them."""
+
+    slack: float = 0.05
+    attack: Attack = AdaptiveAttack(restarts=1)
+    name = "smoothed-retrieval"
+    version = 3
+    uses_bank = True
+    title = "Smoothed retrieval"
+    meaning = (
+        "A search service that looks up noisy copies of a picture and goes by the majority has certificates, whatever the "
+        "encoder: up to the certified radius no change of the picture changes its answer. They hold for that smoothed "
+        "service with the stated confidence, not for the encoder without noise."
+    )
+    headline = ("average_certified_retrieval_radius", "certified_retrieval", "certified_smoothed_breakaway_risk")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_slack(self.name, self.slack)
+        require_votes(self.name, self.smoothing, self.radii, self.alpha / self.others)
+
+    def observation(self) -> Joint:
+        return Joint(
+            (
+                self.noisy_codes,
+                *(
+                    AttackedCentres(self.smoothing, radius, divergence, self.attack)
+                    for radius, divergence in self._cases()
+                ),
+            )
+        )
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        if len(population.images) < 2 and not population.bank_images:
+            raise HoldfastError("retrieval needs other images to tell an image from, but there is only one; add images")
+        series: list[Series] = []
+        estimates: list[Estimate] = []
+        curves: list[Curve] = []
+        for place, divergence in enumerate(self.divergences):
+            names = ("centre", "held", "distances", "nearer", "kept", "retrieved", "agrees")
+            counts = {name: observed[f"0.{place}.{name}"] for name in names}
+            attacked = [
+                observed[f"{k}.kept"] for k, (_, other) in enumerate(self._cases(), start=1) if other == divergence
+            ]
+            for some, numbers in (
+                self._votes(population, rows, divergence, counts, attacked),
+                self._centres(population, rows, divergence, counts),
+            ):
+                series += some
+                estimates += numbers
+            curves += self._curves(population, rows, divergence, counts)
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=tuple(estimates),
+            curves=(*radius_curves(estimates, self.radii), *curves),
+            warnings=population_warnings(population, self.divergences),
+        )
+
+    def _votes(
+        self,
+        population: Population,
+        rows: Sequence[int],
+        divergence: Divergence,
+        counts: Observed,
+        attacked: list[Tensor],
+    ) -> tuple[list[Series], list[Estimate]]:
+        """Return what votes certify under one divergence, beside what attacks achieved."""
+        case = {"noise": f"{self.sigma:g}", "divergence": str(divergence), "method": "votes"}
+        defined, images = torch.stack([told_apart(population, row, self.others) for row in rows]), len(rows)
+        reach, none = self._radii(counts["retrieved"]), ~defined.any(1)
+        flags = (reach == 0).double(), counts["agrees"].double()
+        shown, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, *flags))
+        made = [
+            series_of("certified_retrieval_radius", case, shown, "l2 radius", Claim.LOWER, RADIUS, UNDEFINED).model_copy(
+                update={"limits": (0.0, farthest(self.copies, self.sigma, self.alpha))}
+            ),
+            series_of("retrieval_abstentions", case, abstained, "yes or no", Claim.ESTIMATE,
+                      "images of which no majority is certain", UNDEFINED),
+            series_of("smoothed_retrieval_agrees", case, agrees, "yes or no", Claim.ESTIMATE,
+                      "having the same nearest other image with noise and without", UNDEFINED),
+        ]  # fmt: skip
+        numbers = [
+            sure(summarise(made[0], "mean", "higher", "average_certified_retrieval_radius"), self.alpha, images),
+            summarise(made[1], "share", "lower"),
+            summarise(made[2], "share", "higher"),
+        ]
+        chance = least_share(counts["nearer"], self.copies, self.alpha / max(1, counts["nearer"].shape[1]))
+        by_pair = certified_radius(chance, self.sigma).nan_to_num(nan=0.0)
+        for k, radius in enumerate(self.radii):
+            proved = self.conditions(radius, divergence, method="votes")
+            tried = self.conditions(radius, divergence, attack=label(self.attack))
+            kept_radii = self._radii(counts["kept"])
+            some, more = self._certified(proved, reach > radius, kept_radii > radius, by_pair > radius, defined)
+            survived = (attacked[k] > 0.5).double().masked_fill(none, torch.nan)
+            survival = series_of("attacked_smoothed_nearest_neighbour", tried, survived, "yes or no",
+                             Claim.UPPER, KEPT, UNDEFINED)  # fmt: skip
+            made += [*some, survival]
+            numbers += [*more, summarise(survival, "share", "higher", "attacked_smoothed_nearest_neighbour_accuracy")]
+        return made, numbers
+
+    def _centres(
+        self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
+    ) -> tuple[list[Series], list[Estimate]]:
+        """Return what follows from center smoothing under one divergence."""
+        embed, defined = (
+            embedding(population, divergence),
+            torch.stack([told_apart(population, row, self.others) for row in rows]),
+        )
+        margins = [
+            bisector_margins(centre.double(), Index.of(population, row, embed, self.smoothing))
+            for row, centre in zip(rows, counts["centre"], strict=True)
+        ]
+        ahead, other = (torch.stack(some) for some in zip(*margins, strict=True))
+        made: list[Series] = []
+        numbers: list[Estimate] = []
+        for radius in self.radii:
+            moved = certified_distance(
+                counts["distances"], counts["held"], radius, self.smoothing, self.slack, self.alpha
+            )
+            case = self.conditions(radius, divergence, method="center smoothing")
+            passed = ahead > moved[:, None].nan_to_num(nan=torch.inf)
+            kept = (passed | ~defined).all(1)
+            some, more = self._certified(case, other > moved, kept, passed, defined)
+            made += some
+            numbers += more
+        return made, numbers
+
+    def _certified(
+        self, case: dict[str, str], retrieved: Tensor, kept: Tensor, passed: Tensor, defined: Bool[Tensor, "b m"]
+    ) -> tuple[list[Series], list[Estimate]]:
+        """Return the three certificates of one case, from what each is certified for."""
+        none = ~defined.any(1)
+        risk = 1 - (passed & defined).sum(1) / defined.sum(1)
+        flags = {"certified_retrieval": (retrieved, RETRIEVED), "certified_smoothed_nearest_neighbour": (kept, KEPT)}
+        made = [
+            series_of(name, case, flag.double().masked_fill(none, torch.nan), "yes or no", Claim.LOWER, of, UNDEFINED)
+            for name, (flag, of) in flags.items()
+        ]
+        made.append(
+            series_of(
+                "certified_smoothed_breakaway",
+                case,
+                risk.masked_fill(none, torch.nan),
+                "share of other images",
+                Claim.UPPER,
+                RISK,
+                UNDEFINED,
+            )
+        )
+        numbers = [
+            summarise(made[0], "share", "higher"),
+            summarise(made[1], "share", "higher", "certified_smoothed_nearest_neighbour_accuracy"),
+            summarise(made[2], "mean", "lower", "certified_smoothed_breakaway_risk"),
+        ]
+        return made, [sure(number, self.alpha, len(kept)) for number in numbers]
+
+    def _radii(self, count: Tensor) -> Float[Tensor, "b"]:
+        """Return the radii that votes certify; 0 where no majority is certain."""
+        return certified_radius(least_share(count, self.copies, self.alpha), self.sigma).nan_to_num(nan=0.0)
+
+    def _curves(
+        self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
+    ) -> list[Curve]:
+        """Return the share of images certified by votes as a function of the radius."""
+        some = [k for k, row in enumerate(rows) if told_apart(population, row, self.others).any()]
+        grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha), GRID, dtype=torch.float64)
+        return [
+            Curve(
+                quantity=quantity,
+                conditions={"noise": f"{self.sigma:g}", "divergence": str(divergence)},
+                x_label="l2 radius",
+                y_label="share of images certified",
+                x=tuple(grid.tolist()),
+                y=tuple((self._radii(counts[name][some]).cpu()[:, None] > grid).double().mean(0).tolist()),
+            )
+            for quantity, name in (("retrieval_by_radius", "retrieved"), ("nearest_neighbour_by_radius", "kept"))
+        ]
+
+    def _cases(self) -> list[tuple[float, Divergence]]:
+        return list(product(self.radii, self.divergences))
+
+
+def bisector_margins(centre: Float[Tensor, "d"], index: Index) -> tuple[Float[Tensor, "m"], Float[Tensor, ""]]:
+    """Return how far ``centre`` lies from the bisector hyperplanes that it must not cross, positive on the right side.
+
+    First those of its own entry and each other one, then the nearest of those of its nearest other entry and the rest.
+    The margin of entries ``a`` and ``b`` is ``(|c - b|^2 - |c - a|^2) / (2 |a - b|)``: what is nearer to the centre
+    than that is nearer to ``a`` than to ``b``.
+    """
+    entries = index.entries.double()
+    present = index.half.isfinite()
+    squares = (centre - index.origin.double() - entries).square().sum(1).masked_fill(~present, torch.inf)
+    lengths = torch.linalg.vector_norm(entries[1:], dim=1)
+    ahead = ((squares[1:] - squares[0]) / (2 * lengths)).nan_to_num(nan=0.0, posinf=torch.inf)
+    neighbour = 1 + int(squares[1:].argmin())
+    apart = torch.linalg.vector_norm(entries - entries[neighbour], dim=1)
+    rest = (squares - squares[neighbour]) / (2 * apart)
+    rest[[0, neighbour]] = torch.inf
+    return ahead, rest.nan_to_num(nan=0.0, posinf=torch.inf).min()

@@ -1,0 +1,89 @@
+"""The spectral scores of a run's images, learned once for all evaluations that ask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor
+
+from holdfast.core.images import Images
+from holdfast.core.points import Points
+from holdfast.core.run_settings import Observed
+from holdfast.protocol.fits import Fit
+from holdfast.protocol.population import Population
+from holdfast.spectral.analysis import Spade, scored
+from holdfast.spectral.graph_pair import GraphPair, checked, draw
+from holdfast.spectral.graphs.base import GraphConstruction
+from holdfast.spectral.tensors import spade_of, tensors_of
+
+BATCH = 256
+
+
+@dataclass(frozen=True, eq=False)
+class SpectralScores:
+    """Inputs and outputs in an order that the samples' ids alone decide, and their scores in the order of ``rows``."""
+
+    x: Points
+    y: Points
+    ordered: GraphPair
+    """The graphs in the ids' order: what is drawn at random from them does not depend on the images' order either."""
+    found: Spade
+    rows: Sequence[int]
+    order: Int[np.ndarray, "n"]
+    """Which of ``rows`` comes first, second ... in the ids' order."""
+
+
+@final
+@dataclass(frozen=True)
+class SpectralFit(Fit[SpectralScores]):
+    """The graphs and scores of up to ``samples`` randomly chosen images.
+
+    Learning raises HoldfastError if there are too few images for ``k``, or all have the same code.
+    """
+
+    k: int
+    manifold: GraphConstruction
+    repair: str
+    samples: int
+    name = "spectral-scores"
+    version = 1
+
+    def learn(self, population: Population) -> Observed:
+        _, ordered = self._order(population)
+        x, y = _points(population, ordered)
+        seed = population.run.seed
+        return tensors_of(scored(draw(x, y, self.k, self.manifold, self.repair, seed), seed))
+
+    def restore(self, population: Population, learned: Observed) -> SpectralScores:
+        order, ordered = self._order(population)
+        scores, (x, y) = spade_of(learned), _points(population, ordered)
+        graphs = scores.graphs
+        renamed = replace(scores, graphs=graphs.renamed(order))
+        return SpectralScores(x, y, graphs, renamed, population.choose(self.samples), order)
+
+    def _order(self, population: Population) -> tuple[Int[np.ndarray, "n"], list[int]]:
+        """Return which of the chosen rows comes first, second ... in the ids' order, and the rows in that order."""
+        rows = population.choose(self.samples)
+        rank = np.empty(len(population.images), dtype=np.int64)
+        rank[population.shuffled.numpy()] = np.arange(len(rank))
+        order = np.argsort(rank[rows])
+        return order, [rows[place] for place in order.tolist()]
+
+
+def _points(population: Population, rows: Sequence[int]) -> tuple[Points, Points]:
+    return checked(pixels_of(population.images, rows), population.codes[rows].cpu())
+
+
+def pixels_of(images: Images, rows: Sequence[int]) -> Shaped[Tensor, "n p"]:
+    """Return the flattened inputs at ``rows`` as they are stored: a byte per value where the source has bytes."""
+    first = images.source.read(rows[:1])
+    pixels = torch.empty(len(rows), first[0].numel(), dtype=first.dtype)
+    for start in range(0, len(rows), BATCH):
+        part = rows[start : start + BATCH]
+        pixels[start : start + len(part)] = images.source.read(part).flatten(1)
+    return pixels

@@ -1,0 +1,326 @@
+"""Examine an encoder before anything is measured: may its numbers be trusted, and what can be asked of it?
+
+``failed`` means that measurements of this encoder would say nothing; ``warning``, that they say less than they seem to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from holdfast.core.encoder import Codes, Encoder, Normalised, Pixels
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.core.records import Record
+from holdfast.core.run_settings import RunSettings
+from holdfast.encoders.onnx_graph import OnnxModule
+from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
+from holdfast.evaluations.certified.pairs import traced
+from holdfast.execution.examination_inputs import better_normalisation, classifier, problems
+
+IMAGES = 4
+Status = Literal["ok", "warning", "failed"]
+Answer = tuple[Status, str]
+
+
+class Check(Record):
+    """One question about an encoder and its answer in a sentence."""
+
+    name: str
+    status: Status
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is examined: an encoder, a few images (``real`` or noise) and their codes."""
+
+    encoder: Encoder
+    pixels: Pixels
+    codes: Codes
+    real: bool
+
+
+def examine(encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None) -> tuple[Check, ...]:
+    """Return what there is to say about ``encoder``; without finite codes the examination ends early.
+
+    Args:
+        encoder: to be examined.
+        pixels: images (b, *domain.shape), of which the first few are used; seeded noise where there are none.
+        run: device, precision and seed.
+
+    Example:
+        >>> from holdfast.encoders import load
+        >>> checks = examine(load("baseline:pixels?shape=1x8x8"))
+        >>> {check.name: check.status for check in checks}["independent of the batch"]
+        'ok'
+    """
+    run = run or RunSettings()
+    encoder, real = encoder.to(run.device, run.dtype), pixels is not None
+    if pixels is None:
+        pixels = _noise(encoder, run)
+    pixels = pixels[:IMAGES].to(run.device, run.dtype)
+    encoder.domain.check(pixels)
+    return tuple(_examination(encoder, pixels, real))
+
+
+def examine_loading(
+    load: Callable[[], Encoder], pixels: Pixels | None = None, run: RunSettings | None = None
+) -> list[Check]:
+    """Return whether ``load`` gives one encoder twice, then ``examine`` of it and, if it is fit, whether bounds exist."""
+    first, again = load(), load()
+    status: Status = "ok" if first.fingerprint == again.fingerprint else "failed"
+    sentence = (
+        f"Both times its fingerprint is {first.fingerprint}."
+        if status == "ok"
+        else "Two loads give two encoders, so some weights are random: load them or fix their seed."
+    )
+    checks = [Check(name="loads the same twice", status=status, sentence=sentence), *examine(first, pixels, run)]
+    unfit = any(check.status == "failed" for check in checks)
+    return checks if unfit else [*checks, _certifiable(first)]
+
+
+def _certifiable(encoder: Encoder) -> Check:
+    """Return whether proofs can be asked for; only who examines an encoder by hand waits for its tracing."""
+    name = "can be certified"
+    try:
+        traced(encoder, InstanceAccuracy.neurons, "cpu")
+    except HoldfastError as error:
+        return Check(name=name, status="warning", sentence=f"{error}.")
+    return Check(name=name, status="ok", sentence="All of its operations can be bounded, and they are few enough.")
+
+
+def _examination(encoder: Encoder, pixels: Pixels, real: bool) -> Iterator[Check]:
+    try:
+        codes = _codes(encoder, pixels)
+    except Exception as error:  # whatever a stranger's module raises is what the reader must hear
+        yield Check(name="one vector per image", status="failed", sentence=_reason(encoder, pixels, error))
+        return
+    subject = Subject(encoder, pixels, codes, real)
+    for name, question in QUESTIONS.items():
+        try:
+            status, sentence = question(subject)
+        except Exception as error:  # as above
+            yield Check(name=name, status="failed", sentence=_reason(encoder, pixels, error))
+            return
+        yield Check(name=name, status=status, sentence=sentence)
+        if question is _finite and status == "failed":
+            return
+
+
+def _noise(encoder: Encoder, run: RunSettings) -> Pixels:
+    domain = encoder.domain
+    noise = Noise.of(run.seed, [f"doctor {row}" for row in range(IMAGES)], run.device)
+    return domain.clip(domain.low + (domain.high - domain.low) * noise.uniform(domain.shape, run.dtype))
+
+
+def _codes(encoder: Encoder, pixels: Pixels) -> Codes:
+    with torch.no_grad():
+        return encoder.forward(pixels)
+
+
+def _reason(encoder: Encoder, pixels: Pixels, error: Exception) -> str:
+    if isinstance(error, HoldfastError):
+        return str(error)
+    first = str(error).strip().partition("\n")[0]
+    return f"{encoder.name} fails on inputs of shape {tuple(pixels.shape)}: {type(error).__name__}: {first}"
+
+
+def _difference(a: Tensor, b: Tensor) -> float:
+    return float((a - b).abs().max())
+
+
+def _size(codes: Tensor) -> float:
+    return max(float(codes.abs().max()), torch.finfo(codes.dtype).tiny)
+
+
+def _rounding(subject: Subject) -> float:
+    """Return how far equal codes may differ by rounding: half of the digits of the coarsest numbers they are made of."""
+    # What a module returns may be wider than what it computes in.
+    tensors = (subject.codes, subject.pixels, *subject.encoder.module.state_dict().values())
+    coarsest = max(torch.finfo(tensor.dtype).eps for tensor in tensors if tensor.is_floating_point())
+    return _size(subject.codes) * coarsest**0.5
+
+
+def _vectors(subject: Subject) -> Answer:
+    return "ok", f"Each image becomes {subject.codes.shape[1]} features."
+
+
+def _mode(subject: Subject) -> Answer:
+    training = [name or "the module" for name, part in subject.encoder.module.named_modules() if part.training]
+    if training:
+        return "failed", f"{len(training)} parts are in training mode ({', '.join(training[:3])}); call eval() on them."
+    return "ok", "All of its parts are in evaluation mode."
+
+
+def _finite(subject: Subject) -> Answer:
+    bad = int((~torch.isfinite(subject.codes)).any(1).sum())
+    if bad:
+        counted = f"{bad} of {len(subject.codes)}"
+        return "failed", f"{counted} codes are NaN or infinite; check the weights, the normalisation and the precision."
+    return "ok", "All codes are finite."
+
+
+def _repeatable(subject: Subject) -> Answer:
+    difference = _difference(_codes(subject.encoder, subject.pixels), subject.codes)
+    if difference > _rounding(subject):
+        return "failed", (
+            f"The same images give codes that differ by up to {difference:.2g}, so something in it is random "
+            "(dropout, masking, sampling); switch that off."
+        )
+    return "ok", "The same images give the same codes again."
+
+
+def _independent(subject: Subject) -> Answer:
+    encoder, pixels = subject.encoder, subject.pixels
+    try:
+        alone = torch.cat([_codes(encoder, image) for image in pixels.split(1)])
+        turned = _codes(encoder, pixels.flip(0)).flip(0)
+    except Exception as error:  # as above
+        return "failed", f"{_reason(encoder, pixels[:1], error)}; it must take batches of any size."
+    difference = max(_difference(alone, subject.codes), _difference(turned, subject.codes))
+    if not difference <= _rounding(subject):
+        return "failed", (
+            f"An image's code changes by up to {difference:.2g} with the other images of its batch, so batch statistics are "
+            "in use; build or export it in evaluation mode."
+        )
+    return "ok", "An image alone has the code that it has among others."
+
+
+def _differentiable(subject: Subject) -> Answer:
+    inputs = subject.pixels.detach().clone().requires_grad_()
+    try:
+        codes = subject.encoder.forward(inputs)
+        # Random weights, since the plain sum of normalised codes may have no slope at all.
+        weights = Noise.of(0, ["doctor"], codes.device).normal(codes.shape[1:], codes.dtype)
+        (gradient,) = torch.autograd.grad((codes * weights).sum(), inputs)
+    except RuntimeError:
+        return (
+            "warning",
+            "It passes no gradient to its input; only the score-only attack 'square' can look for weaknesses.",
+        )
+    if not torch.isfinite(gradient).all():
+        return "warning", "Its input gradient is NaN or infinite, so gradient attacks understate the risk."
+    dead = int((gradient.flatten(1) == 0).all(1).sum())
+    if dead:
+        counted = f"{dead} of {len(gradient)}"
+        return "warning", f"Its input gradient is zero for {counted} images, so gradient attacks understate the risk."
+    return "ok", "Its input gradient is finite and not zero."
+
+
+def _collapsed(subject: Subject) -> Answer:
+    kind = "images" if subject.real else "noise images"
+    if len(torch.unique(subject.pixels.flatten(1), dim=0)) < 2:
+        return "warning", "Two different images are needed to see; give more images."
+    spread = _difference(subject.codes, subject.codes.mean(0))
+    if spread <= _size(subject.codes) * torch.finfo(subject.codes.dtype).eps ** 0.5 / 10:
+        return "failed" if subject.real else "warning", (
+            f"All {kind} have the same code: it has collapsed, or it was given the wrong weights or range."
+        )
+    return "ok", f"Codes of {kind} differ by up to {spread / _size(subject.codes):.1%} of their size."
+
+
+def _range(subject: Subject) -> Answer:
+    domain, pixels = subject.encoder.domain, subject.pixels
+    ends = torch.stack([torch.full_like(pixels[0], end) for end in (domain.low, domain.high)])
+    if not torch.isfinite(_codes(subject.encoder, ends)).all():
+        return (
+            "failed",
+            "Its lowest or highest input gives NaN or infinite codes; look for logarithms and divisions in it.",
+        )
+    step = (domain.high - domain.low) / 255
+    inward = torch.where(pixels > (domain.low + domain.high) / 2, -step, step).to(pixels)
+    moved = _difference(_codes(subject.encoder, pixels + inward), subject.codes) / _size(subject.codes)
+    finite = f"Codes are finite from {domain.low:g} to {domain.high:g}"
+    return (
+        "ok",
+        f"{finite}; one grey level (1/255 of the range) in every pixel moves them by {moved:.1%} of their size.",
+    )
+
+
+def _normalisation(subject: Subject) -> Answer:
+    encoder = subject.encoder
+    inside = [part for part in encoder.module.modules() if isinstance(part, Normalised)]
+    doubts = problems(encoder, inside[0]) if inside else []
+    if subject.real and (better := better_normalisation(encoder, subject.pixels, subject.codes)):
+        doubts.append(better)
+    if doubts:
+        said = "; ".join(doubts)
+        return "warning", f"{said[0].upper()}{said[1:]}."
+    if inside:
+        mean, std = (", ".join(f"{value:.3g}" for value in part.flatten()) for part in (inside[0].mean, inside[0].std))
+        return "ok", f"Inside, with mean {mean} and std {std}: it takes raw pixels."
+    if len(encoder.domain.shape) == 3 and encoder.domain.shape[0] == 3 and encoder.parameters:
+        return "warning", (
+            "None that is known of; if it was trained on normalised images, state mean and std, or every number is off."
+        )
+    return "ok", "None: inputs reach it as they are."
+
+
+def _features(subject: Subject) -> Answer:
+    columns = subject.codes.shape[1]
+    if layer := classifier(subject.encoder, subject.pixels, columns):
+        return "warning", (
+            f"Its {columns:,} outputs come from a last linear layer ({layer}), so they look like scores of classes, not "
+            "features; put torch.nn.Identity() in its place (onnx: ?output=NAME of the value before it) to measure features."
+        )
+    return "ok", "Its outputs do not look like scores of classes."
+
+
+def _precision(subject: Subject) -> Answer:
+    pixels, single = subject.pixels, subject.codes
+    try:
+        double = _codes(subject.encoder.to(pixels.device, torch.float64), pixels.double())
+    except Exception as error:  # as above
+        return "warning", f"{_reason(subject.encoder, pixels, error)}; so rounding cannot be checked in float64."
+    if double.dtype != torch.float64:
+        return "warning", f"Asked for float64 it returns {double.dtype}, so rounding cannot be checked."
+    off = _difference(double, single.double()) / _size(double)
+    difference = f"In float64 its codes differ by {off:.1g} of their size from those in {str(single.dtype)[6:]}"
+    # Rounding of single operations adds up with depth; a hundredth of the size is more than any sound network shows.
+    if off > 0.01:
+        return "warning", f"{difference}, so rounding alone moves its numbers; use a higher precision."
+    return "ok", f"{difference}."
+
+
+def _weights(subject: Subject) -> Answer:
+    shape = "x".join(map(str, subject.encoder.domain.shape))
+    counted = f"{subject.encoder.parameters:,} parameters and {subject.codes.shape[1]} features"
+    return "ok", f"It has {counted} for inputs of {shape}."
+
+
+def _layers(subject: Subject) -> Answer:
+    parts = Counter(kind for part in subject.encoder.module.modules() for kind in _kinds(part))
+    return "ok", f"It is built of {', '.join(f'{count} {kind}' for kind, count in parts.most_common())}."
+
+
+def _kinds(part: nn.Module) -> list[str]:
+    """Return what a module does itself: the operations of a graph, or its type where it has no parts."""
+    if isinstance(part, OnnxModule):
+        return [node.operator for node in part.graph.nodes]
+    if isinstance(part, torch.fx.GraphModule):
+        return [str(node.target) for node in part.graph.nodes if node.op == "call_function"]
+    leaf = next(part.children(), None) is None and type(part) is not nn.Module
+    return [type(part).__name__] if leaf else []
+
+
+QUESTIONS: dict[str, Callable[[Subject], Answer]] = {
+    "one vector per image": _vectors,
+    "evaluation mode": _mode,
+    "finite": _finite,
+    "repeatable": _repeatable,
+    "independent of the batch": _independent,
+    "differentiable": _differentiable,
+    "tells images apart": _collapsed,
+    "over the whole range": _range,
+    "normalisation": _normalisation,
+    "features, not classes": _features,
+    "double precision": _precision,
+    "size": _weights,
+    "layers": _layers,
+}

@@ -1,0 +1,79 @@
+"""What is learned from all images, once: kept as it comes, and learned only where it is not kept."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+from typing import Any, TypeVar
+
+from holdfast.core.run_settings import Observed
+from holdfast.execution.computing import Computing
+from holdfast.execution.engines.base import Engine
+from holdfast.execution.engines.ranks import Ranks
+from holdfast.execution.shards import learn as compute
+from holdfast.protocol.fits import Fit
+from holdfast.protocol.population import Population
+from holdfast.store.store import StoreError, key_of
+
+log = logging.getLogger("holdfast")
+What = TypeVar("What")
+Answer = TypeVar("Answer")
+
+
+def learn_all(
+    work: Computing, population: Population, fits: Sequence[Fit[Any]], learned: dict[Fit[Any], Observed | Exception]
+) -> None:
+    """Note in ``learned`` what each of ``fits`` learns, or why it could not; ranks learn different ones."""
+    if not isinstance(work.engine, Ranks):
+        for fit in fits:
+            learned[fit] = learn(work, population, fit)
+        return
+    keys = {
+        fit: key_of(fit, population.encoder, population.images, population.run, population.bank_images) for fit in fits
+    }
+    units = {key.stem: fit for fit, key in keys.items()}
+    for fit, learned_here in work.engine.share(
+        partial(learn, work),
+        population,
+        units,
+        is_kept=lambda fit: work.store.learned(keys[fit]) is not None,
+        patient=lambda: work.affordable(0.0),
+    ):
+        learned[fit] = learn(work, population, fit) if learned_here is None else learned_here
+    for fit in fits:
+        if fit not in learned:
+            learned[fit] = work.spent()
+
+
+def learn(work: Computing, population: Population, fit: Fit[Any]) -> Observed | Exception:
+    """Return what ``fit`` learns, or why it could not: that fails the cells that ask for it, and no others."""
+    encoder, piece, since = population.encoder, (population.encoder.name, fit), monotonic()
+    key = key_of(fit, encoder, population.images, population.run, population.bank_images)
+    try:
+        learned = work.store.learned(key)
+        if learned is None:
+            work.tell(f"{encoder.name}: learning {fit.name.replace('-', ' ')}")
+            if not work.affordable(work.forecast.expected(piece, 1)):
+                raise work.spent()
+            tensors = once(work.engine, compute, population, fit)
+            if isinstance(tensors, Exception):
+                raise tensors
+            learned = tensors
+            work.store.keep_learned(key, learned)
+            work.forecast.tell(piece, 1, monotonic() - since, 1, 1)
+    except StoreError:
+        raise
+    except Exception as error:
+        log.debug("%s: %s could not be learned", encoder.name, fit.name, exc_info=True)
+        return error
+    finally:
+        work.forecast.drop(piece)
+    return learned
+
+
+def once(engine: Engine, task: Callable[[Population, What], Answer], population: Population, what: What) -> Answer:
+    """Return what ``task`` makes of ``what``, computed where ``engine`` computes shards."""
+    ((_, done),) = engine.map(task, population, [what])
+    return done

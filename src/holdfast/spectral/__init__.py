@@ -1,0 +1,1 @@
+"""The mathematics of spectral scores: graphs, their eigenvalues and resistances, and what these say of edges and samples."""

@@ -1,0 +1,13 @@
+"""Graphs that stand for the manifold near which points lie. To add one, add a file and its class to ``MANIFOLDS``."""
+
+from __future__ import annotations
+
+from holdfast.spectral.graphs.base import GraphConstruction
+from holdfast.spectral.graphs.cknn import CKNN
+from holdfast.spectral.graphs.knn import KNN
+from holdfast.spectral.graphs.pca import PCA
+from holdfast.spectral.graphs.sparsified import Sparsified
+
+__all__ = ["CKNN", "KNN", "MANIFOLDS", "PCA", "GraphConstruction", "Sparsified"]
+
+MANIFOLDS: dict[str, type[GraphConstruction]] = {kind.name: kind for kind in (KNN, PCA, CKNN, Sparsified)}

@@ -1,0 +1,101 @@
+"""Effective resistances, and every other quadratic form ``e' L_Y^+ L_G L_Y^+ e`` along pairs ``e = e_p - e_q``.
+
+With ``L_G = B' B`` it is ``|B L_Y^+ e|^2``. Exact on small graphs; else estimated by ``|Q B L_Y^+ e|^2`` with ``q`` rows of
+random signs, relative error ``sqrt(2 / q)`` (Spielman and Srivastava 2011, https://doi.org/10.1137/080734029). With
+G = Y it is the effective resistance ``d_Y(p, q)``; with G = X the edge score over all eigenvectors.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from holdfast.spectral.graph import Edges, Graph
+from holdfast.spectral.solve import FACTORED, Laplacian, one_thread
+
+EXACT = 3000
+"""Up to so many nodes the pseudo-inverse is formed: 72 MB."""
+WIDTH = 16
+"""Right-hand sides solved for together."""
+
+
+def sketch_rows(n: int) -> int | None:
+    """Return how many random rows a graph of ``n`` nodes is sketched with; None if it is solved exactly."""
+    return None if n <= EXACT else 200 if n <= FACTORED else 32
+
+
+def resistances(graph: Graph, pairs: Edges, rows: int | None = None, seed: int = 0) -> Float[np.ndarray, "m"]:
+    """Return the effective resistance between the two nodes of each pair, which must be connected.
+
+    Args:
+        graph: its edge weights are conductances.
+        pairs: nodes, shape (m, 2).
+        rows: how many random rows to sketch with; by default exact up to ``EXACT`` nodes.
+        seed: of the signs.
+
+    Example:
+        >>> path = Graph.of(3, np.array([[0, 1], [1, 2]]))
+        >>> resistances(path, np.array([[0, 1], [0, 2]])).round(6).tolist()
+        [1.0, 2.0]
+    """
+    return forms(graph, Laplacian(graph), pairs, rows, seed)
+
+
+def forms(
+    energy: Graph, bound: Laplacian, pairs: Edges, rows: int | None = None, seed: int = 0
+) -> Float[np.ndarray, "m"]:
+    """Return ``e' L_Y^+ L_G L_Y^+ e`` for each pair, where ``energy`` is G and ``bound`` belongs to Y."""
+    rows = sketch_rows(bound.graph.n) if rows is None else rows
+    with one_thread():
+        return _exact(energy, bound, pairs) if rows is None else _sketched(energy, bound, pairs, rows, seed)
+
+
+def between(graph: Graph, pairs: Edges) -> Float[np.ndarray, "m"]:
+    """Return the exact effective resistance of a few pairs on a graph of any size: one solution each."""
+    bound = Laplacian(graph)
+    forms_of_pairs = []
+    with one_thread():
+        for start in range(0, len(pairs), WIDTH):
+            part = pairs[start : start + WIDTH]
+            each = np.arange(len(part))
+            right = np.zeros((graph.n, len(part)))
+            right[part[:, 0], each], right[part[:, 1], each] = 1, -1
+            potential = bound.solve(right)
+            forms_of_pairs.append(potential[part[:, 0], each] - potential[part[:, 1], each])
+    return np.concatenate(forms_of_pairs) if forms_of_pairs else np.empty(0)
+
+
+def _exact(energy: Graph, bound: Laplacian, pairs: Edges) -> Float[np.ndarray, "m"]:
+    inverse = _pseudo_inverse(bound)
+    form = inverse if energy is bound.graph else inverse @ (energy.laplacian @ inverse)
+    p, q = pairs.T
+    return form[p, p] + form[q, q] - 2 * form[p, q]
+
+
+def _pseudo_inverse(bound: Laplacian) -> Float[np.ndarray, "n n"]:
+    from scipy.linalg import cho_factor, cho_solve
+
+    inverse = np.zeros((bound.graph.n, bound.graph.n))
+    free = np.flatnonzero(bound.free)
+    matrix = bound.matrix.toarray()[np.ix_(free, free)]
+    inverse[np.ix_(free, free)] = cho_solve(cho_factor(matrix), np.eye(len(free)))
+    return bound.centred(bound.centred(inverse).T)
+
+
+def _sketched(energy: Graph, bound: Laplacian, pairs: Edges, rows: int, seed: int) -> Float[np.ndarray, "m"]:
+    rng = np.random.default_rng(seed)
+    total = np.zeros(len(pairs))
+    for start in range(0, rows, WIDTH):
+        width = min(WIDTH, rows - start)
+        signs = rng.choice(np.array([-1.0, 1.0]), size=(len(energy.edges), width))
+        signs *= np.sqrt(energy.weights)[:, None]
+        right = np.stack(
+            [
+                np.bincount(energy.edges[:, 0], column, energy.n) - np.bincount(energy.edges[:, 1], column, energy.n)
+                for column in signs.T
+            ],
+            axis=1,
+        )
+        z = bound.solve(right)
+        total += np.square(z[pairs[:, 0]] - z[pairs[:, 1]]).sum(axis=1)
+    return total / rows

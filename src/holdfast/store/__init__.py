@@ -1,0 +1,1 @@
+"""What is kept on disk: results, shards, fits, and where they came from."""

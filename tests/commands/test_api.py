@@ -1,0 +1,277 @@
+"""Holdfast from Python: objects and references give the same numbers, runs are kept or go, mistakes are named."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import sys
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import holdfast as hf
+from holdfast.commands import inputs as given
+from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.core.balls import BALLS
+from holdfast.core.divergences import DIVERGENCES
+from holdfast.core.files import sealed, unsealed
+from holdfast.encoders.baseline import raw_pixels
+from holdfast.execution import catalog
+from holdfast.execution.request import Request
+from holdfast.execution.session import TOUR, limited
+from tests.cli.stored import breakaway, failure
+from tests.tiny import encoder, images
+
+FEW: dict[str, Any] = {
+    "only": "overlap",
+    "limit": 24,
+    "settings": {"overlap": {"attacks": [hf.GradientAttack(steps=3)], "samples": 12, "divergences": "l2"}},
+}
+
+
+@pytest.fixture(scope="module")
+def run() -> EvaluatedRun:
+    """One encoder by reference and one at hand."""
+    robust = hf.load_encoder("builtin:digits-robust")
+    return hf.evaluate([robust, "builtin:digits-random"], TOUR, eps=["8/255", 0.1], **FEW)
+
+
+def test_every_evaluation_attack_ball_and_divergence_is_a_public_name() -> None:
+    for kinds in (catalog.evaluations(), catalog.attacks(), BALLS, DIVERGENCES):
+        for kind in kinds.values():
+            if kind.__module__.startswith("holdfast."):
+                assert getattr(hf, kind.__name__) is kind
+                assert kind.__name__ in dir(hf)
+
+
+def test_type_checkers_see_the_public_names() -> None:
+    tree = ast.parse(Path(str(hf.__file__)).read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        alias.asname: str(node.module).removeprefix("holdfast.")
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == hf._HOMES
+
+
+def test_defaults_are_those_of_the_command_line() -> None:
+    known = Request()
+    for name, parameter in signature(hf.evaluate).parameters.items():
+        if name in type(known).model_fields and parameter.default is not parameter.empty:
+            default = getattr(known, name)
+            assert parameter.default == default or (parameter.default, default) == (None, {}), name
+
+
+def test_encoders_at_hand_and_by_reference_give_the_same_numbers(run: EvaluatedRun) -> None:
+    named = hf.evaluate("builtin:digits-robust", hf.load_images(TOUR, hf.load_encoder("builtin:digits-robust")),
+                        eps=["8/255", 0.1], **FEW)  # fmt: skip
+    assert named["overlap"].findings == run["overlap", "digits-robust"].findings
+    assert named["overlap"].findings != run["overlap", "digits-random"].findings, "vacuous fixture"
+
+
+def test_a_run_says_what_it_holds(run: EvaluatedRun) -> None:
+    assert len(run.results) == len(list(run)) == 2
+    assert run.failures == ()
+    said = repr(run)
+    assert "2 results, 0 failures" in said
+    assert "digits-robust  overlap  overlap risk" in said
+    assert "≤ 0.1" in said, "the wider ball is the worse"
+    assert run._repr_html_().count("<tr>") == 3
+
+
+def test_the_table_has_a_row_for_each_estimate(run: EvaluatedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    rows = run.table()
+    assert len(rows) == sum(len(result.estimates) for result in run.results)
+    risk = run["overlap", "digits-robust"].estimate("overlap_risk", ball="linf:0.1", attack="pgd:steps=3")
+    wanted = {"encoder": "digits-robust", "quantity": "overlap_risk", "ball": "linf:0.1", "attack": "pgd:steps=3"}
+    (row,) = [row for row in rows if wanted.items() <= row.items()]
+    assert (row["value"], row["low"], row["high"], row["n"]) == (risk.value, risk.low, risk.high, risk.n)
+
+
+def test_the_table_is_a_data_frame_where_pandas_is_installed(run: EvaluatedRun) -> None:
+    pandas = pytest.importorskip("pandas")
+    assert isinstance(run.table(), pandas.DataFrame)
+
+
+def test_runs_are_compared_and_checked(run: EvaluatedRun, tmp_path: Path) -> None:
+    comparison = hf.compare(run)
+    assert comparison == hf.compare([run.folder])
+    assert comparison.encoders == ("digits-random", "digits-robust")
+    assert repr(comparison).startswith("Comparison of digits-random, digits-robust: ")
+    kept, broken = (hf.check(run, f"overlap_risk@0.1<={bound}") for bound in (1, 0))
+    assert all(answer.passed for answer in kept)
+    assert not all(answer.passed for answer in broken)
+    with pytest.warns(hf.HoldfastWarning, match="keeps better encoders out"):
+        hf.check([run], ["overlap_risk@0.1>=0.5"])
+    with pytest.raises(hf.HoldfastError, match="holds no run"):
+        hf.compare(tmp_path)
+
+
+def test_the_report_is_written_where_it_is_wanted(run: EvaluatedRun, tmp_path: Path) -> None:
+    page = run.report(tmp_path / "page")
+    assert page == tmp_path / "page" / "report.html"
+    assert "digits-robust" in page.read_text()
+
+
+def test_a_run_without_a_folder_leaves_nothing_behind() -> None:
+    run = hf.evaluate(encoder(), images(), **{**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}})
+    folder = run.folder
+    assert folder.is_dir()
+    del run
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_a_run_with_a_folder_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {
+        **FEW,
+        "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}},
+        "out": tmp_path / "run",
+    }
+    first = hf.evaluate(encoder("mine"), images().pixels(range(20)), **asked)
+    monkeypatch.setattr("holdfast.execution.computing.compute", None)  # nothing is computed again
+    again = hf.evaluate(encoder("mine"), images().pixels(range(20)), **asked)
+    assert again.results == first.results
+    assert all(answer.passed for answer in hf.check(tmp_path / "run", "overlap_risk@0.05<=1")), "none is unfinished"
+    asked = Request.model_validate_json(unsealed((tmp_path / "run" / "run.json").read_bytes())).model_dump()
+    assert (asked["encoders"], asked["images"]) == (("python:mine",), "python:images")
+
+
+def test_an_encoder_that_was_never_reached_is_unfinished(tmp_path: Path) -> None:
+    asked: dict[str, Any] = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}, "out": tmp_path}
+    hf.evaluate(encoder("mine"), images(), **asked)
+    file = tmp_path / "run.json"
+    file.write_bytes(sealed(unsealed(file.read_bytes()).replace(b'"python:mine"', b'"python:mine", "python:other"')))
+    answers = hf.check(tmp_path, "overlap_risk@0.05<=1")
+    assert {answer.encoder: answer.passed for answer in answers} == {"mine": True, "python:other": False}
+
+
+def test_limits_choose_the_same_images_at_hand_and_by_reference() -> None:
+    robust = hf.load_encoder("builtin:digits-robust")
+    named = hf.load_images(TOUR, robust, limit=7, seed=3)
+    assert limited(hf.load_images(TOUR, robust), robust.domain, 7, 3).ids == named.ids
+
+
+def test_two_encoders_from_two_sources_keep_their_own_names() -> None:
+    mine, theirs = raw_pixels(encoder().domain), encoder("pixels")
+    run = hf.evaluate([mine, theirs], images(), **{**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}})
+    assert [result.encoder.name for result in run] == [mine.source, "pixels"]
+    assert mine.name == "pixels"
+
+
+def test_failures_are_said_and_kept() -> None:
+    with pytest.warns(
+        hf.HoldfastWarning, match="1 of 1 cells have no result, see run.failures; the first: overlap of tiny"
+    ):
+        run = hf.evaluate(encoder(), images(1), only="overlap")
+    assert run.results == ()
+    with pytest.raises(hf.HoldfastError, match="overlap of tiny has no result: "):
+        _ = run["overlap"]
+    assert "no result" in repr(run)
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (
+            "breakaway",
+            r"2 encoders have a result of breakaway, name one as in run\['breakaway', 'a'\]; there are: a, b",
+        ),
+        (("breakaway", "c"), r"breakaway of c has no result: it is broken"),
+        (("breakaway", "aa"), r"no encoder is called 'aa'; did you mean 'a'\? known: a, b, c"),
+        ("breakway", r"'breakway' was not evaluated; did you mean 'breakaway'"),
+    ],
+)
+def test_what_is_not_there_is_named(key: str | tuple[str, str], said: str, tmp_path: Path) -> None:
+    run = EvaluatedRun((breakaway("a"), breakaway("b")), (failure("c"),), tmp_path)
+    assert run["breakaway", "b"].encoder.name == "b"
+    with pytest.raises(hf.HoldfastError, match=said):
+        _ = run[key]
+
+
+@pytest.mark.parametrize(
+    ("encoders", "on", "asked", "said"),
+    [
+        (encoder(), torch.full((4, 1, 2, 2), 3.0), {}, r"must be finite and lie in \[0, 1\]"),
+        (encoder(), torch.zeros(4, 1, 3, 3), {}, r"must have shape \(batch, 1, 2, 2\)"),
+        ([encoder(), encoder()], images(), {}, r"two of the encoders are called alike \(tiny, tiny\)"),
+        (encoder(), images(), {"only": ["overlp"]}, r"unknown evaluation 'overlp'; did you mean 'overlap'"),
+        (encoder(), images(), {"eps": 0.1, "ball": hf.L2(1.0)}, r"eps and ball contradict each other"),
+        (encoder(), images(), {"limit": 0}, r"limit: input should be greater than or equal to 1, got 0"),
+    ],
+)
+def test_mistakes_are_named(encoders: Any, on: Any, asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(hf.HoldfastError, match=said):
+        hf.evaluate(encoders, on, **asked)
+
+
+def test_what_is_no_encoder_and_no_images_is_named() -> None:
+    with pytest.raises(
+        hf.HoldfastError, match=r"an Encoder is needed or its reference.*got Flatten; a module of your own"
+    ):
+        given.checked(nn.Flatten())
+    with pytest.raises(hf.HoldfastError, match=r"images are a folder.*got ndarray; torch.as_tensor"):
+        given.at_hand(np.zeros((2, 1, 2, 2)))
+
+
+def test_progress_is_shown_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: dict[str, Any] = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}}
+    hf.evaluate(encoder(), images(), **asked, progress=True)
+    assert "tiny: codes" in capsys.readouterr().err
+    hf.evaluate(encoder(), images(), **asked)
+    assert capsys.readouterr().err == "", "nobody looks at a terminal"
+
+
+def test_attacks_move_codes_inside_their_ball() -> None:
+    found = hf.attack(encoder(), images(5), "linf:0.1", attack="u-fgsm")
+    assert found.ids == tuple(f"image{k}" for k in range(5))
+    assert bool((found.gain > found.clean_gain).all())
+    assert float((found.attacked - found.clean).abs().max()) <= 0.1 + 1e-6
+    weak, same = hf.attack([encoder(), encoder()], images(5), hf.Linf(0.1), attack=hf.GradientAttack(steps=1), limit=3)
+    assert torch.equal(weak.attacked, same.attacked)
+    assert len(weak.ids) == 3
+
+
+def test_objectives_that_need_views_get_them() -> None:
+    found = hf.attack(
+        hf.load_encoder("builtin:digits-robust"), torch.rand(3, 1, 8, 8), "linf:0.1", objective="pair", attack="u-fgsm"
+    )
+    assert len(found.ids) == 6
+
+
+def test_certificates_say_what_is_known(tmp_path: Path) -> None:
+    narrow = hf.certify(encoder(), images(4), hf.Linf(1e-4), negatives=2, attack="u-fgsm")
+    assert narrow.counted("CERTIFIED") == 4
+    (wide,) = hf.certify([encoder()], images(4), "linf:0.9", negatives=2, attack="u-fgsm")
+    assert wide.counted("FALSIFIED") == 4
+    assert all(one.witness is None for one in wide.certificates), "their pixels were not kept"
+    kept = hf.certify(encoder(), images(4), "linf:0.9", negatives=2, attack="u-fgsm", out=tmp_path / "kept")
+    assert all((tmp_path / "kept" / str(one.witness)).is_file() for one in kept.certificates)
+
+
+def test_what_cannot_be_attacked_is_said() -> None:
+    constant = hf.Encoder(nn.Sequential(nn.Flatten(), nn.Threshold(2.0, 1.0)), "constant", hf.Domain((1, 2, 2)))
+    with pytest.raises(hf.HoldfastError, match="constant cannot be measured: "):
+        hf.attack(hf.Encoder(Broken(), "constant", constant.domain), images(), "linf:0.1")
+
+
+class Broken(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1) * torch.nan
+
+
+def test_names_in_one_text_are_separated_by_commas_as_on_the_command_line() -> None:
+    encoder = hf.load_encoder("builtin:digits-robust")
+    images = hf.load_images("builtin:digits", encoder, limit=12)
+    run = hf.evaluate(encoder, images, only="displacement, geometry", suite="quick", progress=False)
+    assert {result.evaluation for result in run} == {"displacement", "geometry"}
+    with pytest.raises(hf.HoldfastError, match="only names nothing: ','"):
+        hf.evaluate(encoder, images, only=",", progress=False)

@@ -1,0 +1,200 @@
+"""Hardening: any encoder, images alone; what it gains and costs is measured on images that it was not trained on."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import holdfast as hf
+from holdfast.cli import run
+from holdfast.commands import harden
+from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.commands.harden import agreement, agreement_of, batch_of, parted, recipe_of
+from holdfast.commands.stored_runs import read
+from holdfast.commands.train import train
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.images import Images
+from holdfast.execution.engines.ray import Ray
+from tests.samples import digits
+
+pytest.importorskip("lightning_fabric")
+
+BALL = hf.Linf(0.1)
+
+
+def small() -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.Tanh()), "small", Domain((1, 8, 8)))
+
+
+def test_training_keeps_codes_under_attack_and_says_how_well(tmp_path: Path) -> None:
+    original, images, folder = small(), digits(30), tmp_path / "made"
+    taught, held = parted(images, None, 0)
+    watch = agreement_of(original, held, "cpu")
+    hardened = train(recipe_of(BALL, 5, 0.01, 24, 0), taught, start=original, watch=watch, out=folder, progress=False)
+    curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert curve[0]["agreement"] == pytest.approx(1)
+    assert curve[0]["neighbours_kept"] == 1
+    assert 0.9 < curve[-1]["agreement"] < 1
+    assert curve[-1]["agreement"] == pytest.approx(watch(hardened.module)["agreement"])
+    attack = hf.GradientAttack(steps=10)
+    moved = [hf.attack(one, held, BALL, attack=attack, progress=False) for one in (original, hardened)]
+    before, after = ((one.codes - one.clean_codes).norm(dim=1).mean() for one in moved)
+    assert after < before
+
+
+@pytest.mark.slow
+def test_an_encoder_keeps_its_codes_and_its_report_has_both(tmp_path: Path) -> None:
+    original = small()
+    before = original.fingerprint
+    hardened = hf.harden(original, digits(30), ball=BALL, epochs=2, rate=0.01, out=tmp_path / "made", progress=False)
+    assert hardened.encoder.fingerprint != before == original.fingerprint
+    assert {result.encoder.name for result in hardened.run} == {"small", "made"}
+    assert {result.evaluation for result in hardened.run} == {"breakaway", "displacement"}
+    assert all(result.images.count == 6 for result in hardened.run)
+    assert 0.9 < hardened.agreement["agreement"] < 1
+
+
+@pytest.mark.slow
+def test_a_hardened_encoder_is_harder_to_break_and_keeps_its_neighbours(tmp_path: Path) -> None:
+    arguments = ["harden", "builtin:digits-contrastive", "--images", "builtin:digits-train", "--eps", "0.1"]
+    arguments += ["--epochs", "50", "--rate", "1e-3", "--out", str(tmp_path / "hard")]
+    assert run(arguments) == 0
+    results, failures = read([tmp_path / "hard" / "before-after"])
+    assert not failures
+    risk = {
+        result.encoder.name: result.estimate("breakaway_risk", attack="adaptive", divergence="l2").value
+        for result in results
+        if result.evaluation == "breakaway"
+    }
+    assert risk["hard"] < 0.7 * risk["digits-contrastive"]
+    last = json.loads((tmp_path / "hard" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["agreement"] > 0.98
+    assert (tmp_path / "hard" / "before-after" / "report.html").exists()
+    assert hf.load_encoder(f"trained:{tmp_path / 'hard'}").domain == Domain((1, 8, 8))
+
+
+def test_training_and_measuring_share_the_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moments, trained, asked = count(0.0, 10.0), dict[str, Any](), dict[str, Any]()
+
+    def training(*args: Any, **settings: Any) -> Encoder:
+        trained.update(settings)
+        return train(*args, **settings)
+
+    def measured(*_: Any, **settings: Any) -> None:
+        asked.update(settings)
+        raise InterruptedError
+
+    monkeypatch.setattr(harden, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(harden, "train", training)
+    monkeypatch.setattr(harden, "evaluate", measured)
+    out = tmp_path / "made"
+    with pytest.raises(InterruptedError):
+        hf.harden(small(), digits(30), ball=BALL, epochs=1, budget=100.0, workers=2, out=out, progress=False)
+    assert trained["budget"] == 50 - 10
+    assert (asked["budget"], asked["workers"], asked["cluster"]) == (100 - 20, 2, None)
+    assert (out / "card.json").exists()
+
+
+def test_what_a_spent_budget_leaves_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = list[list[Encoder]]()
+
+    def measure(encoders: list[Encoder], *_: Any, **__: Any) -> EvaluatedRun:
+        measured.append(encoders)
+        return EvaluatedRun((), (), tmp_path)
+
+    monkeypatch.setattr(harden, "evaluate", measure)
+    original, taught = small(), digits(30)
+    settings: dict[str, Any] = {"ball": BALL, "epochs": 2, "out": tmp_path / "made", "progress": False}
+    with pytest.warns(HoldfastWarning, match=r"after 0 of 2 epochs and 1 of 3 steps .*what is measured now is the enc"):
+        early = hf.harden(original, taught, budget=1e-6, **settings)
+    assert "1 of 3 steps" in early.unfinished
+    assert 0.9 < early.agreement["agreement"] < 1
+    done = hf.harden(original, taught, **settings)
+    assert not done.unfinished
+    assert [encoder.name for _, encoder in measured] == ["made (epoch 0, step 1)", "made"]
+    assert measured[0][1].fingerprint != measured[1][1].fingerprint
+
+
+def test_few_images_are_seen_in_steps_enough() -> None:
+    for number in (16, 24, 116, 160, 999, 5000):
+        batch = batch_of(number)
+        assert batch <= 128
+        assert number // batch >= (8 if number >= 64 else 2)
+    assert batch_of(160) == 16, "200 images, one in five of which is kept"
+
+
+def test_a_cluster_that_is_not_there_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_: Ray) -> None:
+        raise HoldfastError("no Ray cluster")
+
+    monkeypatch.setattr(Ray, "connected", missing)
+    monkeypatch.setattr(harden, "train", lambda *_, **__: pytest.fail("trained first"))
+    with pytest.raises(HoldfastError, match="no Ray cluster"):
+        hf.harden(small(), digits(30), ball=BALL, cluster="auto", progress=False)
+
+
+def test_held_out_images_are_not_trained_on_and_follow_from_their_ids() -> None:
+    images = digits(50)
+    taught, held = parted(images, None, 0)
+    assert len(held) == 10
+    assert sorted(taught.ids + held.ids) == sorted(images.ids)
+    assert set(held.ids) == set(parted(images[list(range(49, -1, -1))], None, 0)[1].ids)
+    assert set(held.ids) != set(parted(images, None, 1)[1].ids), "vacuous fixture"
+    assert sum(map(len, parted(images, 40, 0))) == 40
+
+
+def test_agreement_counts_what_moved() -> None:
+    before = torch.tensor([[1.0, 0.0], [1.0, 0.1], [-1.0, 0.0], [-1.0, 0.1]])
+    after = before.clone()
+    after[0] = torch.tensor([-1.0, -0.05])
+    found = agreement(before, after)
+    assert found["neighbours_kept"] == pytest.approx(0.25)
+    assert found["agreement"] == pytest.approx((3 - 1 / (1 + 0.05**2) ** 0.5) / 4)
+    assert found["relative_distance"] == pytest.approx(((4 + 0.05**2) / (4 * (1 + 0.05**2))) ** 0.5, rel=1e-5)
+
+
+class Detached(nn.Module):
+    """A network that passes no gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 4)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        with torch.no_grad():
+            codes: Tensor = self.layer(pixels.flatten(1))
+        return codes
+
+
+@pytest.mark.parametrize(
+    ("module", "images", "sentence"),
+    [
+        (Detached(), digits(30), "passes no gradient to its input"),
+        (nn.Flatten(), digits(30), "has no weights that can be trained"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), digits(19), "at least 20 images"),
+    ],
+    ids=["detached", "no weights", "few images"],
+)
+def test_what_cannot_be_hardened_is_told(module: nn.Module, images: Images, sentence: str) -> None:
+    with pytest.raises(HoldfastError, match=sentence):
+        hf.harden(Encoder(module, "it", Domain((1, 8, 8))), images, progress=False)
+
+
+def test_the_warm_up_follows_epochs_that_are_set() -> None:
+    assert recipe_of(BALL, 10, 0.01, 24, 0, {"epochs": "100"}).schedule.factor(3.5, 100) == pytest.approx(0.5)
+    assert str(recipe_of(BALL, 10, 0.01, 24, 0, {"epochs": "5", "schedule": "constant"}).schedule) == "constant"
+    assert recipe_of(BALL, 10, 0.01, 24, 0, {"batch": 12}) == recipe_of(BALL, 10, 0.01, 12, 0)
+
+
+def test_a_ball_of_everything_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(HoldfastError, match=r"the linf:8.* ball holds every input"):
+        hf.harden(small(), digits(30), ball="linf:8", out=tmp_path / "out", progress=False)
+    assert not list((tmp_path / "out").iterdir())
