@@ -40,7 +40,6 @@ from holdfast.evaluations.attacked.observations import (
     Pairwise,
     Untargeted,
     cases,
-    places,
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
@@ -83,26 +82,21 @@ class Breakaway(Evaluation):
 
     def observation(self) -> Joint:
         away = [self._away(ball, divergence) for ball in self.balls for divergence in self.divergences]
-        pairwise = [
-            Pairwise(case.ball, case.attack, case.divergence, self.rivals, self.samples) for case in self._strongest()
-        ]
-        return Joint((*away, *pairwise))
+        return Joint((*away, *map(self._pairwise, self._strongest())))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         searched = Searched(population)
-        counted = [
-            searched.closer(rows, case, observed[f"{place}.codes"])
-            for case, place in zip(self._cases(), self._places(), strict=True)
-        ]
+        counted = [searched.closer(rows, case, self._after(case, observed)["codes"]) for case in self._cases()]
         away = [(case, count) for case, (count, _) in zip(self._cases(), counted, strict=True)]
         retrieved, together, crossed = [], [], []
-        for k, case in enumerate(self._strongest(), start=len(self.balls) * len(self.divergences)):
+        for case in self._strongest():
+            moved = self.observation().of(self._pairwise(case), observed)
             retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
-            closer = searched.closer(rows, case, observed[f"{k}.retrieval"])[0]
+            closer = searched.closer(rows, case, moved["retrieval"])[0]
             retrieved.append((retrieval, closer))
             if not population.bank_images:  # whose images are given, so that none are lost together by chance
-                together.append(lost_together(population, rows, case, observed[f"{k}.retrieval"], closer))
-            crossed.append(crossed_to_partner(population, rows, crossing, observed[f"{k}.crossing"]))
+                together.append(lost_together(population, rows, case, moved["retrieval"], closer))
+            crossed.append(crossed_to_partner(population, rows, crossing, moved["crossing"]))
         shares = [
             series_of(
                 "breakaway_share", case, count / searched.others, "share of other images", Claim.LOWER, RISK, LEFT_OUT
@@ -150,11 +144,16 @@ class Breakaway(Evaluation):
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
 
-    def _places(self) -> list[str]:
-        return places(self.balls, self.attacks, self.divergences)
+    def _after(self, case: Case, observed: Observed) -> Observed:
+        """Return the codes of images after the attack of ``case``."""
+        attacks = self._away(case.ball, case.divergence)
+        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))
 
     def _away(self, ball: Ball, divergence: Divergence) -> Untargeted:
         return Untargeted(ball, self.attacks, divergence, self.samples)
+
+    def _pairwise(self, case: Case) -> Pairwise:
+        return Pairwise(case.ball, case.attack, case.divergence, self.rivals, self.samples)
 
     def _strongest(self) -> list[Case]:
         return cases(self.balls, [self.pairwise], self.divergences)

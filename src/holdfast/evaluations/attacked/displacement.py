@@ -28,7 +28,6 @@ from holdfast.evaluations.attacked.observations import (
     Case,
     Untargeted,
     cases,
-    places,
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
@@ -70,8 +69,10 @@ class Displacement(Evaluation):
         clean = population.codes[list(rows)]
         pairs = population.codes[self._distinct(population)]
         moved = [
-            population.fitted(case.divergence)(observed[f"{place}.codes"].to(clean.device).double(), clean.double())
-            for case, place in zip(self._cases(), self._places(), strict=True)
+            population.fitted(case.divergence)(
+                self._after(case, observed)["codes"].to(clean.device).double(), clean.double()
+            )
+            for case in self._cases()
         ]
         shares = [torch.full_like(move, torch.nan) for move in moved]
         near = [torch.zeros(0) for _ in moved]
@@ -130,5 +131,7 @@ class Displacement(Evaluation):
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
 
-    def _places(self) -> list[str]:
-        return places(self.balls, self.attacks, self.divergences)
+    def _after(self, case: Case, observed: Observed) -> Observed:
+        """Return the codes of images after the attack of ``case``."""
+        attacks = self._attacks(case.ball, case.divergence)
+        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))

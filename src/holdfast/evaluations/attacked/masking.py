@@ -91,26 +91,27 @@ class Masking(Evaluation):
     headline = ("zero_gradient_share", "score_only_wins")
 
     def observation(self) -> Joint:
-        return Joint(tuple(Probes(ball, self.attack, self.blind, self.divergence, self.samples) for ball in self.balls))
+        return Joint(tuple(map(self._displacements, self.balls)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         flags: list[Series] = []
         moves: list[Series] = []
-        for k, ball in enumerate(self.balls):
-            sighted, slope = observed[f"{k}.sighted"], observed[f"{k}.slope"]
+        by_ball = {ball: self.observation().of(self._displacements(ball), observed) for ball in self.balls}
+        for ball, values in by_ball.items():
+            sighted, slope = values["sighted"], values["slope"]
             case = Case(ball, self.attack, self.divergence)
             for search in ("sighted", "blind", "noise"):
                 moves.append(
                     series_of(
                         f"{search}_displacement",
                         case,
-                        observed[f"{k}.{search}"],
+                        values[search],
                         str(self.divergence),
                         Claim.LOWER,
                         "largest displacement",
                     )
                 )
-            blind, noise = observed[f"{k}.blind"], observed[f"{k}.noise"]
+            blind, noise = values["blind"], values["noise"]
             # A gradient that is not finite where the displacement is leads nowhere either.
             vanished = (slope == 0) | ~slope.isfinite()
             flags += [
@@ -119,11 +120,9 @@ class Masking(Evaluation):
                 # For a linear encoder the slope is at least the noise's displacement, whatever the direction.
                 self._flag("noise_beats_gradient", case, noise > 2 * slope, noise),
             ]
-            narrower = [
-                j for j, other in enumerate(self.balls) if other.name == ball.name and other.radius < ball.radius
-            ]
-            for j in narrower:
-                before = observed[f"{j}.sighted"]
+            narrower = [other for other in self.balls if other.name == ball.name and other.radius < ball.radius]
+            for other in narrower:
+                before = by_ball[other]["sighted"]
                 fell = sighted < before * (1 - TOLERANCE)
                 flags.append(self._flag("wider_ball_moves_less", case, fell, sighted + before))
         estimates = [summarise(series, "share", "lower") for series in flags]
@@ -134,6 +133,9 @@ class Masking(Evaluation):
             verdicts=tuple(verdict(quantity, estimates) for quantity in QUESTIONS),
             warnings=(*population_warnings(population, [self.divergence]), *masking_warnings(estimates)),
         )
+
+    def _displacements(self, ball: Ball) -> Probes:
+        return Probes(ball, self.attack, self.blind, self.divergence, self.samples)
 
     def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:
         """Return a yes or no per image, undefined where the displacements ``of`` which it speaks are."""

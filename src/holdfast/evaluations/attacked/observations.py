@@ -21,7 +21,7 @@ from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext, DivergenceObjective, Objective
 from holdfast.objectives.crossing import Crossing, Misretrieval
 from holdfast.objectives.toward import Toward
-from holdfast.protocol.observation import Observation
+from holdfast.protocol.observation import Observation, entries, joined
 from holdfast.protocol.population import Population
 
 BALLS: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
@@ -52,24 +52,6 @@ class Case:
 def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
     """Return every combination, balls outermost."""
     return [Case(ball, attack, divergence) for ball in balls for attack in attacks for divergence in divergences]
-
-
-def places(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[str]:
-    """Return where each of the ``cases`` stands in what is observed by one observation per ball and divergence.
-
-    Example:
-        >>> from holdfast.core.balls import L2, Linf
-        >>> places((Linf(0.1), L2(0.5)), ATTACKS[:1], DIVERGENCES)
-        ['0.0', '1.0', '2.0', '3.0']
-        >>> places((Linf(0.1),), ATTACKS, DIVERGENCES)
-        ['0.0', '1.0', '0.1', '1.1']
-    """
-    return [
-        f"{ball * len(divergences) + divergence}.{attack}"
-        for ball in range(len(balls))
-        for attack in range(len(attacks))
-        for divergence in range(len(divergences))
-    ]
 
 
 def shown_case(cases: Sequence[Case]) -> Case:
@@ -106,8 +88,11 @@ class Untargeted(Observation):
         return forwards_together(self.attacks) + len(self.attacks)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        moved = self.pixels(population, rows)
-        return {f"{k}.codes": population.encode(pixels) for k, pixels in enumerate(moved)}
+        return joined([{"codes": population.encode(pixels)} for pixels in self.pixels(population, rows)])
+
+    def of_attack(self, attack: Attack, observed: Observed) -> Observed:
+        """Return the ``codes`` of images after ``attack``, from what was ``observed``."""
+        return entries(observed, self.attacks.index(attack))
 
     def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
         """Return the images at ``rows`` after each of the attacks."""
@@ -139,10 +124,17 @@ class Targeted(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         partners = population.partners[list(rows)].tolist()
-        ways = {"ahead": self.pixels(population, rows, partners), "back": self.pixels(population, partners, rows)}
-        return {
-            f"{k}.{way}": population.encode(pixels) for way, moved in ways.items() for k, pixels in enumerate(moved)
-        }
+        ahead, back = self.pixels(population, rows, partners), self.pixels(population, partners, rows)
+        return joined(
+            [
+                {"ahead": population.encode(there), "back": population.encode(here)}
+                for there, here in zip(ahead, back, strict=True)
+            ]
+        )
+
+    def of_attack(self, attack: Attack, observed: Observed) -> Observed:
+        """Return the codes of both ways, ``ahead`` and ``back``, after ``attack``, from what was ``observed``."""
+        return entries(observed, self.attacks.index(attack))
 
     def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int]) -> list[Pixels]:
         """Return the images at ``rows`` moved towards those at ``targets`` by each of the attacks."""

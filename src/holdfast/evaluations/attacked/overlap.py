@@ -28,7 +28,6 @@ from holdfast.evaluations.attacked.observations import (
     Case,
     Targeted,
     cases,
-    places,
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
@@ -68,9 +67,10 @@ class Overlap(Evaluation):
         overlaps: list[Series] = []
         reverse: list[Series] = []
         margins: list[Series] = []
-        for case, place in zip(self._cases(), self._places(), strict=True):
+        for case in self._cases():
             divergence = population.fitted(case.divergence)
-            ahead, back = observed[f"{place}.ahead"].to(first), observed[f"{place}.back"].to(first)
+            moved = self._after(case, observed)
+            ahead, back = moved["ahead"].to(first), moved["back"].to(first)
             clean = divergence(first, second)
             gap = divergence(back, first) - divergence(ahead, first)
             gap_back = divergence(ahead, second) - divergence(back, second)
@@ -118,5 +118,7 @@ class Overlap(Evaluation):
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
 
-    def _places(self) -> list[str]:
-        return places(self.balls, self.attacks, self.divergences)
+    def _after(self, case: Case, observed: Observed) -> Observed:
+        """Return the codes of both ways after the attack of ``case``."""
+        attacks = self._attacks(case.ball, case.divergence)
+        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))

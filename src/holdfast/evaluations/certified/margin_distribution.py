@@ -119,12 +119,13 @@ class MarginDistribution(Evaluation):
     headline = ("margin_scale", "order_obeyed")
 
     def observation(self) -> Joint:
-        certification = Certification(self.samples, self.method, self.attack, self.neurons)
-        return Joint((self._shared(), Linear(certification, self.norm, self.rivals, self.tolerance)))
+        return Joint((self._shared(), self._linear()))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        shared = {k.removeprefix("0."): v.double().cpu() for k, v in observed.items() if k.startswith("0.")}
-        linear = {k.removeprefix("1."): v.double().cpu() for k, v in observed.items() if k.startswith("1.")}
+        shared, linear = (
+            {name: values.double().cpu() for name, values in self.observation().of(part, observed).items()}
+            for part in (self._shared(), self._linear())
+        )
         similar = similarity(population, rows, negatives(population, self.negatives))
         order, head = by_similarity(shared, similar), by_head(shared, linear, foreign(population, rows, self.negatives))
         laws = self._laws(population, rows, shared["view"])
@@ -153,6 +154,10 @@ class MarginDistribution(Evaluation):
     def _shared(self) -> SharedNegatives:
         certification = Certification(self.samples, self.method, self.attack, self.neurons)
         return SharedNegatives(certification, self.norm, self.negatives, self.tolerance)
+
+    def _linear(self) -> Linear:
+        certification = Certification(self.samples, self.method, self.attack, self.neurons)
+        return Linear(certification, self.norm, self.rivals, self.tolerance)
 
     def _witness(self, population: Population, rows: Sequence[int], shared: Observed, image: int) -> dict[str, str]:
         pair_attack = self._shared().pair_attack(population, [rows[image]])

@@ -18,7 +18,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.enclosing import divergence_radii
-from holdfast.protocol.observation import Observation
+from holdfast.protocol.observation import Observation, entries
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform
 
@@ -65,7 +65,7 @@ class Edited(Observation):
     The search is greedy: from the edit that carries the code farthest under the first divergence, to each family's most
     severe edit on top of it.
 
-    For each place ``p`` in ``divergences``: ``p.change`` (b, edits). Under the first of them: ``kept`` (b, edits), whether
+    ``k.change`` (b, edits) is about divergence ``k``. Under the first of them: ``kept`` (b, edits), whether
     the own clean code is still nearest; ``overlap`` (b, edits), the Jaccard index of the ``k`` nearest others; ``worst``
     (b, chained), how far up to so many edits carry it; ``worst_edits``, their places in ``edits``, -1 where one more
     carried it no farther; ``worst_kept`` (b, chained), kept under all that was tried. And ``radius``, the divergence
@@ -109,9 +109,9 @@ class Edited(Observation):
             overlap.append(jaccard(near, home[:, None]))
         ladders = [torch.cat([clean[:, None], single[:, places]], dim=1) for _, places in families(self.edits)]
         changes = {
-            f"{place}.change": change(population.fitted(divergence), single, clean)
-            for place, divergence in enumerate(self.divergences)
-            if place
+            f"{index}.change": change(population.fitted(divergence), single, clean)
+            for index, divergence in enumerate(self.divergences)
+            if index
         }
         return {
             "0.change": moved,
@@ -124,6 +124,10 @@ class Edited(Observation):
             "worst_edits": search.chain,
             "worst_kept": torch.stack([part.amin(1) for part in kept], dim=1).cummin(1).values,
         }
+
+    def changes(self, divergence: Divergence, observed: Observed) -> Float[Tensor, "b edits"]:
+        """Return how far each edit carries codes under ``divergence``, from what was ``observed``."""
+        return entries(observed, self.divergences.index(divergence))["change"]
 
     def worst(self, population: Population, rows: Sequence[int], chains: Int[Tensor, "b chained"]) -> Pixels:
         """Return the images at ``rows`` under the edits that were found worst for each."""

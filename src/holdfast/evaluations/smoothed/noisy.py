@@ -26,7 +26,7 @@ from holdfast.evaluations.smoothed.center import central_sample
 from holdfast.evaluations.smoothed.index import Index, Smoothing, embedding
 from holdfast.probes.base import FittedProbe, Probe
 from holdfast.protocol.fits import Fit, whitenings
-from holdfast.protocol.observation import Observation
+from holdfast.protocol.observation import Observation, entries, joined
 from holdfast.protocol.population import Population
 
 KEPT = 1024
@@ -109,24 +109,29 @@ class NoisyCodes(Observation):
         smoothing = self.smoothing
         copies = Copies.of(population, row, smoothing.sigma)
         first = copies.reduced("centre", smoothing.selection, lambda codes: {"codes": codes})["codes"]
-        views = [
-            View.of(population, row, k, smoothing, divergence, first) for k, divergence in enumerate(self.divergences)
-        ]
+        views = [View.of(population, row, smoothing, divergence, first) for divergence in self.divergences]
         probes = self._answering(population)
-        second = copies.reduced(
-            "held", smoothing.selection, lambda codes: _joined(views, lambda view: view.held(codes))
-        )
+        second = copies.reduced("held", smoothing.selection, lambda codes: joined([view.held(codes) for view in views]))
         third = copies.reduced(
             "certify",
             smoothing.copies,
             lambda codes: {
-                **_joined(views, lambda view: view.counted(codes)),
+                **joined([view.counted(codes) for view in views]),
                 **{f"probe {k}": voted(probe, codes)[None] for k, probe in probes.items()},
             },
         )
         votes = {f"probe {k}.votes": third[f"probe {k}"].sum(0) for k in probes}
         early = {f"probe {k}.first": voted(probe, first) for k, probe in probes.items()}
-        return {**_joined(views, lambda view: view.summary(second, third)), **votes, **early}
+        summaries = [view.summary(entries(second, k), entries(third, k)) for k, view in enumerate(views)]
+        return {**joined(summaries), **votes, **early}
+
+    def of_divergence(self, divergence: Divergence, observed: Observed) -> Observed:
+        """Return what copies say under ``divergence``, from what was ``observed``."""
+        return entries(observed, self.divergences.index(divergence))
+
+    def of_probe(self, probe: Probe, observed: Observed) -> Observed:
+        """Return the counts of ``probe``, ``first`` and ``votes``, from what was ``observed``."""
+        return entries(observed, f"probe {self.probes.index(probe)}")
 
     def _answering(self, population: Population) -> dict[int, FittedProbe]:
         """Return the probes that could be learned, by their places; without labels nobody asks them.
@@ -139,28 +144,22 @@ class NoisyCodes(Observation):
         probes: dict[int, FittedProbe] = {}
         if population.images.labels is None:
             return probes
-        for place, probe in enumerate(self.probes):
+        for index, probe in enumerate(self.probes):
             with suppress(HoldfastError):
-                probes[place] = population.learned(probe)
-        for place, fitted in probes.items():
+                probes[index] = population.learned(probe)
+        for index, fitted in probes.items():
             if fitted.encoder is not population.encoder:
                 raise HoldfastError(
-                    f"noisy copies are encoded once for all probes, and {self.probes[place]} scores codes of an encoder of "
+                    f"noisy copies are encoded once for all probes, and {self.probes[index]} scores codes of an encoder of "
                     "its own; use knn, linear, noise or robust"
                 )
         return probes
-
-
-def _joined(views: Sequence[View], look: Callable[[View], Observed]) -> Observed:
-    """Return what each view sees as one."""
-    return {f"{view.place}.{name}": value for view in views for name, value in look(view).items()}
 
 
 @dataclass(frozen=True)
 class View:
     """An image's noisy copies as one divergence sees them."""
 
-    place: int
     embed: Callable[[Codes], Codes]
     clean: Float[Tensor, "1 d"]
     centre: Float[Tensor, "d"]
@@ -170,9 +169,7 @@ class View:
     """Which entry of the index most copies are nearest to, their own left out; 0 if most are nearest to none."""
 
     @classmethod
-    def of(
-        cls, population: Population, row: int, place: int, smoothing: Smoothing, divergence: Divergence, first: Codes
-    ) -> View:
+    def of(cls, population: Population, row: int, smoothing: Smoothing, divergence: Divergence, first: Codes) -> View:
         """Return the view of the image at ``row``, whose first set of copies has the codes ``first``.
 
         Raises:
@@ -184,7 +181,7 @@ class View:
         index = Index.of(population, row, embed, smoothing)
         votes = torch.cat([index.neighbours(block) for block in samples.split(max(1, BLOCK // len(index.entries)))])
         clean = embed(population.codes[[row]].to(first.dtype))
-        return cls(place, embed, clean, samples[central.index], central.radius, index, int(votes.bincount().argmax()))
+        return cls(embed, clean, samples[central.index], central.radius, index, int(votes.bincount().argmax()))
 
     def distances(self, points: Float[Tensor, "b d"]) -> Float[Tensor, "b"]:
         """Return how far each point lies from the centre; a code that cannot be embedded lies infinitely far."""
@@ -211,26 +208,25 @@ class View:
 
     def summary(self, second: Observed, third: Observed) -> Observed:
         """Return what is kept of the image, from what was seen of its second and third set of copies."""
-        inside, nearer = second[f"{self.place}.held"], third[f"{self.place}.nearer"]
-        distances = third[f"{self.place}.distances"].sort().values
+        distances = third["distances"].sort().values
         return {
             "centre": self.centre,
             "radius": torch.tensor(self.radius, dtype=torch.float64),
-            "held": inside.double().mean(),
+            "held": second["held"].double().mean(),
             "distances": distances[kept_ranks(len(distances)) - 1],
             "error": torch.linalg.vector_norm(self.centre - self.clean[0]),
-            "nearer": nearer.sum(0, dtype=torch.int32),
-            "kept": third[f"{self.place}.kept"].sum(),
-            "retrieved": third[f"{self.place}.retrieved"].sum(),
+            "nearer": third["nearer"].sum(0, dtype=torch.int32),
+            "kept": third["kept"].sum(),
+            "retrieved": third["retrieved"].sum(),
             "agrees": self.finds(self.clean)[0],
         }
 
 
 def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
     """Return of how many codes ``probe`` says each class; of a tie, or of a code that is not finite, it says none."""
-    best, place = probe.scores(codes).topk(2, dim=1)
+    best, classes = probe.scores(codes).topk(2, dim=1)
     sure = (best[:, 0] > best[:, 1]) & codes.isfinite().all(1)
-    return place[sure, 0].bincount(minlength=len(probe.classes))
+    return classes[sure, 0].bincount(minlength=len(probe.classes))
 
 
 def kept_ranks(draws: int) -> Int[Tensor, "g"]:

@@ -68,12 +68,12 @@ class RandomizedSmoothing(SmoothedEvaluation):
         curves: list[Curve] = []
         cautions: list[str] = []
         labels = population.labels[list(rows)]
-        for place, probe in enumerate(self.probes):
+        for probe in self.probes:
             fitted = population.learned(probe)  # or why it could not be
-            first, votes = (observed[f"probe {place}.{name}"] for name in ("first", "votes"))
-            chosen = first.argmax(1)
+            counts = self.noisy_codes.of_probe(probe, observed)
+            chosen = counts["first"].argmax(1)
             reach = certified_radius(
-                least_share(votes.gather(1, chosen[:, None])[:, 0], self.copies, self.alpha), self.sigma
+                least_share(counts["votes"].gather(1, chosen[:, None])[:, 0], self.copies, self.alpha), self.sigma
             )
             right = fitted.places(labels) == chosen.to(population.run.device)
             some, numbers = self._numbers(probe, reach.cpu(), right.cpu())
