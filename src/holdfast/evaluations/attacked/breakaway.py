@@ -32,6 +32,7 @@ from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves, series_of
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -43,7 +44,6 @@ from holdfast.evaluations.attacked.observations import (
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.series import UNDEFINED, radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population

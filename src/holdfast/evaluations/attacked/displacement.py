@@ -21,6 +21,7 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Findings, Picture
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import over_references, summarise
+from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves, series_of
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -31,7 +32,6 @@ from holdfast.evaluations.attacked.observations import (
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.series import UNDEFINED, radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population

@@ -28,6 +28,7 @@ from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Claim, Findings, Picture, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.attacked.findings import radius_curves, series_of
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -38,7 +39,6 @@ from holdfast.evaluations.attacked.observations import (
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.series import radius_curves, series_of
 from holdfast.probes.base import FittedProbe, Probe, class_names
 from holdfast.probes.linear import Linear
 from holdfast.protocol.evaluation import Evaluation

@@ -15,57 +15,22 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.base import GRADIENT, Attack, climb
-from holdfast.attacks.gradient import random_start
+from holdfast.attacks.base import Attack
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.records import Claim, Estimate, Findings, Series, Verdict
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.observations import BALLS, Case, attacked
-from holdfast.evaluations.attacked.series import series_of
-from holdfast.objectives.away import Away
+from holdfast.evaluations.attacked.findings import series_of
+from holdfast.evaluations.attacked.observations import BALLS, Case, Displacements
 from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import population_warnings
 
 TOLERANCE = 0.05
 """Share by which one search must beat another before it counts: less is the luck of the random start."""
-
-
-@final
-@dataclass(frozen=True)
-class Probes(Observation):
-    """Displacements by gradient attack, score-only attack and noise, and the slope at the noise."""
-
-    ball: Ball
-    attack: Attack
-    blind: Attack
-    divergence: Divergence
-    samples: int
-    name = "probes"
-    version = 4
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
-    def forwards(self, population: Population) -> int:
-        return self.attack.forwards + self.blind.forwards + GRADIENT
-
-    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        divergence = population.fitted(self.divergence)
-        context, clean = population.context(rows), population.codes[list(rows)]
-        objective = Away(divergence)
-        start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
-        noise, gradient = climb(population.encoder, start, objective(context))
-        return {
-            "sighted": divergence(population.encode(attacked(context, objective, self.attack, self.ball)), clean),
-            "blind": divergence(population.encode(attacked(context, objective, self.blind, self.ball)), clean),
-            "noise": noise,
-            "slope": self.ball.dual_norm(gradient) * self.ball.radius,
-        }
 
 
 @final
@@ -134,8 +99,8 @@ class Masking(Evaluation):
             warnings=(*population_warnings(population, [self.divergence]), *masking_warnings(estimates)),
         )
 
-    def _displacements(self, ball: Ball) -> Probes:
-        return Probes(ball, self.attack, self.blind, self.divergence, self.samples)
+    def _displacements(self, ball: Ball) -> Displacements:
+        return Displacements(ball, self.attack, self.blind, self.divergence, self.samples)
 
     def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:
         """Return a yes or no per image, undefined where the displacements ``of`` which it speaks are."""

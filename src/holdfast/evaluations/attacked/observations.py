@@ -8,7 +8,8 @@ from typing import final
 
 import torch
 
-from holdfast.attacks.base import Attack
+from holdfast.attacks.base import GRADIENT, Attack, climb
+from holdfast.attacks.gradient import random_start
 from holdfast.attacks.presets import NAMED, U_PGD, label
 from holdfast.attacks.together import attack_together, forwards_together
 from holdfast.core.balls import Ball, Linf
@@ -198,3 +199,36 @@ def attacked_by_each(
     judge = None if objective.divergence.smooth else objective(context)
     noise = context.noise.fork(objective.name)
     return attack_together(attacks, context.encoder, context.pixels, climbed(context), ball, noise, judge)
+
+
+@final
+@dataclass(frozen=True)
+class Displacements(Observation):
+    """Displacements by gradient attack, score-only attack and noise, and the slope at the noise."""
+
+    ball: Ball
+    attack: Attack
+    blind: Attack
+    divergence: Divergence
+    samples: int
+    name = "probes"
+    version = 4
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.attack.forwards + self.blind.forwards + GRADIENT
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        divergence = population.fitted(self.divergence)
+        context, clean = population.context(rows), population.codes[list(rows)]
+        objective = Away(divergence)
+        start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
+        noise, gradient = climb(population.encoder, start, objective(context))
+        return {
+            "sighted": divergence(population.encode(attacked(context, objective, self.attack, self.ball)), clean),
+            "blind": divergence(population.encode(attacked(context, objective, self.blind, self.ball)), clean),
+            "noise": noise,
+            "slope": self.ball.dual_norm(gradient) * self.ball.radius,
+        }

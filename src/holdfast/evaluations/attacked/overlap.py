@@ -21,6 +21,7 @@ from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim, Findings, Picture, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.attacked.findings import radius_curves, series_of
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -31,7 +32,6 @@ from holdfast.evaluations.attacked.observations import (
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.series import radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population

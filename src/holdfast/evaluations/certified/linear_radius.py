@@ -51,7 +51,7 @@ POINTS = 81
 
 @final
 @dataclass(frozen=True)
-class Linear(Observation):
+class HeadRadii(Observation):
     """For each image: whether the head is right, the radius certified jointly and separately, the attacked one.
 
     Radii are nan where the head is wrong. ``refuted`` says whether an attack succeeds inside the certified radius.
@@ -184,9 +184,9 @@ class LinearRadius(Evaluation):
     )
     headline = ("average_linear_radius", "average_attacked_linear_radius")
 
-    def observation(self) -> Linear:
+    def observation(self) -> HeadRadii:
         certification = Certification(self.samples, self.method, self.attack, self.neurons)
-        return Linear(certification, self.norm, self.rivals, self.tolerance)
+        return HeadRadii(certification, self.norm, self.rivals, self.tolerance)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         values = {name: value.double() for name, value in observed.items()}

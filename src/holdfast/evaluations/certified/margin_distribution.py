@@ -32,7 +32,7 @@ from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.certified_radius import refuted
 from holdfast.evaluations.certified.findings import CrossCheck, findings, series
-from holdfast.evaluations.certified.linear_radius import Linear
+from holdfast.evaluations.certified.linear_radius import HeadRadii
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
 from holdfast.evaluations.certified.radius_bounds import radius_bounds
@@ -119,12 +119,12 @@ class MarginDistribution(Evaluation):
     headline = ("margin_scale", "order_obeyed")
 
     def observation(self) -> Joint:
-        return Joint((self._shared(), self._linear()))
+        return Joint((self._shared(), self._head()))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         shared, linear = (
             {name: values.double().cpu() for name, values in self.observation().of(part, observed).items()}
-            for part in (self._shared(), self._linear())
+            for part in (self._shared(), self._head())
         )
         similar = similarity(population, rows, negatives(population, self.negatives))
         order, head = by_similarity(shared, similar), by_head(shared, linear, foreign(population, rows, self.negatives))
@@ -155,9 +155,9 @@ class MarginDistribution(Evaluation):
         certification = Certification(self.samples, self.method, self.attack, self.neurons)
         return SharedNegatives(certification, self.norm, self.negatives, self.tolerance)
 
-    def _linear(self) -> Linear:
+    def _head(self) -> HeadRadii:
         certification = Certification(self.samples, self.method, self.attack, self.neurons)
-        return Linear(certification, self.norm, self.rivals, self.tolerance)
+        return HeadRadii(certification, self.norm, self.rivals, self.tolerance)
 
     def _witness(self, population: Population, rows: Sequence[int], shared: Observed, image: int) -> dict[str, str]:
         pair_attack = self._shared().pair_attack(population, [rows[image]])

@@ -21,9 +21,9 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.geometry.observations import Views
 from holdfast.evaluations.geometry.spectrum import GROUPS, lidar
 from holdfast.evaluations.geometry.sphere import ZERO
-from holdfast.evaluations.geometry.views import Views
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform

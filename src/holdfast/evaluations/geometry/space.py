@@ -33,17 +33,11 @@ from holdfast.evaluations.geometry.classes import (
     within,
 )
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
+from holdfast.evaluations.geometry.observations import Lengths
 from holdfast.evaluations.geometry.spectrum import GROUPS, rankme
-from holdfast.evaluations.geometry.sphere import (
-    ZERO,
-    Lengths,
-    Neighbourhoods,
-    Sphere,
-    Strangers,
-    groups_of,
-    sphere_warnings,
-)
+from holdfast.evaluations.geometry.sphere import ZERO, Neighbourhoods, Sphere, Strangers, groups_of
 from holdfast.evaluations.geometry.tags import Tags
+from holdfast.evaluations.geometry.warnings import sphere_warnings
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population

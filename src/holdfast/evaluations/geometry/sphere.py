@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -16,12 +15,10 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.neighbours import nearest_neighbours
 from holdfast.core.points import Points, points
-from holdfast.core.records import COLLAPSED
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.geometry.pairs import potentials
 from holdfast.evaluations.geometry.tags import Tags
 from holdfast.protocol.fits import Fit
-from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
 MOST = 1 << 22
@@ -163,43 +160,3 @@ def nearest_strangers(place: Points, k: int, groups: Groups) -> Int[np.ndarray, 
             own = groups[index] == groups[part][:, None]
             near[part] = np.take_along_axis(index, np.argsort(own, axis=1, kind="stable"), axis=1)[:, :k]
     return near
-
-
-@final
-@dataclass(frozen=True)
-class Lengths(Observation):
-    """The Euclidean length of each code."""
-
-    samples: int
-    name = "code-lengths"
-    version = 1
-
-    def rows(self, population: Population) -> list[int]:
-        return sorted(distinct(population, self.samples))
-
-    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        return {"length": torch.linalg.vector_norm(population.codes[list(rows)].double(), dim=1).cpu()}
-
-
-def sphere_warnings(population: Population, sphere: Sphere, looked_at: int) -> tuple[str, ...]:
-    """Return what a reader must see beside any number about these codes."""
-    warnings, digests = [], population.images.digests
-    if sphere.constant:
-        warnings.append(
-            f"{COLLAPSED}: all codes point the same way up to rounding, so no two images can be told apart by cosine."
-        )
-    if sphere.ties:
-        warnings.append(
-            f"{sphere.ties} images share their code with {sphere.near.shape[1]} others or more, so which of these are their "
-            "neighbours is arbitrary: read hubness with suspicion."
-        )
-    if twins := len(digests) - len(set(digests)):
-        warnings.append(f"{twins} of {len(digests)} images are exact copies of others; each image is counted once.")
-    if zero := looked_at - len(sphere.rows):
-        warnings.append(f"{zero} of {looked_at} images have a zero code, which has no direction, and are left out.")
-    if len(sphere.rows) < 2 * sphere.codes.shape[1]:
-        warnings.append(
-            f"RankMe of {len(sphere.rows)} images cannot exceed their number, and codes have {sphere.codes.shape[1]} "
-            "features: use several times as many images before comparing it with other data."
-        )
-    return tuple(warnings)

@@ -28,16 +28,10 @@ from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import over_references, summarise
-from holdfast.evaluations.smoothed.attacked import AttackedCentres
-from holdfast.evaluations.smoothed.base import (
-    ABSTAINED,
-    SmoothedEvaluation,
-    certified_distance,
-    of_distance,
-    radius_curves,
-    sure,
-)
+from holdfast.evaluations.smoothed.base import SmoothedEvaluation
 from holdfast.evaluations.smoothed.center import abstains
+from holdfast.evaluations.smoothed.findings import ABSTAINED, certified_distance, of_distance, radius_curves, sure
+from holdfast.evaluations.smoothed.observations import AttackedCentres
 from holdfast.evaluations.smoothed.plan import require_centres
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population

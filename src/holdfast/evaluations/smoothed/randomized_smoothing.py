@@ -20,8 +20,9 @@ from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.smoothed.base import SmoothedEvaluation, radius_curves, sure
-from holdfast.evaluations.smoothed.noisy import NoisyCodes
+from holdfast.evaluations.smoothed.base import SmoothedEvaluation
+from holdfast.evaluations.smoothed.findings import radius_curves, sure
+from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.plan import require_votes
 from holdfast.evaluations.smoothed.votes import farthest, least_share
 from holdfast.evaluations.smoothed.votes import radius as certified_radius

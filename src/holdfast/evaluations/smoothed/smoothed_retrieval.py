@@ -32,14 +32,10 @@ from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.smoothed.attacked import AttackedCentres
-from holdfast.evaluations.smoothed.base import (
-    SmoothedEvaluation,
-    certified_distance,
-    radius_curves,
-    sure,
-)
+from holdfast.evaluations.smoothed.base import SmoothedEvaluation
+from holdfast.evaluations.smoothed.findings import certified_distance, radius_curves, sure
 from holdfast.evaluations.smoothed.index import Index, embedding, told_apart
+from holdfast.evaluations.smoothed.observations import AttackedCentres
 from holdfast.evaluations.smoothed.plan import require_slack, require_votes
 from holdfast.evaluations.smoothed.votes import farthest, least_share
 from holdfast.evaluations.smoothed.votes import radius as certified_radius

@@ -21,7 +21,7 @@ from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.spectral.margin_gradients import Gradients, positions
+from holdfast.evaluations.spectral.observations import Gradients, positions
 from holdfast.evaluations.spectral.reverse_weibull import FARTHEST, End, right_end
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
@@ -83,8 +83,10 @@ class Clever(Evaluation):
         series: list[Series] = []
         estimates: list[Estimate] = []
         warnings = [_unguided(self.guided, len(worst), why)] if why else []
-        for index, ball in enumerate(self.balls):
-            ends = [[right_end(m) for m in row] for row in observed[f"maxima{index}"].double().cpu().numpy()]
+        for ball in self.balls:
+            ends = [
+                [right_end(m) for m in row] for row in self.observation().maxima(ball, observed).double().cpu().numpy()
+            ]
             for kind, columns in (("targeted", slice(0, 1)), ("untargeted", slice(1, None))):
                 margins = observed["margin"][:, columns].double().cpu().numpy()
                 scores = _scores(margins, [row[columns] for row in ends], ball)

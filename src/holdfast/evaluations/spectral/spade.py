@@ -24,7 +24,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.evaluations.spectral.embedding import embedding_curves
 from holdfast.evaluations.spectral.findings import assembled
 from holdfast.evaluations.spectral.fits import SpectralFit, SpectralScores
-from holdfast.evaluations.spectral.layers import Layers
+from holdfast.evaluations.spectral.observations import Layers
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.spectral.analysis import TOP, Spade, proved, scored

@@ -14,13 +14,12 @@ from torch import Tensor
 
 from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
-from holdfast.core.pictures import ends, row
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.settings import number
 from holdfast.core.statistics import over_references, summarise
-from holdfast.evaluations.corrupted.edits import Edited, families, ready
+from holdfast.evaluations.corrupted.edits import Edited, families
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import population_warnings
 from holdfast.transforms.base import Transform
@@ -49,7 +48,7 @@ class Words:
         return self.levels[steps - 1] if self.levels else str(steps)
 
 
-def concluded(edited: Seen, rows: Sequence[int]) -> Findings:
+def concluded(edited: Ladders, rows: Sequence[int]) -> Findings:
     """Return everything that ``seen`` says of the images at ``rows``."""
     survived, population = edited.survived(), edited.population
     kept, overlap, radius = list(edited.kept()), list(edited.overlap()), list(edited.radius())
@@ -89,7 +88,7 @@ def spelled(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-class Seen:
+class Ladders:
     """What was observed, as series of numbers."""
 
     def __init__(
@@ -295,39 +294,3 @@ def ladder_curves(estimates: Sequence[Estimate], words: Words) -> Iterator[Curve
             low=tuple(point.low for point in points),
             high=tuple(point.high for point in points),
         )
-
-
-def pictures(
-    observation: Edited, population: Population, rows: Sequence[int], findings: Findings, words: Words
-) -> tuple[Picture, ...]:
-    """Return the ladder of the family that carries an image farthest, and its worst changes in a row."""
-    if len(population.encoder.domain.shape) != 3:
-        return ()
-    of = {
-        (series.conditions[words.one], series.conditions[words.strength]): series.values
-        for series in findings.series
-        if series.quantity == "universal_quantile"
-        and series.conditions["divergence"] == str(observation.divergences[0])
-    }
-    worst = [series for series in findings.series if series.quantity == f"worst_{words.one}_quantile"][-1]
-    positions = ends(worst.values)
-    shown = [rows[position] for position in positions]
-    if not shown:
-        return ()
-    chains = observation.observe(population, shown)["worst_edits"]
-    ends_up, (pixels, noise) = observation.worst(population, shown, chains), ready(population, shown)
-    shown_pictures = []
-    for place, position in enumerate(positions):
-        farthest = max(of, key=lambda edit: of[edit][position])[0]
-        parts, alone = {"original": pixels[place]}, slice(place, place + 1)
-        for edit in observation.edits:
-            if edit.name == farthest:
-                quantile = of[edit.name, rung(edit)][position]
-                parts[f"{rung(edit)}: as far as {quantile:.2g} of pairs"] = edit(pixels[alone], noise[alone])[0]
-        chain = " + ".join(str(observation.edits[k]) for k in chains[place].tolist() if k >= 0)
-        parts[f"{chain}: {worst.values[position]:.2g}"] = ends_up[place]
-        caption = (
-            f"{findings.ids[position]}: {farthest}, which carries its code farthest, and the worst {words.many} found"
-        )
-        shown_pictures.append(row(caption, parts, population.encoder.domain))
-    return tuple(picture for picture in shown_pictures if picture is not None)
