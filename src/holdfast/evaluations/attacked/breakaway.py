@@ -129,10 +129,10 @@ class Breakaway(Evaluation):
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         case = shown_case(self._cases())
-        away, place = self._away(case.ball, case.divergence), self.attacks.index(case.attack)
+        away, index = self._away(case.ball, case.divergence), self.attacks.index(case.attack)
 
         def attack(shown: list[int]) -> dict[str, Tensor]:
-            pixels = away.pixels(population, shown)[place]
+            pixels = away.pixels(population, shown)[index]
             divergence = population.fitted(case.divergence)
             moved = population.encode(pixels)
             searched = population.bank if population.bank_images else population
@@ -164,20 +164,20 @@ class Searched:
 
     def __init__(self, population: Population) -> None:
         self.population = population
-        self.held = population.bank if population.bank_images else population
-        self.originals = self.held.originals.to(population.codes.device)
+        self.gallery = population.bank if population.bank_images else population
+        self.originals = self.gallery.originals.to(population.codes.device)
         copies = self.originals != torch.arange(len(self.originals), device=self.originals.device)
         self.copies, self.distinct = copies if copies.any() else None, int((~copies).sum())
 
     @property
     def others(self) -> int:
         """How many images can be closer to an attacked one than its own; where there are none, nothing is defined."""
-        return max(1, self.distinct - (self.held is self.population))
+        return max(1, self.distinct - (self.gallery is self.population))
 
     @property
     def alone(self) -> bool:
         """Whether all images are copies of one, so that there is nobody to break away to."""
-        return self.held is self.population and self.distinct < 2
+        return self.gallery is self.population and self.distinct < 2
 
     def closer(self, rows: Sequence[int], case: Case, moved: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return how many images are closer to each moved code than its own, and how many moved codes pass each of ``rows``.
@@ -191,9 +191,9 @@ class Searched:
         copies = (population.originals[list(rows)] != torch.as_tensor(rows)).to(clean.device)
         defined = divergence(moved.double(), clean.double()).isfinite() & ~copies & (not self.alone)
         moved = moved.masked_fill(~defined[:, None], torch.nan)
-        within = self.held is population
+        within = self.gallery is population
         originals = self.originals[list(rows)] if within else torch.full_like(self.originals[:1].expand(len(rows)), -1)
-        counts, passed = crossings(divergence, moved, originals, self.held.codes, clean, self.copies)
+        counts, passed = crossings(divergence, moved, originals, self.gallery.codes, clean, self.copies)
         passed_here = passed[originals].double().masked_fill(~defined, torch.nan) if within else None
         return counts.double().masked_fill(~defined, torch.nan), passed_here
 
@@ -241,7 +241,7 @@ def lost_together(
         nearest_rows(divergence, moved[lost[k : k + STEP]].to(clean.device), clean, 1)
         for k in range(0, len(lost), STEP)
     ]
-    anchors = population.originals[[rows[place] for place in lost]].numpy()
+    anchors = population.originals[[rows[index] for index in lost]].numpy()
     other = population.originals[torch.cat(partners)[:, 0].cpu()].numpy()
     # Only those that take part are numbered, for all may be a million.
     taking_part, ends = np.unique(np.stack([anchors, other]), return_inverse=True)

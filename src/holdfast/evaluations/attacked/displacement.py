@@ -78,12 +78,14 @@ class Displacement(Evaluation):
         near = [torch.zeros(0) for _ in moved]
         for divergence in self.divergences if len(pairs) > 1 else ():
             # All cases of one divergence are looked up in one pass over the pairs.
-            mine = [k for k, case in enumerate(self._cases()) if case.divergence == divergence]
-            looked_up = share_of_pairs_within(population.fitted(divergence), torch.cat([moved[k] for k in mine]), pairs)
-            for k, share in zip(mine, looked_up.chunk(len(mine)), strict=True):
+            indices = [k for k, case in enumerate(self._cases()) if case.divergence == divergence]
+            looked_up = share_of_pairs_within(
+                population.fitted(divergence), torch.cat([moved[k] for k in indices]), pairs
+            )
+            for k, share in zip(indices, looked_up.chunk(len(indices)), strict=True):
                 shares[k] = share
-            medians = torch.stack([moved[k].nanmedian() for k in mine])
-            for k, share in zip(mine, shares_within(population.fitted(divergence), medians, pairs), strict=True):
+            medians = torch.stack([moved[k].nanmedian() for k in indices])
+            for k, share in zip(indices, shares_within(population.fitted(divergence), medians, pairs), strict=True):
                 near[k] = share
         moves = [
             series_of("displacement", case, move, str(case.divergence), Claim.LOWER, "largest displacement")
@@ -107,14 +109,14 @@ class Displacement(Evaluation):
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         case = shown_case(self._cases())
-        attacks, place = self._attacks(case.ball, case.divergence), self.attacks.index(case.attack)
+        attacks, index = self._attacks(case.ball, case.divergence), self.attacks.index(case.attack)
         return extremes(
             population,
             rows,
             findings,
             "universal_quantile",
             case,
-            lambda shown: {"attacked": attacks.pixels(population, shown)[place]},
+            lambda shown: {"attacked": attacks.pixels(population, shown)[index]},
         )
 
     def _distinct(self, population: Population) -> list[int]:

@@ -170,7 +170,7 @@ class Impersonation(Evaluation):
     ) -> tuple[Picture, ...]:
         """Return attacked images that the probe takes for the class of their target."""
         values = next((s.values for s in findings.series if _shows(s, case)), ())
-        chosen = [rows[place] for place, value in enumerate(values) if value > 0][:SHOWN]
+        chosen = [rows[index] for index, value in enumerate(values) if value > 0][:SHOWN]
         if not chosen or len(population.encoder.domain.shape) != 3:
             return ()
         probe, pictures = population.learned(self.probe), []

@@ -170,8 +170,8 @@ class Pairwise(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(climbable(self.divergence))
         partners, couples = population.partners, set(population.couples(self.samples))
-        here = [place for place, row in enumerate(rows) if row in couples]
-        anchors = [rows[place] for place in here]
+        here = [index for index, row in enumerate(rows) if row in couples]
+        anchors = [rows[index] for index in here]
         searched, own_rows = (population.bank, ()) if population.bank_images else (population, rows)
         near = nearest_rows(divergence, population.codes[list(rows)], searched.codes, self.rivals, exclude=own_rows)
         facing = population.context(rows, rivals=searched.codes[near])

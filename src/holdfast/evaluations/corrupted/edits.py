@@ -107,7 +107,7 @@ class Edited(Observation):
             )
             kept.append(kept_nearest(divergence, codes, distance, searched.codes[near[:, :, 0]]))
             overlap.append(jaccard(near, home[:, None]))
-        ladders = [torch.cat([clean[:, None], single[:, places]], dim=1) for _, places in families(self.edits)]
+        ladders = [torch.cat([clean[:, None], single[:, span]], dim=1) for _, span in families(self.edits)]
         changes = {
             f"{index}.change": change(population.fitted(divergence), single, clean)
             for index, divergence in enumerate(self.divergences)
@@ -134,9 +134,9 @@ class Edited(Observation):
         pixels, noise = ready(population, rows)
         for image, chain in enumerate(chains.tolist()):
             alone = slice(image, image + 1)
-            for depth, place in enumerate(chain):
-                if place >= 0:
-                    pixels[alone] = self.edits[place](pixels[alone], link(noise[alone], depth))
+            for depth, index in enumerate(chain):
+                if index >= 0:
+                    pixels[alone] = self.edits[index](pixels[alone], link(noise[alone], depth))
         return pixels
 
 
@@ -156,7 +156,7 @@ class Search:
         self.pixels, self.noise = ready(population, rows)
         self.clean = population.codes[list(rows)]
         self.divergence = population.fitted(settings.divergences[0])
-        self.severest = [places.stop - 1 for _, places in families(settings.edits)]
+        self.severest = [span.stop - 1 for _, span in families(settings.edits)]
         self.touched: Bool[Tensor, "b families"] = torch.zeros(
             len(rows), len(self.severest), dtype=torch.bool, device=self.clean.device
         )
@@ -173,19 +173,19 @@ class Search:
         for depth in range(1, self.settings.chained):
             yield self._step(depth, self.severest)
 
-    def _step(self, depth: int, places: Sequence[int]) -> Tried:
+    def _step(self, depth: int, indices: Sequence[int]) -> Tried:
         start, noise, codes, distances = self.farthest, link(self.noise, depth), [], []
         if depth:
             self.distances[:, depth] = self.distances[:, depth - 1]
-        for place in places:
-            pixels = self.settings.edits[place](start, noise)
+        for index in indices:
+            pixels = self.settings.edits[index](start, noise)
             codes.append(self.population.encode(pixels.to(self.population.run.dtype)))
-            if depth == 0 and place in self.severest:
-                self.touched[:, self.severest.index(place)] = (pixels != start).flatten(1).any(1)
+            if depth == 0 and index in self.severest:
+                self.touched[:, self.severest.index(index)] = (pixels != start).flatten(1).any(1)
             moved = self.divergence(codes[-1].double(), self.clean.double())
             farther = moved > self.distances[:, depth]
             self.distances[farther, depth] = moved[farther]
-            self.chain[farther, depth] = place
+            self.chain[farther, depth] = index
             self.farthest = torch.where(farther[:, None, None, None], pixels, self.farthest)
             distances.append(moved)
         return torch.stack(codes, dim=1), torch.stack(distances, dim=1)

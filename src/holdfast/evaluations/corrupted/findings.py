@@ -49,7 +49,7 @@ class Words:
 
 
 def concluded(edited: Ladders, rows: Sequence[int]) -> Findings:
-    """Return everything that ``seen`` says of the images at ``rows``."""
+    """Return everything that ``edited`` says of the images at ``rows``."""
     survived, population = edited.survived(), edited.population
     kept, overlap, radius = list(edited.kept()), list(edited.overlap()), list(edited.radius())
     changes, quantiles = list(edited.changes()), list(edited.quantiles())

@@ -154,8 +154,8 @@ def _lidar(
     population: Population, rows: Sequence[int], clean: Float[Tensor, "n d"], views: Float[Tensor, "n v d"]
 ) -> Estimate:
     # In an order that ids alone decide, so that no group of the jackknife depends on the order of the images.
-    place = {row: k for k, row in enumerate(population.shuffled.tolist())}
-    order = sorted(range(len(rows)), key=lambda k: place[rows[k]])
+    rank = {row: k for k, row in enumerate(population.shuffled.tolist())}
+    order = sorted(range(len(rows)), key=lambda k: rank[rows[k]])
     value, low, high = lidar(torch.cat([clean[:, None], views.to(clean.dtype)], 1)[order])
     defined = value == value
     return Estimate(

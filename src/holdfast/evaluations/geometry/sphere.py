@@ -64,18 +64,18 @@ class Neighbourhoods(Fit[Sphere]):
 
     def learn(self, population: Population) -> Observed:
         rows, codes = _directions(population, self.samples)
-        place = points(codes)
+        directions = points(codes)
         if self.k < 1:
             raise HoldfastError(f"k must be at least 1, got {self.k}")
         empty = np.empty((len(rows), 0), dtype=np.int64), np.empty((len(rows), 0))
         index, distance = empty
-        if len(rows) > self.k and not place.constant:
-            neighbours = nearest_neighbours(place, self.k)
+        if len(rows) > self.k and not directions.constant:
+            neighbours = nearest_neighbours(directions, self.k)
             index, distance = neighbours.index, neighbours.distance
         return {
-            "potential": potentials(place).cpu(),
+            "potential": potentials(directions).cpu(),
             "near": torch.from_numpy(index),
-            "constant": torch.tensor(place.constant),
+            "constant": torch.tensor(directions.constant),
             "ties": torch.tensor(int((distance[:, -1:] == 0).sum())),
         }
 
@@ -114,13 +114,13 @@ class Strangers(Fit[Int[np.ndarray, "n k"]]):
 
     def learn(self, population: Population) -> Observed:
         rows, codes = _directions(population, self.samples)
-        place, names = points(codes), groups_of(population, self.tags)
+        directions, names = points(codes), groups_of(population, self.tags)
         if self.k < 1:
             raise HoldfastError(f"k must be at least 1, got {self.k}")
         groups = np.arange(len(rows)) if names is None else numbered(np.array(names)[rows])
-        if place.constant or len(rows) <= self.k:
+        if directions.constant or len(rows) <= self.k:
             return {"near": torch.empty((len(rows), 0), dtype=torch.int64)}
-        return {"near": torch.from_numpy(nearest_strangers(place, self.k, groups))}
+        return {"near": torch.from_numpy(nearest_strangers(directions, self.k, groups))}
 
     def restore(self, population: Population, learned: Observed) -> Int[np.ndarray, "n k"]:
         return learned["near"].cpu().numpy()
@@ -138,7 +138,7 @@ def groups_of(population: Population, tags: Tags) -> tuple[str, ...] | None:
     return population.images.groups if stated is None else stated
 
 
-def nearest_strangers(place: Points, k: int, groups: Groups) -> Int[np.ndarray, "n k"]:
+def nearest_strangers(directions: Points, k: int, groups: Groups) -> Int[np.ndarray, "n k"]:
     """Return the ``k`` nearest points of other groups of each point, exactly.
 
     Of the nearest ``k`` and as many as the rest of a group, ``k`` are of others; so points are searched by the size of
@@ -156,7 +156,7 @@ def nearest_strangers(place: Points, k: int, groups: Groups) -> Int[np.ndarray, 
         rows = np.flatnonzero(steps == step)
         count = min(len(groups) - 1, k + int(sizes[groups[rows]].max()) - 1)
         for part in np.array_split(rows, -(-len(rows) * count // MOST)):
-            index = nearest_neighbours(place, count, torch.from_numpy(part)).index
-            own = groups[index] == groups[part][:, None]
-            near[part] = np.take_along_axis(index, np.argsort(own, axis=1, kind="stable"), axis=1)[:, :k]
+            index = nearest_neighbours(directions, count, torch.from_numpy(part)).index
+            same_group = groups[index] == groups[part][:, None]
+            near[part] = np.take_along_axis(index, np.argsort(same_group, axis=1, kind="stable"), axis=1)[:, :k]
     return near

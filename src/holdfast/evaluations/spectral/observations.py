@@ -125,10 +125,10 @@ class Gradients(Observation):
             scores = population.learned(*self.fits())
         except TooFewSamplesError as error:
             return [], str(error)
-        nodes = torch.from_numpy(scores.found.node_scores()).nan_to_num(nan=-torch.inf)
+        nodes = torch.from_numpy(scores.spade.node_scores()).nan_to_num(nan=-torch.inf)
         order = nodes.argsort(descending=True, stable=True)[: self.guided]
         worst = [scores.rows[node] for node in order.tolist() if nodes[node] > -torch.inf]
-        why = "the SPADE score is infinite" if scores.found.split else "no more images have one"
+        why = "the SPADE score is infinite" if scores.spade.split else "no more images have one"
         return worst, "" if len(worst) == self.guided else why
 
     def forwards(self, population: Population) -> int:
