@@ -37,9 +37,9 @@ def test_specifications_of_another_kind_are_refused(dtype: torch.dtype, method: 
 def test_lists_are_refused(unchecked: None) -> None:
     encoder, x, specifications = context("linear")
     lists = dict[str, Any](pixels=x.tolist(), specifications=specifications.tolist())
-    with pytest.raises(HoldfastError, match="specifications must be a tensor, got list; torch.as_tensor makes one"):
+    with pytest.raises(HoldfastError, match=r"specifications must be a tensor, got list; torch\.as_tensor makes one"):
         lower_bound(encoder, x, lists["specifications"], Linf(0.1))
-    with pytest.raises(HoldfastError, match="pixels must be a tensor, got list; torch.as_tensor makes one"):
+    with pytest.raises(HoldfastError, match=r"pixels must be a tensor, got list; torch\.as_tensor makes one"):
         lower_bound(encoder, lists["pixels"], specifications, Linf(0.1))
 
 
