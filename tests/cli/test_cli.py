@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from holdfast.execution.progress import Shown, remaining
 from holdfast.execution.suites import SUITES
 from holdfast.store.store import load
 from tests.cli.processes import listening
+from tests.pages import ROOT
 
 PLAIN = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.samples=8"]
 QUICK = [*PLAIN, "--set", "overlap.attacks=pgd:steps=2"]
@@ -287,8 +289,9 @@ def test_help_does_not_wait_for_torch():
 
 
 def test_version(capsys):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out == "0.1.0\n"
+    assert capsys.readouterr().out == f"{project['version']}\n"
 
 
 def test_list_shows_everything(capsys):

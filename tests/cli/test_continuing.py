@@ -142,7 +142,7 @@ def test_a_spent_budget_leaves_a_part_and_says_how_much_is_missing(name, capsys,
 
 @pytest.mark.parametrize("name", SHORT)
 def test_a_budget_for_nothing_writes_no_answer(name, capsys):
-    assert run([*SHORT[name], "--out", "out", "--budget", "0"]) == 1
+    assert run([*SHORT[name], "--out", "out", "--budget", "1e-9"]) == 1
     assert "images are missing: the budget was spent" in capsys.readouterr().err
     assert not Path("out", f"{SHORT[name][0]}.json").exists()
 

@@ -70,7 +70,7 @@ def points(array: object, name: str = "points") -> Points:
     except (TypeError, ValueError, RuntimeError) as error:
         raise HoldfastError(f"{name} must be an array of numbers, one row per sample ({error})") from error
     check_dense(values, name)
-    if values.ndim < 2 or values.is_complex() or values.dtype == torch.bool or 0 in values.shape:
+    if values.ndim < 2 or values.dtype == torch.bool or 0 in values.shape:
         raise HoldfastError(
             f"{name} must be an array of real numbers, shape (samples, features), got {values.dtype} of shape "
             f"{tuple(values.shape)}; reshape a single feature to (n, 1)"

@@ -116,11 +116,11 @@ def test_overlap_counts_who_passes_strictly_each_way_by_hand() -> None:
     population = Population(identity(), pixel([0.25, 0.75]), RunSettings(precision="float64"))
     row = 0 if float(population.codes[0, 0]) == 0.25 else 1
     # Equally far from the first, by 0.125; from the second, itself moved by 0.375 and the impostor by 0.375, too.
-    level = {"0.ahead": torch.tensor([[0.375]]), "0.back": torch.tensor([[0.375]])}
+    level = {"0.0.ahead": torch.tensor([[0.375]]), "0.0.back": torch.tensor([[0.375]])}
     # From the first: itself 0.25, the impostor 0.125. From the second: itself 0.375, the impostor 0.25.
-    passing = {"0.ahead": torch.tensor([[0.5]]), "0.back": torch.tensor([[0.375]])}
+    passing = {"0.0.ahead": torch.tensor([[0.5]]), "0.0.back": torch.tensor([[0.375]])}
     # From the first: itself 0.125, the impostor 0.25. From the second: itself 0.25, the impostor 0.375.
-    short = {"0.ahead": torch.tensor([[0.375]]), "0.back": torch.tensor([[0.5]])}
+    short = {"0.0.ahead": torch.tensor([[0.375]]), "0.0.back": torch.tensor([[0.5]])}
     for observed, overlaps, margin in ((level, 0, 0), (passing, 1, -0.25), (short, 0, 0.25)):
         found = {one.quantity: one.values for one in evaluation.conclude(population, [row], observed).series}
         assert found["overlaps"] == (overlaps,)
@@ -432,7 +432,7 @@ def test_an_image_carried_past_all_others_has_broken_away_from_all_of_them(bank:
     population = Population(identity(), clean, RunSettings(), bank=held)
     evaluation = Breakaway(**ONE)
     observed = evaluation.observation().observe(population, range(4))
-    observed["0.codes"] = torch.tensor([[-9.0], [0.2], [0.1], [0.0]])
+    observed["0.0.codes"] = torch.tensor([[-9.0], [0.2], [0.1], [0.0]])
     findings = evaluation.conclude(population, range(4), observed)
     shares = next(s.values for s in findings.series if s.quantity == "breakaway_share")
     assert shares[0] == 1.0

@@ -62,7 +62,7 @@ def test_the_defaults_are_the_fifteen_of_the_mean_corruption_error() -> None:
 def test_settings_that_mean_nothing_are_refused() -> None:
     with pytest.raises(HoldfastError, match="there is no common corruption 'fog'; did you mean 'fog-c'"):
         CorruptionError(kinds=("fog",))
-    with pytest.raises(HoldfastError, match="named twice"):
+    with pytest.raises(HoldfastError, match="severities has 1 twice; keep one"):
         CorruptionError(severities=(1, 1))
     with pytest.raises(HoldfastError, match="must be 1, 2, 3, 4 or 5, got 6"):
         replace(FEW, severities=(6,)).observation()

@@ -46,7 +46,7 @@ class CommonCorruptions(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_kinds(self.name, self.kinds, self.severities)
+        require_kinds(self.name, self.kinds)
         if list(self.severities) != sorted(self.severities):
             raise HoldfastError(f"{self.name}.severities must ascend, got {', '.join(map(str, self.severities))}")
         if self.k < 1:

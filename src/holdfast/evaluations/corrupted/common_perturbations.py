@@ -61,8 +61,6 @@ class CommonPerturbations(Evaluation):
                 raise HoldfastError(
                     f"{self.name}.edits: no family of edits on a ladder is called {name!r}; {did_you_mean(name, known)}"
                 )
-        if len(set(self.edits)) < len(self.edits):
-            raise HoldfastError(f"{self.name}.edits names a family twice: {', '.join(self.edits)}; keep one")
         if self.k < 1:
             raise HoldfastError(f"{self.name}.k, how many neighbours, must be at least 1, got {self.k}")
         if self.chained < 1:

@@ -63,7 +63,7 @@ class CorruptionError(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_kinds(self.name, self.kinds, self.severities)
+        require_kinds(self.name, self.kinds)
 
     def observation(self) -> Joint:
         corrupted = [

@@ -17,16 +17,14 @@ FIFTEEN = (
 SEVERITIES = (1, 2, 3, 4, 5)
 
 
-def require_kinds(evaluation: str, kinds: Sequence[str], severities: Sequence[int]) -> None:
-    """Raise unless ``kinds`` are common corruptions, and none nor any severity is named twice."""
+def require_kinds(evaluation: str, kinds: Sequence[str]) -> None:
+    """Raise unless ``kinds`` are common corruptions."""
     known = [name for name, kind in transforms().items() if issubclass(kind, CommonCorruption)]
     for name in kinds:
         if name not in known:
             raise HoldfastError(
                 f"{evaluation}.kinds: there is no common corruption {name!r}; {did_you_mean(name, known)}"
             )
-    if len(set(kinds)) < len(kinds) or len(set(severities)) < len(severities):
-        raise HoldfastError(f"{evaluation}: a corruption or a severity is named twice; keep one")
 
 
 def in_severities(name: str, severities: Sequence[int]) -> tuple[CommonCorruption, ...]:

@@ -52,7 +52,7 @@ class SynBench(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(set(self.scales)) < 2 or min(self.scales) <= 0:
+        if len(self.scales) < 2 or min(self.scales) <= 0:
             raise HoldfastError(f"synbench needs two scales or more, all positive, got {self.scales}")
         for threshold in self.thresholds:
             if not 0.5 < threshold < 1:
