@@ -22,8 +22,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Findings
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.attacked.findings import series_of
 from holdfast.evaluations.attacked.observations import Case, Untargeted
-from holdfast.evaluations.attacked.series import series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import population_warnings
@@ -55,7 +55,7 @@ class NeighboursKept(Evaluation):
             raise HoldfastError(f"{self.k} neighbours need more than {len(population.images)} images; lower k")
         case = Case(self.ball, self.attack, L2Distance())
         clean = population.codes
-        moved = observed["0.codes"].to(clean.device)
+        moved = self.observation().of_attack(self.attack, observed)["codes"].to(clean.device)
         kept = shared(
             nearest_rows(L2Distance(), clean[list(rows)], clean, self.k, exclude=rows),
             nearest_rows(L2Distance(), moved, clean, self.k, exclude=rows),

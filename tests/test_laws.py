@@ -287,6 +287,26 @@ def test_what_looks_at_labels_says_so_and_observations_ignore_sharding(evaluatio
         assert torch.allclose(values, torch.cat([shard[name] for shard in shards]), atol=1e-9, equal_nan=True)
 
 
+JOINT = [evaluation for evaluation in EVALUATIONS if isinstance(evaluation.observation(), Joint)]
+
+
+@pytest.mark.parametrize("evaluation", JOINT, ids=lambda evaluation: evaluation.name)
+def test_parts_of_an_observation_are_told_by_what_they_are(
+    evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever order they come: else one more setting would give the numbers of one part to another."""
+    population, observation = asked(evaluation, digits(COUNT), DOUBLE), evaluation.observation()
+    assert isinstance(observation, Joint)
+    rows = observation.rows(population)
+    observations = [part.observe(population, rows) for part in observation.parts]
+    plain = evaluation.conclude(population, rows, joined(observations))
+    backwards = Joint(observation.parts[::-1])
+    assert backwards != observation, "vacuous fixture"
+    monkeypatch.setattr(type(evaluation), "observation", lambda _: backwards)
+    again = evaluation.conclude(population, rows, joined(observations[::-1]))
+    assert again.model_dump_json() == plain.model_dump_json()
+
+
 @every
 def test_what_is_learned_is_named(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a run would learn it in every worker, and keep it nowhere."""

@@ -16,7 +16,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.builtin import load
 from holdfast.evaluations.smoothed.center import central_sample
 from holdfast.evaluations.smoothed.index import Smoothing
-from holdfast.evaluations.smoothed.noisy import NoisyCodes
+from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.protocol.population import Population
 
 COPIES, SAMPLES = 2000, 10_000

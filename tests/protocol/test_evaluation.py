@@ -166,6 +166,10 @@ def test_a_joint_observation_is_its_parts():
     assert not torch.equal(found["0.sum"], found["1.sum"]), "vacuous fixture"
     again = joined([part.observe(seen, rows) for part in parts])
     assert all(torch.equal(found[name], again[name]) for name in found)
+    for part in (Power(2.0), Power(1.0)):
+        assert torch.equal(joint.of(part, found)["sum"], part.observe(seen, rows)["sum"])
+    with pytest.raises(AssertionError, match=r"has no part .*3\.0"):
+        joint.of(Power(3.0), found)
 
 
 def test_parts_that_look_at_different_samples_are_not_joined():

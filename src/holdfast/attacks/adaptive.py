@@ -86,11 +86,11 @@ class AdaptiveAttack(Attack):
         return ascend(encoder, pixels, objective, ball, start, steps, FIRST * ball.radius)
 
     def refined(
-        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, found: Pixels
+        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, best: Pixels
     ) -> Pixels:
         if self.restarts == 1:
-            return found
-        return self._go_on(encoder, pixels, objective, ball, found, FIRST)
+            return best
+        return self._go_on(encoder, pixels, objective, ball, best, FIRST)
 
     def beside(
         self,
@@ -108,9 +108,9 @@ class AdaptiveAttack(Attack):
         scout = AdaptiveAttack(restarts=1, steps=self.scouting)
         scouted = [scout(encoder, pixels, objective, ball, noise.fork("start", k)) for k in range(self.restarts)]
         best = best_of([*scouted, *starts], encoder, objective)
-        found = self._go_on(encoder, pixels, objective, ball, best, FROM_OTHERS)
-        assert_inside(encoder, pixels, found, ball)
-        return found
+        attacked = self._go_on(encoder, pixels, objective, ball, best, FROM_OTHERS)
+        assert_inside(encoder, pixels, attacked, ball)
+        return attacked
 
     def _go_on(
         self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, best: Pixels, first: float

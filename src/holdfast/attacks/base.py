@@ -78,16 +78,16 @@ class Attack(Spelled):
         """Return one run's attacked images and their gains."""
 
     def refined(
-        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, found: Pixels
+        self, encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction, ball: Ball, best: Pixels
     ) -> Pixels:
-        """Return what a last search from the best points ``found`` leads to; by default those points."""
-        return found
+        """Return what a last search from the best points ``best`` leads to; by default those points."""
+        return best
 
 
-def better(found: Pixels, gain: Gain, other: Pixels, its_gain: Gain) -> tuple[Pixels, Gain]:
+def better(best: Pixels, gain: Gain, other: Pixels, its_gain: Gain) -> tuple[Pixels, Gain]:
     """Return for each sample whichever of two points gains more; a gain of nan never wins."""
     wins = (its_gain > gain) | (gain.isnan() & ~its_gain.isnan())
-    return torch.where(column(wins, found), other, found), torch.where(wins, its_gain, gain)
+    return torch.where(column(wins, best), other, best), torch.where(wins, its_gain, gain)
 
 
 @torch.no_grad()
@@ -117,17 +117,17 @@ def climb(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction) -> tup
     return gain.detach(), gradient
 
 
-def assert_inside(encoder: Encoder, pixels: Pixels, found: Pixels, ball: Ball) -> None:
-    """Assert that ``found`` lies in the domain and, up to rounding, in the ball."""
+def assert_inside(encoder: Encoder, pixels: Pixels, attacked: Pixels, ball: Ball) -> None:
+    """Assert that ``attacked`` lies in the domain and, up to rounding, in the ball."""
     domain = encoder.domain
-    low, high = torch.tensor([domain.low, domain.high], dtype=found.dtype).tolist()
-    assert bool(((found >= low) & (found <= high)).all()), "an attack left the domain"
-    assert bool(within(pixels, found, ball).all()), f"an attack left its {ball} ball"
+    low, high = torch.tensor([domain.low, domain.high], dtype=attacked.dtype).tolist()
+    assert bool(((attacked >= low) & (attacked <= high)).all()), "an attack left the domain"
+    assert bool(within(pixels, attacked, ball).all()), f"an attack left its {ball} ball"
 
 
-def within(pixels: Pixels, found: Pixels, ball: Ball) -> Bool[Tensor, "b"]:
-    """Return which of ``found`` lie in the ball around ``pixels``, up to rounding."""
+def within(pixels: Pixels, attacked: Pixels, ball: Ball) -> Bool[Tensor, "b"]:
+    """Return which of ``attacked`` lie in the ball around ``pixels``, up to rounding."""
     # One rounding per pixel of x + delta and of its difference with x, in proportion to their size.
-    eps = torch.finfo(found.dtype).eps
-    slack = ball.norm(2 * eps * pixels.abs().maximum(found.abs()).clamp_min(ball.radius)) + 8 * eps * ball.radius
-    return ball.norm(found - pixels) <= ball.radius + slack
+    eps = torch.finfo(attacked.dtype).eps
+    slack = ball.norm(2 * eps * pixels.abs().maximum(attacked.abs()).clamp_min(ball.radius)) + 8 * eps * ball.radius
+    return ball.norm(attacked - pixels) <= ball.radius + slack

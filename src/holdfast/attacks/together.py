@@ -34,13 +34,13 @@ def attack_together(
         judge: the gain that counts in the end, where the attacks climb another because it has no gradient.
     """
     ends: dict[int, Pixels] = {}
-    for place in sorted(range(len(attacks)), key=lambda place: _steps(attacks[place])):
-        attack, starts = attacks[place], tuple(ends.values())
+    for index in sorted(range(len(attacks)), key=lambda place: _steps(attacks[place])):
+        attack, starts = attacks[index], tuple(ends.values())
         if not isinstance(attack, AdaptiveAttack) or not starts:
-            ends[place] = attack(encoder, pixels, objective, ball, noise)
+            ends[index] = attack(encoder, pixels, objective, ball, noise)
             continue
         moved = attack.beside(starts, encoder, pixels, objective, ball, noise)
-        ends[place] = best_of([moved, *starts], encoder, judge) if judge else moved
+        ends[index] = best_of([moved, *starts], encoder, judge) if judge else moved
     return [ends[place] for place in range(len(attacks))]
 
 

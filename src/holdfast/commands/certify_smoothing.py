@@ -16,7 +16,7 @@ from holdfast.core.balls import L2, Ball
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.smoothed.index import told_apart
-from holdfast.evaluations.smoothed.noisy import NoisyCodes
+from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.plan import Plan
 from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
 from holdfast.evaluations.smoothed.votes import least_share, radius

@@ -52,7 +52,7 @@ class Misretrieval(DivergenceObjective):
 
 
 def margin(divergence: Divergence, codes: Tensor, anchors: Tensor, other: Tensor) -> Tensor:
-    """Return a value that is positive exactly if ``codes`` are closer to ``other`` than to ``own``.
+    """Return a value that is positive exactly if ``codes`` are closer to ``other`` than to ``anchors``.
 
     In units of the clean distance's normal, so that the nearest of several boundaries has the largest margin.
     """
@@ -61,7 +61,7 @@ def margin(divergence: Divergence, codes: Tensor, anchors: Tensor, other: Tensor
         size = torch.linalg.vector_norm(normal, dim=-1).clamp_min(torch.finfo(codes.dtype).tiny)
         return (normal * (codes - (anchors + other) / 2)).sum(-1) / size
     if divergence.name == "cosine":
-        unit_own, unit_other = (c / torch.linalg.vector_norm(c, dim=-1, keepdim=True) for c in (anchors, other))
-        return ((unit_other - unit_own) * codes).sum(-1)
+        unit_anchors, unit_other = (c / torch.linalg.vector_norm(c, dim=-1, keepdim=True) for c in (anchors, other))
+        return ((unit_other - unit_anchors) * codes).sum(-1)
     codes, anchors, theirs = (c.expand_as(other).flatten(0, -2) for c in (codes, anchors, other))
     return (divergence(codes, anchors) - divergence(codes, theirs)).reshape(other.shape[:-1])

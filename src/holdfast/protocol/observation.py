@@ -77,13 +77,25 @@ class Joint(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return joined([part.observe(population, rows) for part in self.parts])
 
+    def of(self, part: Observation, observed: Observed) -> Observed:
+        """Return what ``part``, or an equal one, saw, from what this observation saw."""
+        assert part in self.parts, f"a joint observation of {len(self.parts)} parts has no part {part!r}"
+        return entries(observed, self.parts.index(part))
+
 
 def joined(parts: Sequence[Observed]) -> Observed:
-    """Return what several observations saw of the same rows as one."""
+    """Return several sets of entries as one, entry ``name`` of set ``k`` being called ``k.name``.
+
+    Example:
+        >>> import torch
+        >>> both = joined([{"codes": torch.zeros(2)}, {"codes": torch.ones(2)}])
+        >>> both["1.codes"], entries(both, 0)
+        (tensor([1., 1.]), {'codes': tensor([0., 0.])})
+    """
     return {f"{k}.{name}": value for k, part in enumerate(parts) for name, value in part.items()}
 
 
-def part(observed: Observed, k: int) -> Observed:
-    """Return what part ``k`` of a joint observation saw."""
+def entries(observed: Observed, k: int | str) -> Observed:
+    """Return set ``k`` of those that were ``joined``, under their own names again."""
     prefix = f"{k}."
     return {name.removeprefix(prefix): value for name, value in observed.items() if name.startswith(prefix)}

@@ -68,7 +68,7 @@ class Subsets:
 
     n: int
     size: int
-    found: dict[str, Float[np.ndarray, "s"]]
+    numbers: dict[str, Float[np.ndarray, "s"]]
     missing: str = "none was asked for"
     """Why there are no subsets, if there are none."""
 
@@ -81,7 +81,7 @@ class Subsets:
         """
         from scipy.special import stdtrit
 
-        values = np.append(self.found.get(name, np.empty(0)), value)
+        values = np.append(self.numbers.get(name, np.empty(0)), value)
         if len(values) < 3 or not (np.isfinite(values) & (values > 0)).all():
             return np.nan, np.nan
         error = np.log(values[:-1]).std(ddof=1) * sqrt(self.size / (self.n - self.size))
@@ -91,12 +91,12 @@ class Subsets:
     @property
     def method(self) -> str:
         """Return how the intervals came about."""
-        count = len(next(iter(self.found.values()), ()))
+        count = len(next(iter(self.numbers.values()), ()))
         if not count:
             return f"no interval: it comes from random subsets, and {self.missing}"
         if count == 1:
             return "no interval: one random subset has no spread"
-        split = int((~np.isfinite(self.found["spade_score"])).sum())
+        split = int((~np.isfinite(self.numbers["spade_score"])).sum())
         if split:
             return f"no interval: the score of {split} of {count} random subsets of {self.size} samples is infinite"
         return f"delete-d jackknife over {count} random subsets of {self.size} samples"

@@ -24,11 +24,11 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.breakaway import Breakaway, of_clusters
 from holdfast.evaluations.attacked.displacement import Displacement
+from holdfast.evaluations.attacked.findings import series_of
 from holdfast.evaluations.attacked.impersonation import Impersonation
-from holdfast.evaluations.attacked.masking import Masking, Probes, masking_warnings, verdict
-from holdfast.evaluations.attacked.observations import Case
+from holdfast.evaluations.attacked.masking import Masking, masking_warnings, verdict
+from holdfast.evaluations.attacked.observations import Case, Displacements
 from holdfast.evaluations.attacked.overlap import Overlap
-from holdfast.evaluations.attacked.series import series_of
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import effective_rank
 from tests.samples import builtin, digits, linear
@@ -272,7 +272,7 @@ def test_the_slope_promises_what_noise_achieves_on_a_linear_encoder(ball: Linf |
     """Of one feature ``w.x`` the slope at any point is the radius times the dual norm of w: the largest displacement."""
     weight = torch.linspace(-1, 2, 64)[None]
     population = Population(linear(weight, (1, 8, 8)), digits(4), RunSettings())
-    probes = Probes(ball, GradientAttack(steps=2), SquareAttack(queries=4), L2Distance(), 4)
+    probes = Displacements(ball, GradientAttack(steps=2), SquareAttack(queries=4), L2Distance(), 4)
     observed = probes.observe(population, range(4))
     promised = ball.radius * float(ball.dual_norm(weight.reshape(1, 1, 8, 8)))
     assert observed["slope"].tolist() == pytest.approx([promised] * 4, rel=1e-4)

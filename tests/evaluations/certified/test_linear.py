@@ -23,7 +23,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.linear_bounds import lower_bounds
 from holdfast.evaluations.certified.linear_head import LinearHead, classifier, margins
-from holdfast.evaluations.certified.linear_radius import UNDEFINED, UNLABELLED, Linear, LinearRadius, separate_radii
+from holdfast.evaluations.certified.linear_radius import UNDEFINED, UNLABELLED, HeadRadii, LinearRadius, separate_radii
 from holdfast.evaluations.certified.pairs import unit_ball
 from holdfast.evaluations.certified.radius_bounds import certified_radii
 from holdfast.execution.table import evaluate
@@ -65,7 +65,7 @@ def test_the_radius_of_a_linear_encoder_is_known(name: str) -> None:
         for j in set(range(4)) - {y}:
             size = unit_ball(name).dual_norm((slope[y] - slope[j])[None])[0]
             expected[k] = torch.minimum(expected[k], (logits[k, y] - logits[k, j]) / size)
-    observation = Linear(Certification(12, Crown(), AdaptiveAttack(), 10), name, 3, 1e-6)
+    observation = HeadRadii(Certification(12, Crown(), AdaptiveAttack(), 10), name, 3, 1e-6)
     inside = expected < 0.3 * unit_ball(name).norm(x[:1] * 0 + 1)[0]  # the range of pixels cuts no wider ball
     assert inside.sum() > 3, "vacuous"
     seen = observation.radii(pairs, told, places)

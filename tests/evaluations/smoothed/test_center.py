@@ -17,10 +17,11 @@ from holdfast.core.divergences import L2Distance
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.smoothed.base import certified_distance
 from holdfast.evaluations.smoothed.center import BETA, abstains, central_sample, deviation, mass, quantile
+from holdfast.evaluations.smoothed.copies import kept_ranks
+from holdfast.evaluations.smoothed.findings import certified_distance
 from holdfast.evaluations.smoothed.index import Smoothing
-from holdfast.evaluations.smoothed.noisy import NoisyCodes, kept_ranks
+from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.protocol.population import Population
 from tests.samples import linear
 

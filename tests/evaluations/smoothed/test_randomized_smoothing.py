@@ -19,7 +19,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
-from holdfast.evaluations.smoothed.noisy import Copies, voted
+from holdfast.evaluations.smoothed.copies import Copies, voted
 from holdfast.evaluations.smoothed.randomized_smoothing import RandomizedSmoothing
 from holdfast.evaluations.smoothed.votes import least_share, radius
 from holdfast.probes.linear import Linear, LinearScores

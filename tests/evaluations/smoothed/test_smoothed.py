@@ -18,8 +18,9 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
+from holdfast.evaluations.smoothed.copies import Copies
 from holdfast.evaluations.smoothed.index import Index, Smoothing
-from holdfast.evaluations.smoothed.noisy import Copies, NoisyCodes
+from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval, bisector_margins
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population

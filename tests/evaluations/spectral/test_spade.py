@@ -221,7 +221,7 @@ def test_subsets_without_a_finite_number_have_no_interval():
 def test_an_interval_holds_only_what_can_be():
     far = np.array([1.0, 9.0])
     made = Subsets(100, 50, dict.fromkeys(("spade_score", "eigenvalue_gap", "edge_hop_distortion"), far))
-    ends = {name: made.interval(name, 1.5)[0] for name in made.found}
+    ends = {name: made.interval(name, 1.5)[0] for name in made.numbers}
     assert ends == {"spade_score": pytest.approx(0, abs=1e-6), "eigenvalue_gap": 1, "edge_hop_distortion": 1}
     assert ends["spade_score"] > 0
     assert np.isnan(made.interval("spade_score", 0.0)).all()

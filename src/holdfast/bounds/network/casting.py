@@ -19,20 +19,20 @@ class Cast(Affine):
 
     inner: Affine
     dtype: torch.dtype
-    own: torch.dtype
+    inner_dtype: torch.dtype
 
     @property
     def offset(self) -> Tensor | None:
         return None if self.inner.offset is None else self.inner.offset.to(self.dtype)
 
     def forward(self, *inputs: Value) -> Value:
-        return self.inner.forward(*(x.to(self.own) for x in inputs)).to(self.dtype)
+        return self.inner.forward(*(x.to(self.inner_dtype) for x in inputs)).to(self.dtype)
 
     def magnitude(self, *radii: Value) -> Value:
-        return self.inner.magnitude(*(r.to(self.own) for r in radii)).to(self.dtype)
+        return self.inner.magnitude(*(r.to(self.inner_dtype) for r in radii)).to(self.dtype)
 
     def transpose(self, form: Form) -> Sequence[Form]:
-        forms = self.inner.transpose(form.like(form.coef.to(self.own)))
+        forms = self.inner.transpose(form.like(form.coef.to(self.inner_dtype)))
         return [part.like(part.coef.to(self.dtype)) for part in forms]
 
 

@@ -75,8 +75,8 @@ def check_repeatable(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: fl
             "holds for the next; keep no state in forward"
         )
     alone = torch.cat([again, *(call(encoder, image) for image in pixels[1:].split(1))])
-    for one, other, when in ((first, again, "when it is called again"), (alone, codes, "alone and among others")):
-        unequal = unlike(one, other, slack(codes, allowed))
+    for left, right, when in ((first, again, "when it is called again"), (alone, codes, "alone and among others")):
+        unequal = unlike(left, right, slack(codes, allowed))
         if unequal.any():
             raise HoldfastError(
                 f"{encoder.name} returns different codes for the same image {when} ({int(unequal.sum())} of {len(unequal)} "
@@ -117,11 +117,11 @@ def same_program(first: Any, second: Any) -> bool:
     if first.graph_module.code != second.graph_module.code or first.constants.keys() != second.constants.keys():
         return False
     pairs = ((value, second.constants[key]) for key, value in first.constants.items())
-    return all(_equal(one, other) for one, other in pairs if isinstance(one, Tensor))
+    return all(_equal(left, right) for left, right in pairs if isinstance(left, Tensor))
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and one.dtype == other.dtype and list(content(one)) == list(content(other))
+def _equal(left: Tensor, right: Tensor) -> bool:
+    return left.shape == right.shape and left.dtype == right.dtype and list(content(left)) == list(content(right))
 
 
 def state(module: nn.Module) -> State:

@@ -75,10 +75,10 @@ def check_executed(encoder: Encoder, pixels: Pixels, codes: Codes, allowed: floa
     room = slack(codes, allowed)
     _compare(encoder, call(encoder, pixels), codes, room, "")
     for mode, rows, execute in _executions(len(pixels), largest):
-        found = codes[rows]
+        executed = codes[rows]
         with suppress(Exception):  # nobody takes a failure for a code
-            found = execute(encoder, pixels[rows])
-        _compare(encoder, found, codes[rows], room, mode)
+            executed = execute(encoder, pixels[rows])
+        _compare(encoder, executed, codes[rows], room, mode)
 
 
 def _executions(count: int, largest: int) -> Iterator[tuple[str, list[int], Execute]]:
@@ -90,16 +90,16 @@ def _executions(count: int, largest: int) -> Iterator[tuple[str, list[int], Exec
         yield f" {mode}", list(range(count)), execute
 
 
-def _compare(encoder: Encoder, found: Tensor, codes: Codes, room: Float[Tensor, "d"], mode: str) -> None:
-    if found.shape != codes.shape:
+def _compare(encoder: Encoder, executed: Tensor, codes: Codes, room: Float[Tensor, "d"], mode: str) -> None:
+    if executed.shape != codes.shape:
         raise HoldfastError(
-            f"{encoder.name} returns {found.shape[1]} features{mode} and {codes.shape[1]} when it is traced, so it cannot "
-            "be bounded; its forward must return as many of every image"
+            f"{encoder.name} returns {executed.shape[1]} features{mode} and {codes.shape[1]} when it is traced, so it "
+            "cannot be bounded; its forward must return as many of every image"
         )
-    unequal = unlike(found.detach().to(codes), codes, room)
+    unequal = unlike(executed.detach().to(codes), codes, room)
     if unequal.any():
         raise HoldfastError(
-            f"{encoder.name} gives other codes in {str(found.dtype)[6:]}{mode} than the graph that would be bounded, for "
+            f"{encoder.name} gives other codes in {str(executed.dtype)[6:]}{mode} than the graph that would be bounded, for "
             f"{int(unequal.sum())} of {len(unequal)} images, so nothing proved would hold for it; its forward must not "
             "depend on precision, batch size, gradients or memory layout, and must not lose its digits to rounding"
         )

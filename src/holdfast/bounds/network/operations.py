@@ -220,7 +220,7 @@ def _instance_norm(
     eps: Number,
     cudnn: bool,
 ) -> Var:
-    """Normalisation by each channel's ``own`` statistics, or by stored ones."""
+    """Normalisation by the input's statistics, channel by channel, or by stored ones."""
     if input_statistics:
         return group_norm(builder, x, x.shape[1], weight, bias, eps)
     return _batch_norm(builder, x, weight, bias, mean, variance, False, momentum, eps, cudnn)

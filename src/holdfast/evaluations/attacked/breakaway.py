@@ -32,6 +32,7 @@ from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves, series_of
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -40,11 +41,9 @@ from holdfast.evaluations.attacked.observations import (
     Pairwise,
     Untargeted,
     cases,
-    places,
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.series import UNDEFINED, radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -83,26 +82,21 @@ class Breakaway(Evaluation):
 
     def observation(self) -> Joint:
         away = [self._away(ball, divergence) for ball in self.balls for divergence in self.divergences]
-        pairwise = [
-            Pairwise(case.ball, case.attack, case.divergence, self.rivals, self.samples) for case in self._strongest()
-        ]
-        return Joint((*away, *pairwise))
+        return Joint((*away, *map(self._pairwise, self._strongest())))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         searched = Searched(population)
-        counted = [
-            searched.closer(rows, case, observed[f"{place}.codes"])
-            for case, place in zip(self._cases(), self._places(), strict=True)
-        ]
+        counted = [searched.closer(rows, case, self._after(case, observed)["codes"]) for case in self._cases()]
         away = [(case, count) for case, (count, _) in zip(self._cases(), counted, strict=True)]
         retrieved, together, crossed = [], [], []
-        for k, case in enumerate(self._strongest(), start=len(self.balls) * len(self.divergences)):
+        for case in self._strongest():
+            moved = self.observation().of(self._pairwise(case), observed)
             retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
-            closer = searched.closer(rows, case, observed[f"{k}.retrieval"])[0]
+            closer = searched.closer(rows, case, moved["retrieval"])[0]
             retrieved.append((retrieval, closer))
             if not population.bank_images:  # whose images are given, so that none are lost together by chance
-                together.append(lost_together(population, rows, case, observed[f"{k}.retrieval"], closer))
-            crossed.append(crossed_to_partner(population, rows, crossing, observed[f"{k}.crossing"]))
+                together.append(lost_together(population, rows, case, moved["retrieval"], closer))
+            crossed.append(crossed_to_partner(population, rows, crossing, moved["crossing"]))
         shares = [
             series_of(
                 "breakaway_share", case, count / searched.others, "share of other images", Claim.LOWER, RISK, LEFT_OUT
@@ -135,10 +129,10 @@ class Breakaway(Evaluation):
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         case = shown_case(self._cases())
-        away, place = self._away(case.ball, case.divergence), self.attacks.index(case.attack)
+        away, index = self._away(case.ball, case.divergence), self.attacks.index(case.attack)
 
         def attack(shown: list[int]) -> dict[str, Tensor]:
-            pixels = away.pixels(population, shown)[place]
+            pixels = away.pixels(population, shown)[index]
             divergence = population.fitted(case.divergence)
             moved = population.encode(pixels)
             searched = population.bank if population.bank_images else population
@@ -150,11 +144,16 @@ class Breakaway(Evaluation):
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
 
-    def _places(self) -> list[str]:
-        return places(self.balls, self.attacks, self.divergences)
+    def _after(self, case: Case, observed: Observed) -> Observed:
+        """Return the codes of images after the attack of ``case``."""
+        attacks = self._away(case.ball, case.divergence)
+        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))
 
     def _away(self, ball: Ball, divergence: Divergence) -> Untargeted:
         return Untargeted(ball, self.attacks, divergence, self.samples)
+
+    def _pairwise(self, case: Case) -> Pairwise:
+        return Pairwise(case.ball, case.attack, case.divergence, self.rivals, self.samples)
 
     def _strongest(self) -> list[Case]:
         return cases(self.balls, [self.pairwise], self.divergences)
@@ -165,20 +164,20 @@ class Searched:
 
     def __init__(self, population: Population) -> None:
         self.population = population
-        self.held = population.bank if population.bank_images else population
-        self.originals = self.held.originals.to(population.codes.device)
+        self.gallery = population.bank if population.bank_images else population
+        self.originals = self.gallery.originals.to(population.codes.device)
         copies = self.originals != torch.arange(len(self.originals), device=self.originals.device)
         self.copies, self.distinct = copies if copies.any() else None, int((~copies).sum())
 
     @property
     def others(self) -> int:
         """How many images can be closer to an attacked one than its own; where there are none, nothing is defined."""
-        return max(1, self.distinct - (self.held is self.population))
+        return max(1, self.distinct - (self.gallery is self.population))
 
     @property
     def alone(self) -> bool:
         """Whether all images are copies of one, so that there is nobody to break away to."""
-        return self.held is self.population and self.distinct < 2
+        return self.gallery is self.population and self.distinct < 2
 
     def closer(self, rows: Sequence[int], case: Case, moved: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return how many images are closer to each moved code than its own, and how many moved codes pass each of ``rows``.
@@ -192,9 +191,9 @@ class Searched:
         copies = (population.originals[list(rows)] != torch.as_tensor(rows)).to(clean.device)
         defined = divergence(moved.double(), clean.double()).isfinite() & ~copies & (not self.alone)
         moved = moved.masked_fill(~defined[:, None], torch.nan)
-        within = self.held is population
+        within = self.gallery is population
         originals = self.originals[list(rows)] if within else torch.full_like(self.originals[:1].expand(len(rows)), -1)
-        counts, passed = crossings(divergence, moved, originals, self.held.codes, clean, self.copies)
+        counts, passed = crossings(divergence, moved, originals, self.gallery.codes, clean, self.copies)
         passed_here = passed[originals].double().masked_fill(~defined, torch.nan) if within else None
         return counts.double().masked_fill(~defined, torch.nan), passed_here
 
@@ -242,7 +241,7 @@ def lost_together(
         nearest_rows(divergence, moved[lost[k : k + STEP]].to(clean.device), clean, 1)
         for k in range(0, len(lost), STEP)
     ]
-    anchors = population.originals[[rows[place] for place in lost]].numpy()
+    anchors = population.originals[[rows[index] for index in lost]].numpy()
     other = population.originals[torch.cat(partners)[:, 0].cpu()].numpy()
     # Only those that take part are numbered, for all may be a million.
     taking_part, ends = np.unique(np.stack([anchors, other]), return_inverse=True)

@@ -21,6 +21,7 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Findings, Picture
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import over_references, summarise
+from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves, series_of
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -28,11 +29,9 @@ from holdfast.evaluations.attacked.observations import (
     Case,
     Untargeted,
     cases,
-    places,
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.series import UNDEFINED, radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -70,19 +69,23 @@ class Displacement(Evaluation):
         clean = population.codes[list(rows)]
         pairs = population.codes[self._distinct(population)]
         moved = [
-            population.fitted(case.divergence)(observed[f"{place}.codes"].to(clean.device).double(), clean.double())
-            for case, place in zip(self._cases(), self._places(), strict=True)
+            population.fitted(case.divergence)(
+                self._after(case, observed)["codes"].to(clean.device).double(), clean.double()
+            )
+            for case in self._cases()
         ]
         shares = [torch.full_like(move, torch.nan) for move in moved]
         near = [torch.zeros(0) for _ in moved]
         for divergence in self.divergences if len(pairs) > 1 else ():
             # All cases of one divergence are looked up in one pass over the pairs.
-            mine = [k for k, case in enumerate(self._cases()) if case.divergence == divergence]
-            looked_up = share_of_pairs_within(population.fitted(divergence), torch.cat([moved[k] for k in mine]), pairs)
-            for k, share in zip(mine, looked_up.chunk(len(mine)), strict=True):
+            indices = [k for k, case in enumerate(self._cases()) if case.divergence == divergence]
+            looked_up = share_of_pairs_within(
+                population.fitted(divergence), torch.cat([moved[k] for k in indices]), pairs
+            )
+            for k, share in zip(indices, looked_up.chunk(len(indices)), strict=True):
                 shares[k] = share
-            medians = torch.stack([moved[k].nanmedian() for k in mine])
-            for k, share in zip(mine, shares_within(population.fitted(divergence), medians, pairs), strict=True):
+            medians = torch.stack([moved[k].nanmedian() for k in indices])
+            for k, share in zip(indices, shares_within(population.fitted(divergence), medians, pairs), strict=True):
                 near[k] = share
         moves = [
             series_of("displacement", case, move, str(case.divergence), Claim.LOWER, "largest displacement")
@@ -106,14 +109,14 @@ class Displacement(Evaluation):
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         case = shown_case(self._cases())
-        attacks, place = self._attacks(case.ball, case.divergence), self.attacks.index(case.attack)
+        attacks, index = self._attacks(case.ball, case.divergence), self.attacks.index(case.attack)
         return extremes(
             population,
             rows,
             findings,
             "universal_quantile",
             case,
-            lambda shown: {"attacked": attacks.pixels(population, shown)[place]},
+            lambda shown: {"attacked": attacks.pixels(population, shown)[index]},
         )
 
     def _distinct(self, population: Population) -> list[int]:
@@ -130,5 +133,7 @@ class Displacement(Evaluation):
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
 
-    def _places(self) -> list[str]:
-        return places(self.balls, self.attacks, self.divergences)
+    def _after(self, case: Case, observed: Observed) -> Observed:
+        """Return the codes of images after the attack of ``case``."""
+        attacks = self._attacks(case.ball, case.divergence)
+        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))

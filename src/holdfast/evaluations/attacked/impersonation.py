@@ -28,6 +28,7 @@ from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Claim, Findings, Picture, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.attacked.findings import radius_curves, series_of
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -35,11 +36,9 @@ from holdfast.evaluations.attacked.observations import (
     Case,
     Targeted,
     cases,
-    places,
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.series import radius_curves, series_of
 from holdfast.probes.base import FittedProbe, Probe, class_names
 from holdfast.probes.linear import Linear
 from holdfast.protocol.evaluation import Evaluation
@@ -85,9 +84,9 @@ class Impersonation(Evaluation):
         anchors, target = population.codes[list(rows)], population.codes[partners]
         quantiles: list[Series] = []
         successes: list[Series] = []
-        for case, place in zip(self._cases(), self._places(), strict=True):
+        for case in self._cases():
             divergence = population.fitted(case.divergence)
-            moved = observed[f"{place}.ahead"].to(anchors.device)
+            moved = self._after(case, observed)["ahead"].to(anchors.device)
             left = divergence(moved.double(), target.double()) / divergence(anchors.double(), target.double())
             # 0/0 of identical codes is nan already; x/0 would read as infinitely far from a target it started at.
             left = left.masked_fill(~left.isfinite(), torch.nan)
@@ -136,9 +135,10 @@ class Impersonation(Evaluation):
         anchors, other = population.labels[list(rows)], population.labels[partners]
         known = [probe.ranks(population.codes[at], of) == 0 for at, of in ((list(rows), anchors), (partners, other))]
         counted, successes = known[0] & known[1] & (anchors != other), []
-        for case, place in zip(self._cases(), self._places(), strict=True):
-            ways = [(f"{place}.ahead", other), (f"{place}.back", anchors)]
-            fooled = [probe.ranks(observed[name].to(anchors.device), target) == 0 for name, target in ways]
+        for case in self._cases():
+            moved = self._after(case, observed)
+            ways = [(moved["ahead"], other), (moved["back"], anchors)]
+            fooled = [probe.ranks(codes.to(anchors.device), target) == 0 for codes, target in ways]
             share = (fooled[0].double() + fooled[1].double()) / 2
             successes.append(
                 series_of(
@@ -170,7 +170,7 @@ class Impersonation(Evaluation):
     ) -> tuple[Picture, ...]:
         """Return attacked images that the probe takes for the class of their target."""
         values = next((s.values for s in findings.series if _shows(s, case)), ())
-        chosen = [rows[place] for place, value in enumerate(values) if value > 0][:SHOWN]
+        chosen = [rows[index] for index, value in enumerate(values) if value > 0][:SHOWN]
         if not chosen or len(population.encoder.domain.shape) != 3:
             return ()
         probe, pictures = population.learned(self.probe), []
@@ -198,8 +198,10 @@ class Impersonation(Evaluation):
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
 
-    def _places(self) -> list[str]:
-        return places(self.balls, self.attacks, self.divergences)
+    def _after(self, case: Case, observed: Observed) -> Observed:
+        """Return the codes of both ways after the attack of ``case``."""
+        attacks = self._attacks(case.ball, case.divergence)
+        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))
 
 
 def _shows(series: Series, case: Case) -> bool:

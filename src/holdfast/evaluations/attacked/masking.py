@@ -15,57 +15,22 @@ import torch
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.base import GRADIENT, Attack, climb
-from holdfast.attacks.gradient import random_start
+from holdfast.attacks.base import Attack
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.records import Claim, Estimate, Findings, Series, Verdict
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.observations import BALLS, Case, attacked
-from holdfast.evaluations.attacked.series import series_of
-from holdfast.objectives.away import Away
+from holdfast.evaluations.attacked.findings import series_of
+from holdfast.evaluations.attacked.observations import BALLS, Case, Displacements
 from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import population_warnings
 
 TOLERANCE = 0.05
 """Share by which one search must beat another before it counts: less is the luck of the random start."""
-
-
-@final
-@dataclass(frozen=True)
-class Probes(Observation):
-    """Displacements by gradient attack, score-only attack and noise, and the slope at the noise."""
-
-    ball: Ball
-    attack: Attack
-    blind: Attack
-    divergence: Divergence
-    samples: int
-    name = "probes"
-    version = 4
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
-    def forwards(self, population: Population) -> int:
-        return self.attack.forwards + self.blind.forwards + GRADIENT
-
-    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        divergence = population.fitted(self.divergence)
-        context, clean = population.context(rows), population.codes[list(rows)]
-        objective = Away(divergence)
-        start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
-        noise, gradient = climb(population.encoder, start, objective(context))
-        return {
-            "sighted": divergence(population.encode(attacked(context, objective, self.attack, self.ball)), clean),
-            "blind": divergence(population.encode(attacked(context, objective, self.blind, self.ball)), clean),
-            "noise": noise,
-            "slope": self.ball.dual_norm(gradient) * self.ball.radius,
-        }
 
 
 @final
@@ -91,26 +56,27 @@ class Masking(Evaluation):
     headline = ("zero_gradient_share", "score_only_wins")
 
     def observation(self) -> Joint:
-        return Joint(tuple(Probes(ball, self.attack, self.blind, self.divergence, self.samples) for ball in self.balls))
+        return Joint(tuple(map(self._displacements, self.balls)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         flags: list[Series] = []
         moves: list[Series] = []
-        for k, ball in enumerate(self.balls):
-            sighted, slope = observed[f"{k}.sighted"], observed[f"{k}.slope"]
+        by_ball = {ball: self.observation().of(self._displacements(ball), observed) for ball in self.balls}
+        for ball, values in by_ball.items():
+            sighted, slope = values["sighted"], values["slope"]
             case = Case(ball, self.attack, self.divergence)
             for search in ("sighted", "blind", "noise"):
                 moves.append(
                     series_of(
                         f"{search}_displacement",
                         case,
-                        observed[f"{k}.{search}"],
+                        values[search],
                         str(self.divergence),
                         Claim.LOWER,
                         "largest displacement",
                     )
                 )
-            blind, noise = observed[f"{k}.blind"], observed[f"{k}.noise"]
+            blind, noise = values["blind"], values["noise"]
             # A gradient that is not finite where the displacement is leads nowhere either.
             vanished = (slope == 0) | ~slope.isfinite()
             flags += [
@@ -119,11 +85,9 @@ class Masking(Evaluation):
                 # For a linear encoder the slope is at least the noise's displacement, whatever the direction.
                 self._flag("noise_beats_gradient", case, noise > 2 * slope, noise),
             ]
-            narrower = [
-                j for j, other in enumerate(self.balls) if other.name == ball.name and other.radius < ball.radius
-            ]
-            for j in narrower:
-                before = observed[f"{j}.sighted"]
+            narrower = [other for other in self.balls if other.name == ball.name and other.radius < ball.radius]
+            for other in narrower:
+                before = by_ball[other]["sighted"]
                 fell = sighted < before * (1 - TOLERANCE)
                 flags.append(self._flag("wider_ball_moves_less", case, fell, sighted + before))
         estimates = [summarise(series, "share", "lower") for series in flags]
@@ -134,6 +98,9 @@ class Masking(Evaluation):
             verdicts=tuple(verdict(quantity, estimates) for quantity in QUESTIONS),
             warnings=(*population_warnings(population, [self.divergence]), *masking_warnings(estimates)),
         )
+
+    def _displacements(self, ball: Ball) -> Displacements:
+        return Displacements(ball, self.attack, self.blind, self.divergence, self.samples)
 
     def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:
         """Return a yes or no per image, undefined where the displacements ``of`` which it speaks are."""

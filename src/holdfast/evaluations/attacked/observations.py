@@ -8,7 +8,8 @@ from typing import final
 
 import torch
 
-from holdfast.attacks.base import Attack
+from holdfast.attacks.base import GRADIENT, Attack, climb
+from holdfast.attacks.gradient import random_start
 from holdfast.attacks.presets import NAMED, U_PGD, label
 from holdfast.attacks.together import attack_together, forwards_together
 from holdfast.core.balls import Ball, Linf
@@ -21,7 +22,7 @@ from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext, DivergenceObjective, Objective
 from holdfast.objectives.crossing import Crossing, Misretrieval
 from holdfast.objectives.toward import Toward
-from holdfast.protocol.observation import Observation
+from holdfast.protocol.observation import Observation, entries, joined
 from holdfast.protocol.population import Population
 
 BALLS: tuple[Ball, ...] = (Linf(0.05), Linf(0.1))
@@ -52,24 +53,6 @@ class Case:
 def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
     """Return every combination, balls outermost."""
     return [Case(ball, attack, divergence) for ball in balls for attack in attacks for divergence in divergences]
-
-
-def places(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[str]:
-    """Return where each of the ``cases`` stands in what is observed by one observation per ball and divergence.
-
-    Example:
-        >>> from holdfast.core.balls import L2, Linf
-        >>> places((Linf(0.1), L2(0.5)), ATTACKS[:1], DIVERGENCES)
-        ['0.0', '1.0', '2.0', '3.0']
-        >>> places((Linf(0.1),), ATTACKS, DIVERGENCES)
-        ['0.0', '1.0', '0.1', '1.1']
-    """
-    return [
-        f"{ball * len(divergences) + divergence}.{attack}"
-        for ball in range(len(balls))
-        for attack in range(len(attacks))
-        for divergence in range(len(divergences))
-    ]
 
 
 def shown_case(cases: Sequence[Case]) -> Case:
@@ -106,8 +89,11 @@ class Untargeted(Observation):
         return forwards_together(self.attacks) + len(self.attacks)
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        moved = self.pixels(population, rows)
-        return {f"{k}.codes": population.encode(pixels) for k, pixels in enumerate(moved)}
+        return joined([{"codes": population.encode(pixels)} for pixels in self.pixels(population, rows)])
+
+    def of_attack(self, attack: Attack, observed: Observed) -> Observed:
+        """Return the ``codes`` of images after ``attack``, from what was ``observed``."""
+        return entries(observed, self.attacks.index(attack))
 
     def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
         """Return the images at ``rows`` after each of the attacks."""
@@ -139,10 +125,17 @@ class Targeted(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         partners = population.partners[list(rows)].tolist()
-        ways = {"ahead": self.pixels(population, rows, partners), "back": self.pixels(population, partners, rows)}
-        return {
-            f"{k}.{way}": population.encode(pixels) for way, moved in ways.items() for k, pixels in enumerate(moved)
-        }
+        ahead, back = self.pixels(population, rows, partners), self.pixels(population, partners, rows)
+        return joined(
+            [
+                {"ahead": population.encode(there), "back": population.encode(here)}
+                for there, here in zip(ahead, back, strict=True)
+            ]
+        )
+
+    def of_attack(self, attack: Attack, observed: Observed) -> Observed:
+        """Return the codes of both ways, ``ahead`` and ``back``, after ``attack``, from what was ``observed``."""
+        return entries(observed, self.attacks.index(attack))
 
     def pixels(self, population: Population, rows: Sequence[int], targets: Sequence[int]) -> list[Pixels]:
         """Return the images at ``rows`` moved towards those at ``targets`` by each of the attacks."""
@@ -177,8 +170,8 @@ class Pairwise(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         divergence = population.fitted(climbable(self.divergence))
         partners, couples = population.partners, set(population.couples(self.samples))
-        here = [place for place, row in enumerate(rows) if row in couples]
-        anchors = [rows[place] for place in here]
+        here = [index for index, row in enumerate(rows) if row in couples]
+        anchors = [rows[index] for index in here]
         searched, own_rows = (population.bank, ()) if population.bank_images else (population, rows)
         near = nearest_rows(divergence, population.codes[list(rows)], searched.codes, self.rivals, exclude=own_rows)
         facing = population.context(rows, rivals=searched.codes[near])
@@ -206,3 +199,36 @@ def attacked_by_each(
     judge = None if objective.divergence.smooth else objective(context)
     noise = context.noise.fork(objective.name)
     return attack_together(attacks, context.encoder, context.pixels, climbed(context), ball, noise, judge)
+
+
+@final
+@dataclass(frozen=True)
+class Displacements(Observation):
+    """Displacements by gradient attack, score-only attack and noise, and the slope at the noise."""
+
+    ball: Ball
+    attack: Attack
+    blind: Attack
+    divergence: Divergence
+    samples: int
+    name = "probes"
+    version = 4
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.attack.forwards + self.blind.forwards + GRADIENT
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        divergence = population.fitted(self.divergence)
+        context, clean = population.context(rows), population.codes[list(rows)]
+        objective = Away(divergence)
+        start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
+        noise, gradient = climb(population.encoder, start, objective(context))
+        return {
+            "sighted": divergence(population.encode(attacked(context, objective, self.attack, self.ball)), clean),
+            "blind": divergence(population.encode(attacked(context, objective, self.blind, self.ball)), clean),
+            "noise": noise,
+            "slope": self.ball.dual_norm(gradient) * self.ball.radius,
+        }

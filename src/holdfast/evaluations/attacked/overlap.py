@@ -21,6 +21,7 @@ from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim, Findings, Picture, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.attacked.findings import radius_curves, series_of
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -28,11 +29,9 @@ from holdfast.evaluations.attacked.observations import (
     Case,
     Targeted,
     cases,
-    places,
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
-from holdfast.evaluations.attacked.series import radius_curves, series_of
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -68,9 +67,10 @@ class Overlap(Evaluation):
         overlaps: list[Series] = []
         reverse: list[Series] = []
         margins: list[Series] = []
-        for case, place in zip(self._cases(), self._places(), strict=True):
+        for case in self._cases():
             divergence = population.fitted(case.divergence)
-            ahead, back = observed[f"{place}.ahead"].to(first), observed[f"{place}.back"].to(first)
+            moved = self._after(case, observed)
+            ahead, back = moved["ahead"].to(first), moved["back"].to(first)
             clean = divergence(first, second)
             gap = divergence(back, first) - divergence(ahead, first)
             gap_back = divergence(ahead, second) - divergence(back, second)
@@ -118,5 +118,7 @@ class Overlap(Evaluation):
     def _cases(self) -> list[Case]:
         return cases(self.balls, self.attacks, self.divergences)
 
-    def _places(self) -> list[str]:
-        return places(self.balls, self.attacks, self.divergences)
+    def _after(self, case: Case, observed: Observed) -> Observed:
+        """Return the codes of both ways after the attack of ``case``."""
+        attacks = self._attacks(case.ball, case.divergence)
+        return attacks.of_attack(case.attack, self.observation().of(attacks, observed))

@@ -34,7 +34,7 @@ class BisectorHyperplanes:
 
 
 def bisector_hyperplanes(divergence: Divergence, anchors: Codes, others: Float[Tensor, "b m d"]) -> BisectorHyperplanes:
-    """Return the hyperplanes at which a code is as close to each of ``others`` as to its ``own`` image.
+    """Return the hyperplanes at which a code is as close to each of ``others`` as to its own image, of ``anchors``.
 
     Raises:
         HoldfastError: under this divergence they are no hyperplanes.

@@ -23,7 +23,7 @@ from holdfast.core.statistics import Better, Scale, over_scale, summarise
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CrossCheck, ball_curves, findings, series
 from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.observation import Joint, Observation, part
+from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
 
 OPPOSITE = {Claim.UPPER: Claim.LOWER, Claim.LOWER: Claim.UPPER}
@@ -103,8 +103,9 @@ class BracketEvaluation(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         ends: list[tuple[Series, Estimate]] = []
         checks: list[CrossCheck] = []
-        for k, (ball, divergence) in enumerate(self._cases()):
-            values = {name: value.double() for name, value in part(observed, k).items()}
+        for ball, divergence in self._cases():
+            bounds = self.observation().of(self.bounds(ball, divergence), observed)
+            values = {name: value.double() for name, value in bounds.items()}
             case: Conditions = {"ball": str(ball), "divergence": str(divergence)}
             for bracket in self.brackets(population, divergence, values):
                 ends += bracket.ends(case, self.method, self.attack)

@@ -35,22 +35,22 @@ def series(
 def influence(
     radii: Series, values: Float[Tensor, "b k"], rows: Sequence[int], negatives: Int[Tensor, "b k"]
 ) -> Series:
-    """Return the mean of ``one`` over pairs as each image moves it: as an anchor, and as a negative of other anchors.
+    """Return the mean of ``radii`` over pairs as each image moves it: as an anchor, and as a negative of other anchors.
 
     Anchors share negatives, so their values are not independent; these are, to first order (Hoeffding 1948).
     """
-    values, places = values.double().cpu(), torch.as_tensor(rows)
+    values, anchors = values.double().cpu(), torch.as_tensor(rows)
     means = torch.tensor(radii.values, dtype=torch.float64)
     share = ((values - means.nanmean()) / (~values.isnan()).sum(1, keepdim=True)).nan_to_num(0)
-    passive = torch.zeros(int(max(places.max(), negatives.max())) + 1, dtype=torch.float64)
+    passive = torch.zeros(int(max(anchors.max(), negatives.max())) + 1, dtype=torch.float64)
     passive.index_add_(0, negatives.flatten().cpu(), share.flatten())
-    passive -= passive[places].mean()
-    moves = tuple((means + passive[places]).tolist())
+    passive -= passive[anchors].mean()
+    moves = tuple((means + passive[anchors]).tolist())
     return radii.model_copy(update={"quantity": f"{radii.quantity}_influence", "values": moves})
 
 
 def over_pairs(radii: Series, influences: Series, better: Better, quantity: str | None = None) -> Estimate:
-    """Return the mean of ``one`` with the interval that ``influences`` give it."""
+    """Return the mean of ``radii`` with the interval that ``influences`` give it."""
     estimate = summarise(influences, "mean", better, quantity or radii.quantity)
     return estimate.model_copy(update={"value": summarise(radii, "mean", better).value})
 

@@ -75,8 +75,8 @@ class InstanceAccuracy(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         series: list[Series] = []
         checks: list[CrossCheck] = []
-        for k, ball in enumerate(self.balls):
-            values = {name: observed[f"{k}.{name}"] for name in OBSERVED}
+        for ball in self.balls:
+            values = self.observation().of(self.pair_bounds(ball), observed)
             series += self._series(ball, values)
             certified = values["bound"] > 0
             refuted = certified & ((values["published"] <= 0) | (values["direct"] <= 0))

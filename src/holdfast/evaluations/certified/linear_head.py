@@ -41,11 +41,11 @@ class Classifier:
         same = labels[:, None] == self.classes
         return torch.where(same.any(1), same.to(torch.int8).argmax(1), -1)
 
-    def right(self, pixels: Pixels, places: Int[Tensor, "b"]) -> Bool[Tensor, "b"]:
+    def right(self, pixels: Pixels, columns: Int[Tensor, "b"]) -> Bool[Tensor, "b"]:
         """Return which images are classified as they should be: strictly, for a tie decides nothing."""
         logits = self.logits(pixels)
-        logits_of_class = logits.gather(1, places.clamp_min(0)[:, None])
-        return (places >= 0) & ((logits >= logits_of_class).sum(1) == 1)
+        logits_of_class = logits.gather(1, columns.clamp_min(0)[:, None])
+        return (columns >= 0) & ((logits >= logits_of_class).sum(1) == 1)
 
 
 @final
@@ -98,7 +98,7 @@ def classifier(
 
 
 def margins(
-    classifier: Classifier, pixels: Pixels, places: Int[Tensor, "b"], pool: Float[Tensor, "n *pixels"], noise: Noise
+    classifier: Classifier, pixels: Pixels, columns: Int[Tensor, "b"], pool: Float[Tensor, "n *pixels"], noise: Noise
 ) -> Pairs:
     """Return the margins ``y - j`` of each image's own class over every other one as pairs with specifications of logits.
 
@@ -114,10 +114,10 @@ def margins(
     """
     count = len(classifier.classes)
     eye = torch.eye(count, dtype=pixels.dtype, device=pixels.device)
-    classes_of_rows = eye[places][:, None].expand(-1, count, -1)
+    classes_of_rows = eye[columns][:, None].expand(-1, count, -1)
     others = eye.expand(len(pixels), -1, -1)
     kept = torch.ones(len(pixels), count, dtype=torch.bool, device=pixels.device)
-    kept[torch.arange(len(pixels)), places] = False
+    kept[torch.arange(len(pixels)), columns] = False
     specifications = (classes_of_rows - others)[kept].reshape(len(pixels), count - 1, count)
     scores, chosen = (specifications @ classifier.logits(pool).mT).min(2)
     low, high = classifier.encoder.domain.low, classifier.encoder.domain.high

@@ -51,7 +51,7 @@ POINTS = 81
 
 @final
 @dataclass(frozen=True)
-class Linear(Observation):
+class HeadRadii(Observation):
     """For each image: whether the head is right, the radius certified jointly and separately, the attacked one.
 
     Radii are nan where the head is wrong. ``refuted`` says whether an attack succeeds inside the certified radius.
@@ -81,32 +81,32 @@ class Linear(Observation):
         head, labels = population.learned(*self.fits()), population.images.labels
         if head is None or labels is None:
             return observed
-        places = head.places(torch.as_tensor(labels).to(head.classes.device)[list(rows)])
-        right = head.right(population.pixels(rows).double(), places).cpu()
+        columns = head.places(torch.as_tensor(labels).to(head.classes.device)[list(rows)])
+        right = head.right(population.pixels(rows).double(), columns).cpu()
         observed["right"] = right.double()
         if bool(right.any()):
             chosen = right.nonzero()[:, 0].tolist()
             names = [population.images.ids[rows[k]] for k in chosen for _ in head.classes[1:]]
             pool = population.pixels(population.shuffled[:POOL].tolist()).double()
             pixels = population.pixels([rows[k] for k in chosen]).double()
-            pairs = margins(head, pixels, places[chosen], pool, population.run.noise(names).fork("linear"))
-            for name, values in self.radii(pairs, head, places[chosen]).items():
+            pairs = margins(head, pixels, columns[chosen], pool, population.run.noise(names).fork("linear"))
+            for name, values in self.radii(pairs, head, columns[chosen]).items():
                 observed[name][right] = values.cpu()
         return observed
 
-    def radii(self, pairs: Pairs, head: Classifier, places: Int[Tensor, "b"]) -> Observed:
+    def radii(self, pairs: Pairs, head: Classifier, columns: Int[Tensor, "b"]) -> Observed:
         """Return the radii of images that the head gets right."""
         ball = unit_ball(self.norm)
         certified = certified_radii(pairs, ball, self.certification.method, self.tolerance)
         attacked, lowest = self.attacks(pairs, certified)
         sizes = ball.norm(attacked.points - pairs.anchors.repeat_interleave(self.strongest(pairs), 0))
-        sizes = sizes.masked_fill(~(attacked.values < 0), torch.inf).reshape(len(places), -1).amin(1)
+        sizes = sizes.masked_fill(~(attacked.values < 0), torch.inf).reshape(len(columns), -1).amin(1)
         inside = sizes <= certified.amin(1) * INSIDE
         return {
             "certified": certified.amin(1),
-            "separate": separate_radii(pairs, head, places, ball, self.certification.method, self.tolerance),
+            "separate": separate_radii(pairs, head, columns, ball, self.certification.method, self.tolerance),
             "attacked": sizes.masked_fill(sizes.isinf(), torch.nan),
-            "refuted": (inside | (lowest.values <= 0).reshape(len(places), -1).any(1)).double(),
+            "refuted": (inside | (lowest.values <= 0).reshape(len(columns), -1).any(1)).double(),
         }
 
     def attacks(self, pairs: Pairs, certified: Float[Tensor, "b k"]) -> tuple[AttackResult, AttackResult]:
@@ -140,12 +140,12 @@ OBSERVED = ("right", "certified", "separate", "attacked", "refuted")
 
 
 def separate_radii(
-    pairs: Pairs, head: Classifier, places: Int[Tensor, "b"], ball: Ball, method: Method, tolerance: float
+    pairs: Pairs, head: Classifier, columns: Int[Tensor, "b"], ball: Ball, method: Method, tolerance: float
 ) -> Float[Tensor, "b"]:
     """Return the radius at which the least own logit is proved above the largest of each other, bounded one by one."""
     reach = pairs.distances(ball).amax(1)
     eye = torch.eye(len(head.classes), dtype=pairs.specifications.dtype, device=pairs.specifications.device)
-    class_rows = eye[places][:, None]
+    class_rows = eye[columns][:, None]
     others = class_rows - pairs.specifications
     clean = pairs.values(pairs.images).reshape(pairs.shape)
 
@@ -184,9 +184,9 @@ class LinearRadius(Evaluation):
     )
     headline = ("average_linear_radius", "average_attacked_linear_radius")
 
-    def observation(self) -> Linear:
+    def observation(self) -> HeadRadii:
         certification = Certification(self.samples, self.method, self.attack, self.neurons)
-        return Linear(certification, self.norm, self.rivals, self.tolerance)
+        return HeadRadii(certification, self.norm, self.rivals, self.tolerance)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         values = {name: value.double() for name, value in observed.items()}
@@ -228,10 +228,10 @@ class LinearRadius(Evaluation):
         row, labels = rows[image], torch.as_tensor(population.images.labels)
         head = population.learned(LinearHead(self.samples))
         assert head is not None, "nothing is certified without labels"
-        places = head.places(labels.to(head.classes.device)[[row]])
+        columns = head.places(labels.to(head.classes.device)[[row]])
         name, pool = population.images.ids[row], population.pixels(population.shuffled[:POOL].tolist()).double()
         noise = population.run.noise([name for _ in head.classes[1:]]).fork("linear")
-        pairs = margins(head, population.pixels([row]).double(), places, pool, noise)
+        pairs = margins(head, population.pixels([row]).double(), columns, pool, noise)
         certified = certified_radii(pairs, unit_ball(self.norm), self.method, self.tolerance)
         nearest, inside = self.observation().attacks(pairs, certified)
         result = inside if bool((inside.values <= 0).any()) else nearest

@@ -32,7 +32,7 @@ from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.certified_radius import refuted
 from holdfast.evaluations.certified.findings import CrossCheck, findings, series
-from holdfast.evaluations.certified.linear_radius import Linear
+from holdfast.evaluations.certified.linear_radius import HeadRadii
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
 from holdfast.evaluations.certified.radius_bounds import radius_bounds
@@ -119,12 +119,13 @@ class MarginDistribution(Evaluation):
     headline = ("margin_scale", "order_obeyed")
 
     def observation(self) -> Joint:
-        certification = Certification(self.samples, self.method, self.attack, self.neurons)
-        return Joint((self._shared(), Linear(certification, self.norm, self.rivals, self.tolerance)))
+        return Joint((self._shared(), self._head()))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        shared = {k.removeprefix("0."): v.double().cpu() for k, v in observed.items() if k.startswith("0.")}
-        linear = {k.removeprefix("1."): v.double().cpu() for k, v in observed.items() if k.startswith("1.")}
+        shared, linear = (
+            {name: values.double().cpu() for name, values in self.observation().of(part, observed).items()}
+            for part in (self._shared(), self._head())
+        )
         similar = similarity(population, rows, negatives(population, self.negatives))
         order, head = by_similarity(shared, similar), by_head(shared, linear, foreign(population, rows, self.negatives))
         laws = self._laws(population, rows, shared["view"])
@@ -153,6 +154,10 @@ class MarginDistribution(Evaluation):
     def _shared(self) -> SharedNegatives:
         certification = Certification(self.samples, self.method, self.attack, self.neurons)
         return SharedNegatives(certification, self.norm, self.negatives, self.tolerance)
+
+    def _head(self) -> HeadRadii:
+        certification = Certification(self.samples, self.method, self.attack, self.neurons)
+        return HeadRadii(certification, self.norm, self.rivals, self.tolerance)
 
     def _witness(self, population: Population, rows: Sequence[int], shared: Observed, image: int) -> dict[str, str]:
         pair_attack = self._shared().pair_attack(population, [rows[image]])

@@ -154,7 +154,7 @@ def principal(encoder: Encoder, pixels: Pixels) -> Float[Tensor, "b d d"]:
 
 
 def across(clean: Codes, basis: Float[Tensor, "b d d"]) -> Float[Tensor, "b s d"]:
-    """Return ``d - 1`` orthonormal axes at right angles to ``own``, turned from ``basis`` as little as QR does."""
+    """Return ``d - 1`` orthonormal axes at right angles to ``clean``, turned from ``basis`` as little as QR does."""
     clean = clean.nan_to_num()
     first = torch.cat([clean[:, None], basis], 1)
     return torch.linalg.qr(first.mT).Q.mT[:, 1:].contiguous()

@@ -15,8 +15,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Findings, Picture
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import Edited
+from holdfast.evaluations.corrupted.findings import Ladders, Words, concluded
 from holdfast.evaluations.corrupted.kinds import FIFTEEN, SEVERITIES, in_severities, require_kinds
-from holdfast.evaluations.corrupted.ladders import Seen, Words, concluded, pictures
+from holdfast.evaluations.corrupted.pictures import pictures
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 
@@ -57,7 +58,7 @@ class CommonCorruptions(Evaluation):
         return Edited(corrupted, 1, self.divergences, self.k, self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        return concluded(Seen(self.observation(), population, observed, self.reference, self._words()), rows)
+        return concluded(Ladders(self.observation(), population, observed, self.reference, self._words()), rows)
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         """Return the severities of the kind that carries an image farthest, and its worst corruption."""

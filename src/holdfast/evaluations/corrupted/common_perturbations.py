@@ -21,7 +21,8 @@ from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Findings, Picture
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import Edited
-from holdfast.evaluations.corrupted.ladders import Seen, Words, concluded, pictures
+from holdfast.evaluations.corrupted.findings import Ladders, Words, concluded
+from holdfast.evaluations.corrupted.pictures import pictures
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import transforms
@@ -72,7 +73,7 @@ class CommonPerturbations(Evaluation):
         return Edited(rungs, self.chained, self.divergences, self.k, self.samples)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        return concluded(Seen(self.observation(), population, observed, self.reference, WORDS), rows)
+        return concluded(Ladders(self.observation(), population, observed, self.reference, WORDS), rows)
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         """Return the ladder of the family that carries an image farthest, and its worst edits in a row."""

@@ -66,26 +66,28 @@ class CorruptionError(Evaluation):
         require_kinds(self.name, self.kinds)
 
     def observation(self) -> Joint:
-        corrupted = [
-            CorruptedAnswers(self.probes, in_severities(name, self.severities), self.samples) for name in self.kinds
-        ]
-        return Joint((CorruptedAnswers(self.probes, (), self.samples), *corrupted))
+        return Joint((self._clean(), *map(self._corrupted, self.kinds)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         series, estimates = list[Series](), list[Estimate]()
         pairs = population.codes[population.choose(self.reference)]
         lost: list[float] = []
         label_free: list[Estimate] = []
-        for place, name in enumerate(self.kinds, start=1):
-            retrieved = {kind: observed[f"{place}.{kind}"] for kind in ("kept", "change")}
-            some, numbers = without_labels(name, retrieved, pairs)
+        by_kind = {name: self.observation().of(self._corrupted(name), observed) for name in self.kinds}
+        for name, values in by_kind.items():
+            some, numbers = without_labels(name, values, pairs)
             series += some
             label_free += numbers
-            lost += (-retrieved["kept"].nanmean(0)).tolist()
+            lost += (-values["kept"].nanmean(0)).tolist()
         clean = []
-        for place, probe in enumerate(self.probes):
-            errors = {name: 1 - observed[f"{k}.clean.{place}"].double() for k, name in enumerate(self.kinds, start=1)}
-            original = series_of("clean_wrong", {"probe": str(probe)}, 1 - observed[f"0.clean.{place}"][:, 0],
+        plain = self._clean()
+        for probe in self.probes:
+            errors = {
+                name: 1 - self._corrupted(name).of_probe(probe, values)["clean"].double()
+                for name, values in by_kind.items()
+            }
+            right = plain.of_probe(probe, self.observation().of(plain, observed))["clean"][:, 0]
+            original = series_of("clean_wrong", {"probe": str(probe)}, 1 - right,
                                  "yes or no", Claim.ESTIMATE, "error of the probe on clean images", UNDEFINED)  # fmt: skip
             clean.append(summarise(original, "share", "lower", "clean_error"))
             made = list(self._errors(str(probe), errors))
@@ -107,6 +109,12 @@ class CorruptionError(Evaluation):
             curves=tuple(severity_curves(estimates)),
             warnings=accuracy_warnings(population, rows, learned, accuracies, "its errors"),
         )
+
+    def _clean(self) -> CorruptedAnswers:
+        return CorruptedAnswers(self.probes, (), self.samples)
+
+    def _corrupted(self, name: str) -> CorruptedAnswers:
+        return CorruptedAnswers(self.probes, in_severities(name, self.severities), self.samples)
 
     def _errors(self, probe: str, errors: dict[str, Tensor]) -> Iterator[Series]:
         """Yield each image's share of errors over everything, under each corruption, and under each of its severities."""

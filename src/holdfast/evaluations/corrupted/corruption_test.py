@@ -90,23 +90,20 @@ class CorruptionTest(Evaluation):
             raise HoldfastError(f"{self.name}.permutations must be at least 1, got {self.permutations}")
 
     def observation(self) -> Joint:
-        corrupted = [
-            CorruptedAnswers(self.probes, self._variants(corruption), self.samples, True)
-            for corruption in self.corruptions
-        ]
-        return Joint((CorruptedAnswers(self.probes, (), self.samples), *corrupted))
+        return Joint((self._clean(), *map(self._corrupted, self.corruptions)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         fit, warnings = self._fitting(population)
-        answers = {
-            corruption: {name: observed[f"{place}.{name}"].double() for name in _names(observed, place)}
-            for place, corruption in enumerate(self.corruptions, start=1)
-            if corruption in fit
-        }
-        numbers = Numbers()
-        for place, probe in enumerate(self.probes):
-            numbers.probe(probe, place, observed[f"0.clean.{place}"][:, 0].double(), answers)
-        numbers.retrieval(population, answers, self.reference)
+        joint, plain, numbers = self.observation(), self._clean(), Numbers()
+        by_corruption = {corruption: joint.of(self._corrupted(corruption), observed) for corruption in fit}
+        for probe in self.probes:
+            right = plain.of_probe(probe, joint.of(plain, observed))["clean"][:, 0].double()
+            answers = {
+                corruption: self._corrupted(corruption).of_probe(probe, values)
+                for corruption, values in by_corruption.items()
+            }
+            numbers.probe(probe, right, answers)
+        numbers.retrieval(population, by_corruption, self.reference)
         numbers.correlations([str(probe) for probe in self.probes], [str(corruption) for corruption in fit])
         learned = [population.learned(probe) for probe in self.probes]
         clean = [estimate for estimate in numbers.estimates if estimate.quantity == "clean_accuracy"]
@@ -116,6 +113,12 @@ class CorruptionTest(Evaluation):
             estimates=(*numbers.estimates, chance_estimate(population, rows)),
             warnings=(*warnings, *accuracy_warnings(population, rows, learned, clean, "its drops")),
         )
+
+    def _clean(self) -> CorruptedAnswers:
+        return CorruptedAnswers(self.probes, (), self.samples)
+
+    def _corrupted(self, corruption: Transform) -> CorruptedAnswers:
+        return CorruptedAnswers(self.probes, self._variants(corruption), self.samples, True)
 
     def _variants(self, corruption: Transform) -> tuple[Transform, ...]:
         """Return ``corruption``, once for each permutation if it has any."""
@@ -145,34 +148,30 @@ class CorruptionTest(Evaluation):
         return fit, warnings
 
 
-def _names(observed: Observed, place: int) -> list[str]:
-    return [name.partition(".")[2] for name in observed if name.partition(".")[0] == str(place)]
-
-
-Seen = dict[Transform, dict[str, Tensor]]
-"""What was seen under each corruption."""
+ByCorruption = dict[Transform, Observed]
+"""What was observed under each corruption."""
 
 
 @dataclass
 class Numbers:
-    """Series and estimates as they are found."""
+    """Series and estimates as they come."""
 
     series: list[Series] = field(default_factory=list)
     estimates: list[Estimate] = field(default_factory=list)
 
-    def probe(self, probe: Probe, place: int, clean: Float[Tensor, "n"], seen: Seen) -> None:
+    def probe(self, probe: Probe, clean: Float[Tensor, "n"], answers: ByCorruption) -> None:
         """Add what a probe knows, clean and corrupted: first over all corruptions, then under each."""
         for kind, (accuracy, drop) in TAUGHT.items():
             # Permutations of one corruption are averaged before corruptions are.
-            right = {str(corruption): values[f"{kind}.{place}"].mean(1) for corruption, values in seen.items()}
+            right = {str(corruption): values[kind].double().mean(1) for corruption, values in answers.items()}
             lost = {name: drops(clean, values) for name, values in right.items()}
             for table, quantity in ((lost, drop), (right, accuracy)):
                 mean = torch.stack([*table.values()]).mean(0)
                 self._add(f"mean_{quantity}", {"probe": str(probe), "corruption": ALL}, mean)
                 for name, values in table.items():
                     self._add(quantity, {"probe": str(probe), "corruption": name}, values)
-        for corruption, answers in seen.items():
-            if (each := answers[f"taught.{place}"]).shape[1] > 1:
+        for corruption, answer in answers.items():
+            if (each := answer["taught"].double()).shape[1] > 1:
                 lost_each = [float(drops(clean, column).mean()) for column in each.unbind(1)]
                 self.estimates.append(deviation(lost_each, {"probe": str(probe), "corruption": str(corruption)}))
         right_series = series_of(
@@ -181,11 +180,12 @@ class Numbers:
         self.series.append(right_series)
         self.estimates.append(summarise(right_series, "share", "higher", "clean_accuracy"))
 
-    def retrieval(self, population: Population, seen: Seen, reference: int) -> None:
+    def retrieval(self, population: Population, by_corruption: ByCorruption, reference: int) -> None:
         """Add what corruptions do without any label."""
         pairs = population.codes[population.choose(reference)]
-        for corruption, values in seen.items():
-            series, estimates = without_labels(str(corruption), values, pairs)
+        for corruption, values in by_corruption.items():
+            precise = {name: values[name].double() for name in ("kept", "change")}
+            series, estimates = without_labels(str(corruption), precise, pairs)
             self.series += series
             self.estimates += estimates
 

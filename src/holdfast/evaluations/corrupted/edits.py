@@ -18,7 +18,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.enclosing import divergence_radii
-from holdfast.protocol.observation import Observation
+from holdfast.protocol.observation import Observation, entries
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform
 
@@ -65,7 +65,7 @@ class Edited(Observation):
     The search is greedy: from the edit that carries the code farthest under the first divergence, to each family's most
     severe edit on top of it.
 
-    For each place ``p`` in ``divergences``: ``p.change`` (b, edits). Under the first of them: ``kept`` (b, edits), whether
+    ``k.change`` (b, edits) is about divergence ``k``. Under the first of them: ``kept`` (b, edits), whether
     the own clean code is still nearest; ``overlap`` (b, edits), the Jaccard index of the ``k`` nearest others; ``worst``
     (b, chained), how far up to so many edits carry it; ``worst_edits``, their places in ``edits``, -1 where one more
     carried it no farther; ``worst_kept`` (b, chained), kept under all that was tried. And ``radius``, the divergence
@@ -107,11 +107,11 @@ class Edited(Observation):
             )
             kept.append(kept_nearest(divergence, codes, distance, searched.codes[near[:, :, 0]]))
             overlap.append(jaccard(near, home[:, None]))
-        ladders = [torch.cat([clean[:, None], single[:, places]], dim=1) for _, places in families(self.edits)]
+        ladders = [torch.cat([clean[:, None], single[:, span]], dim=1) for _, span in families(self.edits)]
         changes = {
-            f"{place}.change": change(population.fitted(divergence), single, clean)
-            for place, divergence in enumerate(self.divergences)
-            if place
+            f"{index}.change": change(population.fitted(divergence), single, clean)
+            for index, divergence in enumerate(self.divergences)
+            if index
         }
         return {
             "0.change": moved,
@@ -125,14 +125,18 @@ class Edited(Observation):
             "worst_kept": torch.stack([part.amin(1) for part in kept], dim=1).cummin(1).values,
         }
 
+    def changes(self, divergence: Divergence, observed: Observed) -> Float[Tensor, "b edits"]:
+        """Return how far each edit carries codes under ``divergence``, from what was ``observed``."""
+        return entries(observed, self.divergences.index(divergence))["change"]
+
     def worst(self, population: Population, rows: Sequence[int], chains: Int[Tensor, "b chained"]) -> Pixels:
         """Return the images at ``rows`` under the edits that were found worst for each."""
         pixels, noise = ready(population, rows)
         for image, chain in enumerate(chains.tolist()):
             alone = slice(image, image + 1)
-            for depth, place in enumerate(chain):
-                if place >= 0:
-                    pixels[alone] = self.edits[place](pixels[alone], link(noise[alone], depth))
+            for depth, index in enumerate(chain):
+                if index >= 0:
+                    pixels[alone] = self.edits[index](pixels[alone], link(noise[alone], depth))
         return pixels
 
 
@@ -152,7 +156,7 @@ class Search:
         self.pixels, self.noise = ready(population, rows)
         self.clean = population.codes[list(rows)]
         self.divergence = population.fitted(settings.divergences[0])
-        self.severest = [places.stop - 1 for _, places in families(settings.edits)]
+        self.severest = [span.stop - 1 for _, span in families(settings.edits)]
         self.touched: Bool[Tensor, "b families"] = torch.zeros(
             len(rows), len(self.severest), dtype=torch.bool, device=self.clean.device
         )
@@ -169,19 +173,19 @@ class Search:
         for depth in range(1, self.settings.chained):
             yield self._step(depth, self.severest)
 
-    def _step(self, depth: int, places: Sequence[int]) -> Tried:
+    def _step(self, depth: int, indices: Sequence[int]) -> Tried:
         start, noise, codes, distances = self.farthest, link(self.noise, depth), [], []
         if depth:
             self.distances[:, depth] = self.distances[:, depth - 1]
-        for place in places:
-            pixels = self.settings.edits[place](start, noise)
+        for index in indices:
+            pixels = self.settings.edits[index](start, noise)
             codes.append(self.population.encode(pixels.to(self.population.run.dtype)))
-            if depth == 0 and place in self.severest:
-                self.touched[:, self.severest.index(place)] = (pixels != start).flatten(1).any(1)
+            if depth == 0 and index in self.severest:
+                self.touched[:, self.severest.index(index)] = (pixels != start).flatten(1).any(1)
             moved = self.divergence(codes[-1].double(), self.clean.double())
             farther = moved > self.distances[:, depth]
             self.distances[farther, depth] = moved[farther]
-            self.chain[farther, depth] = place
+            self.chain[farther, depth] = index
             self.farthest = torch.where(farther[:, None, None, None], pixels, self.farthest)
             distances.append(moved)
         return torch.stack(codes, dim=1), torch.stack(distances, dim=1)

@@ -20,7 +20,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import change, kept_nearest, ready, require_range
 from holdfast.probes.base import FittedProbe, Probe
 from holdfast.protocol.fits import Fit
-from holdfast.protocol.observation import Observation
+from holdfast.protocol.observation import Observation, entries, joined
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform, transformed
 
@@ -67,26 +67,13 @@ class TaughtUnder(Fit[tuple[FittedProbe, ...]]):
         if unfit(population.encoder, self.corruption):
             return {CODES: torch.zeros(0, 1)}
         changed = self._changed(population)
-        learned = {CODES: changed.bank.codes}
-        for place, probe in enumerate(self.probes):
-            learned |= {f"{place}.{name}": values for name, values in probe.learn(changed).items()}
-        return learned
+        return {CODES: changed.bank.codes, **joined([probe.learn(changed) for probe in self.probes])}
 
     def restore(self, population: Population, learned: Observed) -> tuple[FittedProbe, ...]:
         if not len(learned[CODES]):
             return ()
         changed = self._changed(population, learned[CODES])
-        return tuple(
-            probe.restore(
-                changed,
-                {
-                    name.removeprefix(f"{place}."): tensor
-                    for name, tensor in learned.items()
-                    if name.startswith(f"{place}.")
-                },
-            )
-            for place, probe in enumerate(self.probes)
-        )
+        return tuple(probe.restore(changed, entries(learned, index)) for index, probe in enumerate(self.probes))
 
     def _changed(self, population: Population, codes: Codes | None = None) -> Population:
         """Return the population whose bank is corrupted."""
@@ -134,7 +121,7 @@ class CorruptedAnswers(Observation):
         if not self.corruptions:
             pixels = population.pixels(rows)
             known = [right(probe, population, rows, pixels, population.codes[list(rows)]) for probe in probes]
-            return {f"clean.{place}": ranks[:, None].cpu() for place, ranks in enumerate(known)}
+            return {f"clean.{index}": ranks[:, None].cpu() for index, ranks in enumerate(known)}
         original, noise = ready(population, rows)
         columns: dict[str, list[Tensor]] = {}
         for corruption in self.corruptions:
@@ -146,15 +133,20 @@ class CorruptedAnswers(Observation):
                 codes = population.encode(pixels)
                 counts = retrieval(population, rows, codes)
                 for kind, taught in (("clean", probes), ("taught", retaught)):
-                    for place, probe in enumerate(taught):
-                        counts[f"{kind}.{place}"] = right(probe, population, rows, pixels, codes)
+                    for index, probe in enumerate(taught):
+                        counts[f"{kind}.{index}"] = right(probe, population, rows, pixels, codes)
             for name, values in counts.items():
                 columns.setdefault(name, []).append(values)
         return {name: torch.stack([value.cpu() for value in values], dim=1) for name, values in columns.items()}
 
     def _names(self) -> list[str]:
         kinds = ("clean", "taught") if self.retaught else ("clean",)
-        return ["kept", "change", *(f"{kind}.{place}" for kind in kinds for place in range(len(self.probes)))]
+        return ["kept", "change", *(f"{kind}.{index}" for kind in kinds for index in range(len(self.probes)))]
+
+    def of_probe(self, probe: Probe, observed: Observed) -> Observed:
+        """Return whether ``probe`` knows the images, ``clean`` and ``taught``, from what was ``observed``."""
+        ending = f".{self.probes.index(probe)}"
+        return {name.removesuffix(ending): values for name, values in observed.items() if name.endswith(ending)}
 
 
 def right(

@@ -19,16 +19,22 @@ UNDEFINED = "a zero code, which has no direction under cosine, or one that is no
 
 
 def without_labels(
-    corruption: str, seen: Mapping[str, Tensor], pairs: Float[Tensor, "p d"]
+    corruption: str, observed: Mapping[str, Tensor], pairs: Float[Tensor, "p d"]
 ) -> tuple[list[Series], list[Estimate]]:
     """Return nearest-neighbour accuracy and universal quantile under a corruption.
 
-    ``seen`` are ``kept`` and ``change`` of ``CorruptedAnswers``, averaged over draws or severities; ``pairs`` the codes of
-    the images whose pairs make the scale.
+    ``observed`` are ``kept`` and ``change`` of ``CorruptedAnswers``, averaged over draws or severities; ``pairs`` the codes
+    of the images whose pairs make the scale.
     """
-    conditions, moved = {"corruption": corruption, "divergence": "cosine"}, seen["change"].mean(1).to(pairs.device)
+    conditions, moved = {"corruption": corruption, "divergence": "cosine"}, observed["change"].mean(1).to(pairs.device)
     kept = series_of(
-        "nearest_neighbour_kept", conditions, seen["kept"].mean(1), "share of draws", Claim.ESTIMATE, KEPT, UNDEFINED
+        "nearest_neighbour_kept",
+        conditions,
+        observed["kept"].mean(1),
+        "share of draws",
+        Claim.ESTIMATE,
+        KEPT,
+        UNDEFINED,
     )
     shares = share_of_pairs_within(Cosine(), moved, pairs)
     quantile = series_of("universal_quantile", conditions, shares, "share of pairs", Claim.ESTIMATE, MOVED, UNDEFINED)

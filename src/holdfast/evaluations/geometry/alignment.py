@@ -21,9 +21,9 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.geometry.observations import Views
 from holdfast.evaluations.geometry.spectrum import GROUPS, lidar
 from holdfast.evaluations.geometry.sphere import ZERO
-from holdfast.evaluations.geometry.views import Views
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform
@@ -154,8 +154,8 @@ def _lidar(
     population: Population, rows: Sequence[int], clean: Float[Tensor, "n d"], views: Float[Tensor, "n v d"]
 ) -> Estimate:
     # In an order that ids alone decide, so that no group of the jackknife depends on the order of the images.
-    place = {row: k for k, row in enumerate(population.shuffled.tolist())}
-    order = sorted(range(len(rows)), key=lambda k: place[rows[k]])
+    rank = {row: k for k, row in enumerate(population.shuffled.tolist())}
+    order = sorted(range(len(rows)), key=lambda k: rank[rows[k]])
     value, low, high = lidar(torch.cat([clean[:, None], views.to(clean.dtype)], 1)[order])
     defined = value == value
     return Estimate(

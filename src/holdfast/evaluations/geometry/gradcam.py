@@ -23,7 +23,7 @@ from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Findings, Picture, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.geometry.views import changed
+from holdfast.evaluations.geometry.observations import changed
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population

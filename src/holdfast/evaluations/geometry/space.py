@@ -33,17 +33,11 @@ from holdfast.evaluations.geometry.classes import (
     within,
 )
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
+from holdfast.evaluations.geometry.observations import Lengths
 from holdfast.evaluations.geometry.spectrum import GROUPS, rankme
-from holdfast.evaluations.geometry.sphere import (
-    ZERO,
-    Lengths,
-    Neighbourhoods,
-    Sphere,
-    Strangers,
-    groups_of,
-    sphere_warnings,
-)
+from holdfast.evaluations.geometry.sphere import ZERO, Neighbourhoods, Sphere, Strangers, groups_of
 from holdfast.evaluations.geometry.tags import Tags
+from holdfast.evaluations.geometry.warnings import sphere_warnings
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
@@ -87,8 +81,8 @@ class SpaceGeometry(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         sphere = population.learned(self._neighbourhoods())
-        place = {row: k for k, row in enumerate(rows)}
-        where = [place[row] for row in sphere.rows]
+        position_of = {row: k for k, row in enumerate(rows)}
+        where = [position_of[row] for row in sphere.rows]
         labels, kind = self._labelled(population, sphere)
         grouped = group_uniformity(sphere.codes, labels)
         measured = [
@@ -258,13 +252,13 @@ def _rank(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
         better="higher",
         statistic="whole",
     )
-    places = np.unique(np.geomspace(1, len(spectrum), min(DRAWN, len(spectrum))).round().astype(int))
+    ranks = np.unique(np.geomspace(1, len(spectrum), min(DRAWN, len(spectrum))).round().astype(int))
     shares = (spectrum / spectrum.sum().clamp(min=torch.finfo(spectrum.dtype).tiny)).cpu().numpy()
     curve = Curve(
         quantity="singular_values",
         x_label="place",
         y_label="share of the sum of singular values",
-        x=tuple(places.astype(float).tolist()),
-        y=tuple(shares[places - 1].tolist()),
+        x=tuple(ranks.astype(float).tolist()),
+        y=tuple(shares[ranks - 1].tolist()),
     )
     return estimate, curve

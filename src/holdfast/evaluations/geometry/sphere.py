@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -16,12 +15,10 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.neighbours import nearest_neighbours
 from holdfast.core.points import Points, points
-from holdfast.core.records import COLLAPSED
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.geometry.pairs import potentials
 from holdfast.evaluations.geometry.tags import Tags
 from holdfast.protocol.fits import Fit
-from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
 MOST = 1 << 22
@@ -67,18 +64,18 @@ class Neighbourhoods(Fit[Sphere]):
 
     def learn(self, population: Population) -> Observed:
         rows, codes = _directions(population, self.samples)
-        place = points(codes)
+        directions = points(codes)
         if self.k < 1:
             raise HoldfastError(f"k must be at least 1, got {self.k}")
         empty = np.empty((len(rows), 0), dtype=np.int64), np.empty((len(rows), 0))
         index, distance = empty
-        if len(rows) > self.k and not place.constant:
-            neighbours = nearest_neighbours(place, self.k)
+        if len(rows) > self.k and not directions.constant:
+            neighbours = nearest_neighbours(directions, self.k)
             index, distance = neighbours.index, neighbours.distance
         return {
-            "potential": potentials(place).cpu(),
+            "potential": potentials(directions).cpu(),
             "near": torch.from_numpy(index),
-            "constant": torch.tensor(place.constant),
+            "constant": torch.tensor(directions.constant),
             "ties": torch.tensor(int((distance[:, -1:] == 0).sum())),
         }
 
@@ -117,13 +114,13 @@ class Strangers(Fit[Int[np.ndarray, "n k"]]):
 
     def learn(self, population: Population) -> Observed:
         rows, codes = _directions(population, self.samples)
-        place, names = points(codes), groups_of(population, self.tags)
+        directions, names = points(codes), groups_of(population, self.tags)
         if self.k < 1:
             raise HoldfastError(f"k must be at least 1, got {self.k}")
         groups = np.arange(len(rows)) if names is None else numbered(np.array(names)[rows])
-        if place.constant or len(rows) <= self.k:
+        if directions.constant or len(rows) <= self.k:
             return {"near": torch.empty((len(rows), 0), dtype=torch.int64)}
-        return {"near": torch.from_numpy(nearest_strangers(place, self.k, groups))}
+        return {"near": torch.from_numpy(nearest_strangers(directions, self.k, groups))}
 
     def restore(self, population: Population, learned: Observed) -> Int[np.ndarray, "n k"]:
         return learned["near"].cpu().numpy()
@@ -141,7 +138,7 @@ def groups_of(population: Population, tags: Tags) -> tuple[str, ...] | None:
     return population.images.groups if stated is None else stated
 
 
-def nearest_strangers(place: Points, k: int, groups: Groups) -> Int[np.ndarray, "n k"]:
+def nearest_strangers(directions: Points, k: int, groups: Groups) -> Int[np.ndarray, "n k"]:
     """Return the ``k`` nearest points of other groups of each point, exactly.
 
     Of the nearest ``k`` and as many as the rest of a group, ``k`` are of others; so points are searched by the size of
@@ -159,47 +156,7 @@ def nearest_strangers(place: Points, k: int, groups: Groups) -> Int[np.ndarray, 
         rows = np.flatnonzero(steps == step)
         count = min(len(groups) - 1, k + int(sizes[groups[rows]].max()) - 1)
         for part in np.array_split(rows, -(-len(rows) * count // MOST)):
-            index = nearest_neighbours(place, count, torch.from_numpy(part)).index
-            own = groups[index] == groups[part][:, None]
-            near[part] = np.take_along_axis(index, np.argsort(own, axis=1, kind="stable"), axis=1)[:, :k]
+            index = nearest_neighbours(directions, count, torch.from_numpy(part)).index
+            same_group = groups[index] == groups[part][:, None]
+            near[part] = np.take_along_axis(index, np.argsort(same_group, axis=1, kind="stable"), axis=1)[:, :k]
     return near
-
-
-@final
-@dataclass(frozen=True)
-class Lengths(Observation):
-    """The Euclidean length of each code."""
-
-    samples: int
-    name = "code-lengths"
-    version = 1
-
-    def rows(self, population: Population) -> list[int]:
-        return sorted(distinct(population, self.samples))
-
-    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        return {"length": torch.linalg.vector_norm(population.codes[list(rows)].double(), dim=1).cpu()}
-
-
-def sphere_warnings(population: Population, sphere: Sphere, looked_at: int) -> tuple[str, ...]:
-    """Return what a reader must see beside any number about these codes."""
-    warnings, digests = [], population.images.digests
-    if sphere.constant:
-        warnings.append(
-            f"{COLLAPSED}: all codes point the same way up to rounding, so no two images can be told apart by cosine."
-        )
-    if sphere.ties:
-        warnings.append(
-            f"{sphere.ties} images share their code with {sphere.near.shape[1]} others or more, so which of these are their "
-            "neighbours is arbitrary: read hubness with suspicion."
-        )
-    if twins := len(digests) - len(set(digests)):
-        warnings.append(f"{twins} of {len(digests)} images are exact copies of others; each image is counted once.")
-    if zero := looked_at - len(sphere.rows):
-        warnings.append(f"{zero} of {looked_at} images have a zero code, which has no direction, and are left out.")
-    if len(sphere.rows) < 2 * sphere.codes.shape[1]:
-        warnings.append(
-            f"RankMe of {len(sphere.rows)} images cannot exceed their number, and codes have {sphere.codes.shape[1]} "
-            "features: use several times as many images before comparing it with other data."
-        )
-    return tuple(warnings)

@@ -19,7 +19,7 @@ from holdfast.objectives import misclassification
 from holdfast.objectives.away import Away
 from holdfast.probes.base import FittedProbe, Probe
 from holdfast.protocol.fits import Fit, whitenings
-from holdfast.protocol.observation import Observation, joined
+from holdfast.protocol.observation import Observation, entries, joined
 from holdfast.protocol.population import Population
 
 
@@ -83,6 +83,10 @@ class AttackedAnswers(Observation):
             answers.append(answered(probe, codes, population.labels[list(rows)]))
         return joined(answers)
 
+    def of_attack(self, attack: Attack, observed: Observed) -> Observed:
+        """Return ``rank`` and ``margin`` after ``attack``, from what was ``observed``."""
+        return entries(observed, self.attacks.index(attack))
+
     def pixels(self, population: Population, rows: Sequence[int]) -> list[Pixels]:
         """Return the images at ``rows`` after each of the attacks."""
         probe, labels = population.learned(self.probe), population.labels[list(rows)]
@@ -121,6 +125,10 @@ class TransferredAnswers(Observation):
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return joined([self._answers(population, rows, pixels) for pixels in self.pixels(population, rows)])
 
+    def of_attack(self, attack: Attack, probe: Probe, observed: Observed) -> Observed:
+        """Return ``rank`` and ``margin`` of ``probe`` after ``attack``, from what was ``observed``."""
+        return entries(entries(observed, self.attacks.index(attack)), self.probes.index(probe))
+
     def _answers(self, population: Population, rows: Sequence[int], pixels: Pixels) -> Observed:
         """Return what each of the probes says of ``pixels``."""
         answers = list[Observed]()
@@ -141,6 +149,6 @@ class TransferredAnswers(Observation):
 
 def answered(probe: FittedProbe, codes: Codes, labels: Tensor) -> Observed:
     """Return rank and margin of each label; a label that the bank does not show has no margin."""
-    places = probe.places(labels)
-    margin = -misclassification.margin(probe.logits, places)(codes)
-    return {"rank": probe.ranks(codes, labels), "margin": margin.double().masked_fill(places < 0, torch.nan)}
+    columns = probe.places(labels)
+    margin = -misclassification.margin(probe.logits, columns)(codes)
+    return {"rank": probe.ranks(codes, labels), "margin": margin.double().masked_fill(columns < 0, torch.nan)}

@@ -53,17 +53,18 @@ class ProbeAccuracy(Evaluation):
     headline = ("top1_accuracy",)
 
     def observation(self) -> Joint:
-        return Joint(tuple(Answers(probe, self.samples) for probe in self.probes))
+        return Joint(tuple(map(self._answers, self.probes)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        ranks = [observed[f"{k}.rank"] for k in range(len(self.probes))]
+        answers = [self.observation().of(self._answers(probe), observed) for probe in self.probes]
+        ranks = [answer["rank"] for answer in answers]
         named: list[Conditions] = [{"probe": str(probe)} for probe in self.probes]
         labels = population.labels[list(rows)].cpu()
         right = [right_series(where, rank == 0) for where, rank in zip(named, ranks, strict=True)]
         among = [right_series(where, rank < TOP, "among_five") for where, rank in zip(named, ranks, strict=True)]
         margins = [
-            margin_series(where, observed[f"{k}.margin"], "class_margin", Claim.ESTIMATE)
-            for k, where in enumerate(named)
+            margin_series(where, answer["margin"], "class_margin", Claim.ESTIMATE)
+            for where, answer in zip(named, answers, strict=True)
         ]
         first = [summarise(series, "share", "higher", "top1_accuracy") for series in right]
         many = len(population.learned(self.probes[0]).classes) > TOP  # among five of five, all are
@@ -83,6 +84,9 @@ class ProbeAccuracy(Evaluation):
             ),
             warnings=accuracy_warnings(population, rows, [*map(population.learned, self.probes)], first, "its margins"),
         )
+
+    def _answers(self, probe: Probe) -> Answers:
+        return Answers(probe, self.samples)
 
 
 def class_accuracies(
@@ -115,7 +119,7 @@ def class_accuracies(
 def class_curve(classes: Sequence[Estimate], conditions: Conditions) -> Curve:
     """Return the accuracies of all classes, from the worst to the best."""
     order = torch.tensor([kind.value for kind in classes]).argsort(stable=True).tolist()
-    ranked = [classes[place] for place in order]
+    ranked = [classes[index] for index in order]
     return Curve(
         quantity="class_accuracy",
         conditions=conditions,

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import final
 
 import torch
@@ -39,18 +40,19 @@ from holdfast.protocol.population import Population
 
 ROBUST = "accuracy under the best attack"
 WRONG = "the probe gets the clean image wrong"
+AT_PROBE, AT_CODE = "the probe", "the code"
+"""What an attack may go for."""
 
 
 @dataclass(frozen=True)
 class Threat:
-    """One attack on one probe, and where its answers stand among what was observed."""
+    """One attack on one probe."""
 
     probe: Probe
     ball: Ball
     attack: Attack
     aim: str
-    """``the probe`` or ``the code``."""
-    place: str
+    """``AT_PROBE`` or ``AT_CODE``."""
 
     @property
     def conditions(self) -> Conditions:
@@ -84,21 +86,22 @@ class RobustAccuracy(Evaluation):
     headline = ("robust_accuracy", "attack_success_rate")
 
     def observation(self) -> Joint:
-        parts: list[Observation] = [Answers(probe, self.samples) for probe in self.probes]
+        parts: list[Observation] = [*map(self._answers, self.probes)]
         for ball in self.balls:
-            parts += [AttackedAnswers(probe, ball, self.attacks, self.samples) for probe in self.probes]
-            parts.append(TransferredAnswers(self.probes, ball, self.attacks, self.divergence, self.samples))
+            parts += [self._attacked(probe, ball) for probe in self.probes]
+            parts.append(self._transferred(ball))
         return Joint(tuple(parts))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        clean = {probe: observed[f"{k}.rank"] == 0 for k, probe in enumerate(self.probes)}
+        answers = {probe: self.observation().of(self._answers(probe), observed) for probe in self.probes}
+        clean = {probe: answer["rank"] == 0 for probe, answer in answers.items()}
         plain = [right_series({"probe": str(probe)}, right) for probe, right in clean.items()]
         accuracies = [summarise(series, "share", "higher", "clean_accuracy") for series in plain]
         kept, fallen, margins = [], [], []
         for threat in self._threats():
-            before = clean[threat.probe]
-            after = observed[f"{threat.place}.rank"] == 0
-            margin = torch.minimum(observed[f"{threat.place}.margin"], observed[self._clean(threat.probe)])
+            attacked = self._after(threat, observed)
+            before, after = clean[threat.probe], attacked["rank"] == 0
+            margin = torch.minimum(attacked["margin"], answers[threat.probe]["margin"])
             kept.append(_series("robust", threat, (before & after).double(), Claim.UPPER))
             fallen.append(
                 _series("attack_succeeds", threat, (~after).double().masked_fill(~before, torch.nan), Claim.LOWER)
@@ -119,10 +122,9 @@ class RobustAccuracy(Evaluation):
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         """Return images that the attack on the last probe, in the widest ball, made it take for another class."""
         ball, probe = max(self.balls, key=lambda ball: ball.radius), self.probes[-1]
-        shown = AttackedAnswers(probe, ball, self.attacks, self.samples)
-        where = Threat(probe, ball, self.attacks[-1], "the probe", "").conditions
+        shown, where = self._attacked(probe, ball), Threat(probe, ball, self.attacks[-1], AT_PROBE).conditions
         fell = next(s.values for s in findings.series if (s.quantity, s.conditions) == ("attack_succeeds", where))
-        chosen = [rows[place] for place, value in enumerate(fell) if value == 1][:SHOWN]
+        chosen = [rows[index] for index, value in enumerate(fell) if value == 1][:SHOWN]
         if not chosen or len(population.encoder.domain.shape) != 3:
             return ()
         fitted, domain = population.learned(probe), population.encoder.domain
@@ -139,18 +141,27 @@ class RobustAccuracy(Evaluation):
         return tuple(picture for picture in pictures if picture is not None)
 
     def _threats(self) -> Iterator[Threat]:
-        """Yield every attack on every probe, in the order of what is observed."""
-        count = len(self.probes)
-        for k, ball in enumerate(self.balls, start=1):
-            first = k * (count + 1) - 1  # the answers to clean images are before, those of a ball to the code behind
-            for a, attack in enumerate(self.attacks):
-                for j, probe in enumerate(self.probes):
-                    yield Threat(probe, ball, attack, "the probe", f"{first + j}.{a}")
-                for j, probe in enumerate(self.probes):
-                    yield Threat(probe, ball, attack, "the code", f"{first + count}.{a}.{j}")
+        """Yield every attack on every probe, as they are reported."""
+        for ball, attack, aim in product(self.balls, self.attacks, (AT_PROBE, AT_CODE)):
+            for probe in self.probes:
+                yield Threat(probe, ball, attack, aim)
 
-    def _clean(self, probe: Probe) -> str:
-        return f"{self.probes.index(probe)}.margin"
+    def _after(self, threat: Threat, observed: Observed) -> Observed:
+        """Return what the probe answers after the attack of ``threat``."""
+        if threat.aim == AT_CODE:
+            transferred = self._transferred(threat.ball)
+            return transferred.of_attack(threat.attack, threat.probe, self.observation().of(transferred, observed))
+        attacked = self._attacked(threat.probe, threat.ball)
+        return attacked.of_attack(threat.attack, self.observation().of(attacked, observed))
+
+    def _answers(self, probe: Probe) -> Answers:
+        return Answers(probe, self.samples)
+
+    def _attacked(self, probe: Probe, ball: Ball) -> AttackedAnswers:
+        return AttackedAnswers(probe, ball, self.attacks, self.samples)
+
+    def _transferred(self, ball: Ball) -> TransferredAnswers:
+        return TransferredAnswers(self.probes, ball, self.attacks, self.divergence, self.samples)
 
     def _curves(self, clean: Sequence[Estimate], robust: Sequence[Estimate]) -> Iterator[Curve]:
         """Yield accuracy as a function of the radius, from the clean one on, for each norm, attack and probe."""

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
-from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, UnitL2
-from holdfast.core.records import Conditions, Curve, Estimate
-from holdfast.evaluations.smoothed.center import BETA, abstains, quantile
+from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.records import Conditions
 from holdfast.evaluations.smoothed.index import Smoothing
-from holdfast.evaluations.smoothed.noisy import NoisyCodes, kept_ranks
+from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
 from holdfast.probes.base import Probe
 from holdfast.probes.neighbours import Knn
 from holdfast.probes.noise import NoiseProbe
 from holdfast.protocol.evaluation import Evaluation
-
-ABSTAINED = "center smoothing abstained: the ball may hold less than half of the noisy codes"
 
 
 @dataclass(frozen=True)
@@ -58,67 +49,3 @@ class SmoothedEvaluation(Evaluation):
     def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
         """Return how series and estimates name a case."""
         return {"ball": f"l2:{radius:g}", "noise": f"{self.sigma:g}", "divergence": str(divergence), **more}
-
-
-def certified_distance(
-    distances: Float[Tensor, "b g"],
-    share: Float[Tensor, "b"],
-    radius: float,
-    smoothing: Smoothing,
-    slack: float,
-    alpha: float,
-) -> Float[Tensor, "b"]:
-    """Return ``3 R``: how far a change of l2 size ``radius`` moves the centre at most; nan where center smoothing abstains.
-
-    ``alpha`` is shared out evenly: half for what is found at the changed image, half for ``R``. ``distances`` are the kept
-    order statistics.
-    """
-    level = quantile(radius, smoothing.sigma, slack, smoothing.copies, alpha / 2)
-    if level > 1:
-        return torch.full_like(share, torch.nan)
-    rank = torch.searchsorted(kept_ranks(smoothing.copies), ceil(level * smoothing.copies))
-    farthest = (1 + BETA) * distances[:, int(rank)].double()
-    abstained = abstains(share, smoothing.selection, slack, alpha / 2) | ~farthest.isfinite()
-    return farthest.masked_fill(abstained, torch.nan)
-
-
-def of_distance(divergence: Divergence, distance: Float[Tensor, "b"]) -> Float[Tensor, "b"]:
-    """Return the divergence that belongs to a distance of embedded codes; on a sphere none exceeds its diameter."""
-    on_sphere = isinstance(divergence, (Cosine, UnitL2, Rank))
-    return divergence.of_distance(distance.clamp_max(2.0) if on_sphere else distance)
-
-
-def sure(estimate: Estimate, alpha: float, images: int) -> Estimate:
-    """Return ``estimate`` whose method also says with what confidence the certificates it summarises hold.
-
-    All of them together hold with ``1 - images * alpha`` at least, however they depend on each other (Bonferroni).
-    """
-    together = max(0.0, 1 - images * alpha)
-    confidence = (
-        f"each certificate holds with confidence {1 - alpha:.6g}, all {images} together with at least {together:.6g}"
-    )
-    return estimate.model_copy(update={"method": f"{estimate.method}; {confidence}"})
-
-
-def radius_curves(estimates: Sequence[Estimate], radii: Sequence[float], norm: str = "l2") -> tuple[Curve, ...]:
-    """Return estimates that differ in the radius alone as curves, where there are at least two radii."""
-    by_text = {f"{norm}:{radius:g}": radius for radius in radii}
-    lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
-    for estimate in estimates:
-        if (radius := by_text.get(estimate.conditions.get("ball", ""))) is not None:
-            case = tuple({**estimate.conditions, "ball": norm}.items())
-            lines.setdefault((estimate.quantity, case), []).append((radius, estimate))
-    return tuple(
-        Curve(
-            quantity=quantity,
-            conditions=dict(case),
-            x_label=f"{norm} radius",
-            y_label=quantity.replace("_", " "),
-            x=tuple(radius for radius, _ in points),
-            y=tuple(estimate.value for _, estimate in points),
-            low=tuple(estimate.low for _, estimate in points),
-            high=tuple(estimate.high for _, estimate in points),
-        )
-        for (quantity, case), line in lines.items()
-        if len(points := sorted(line, key=lambda point: point[0])) > 1
-    )

@@ -28,16 +28,10 @@ from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import over_references, summarise
-from holdfast.evaluations.smoothed.attacked import AttackedCentres
-from holdfast.evaluations.smoothed.base import (
-    ABSTAINED,
-    SmoothedEvaluation,
-    certified_distance,
-    of_distance,
-    radius_curves,
-    sure,
-)
+from holdfast.evaluations.smoothed.base import SmoothedEvaluation
 from holdfast.evaluations.smoothed.center import abstains
+from holdfast.evaluations.smoothed.findings import ABSTAINED, certified_distance, of_distance, radius_curves, sure
+from holdfast.evaluations.smoothed.observations import AttackedCentres
 from holdfast.evaluations.smoothed.plan import require_centres
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -74,22 +68,16 @@ class CenterSmoothing(SmoothedEvaluation):
         require_centres(self.name, self.smoothing, self.radii, self.slack, self.alpha)
 
     def observation(self) -> Joint:
-        return Joint(
-            (
-                self.noisy_codes,
-                *(
-                    AttackedCentres(self.smoothing, radius, divergence, self.attack)
-                    for radius, divergence in self._cases()
-                ),
-            )
-        )
+        return Joint((self.noisy_codes, *(self._attacked(radius, divergence) for radius, divergence in self._cases())))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         series: list[Series] = []
         estimates: list[Estimate] = []
         warnings: list[str] = []
-        for place, divergence in enumerate(self.divergences):
-            values = {name: observed[f"0.{place}.{name}"] for name in ("centre", "held", "distances", "error")}
+        joint = self.observation()
+        noisy = joint.of(self.noisy_codes, observed)
+        for divergence in self.divergences:
+            values = self.noisy_codes.of_divergence(divergence, noisy)
             error = series_of(
                 "smoothing_error",
                 {"noise": f"{self.sigma:g}", "divergence": str(divergence)},
@@ -101,13 +89,12 @@ class CenterSmoothing(SmoothedEvaluation):
             )
             series.append(error)
             estimates.append(summarise(error, "median", "lower"))
-            for k, (radius, other) in enumerate(self._cases(), start=1):
-                if other == divergence:
-                    attacked = {name: observed[f"{k}.{name}"] for name in ("centre", "held")}
-                    some, numbers, warned = self._case(population, radius, divergence, values, attacked)
-                    series += some
-                    estimates += numbers
-                    warnings += warned
+            for radius in self.radii:
+                attacked = joint.of(self._attacked(radius, divergence), observed)
+                some, numbers, warned = self._case(population, radius, divergence, values, attacked)
+                series += some
+                estimates += numbers
+                warnings += warned
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
@@ -166,6 +153,9 @@ class CenterSmoothing(SmoothedEvaluation):
             f"CONTRADICTION: attacks moved the smoothed representation farther than certified at {refuted} of {images} "
             f"images (l2 radius {radius:g}, {divergence}), more than alpha = {self.alpha:g} allows; report this as a defect."
         ]
+
+    def _attacked(self, radius: float, divergence: Divergence) -> AttackedCentres:
+        return AttackedCentres(self.smoothing, radius, divergence, self.attack)
 
     def _cases(self) -> list[tuple[float, Divergence]]:
         return list(product(self.radii, self.divergences))

@@ -20,8 +20,9 @@ from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.smoothed.base import SmoothedEvaluation, radius_curves, sure
-from holdfast.evaluations.smoothed.noisy import NoisyCodes
+from holdfast.evaluations.smoothed.base import SmoothedEvaluation
+from holdfast.evaluations.smoothed.findings import radius_curves, sure
+from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.plan import require_votes
 from holdfast.evaluations.smoothed.votes import farthest, least_share
 from holdfast.evaluations.smoothed.votes import radius as certified_radius
@@ -68,12 +69,12 @@ class RandomizedSmoothing(SmoothedEvaluation):
         curves: list[Curve] = []
         cautions: list[str] = []
         labels = population.labels[list(rows)]
-        for place, probe in enumerate(self.probes):
+        for probe in self.probes:
             fitted = population.learned(probe)  # or why it could not be
-            first, votes = (observed[f"probe {place}.{name}"] for name in ("first", "votes"))
-            chosen = first.argmax(1)
+            counts = self.noisy_codes.of_probe(probe, observed)
+            chosen = counts["first"].argmax(1)
             reach = certified_radius(
-                least_share(votes.gather(1, chosen[:, None])[:, 0], self.copies, self.alpha), self.sigma
+                least_share(counts["votes"].gather(1, chosen[:, None])[:, 0], self.copies, self.alpha), self.sigma
             )
             right = fitted.places(labels) == chosen.to(population.run.device)
             some, numbers = self._numbers(probe, reach.cpu(), right.cpu())

@@ -32,14 +32,10 @@ from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.smoothed.attacked import AttackedCentres
-from holdfast.evaluations.smoothed.base import (
-    SmoothedEvaluation,
-    certified_distance,
-    radius_curves,
-    sure,
-)
+from holdfast.evaluations.smoothed.base import SmoothedEvaluation
+from holdfast.evaluations.smoothed.findings import certified_distance, radius_curves, sure
 from holdfast.evaluations.smoothed.index import Index, embedding, told_apart
+from holdfast.evaluations.smoothed.observations import AttackedCentres
 from holdfast.evaluations.smoothed.plan import require_slack, require_votes
 from holdfast.evaluations.smoothed.votes import farthest, least_share
 from holdfast.evaluations.smoothed.votes import radius as certified_radius
@@ -79,15 +75,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
         require_votes(self.name, self.smoothing, self.radii, self.alpha / self.others)
 
     def observation(self) -> Joint:
-        return Joint(
-            (
-                self.noisy_codes,
-                *(
-                    AttackedCentres(self.smoothing, radius, divergence, self.attack)
-                    for radius, divergence in self._cases()
-                ),
-            )
-        )
+        return Joint((self.noisy_codes, *(self._attacked(radius, divergence) for radius, divergence in self._cases())))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         if len(population.images) < 2 and not population.bank_images:
@@ -95,12 +83,11 @@ class SmoothedRetrieval(SmoothedEvaluation):
         series: list[Series] = []
         estimates: list[Estimate] = []
         curves: list[Curve] = []
-        for place, divergence in enumerate(self.divergences):
-            names = ("centre", "held", "distances", "nearer", "kept", "retrieved", "agrees")
-            counts = {name: observed[f"0.{place}.{name}"] for name in names}
-            attacked = [
-                observed[f"{k}.kept"] for k, (_, other) in enumerate(self._cases(), start=1) if other == divergence
-            ]
+        joint = self.observation()
+        noisy = joint.of(self.noisy_codes, observed)
+        for divergence in self.divergences:
+            counts = self.noisy_codes.of_divergence(divergence, noisy)
+            attacked = [joint.of(self._attacked(radius, divergence), observed)["kept"] for radius in self.radii]
             for some, numbers in (
                 self._votes(population, rows, divergence, counts, attacked),
                 self._centres(population, rows, divergence, counts),
@@ -235,6 +222,9 @@ class SmoothedRetrieval(SmoothedEvaluation):
             )
             for quantity, name in (("retrieval_by_radius", "retrieved"), ("nearest_neighbour_by_radius", "kept"))
         ]
+
+    def _attacked(self, radius: float, divergence: Divergence) -> AttackedCentres:
+        return AttackedCentres(self.smoothing, radius, divergence, self.attack)
 
     def _cases(self) -> list[tuple[float, Divergence]]:
         return list(product(self.radii, self.divergences))

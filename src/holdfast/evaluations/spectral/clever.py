@@ -21,7 +21,7 @@ from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.spectral.margin_gradients import Gradients, positions
+from holdfast.evaluations.spectral.observations import Gradients, positions
 from holdfast.evaluations.spectral.reverse_weibull import FARTHEST, End, right_end
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
@@ -77,18 +77,20 @@ class Clever(Evaluation):
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         chosen, (worst, why) = population.choose(self.random), self.observation().worst(population)
         everyone, guided = f"{len(chosen)} random", f"{self.guided} by SPADE"
-        places = {everyone: positions(rows, chosen), guided: positions(rows, worst)}
+        positions_of = {everyone: positions(rows, chosen), guided: positions(rows, worst)}
         if len(chosen) > FEW:
-            places[f"{FEW} random"] = positions(rows, population.choose(FEW))
+            positions_of[f"{FEW} random"] = positions(rows, population.choose(FEW))
         series: list[Series] = []
         estimates: list[Estimate] = []
         warnings = [_unguided(self.guided, len(worst), why)] if why else []
-        for index, ball in enumerate(self.balls):
-            ends = [[right_end(m) for m in row] for row in observed[f"maxima{index}"].double().cpu().numpy()]
+        for ball in self.balls:
+            ends = [
+                [right_end(m) for m in row] for row in self.observation().maxima(ball, observed).double().cpu().numpy()
+            ]
             for kind, columns in (("targeted", slice(0, 1)), ("untargeted", slice(1, None))):
                 margins = observed["margin"][:, columns].double().cpu().numpy()
                 scores = _scores(margins, [row[columns] for row in ends], ball)
-                for samples, where in places.items():
+                for samples, where in positions_of.items():
                     conditions = {"ball": str(ball), "margin": kind, "samples": samples}
                     part = _series(conditions, scores[where.numpy()], (margins[where.numpy()] > 0).all(axis=1))
                     # The radius limits the scores where they meet it; elsewhere it is no more than far away.
@@ -103,7 +105,7 @@ class Clever(Evaluation):
                     if estimate and samples == guided:
                         estimate = estimate.model_copy(update={"low": nan, "high": nan, "method": GUIDED})
                     estimates += [estimate] if estimate else []
-            series.append(_fits({"ball": str(ball)}, [ends[row] for row in places[everyone].tolist()]))
+            series.append(_fits({"ball": str(ball)}, [ends[row] for row in positions_of[everyone].tolist()]))
             estimates.append(summarise(series[-1], "mean", "neither"))
         ids = tuple(population.images.ids[row] for row in chosen)
         warnings += _unfitted(series, self.balls)

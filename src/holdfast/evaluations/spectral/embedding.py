@@ -21,11 +21,11 @@ def embedding(scores: Spade) -> Float[np.ndarray, "m 2"] | None:
 
 def embedding_curves(spade: Spade, labels: Int[np.ndarray, "n"] | None) -> tuple[Curve, ...]:
     """Return the embedding coloured by node score and, if ``labels`` (one per sample) are given, by label."""
-    places = embedding(spade)
-    if places is None:
+    coordinates = embedding(spade)
+    if coordinates is None:
         return ()
     order = spade.graphs.rows.argsort()  # as the samples are
-    places, rows = places[order], spade.graphs.rows[order]
+    coordinates, rows = coordinates[order], spade.graphs.rows[order]
     scores = spade.node_scores(TOP)[rows]
     floor = max(float(np.nanmax(scores)), 1e-12) * 1e-6
     colours = {"node score (log10)": _rounded(np.log10(np.maximum(np.nan_to_num(scores), floor)))}
@@ -36,8 +36,8 @@ def embedding_curves(spade: Spade, labels: Int[np.ndarray, "n"] | None) -> tuple
             quantity="spectral_embedding",
             x_label="first eigenvector",
             y_label="second eigenvector",
-            x=_rounded(places[:, 0]),
-            y=_rounded(places[:, 1]),
+            x=_rounded(coordinates[:, 0]),
+            y=_rounded(coordinates[:, 1]),
             colours=colours,
         ),
     )

@@ -62,14 +62,14 @@ def measure(
     x, y = checked(inputs, outputs)
     ids = [str(row) for row in range(len(x))]
     graphs = draw(x, y, evaluation.k, evaluation.graph, evaluation.repair, seed)
-    mine = evaluation.proved(SpectralScores(x, y, graphs, scored(graphs, seed), range(len(x)), np.arange(len(x))))
+    scores = evaluation.proved(SpectralScores(x, y, graphs, scored(graphs, seed), range(len(x)), np.arange(len(x))))
     known = None if labels is None else np.asarray(labels)
     if known is not None and (known.shape != (len(x),) or known.dtype.kind not in "iu"):
         raise HoldfastError(
             f"labels must be one integer per sample, shape ({len(x)},), got {known.dtype} of shape {known.shape}; "
             "number the classes"
         )
-    findings = evaluation.described(ids, mine, known, {}, seed)
+    findings = evaluation.described(ids, scores, known, {}, seed)
     result = Result(
         evaluation=evaluation.name,
         version=evaluation.version,
@@ -83,7 +83,7 @@ def measure(
         settings={**settings(evaluation), "seed": seed, "precision": str(y.values.dtype).removeprefix("torch.")},
         findings=findings,
     )
-    return result, mine.found
+    return result, scores.spade
 
 
 def mark(array: np.ndarray) -> str:

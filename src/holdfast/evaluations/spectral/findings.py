@@ -146,7 +146,7 @@ def _spread(subsets: Subsets, case: Conditions) -> list[Estimate]:
     """Return the mean and standard deviation over random subsets, of the score and of its steadier companion."""
     made = []
     for name in ("spade_score", "riemannian_distance"):
-        values = subsets.found.get(name, np.empty(0))
+        values = subsets.numbers.get(name, np.empty(0))
         if len(values) < 2:
             continue
         finite = np.isfinite(values).all()
@@ -175,14 +175,14 @@ def _layer(case: Conditions, scores: Spade) -> Estimate:
 
 
 def _curves(scores: Spade, case: Conditions, others: Mapping[str, Spade]) -> tuple[Curve, ...]:
-    places = tuple(range(1, len(scores.eigenvalues) + 1))
+    ranks = tuple(range(1, len(scores.eigenvalues) + 1))
     made = [
         Curve(
             quantity="spectrum",
             conditions=case,
             x_label="number",
             y_label="eigenvalue",
-            x=places,
+            x=ranks,
             y=tuple(scores.eigenvalues.tolist()),
         )
     ]

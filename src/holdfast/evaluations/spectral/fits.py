@@ -32,7 +32,7 @@ class SpectralScores:
     y: Points
     ordered: GraphPair
     """The graphs in the ids' order: what is drawn at random from them does not depend on the images' order either."""
-    found: Spade
+    spade: Spade
     rows: Sequence[int]
     order: Int[np.ndarray, "n"]
     """Which of ``rows`` comes first, second ... in the ids' order."""
@@ -72,7 +72,7 @@ class SpectralFit(Fit[SpectralScores]):
         rank = np.empty(len(population.images), dtype=np.int64)
         rank[population.shuffled.numpy()] = np.arange(len(rank))
         order = np.argsort(rank[rows])
-        return order, [rows[place] for place in order.tolist()]
+        return order, [rows[position] for position in order.tolist()]
 
 
 def _points(population: Population, rows: Sequence[int]) -> tuple[Points, Points]:

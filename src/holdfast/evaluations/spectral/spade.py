@@ -24,7 +24,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.evaluations.spectral.embedding import embedding_curves
 from holdfast.evaluations.spectral.findings import assembled
 from holdfast.evaluations.spectral.fits import SpectralFit, SpectralScores
-from holdfast.evaluations.spectral.layers import Layers
+from holdfast.evaluations.spectral.observations import Layers
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.spectral.analysis import TOP, Spade, proved, scored
@@ -81,60 +81,60 @@ class Spectral(Evaluation):
         ids = [population.images.ids[row] for row in rows]
         if points(population.codes[list(rows)].cpu(), "codes").constant:
             return _collapsed(ids)
-        mine, seed = self.proved(population.learned(*self.fits())), population.run.seed
+        scores, seed = self.proved(population.learned(*self.fits())), population.run.seed
         labels = population.images.labels
-        labels_of_rows = None if labels is None else labels[list(mine.rows)].numpy()
-        return self.described(ids, mine, labels_of_rows, self._layers(mine, observed, seed), seed)
+        labels_of_rows = None if labels is None else labels[list(scores.rows)].numpy()
+        return self.described(ids, scores, labels_of_rows, self._layers(scores, observed, seed), seed)
 
-    def proved(self, mine: SpectralScores) -> SpectralScores:
+    def proved(self, scores: SpectralScores) -> SpectralScores:
         """Return the scores with the proof that the settings ask for."""
-        return replace(mine, found=proved(mine.found)) if self.certify else mine
+        return replace(scores, spade=proved(scores.spade)) if self.certify else scores
 
     def described(
         self,
         ids: Sequence[str],
-        mine: SpectralScores,
+        scores: SpectralScores,
         labels: Int[np.ndarray, "n"] | None,
         layers: Mapping[str, Spade],
         seed: int,
     ) -> Findings:
         """Return everything known of one map, from the scores of its outputs and of inner layers."""
-        kind, groups = _groups(mine, ids, labels, seed)
+        kind, groups = _groups(scores, ids, labels, seed)
         findings = assembled(
             ids,
-            mine.found,
-            subsets(mine.x, mine.y, self.k, self.graph, self.subsets, seed, self.repair),
-            baselines(mine.x, mine.y.features, mine.ordered, self.graph, seed),
+            scores.spade,
+            subsets(scores.x, scores.y, self.k, self.graph, self.subsets, seed, self.repair),
+            baselines(scores.x, scores.y.features, scores.ordered, self.graph, seed),
             groups,
             layers,
             kind,
         )
-        return findings.model_copy(update={"curves": (*findings.curves, *embedding_curves(mine.found, labels))})
+        return findings.model_copy(update={"curves": (*findings.curves, *embedding_curves(scores.spade, labels))})
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         if findings.collapsed:
             return ()
-        scores = population.learned(*self.fits()).found
+        scores = population.learned(*self.fits()).spade
         return (*_images(population, rows, scores), *_pairs(population, rows, scores))
 
-    def _layers(self, mine: SpectralScores, observed: Observed, seed: int) -> dict[str, Spade]:
+    def _layers(self, scores: SpectralScores, observed: Observed, seed: int) -> dict[str, Spade]:
         """Return the scores of inner layers, on the same samples."""
         made = {}
         for layer in self.layers:
-            y = checked(mine.x.values, observed[layer][torch.from_numpy(mine.order)])[1]
-            made[layer] = scored(draw(mine.x, y, self.k, self.graph, self.repair, seed), seed)
+            y = checked(scores.x.values, observed[layer][torch.from_numpy(scores.order)])[1]
+            made[layer] = scored(draw(scores.x, y, self.k, self.graph, self.repair, seed), seed)
         return made
 
 
 def _groups(
-    mine: SpectralScores, ids: Sequence[str], labels: Int[np.ndarray, "n"] | None, seed: int
+    scores: SpectralScores, ids: Sequence[str], labels: Int[np.ndarray, "n"] | None, seed: int
 ) -> tuple[str, dict[str, list[int]]]:
     """Return the samples by label or, without labels, by cluster of the inputs, called after its most central image."""
     if labels is not None:
         return "label", {str(value): np.flatnonzero(labels == value).tolist() for value in np.unique(labels)}
     return "cluster", {
-        f"around {ids[int(mine.order[centre])]}": mine.order[members].tolist()
-        for centre, members in clusters(mine.x, seed)
+        f"around {ids[int(scores.order[centre])]}": scores.order[members].tolist()
+        for centre, members in clusters(scores.x, seed)
     }
 
 

@@ -16,7 +16,8 @@ from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Findings
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.synthetic.curves import curves
-from holdfast.evaluations.synthetic.findings import ScoringInputs, estimates, synbench_warnings
+from holdfast.evaluations.synthetic.findings import ScoringInputs, estimates
+from holdfast.evaluations.synthetic.warnings import synbench_warnings
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.synthetic.accuracies import FEWEST, RuleAccuracies, features

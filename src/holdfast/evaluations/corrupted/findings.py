@@ -14,13 +14,12 @@ from torch import Tensor
 
 from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
-from holdfast.core.pictures import ends, row
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.settings import number
 from holdfast.core.statistics import over_references, summarise
-from holdfast.evaluations.corrupted.edits import Edited, families, ready
+from holdfast.evaluations.corrupted.edits import Edited, families
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import population_warnings
 from holdfast.transforms.base import Transform
@@ -49,8 +48,8 @@ class Words:
         return self.levels[steps - 1] if self.levels else str(steps)
 
 
-def concluded(edited: Seen, rows: Sequence[int]) -> Findings:
-    """Return everything that ``seen`` says of the images at ``rows``."""
+def concluded(edited: Ladders, rows: Sequence[int]) -> Findings:
+    """Return everything that ``edited`` says of the images at ``rows``."""
     survived, population = edited.survived(), edited.population
     kept, overlap, radius = list(edited.kept()), list(edited.overlap()), list(edited.radius())
     changes, quantiles = list(edited.changes()), list(edited.quantiles())
@@ -89,12 +88,13 @@ def spelled(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-class Seen:
+class Ladders:
     """What was observed, as series of numbers."""
 
     def __init__(
         self, observation: Edited, population: Population, observed: Observed, reference: int, words: Words
     ) -> None:
+        self.observation = observation
         self.edits, self.divergences, self.k = observation.edits, observation.divergences, observation.k
         self.chained, self.population, self.observed = observation.chained, population, observed
         self.words = words
@@ -102,9 +102,12 @@ class Seen:
         self.pairs = population.codes[population.choose(reference)]
 
     def of_edits(self, name: str) -> Iterator[tuple[Conditions, Float[Tensor, "n"]]]:
-        """Yield what was seen under ``name`` for each edit."""
-        for place, edit in enumerate(self.edits):
-            yield {self.words.one: edit.name, self.words.strength: rung(edit)}, self.observed[name][:, place]
+        """Return what was observed under ``name``, edit by edit."""
+        return self._by_edit(self.observed[name])
+
+    def _by_edit(self, values: Float[Tensor, "n m"]) -> Iterator[tuple[Conditions, Float[Tensor, "n"]]]:
+        for edit, column in zip(self.edits, values.unbind(1), strict=True):
+            yield {self.words.one: edit.name, self.words.strength: rung(edit)}, column
 
     @property
     def retrieval(self) -> Conditions:
@@ -138,8 +141,8 @@ class Seen:
             )
 
     def changes(self) -> Iterator[Series]:
-        for place, divergence in enumerate(self.divergences):
-            for case, values in self.of_edits(f"{place}.change"):
+        for divergence in self.divergences:
+            for case, values in self._by_edit(self.observation.changes(divergence, self.observed)):
                 conditions = {**case, "divergence": str(divergence)}
                 yield series_of(
                     "code_change",
@@ -152,30 +155,34 @@ class Seen:
                 )
 
     def quantiles(self) -> Iterator[Series]:
-        for place, divergence in enumerate(self.divergences):
-            moved = self.observed[f"{place}.change"]
-            shares = self._shares(divergence, moved)
-            for edit, values in zip(self.edits, shares.unbind(1), strict=True):
-                case = {self.words.one: edit.name, self.words.strength: rung(edit), "divergence": str(divergence)}
+        for divergence in self.divergences:
+            shares = self._shares(divergence, self.observation.changes(divergence, self.observed))
+            for case, values in self._by_edit(shares):
+                conditions = {**case, "divergence": str(divergence)}
                 yield series_of(
-                    "universal_quantile", case, values, "share of pairs", Claim.ESTIMATE, self._moved(""), UNDEFINED
+                    "universal_quantile",
+                    conditions,
+                    values,
+                    "share of pairs",
+                    Claim.ESTIMATE,
+                    self._moved(""),
+                    UNDEFINED,
                 )
 
     def near(self) -> list[Shares]:
         """Return for each quantile the share of the others within the median change, for each reference image."""
-        names = [f"{place}.change" for place in range(len(self.divergences))]
         return [
             near
-            for name, divergence in zip(names, self.divergences, strict=True)
-            for near in self._near(divergence, name)
+            for divergence in self.divergences
+            for near in self._near(divergence, self.observation.changes(divergence, self.observed))
         ]
 
     def worst_near(self) -> list[Shares]:
         """Return the same for each quantile of the worst edits."""
-        return self._near(self.divergences[0], "worst")
+        return self._near(self.divergences[0], self.observed["worst"])
 
-    def _near(self, divergence: Divergence, name: str) -> list[Shares]:
-        medians = self.observed[name].to(self.pairs.device).nanmedian(0).values
+    def _near(self, divergence: Divergence, moved: Float[Tensor, "n m"]) -> list[Shares]:
+        medians = moved.to(self.pairs.device).nanmedian(0).values
         within = shares_within(self.population.fitted(divergence), medians, self.pairs)
         return [share.cpu().numpy() for share in within]
 
@@ -197,7 +204,7 @@ class Seen:
         """Yield whether each image survives all that was tried: single edits of growing strength, then several in a row."""
         kept = self.observed["kept"]
         upto = [
-            torch.cat([kept[:, places][:, :steps] for _, places in self.families], dim=1).amin(1)
+            torch.cat([kept[:, span][:, :steps] for _, span in self.families], dim=1).amin(1)
             for steps in range(1, self.steps + 1)
         ]
         cases = [self._strength(1, steps) for steps in range(1, self.steps + 1)]
@@ -210,7 +217,7 @@ class Seen:
     @property
     def steps(self) -> int:
         """How many rungs the longest ladder has."""
-        return max(places.stop - places.start for _, places in self.families)
+        return max(span.stop - span.start for _, span in self.families)
 
     def _strength(self, depth: int, steps: int) -> Conditions:
         """Return how many edits are in a row, and of which rungs they are."""
@@ -227,16 +234,15 @@ class Seen:
 
     def radius(self) -> Iterator[Series]:
         of = "radius of the smallest ball around the unit codes of the family"
-        for place, (name, _) in enumerate(self.families):
-            values = self.observed["radius"][:, place]
+        for (name, _), values in zip(self.families, self.observed["radius"].unbind(1), strict=True):
             yield series_of(
                 "divergence_radius", {self.words.one: name}, values, "radius", Claim.ESTIMATE, of, UNDEFINED
             ).model_copy(update={"limits": (0.0, 1.0)})
 
     def survived(self) -> Series:
         """Return the share of edits that each image survives, families counting alike."""
-        counted = [places for place, (_, places) in enumerate(self.families) if self.touched[place]]
-        share = torch.stack([self.observed["kept"][:, places].mean(1) for places in counted], dim=1).mean(1)
+        counted = [span for (_, span), touched in zip(self.families, self.touched, strict=True) if touched]
+        share = torch.stack([self.observed["kept"][:, span].mean(1) for span in counted], dim=1).mean(1)
         name, unit = f"{self.words.many}_survived", f"share of {self.words.many}"
         return series_of(name, self.retrieval, share, unit, Claim.ESTIMATE, self._kept, UNDEFINED)
 
@@ -283,44 +289,8 @@ def ladder_curves(estimates: Sequence[Estimate], words: Words) -> Iterator[Curve
             conditions={words.one: family, "divergence": divergence},
             x_label=words.scale,
             y_label=quantity.replace("_", " "),
-            x=tuple(float(words.level(place)) for place in range(1, len(points) + 1)),
+            x=tuple(float(words.level(step)) for step in range(1, len(points) + 1)),
             y=tuple(point.value for point in points),
             low=tuple(point.low for point in points),
             high=tuple(point.high for point in points),
         )
-
-
-def pictures(
-    observation: Edited, population: Population, rows: Sequence[int], findings: Findings, words: Words
-) -> tuple[Picture, ...]:
-    """Return the ladder of the family that carries an image farthest, and its worst changes in a row."""
-    if len(population.encoder.domain.shape) != 3:
-        return ()
-    of = {
-        (series.conditions[words.one], series.conditions[words.strength]): series.values
-        for series in findings.series
-        if series.quantity == "universal_quantile"
-        and series.conditions["divergence"] == str(observation.divergences[0])
-    }
-    worst = [series for series in findings.series if series.quantity == f"worst_{words.one}_quantile"][-1]
-    positions = ends(worst.values)
-    shown = [rows[position] for position in positions]
-    if not shown:
-        return ()
-    chains = observation.observe(population, shown)["worst_edits"]
-    ends_up, (pixels, noise) = observation.worst(population, shown, chains), ready(population, shown)
-    shown_pictures = []
-    for place, position in enumerate(positions):
-        farthest = max(of, key=lambda edit: of[edit][position])[0]
-        parts, alone = {"original": pixels[place]}, slice(place, place + 1)
-        for edit in observation.edits:
-            if edit.name == farthest:
-                quantile = of[edit.name, rung(edit)][position]
-                parts[f"{rung(edit)}: as far as {quantile:.2g} of pairs"] = edit(pixels[alone], noise[alone])[0]
-        chain = " + ".join(str(observation.edits[k]) for k in chains[place].tolist() if k >= 0)
-        parts[f"{chain}: {worst.values[position]:.2g}"] = ends_up[place]
-        caption = (
-            f"{findings.ids[position]}: {farthest}, which carries its code farthest, and the worst {words.many} found"
-        )
-        shown_pictures.append(row(caption, parts, population.encoder.domain))
-    return tuple(picture for picture in shown_pictures if picture is not None)

@@ -1,4 +1,4 @@
-"""Codes of transformed views of images."""
+"""Codes of transformed views of images, and the lengths of clean codes."""
 
 from __future__ import annotations
 
@@ -56,3 +56,19 @@ class Views(Observation):
 
     def inputs(self, population: Population) -> int:
         return len(self.views)
+
+
+@final
+@dataclass(frozen=True)
+class Lengths(Observation):
+    """The Euclidean length of each code."""
+
+    samples: int
+    name = "code-lengths"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return sorted(distinct(population, self.samples))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return {"length": torch.linalg.vector_norm(population.codes[list(rows)].double(), dim=1).cpu()}

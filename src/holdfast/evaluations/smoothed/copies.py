@@ -1,4 +1,4 @@
-"""Codes of noisy copies, seen once and reduced at once: all that smoothing certificates of an image are made of.
+"""Noisy copies of an image, seen once and reduced at once: all that smoothing certificates are made of.
 
 Three independent sets of copies of each image, as center smoothing asks for: the first finds the centre, and what each
 vote is about; the second tells whether the ball around the centre holds half the mass; the third is what is certified by.
@@ -8,25 +8,21 @@ Of each copy only what is counted is kept, so memory holds the first set's codes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, final
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from holdfast.core.divergences import Divergence
-from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError
+from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.smoothed.center import central_sample
 from holdfast.evaluations.smoothed.index import Index, Smoothing, embedding
-from holdfast.probes.base import FittedProbe, Probe
-from holdfast.protocol.fits import Fit, whitenings
-from holdfast.protocol.observation import Observation
+from holdfast.probes.base import FittedProbe
 from holdfast.protocol.population import Population
 
 KEPT = 1024
@@ -69,98 +65,10 @@ class Copies:
         return population.run.batches(range(count), block)
 
 
-@final
-@dataclass(frozen=True)
-class NoisyCodes(Observation):
-    """What the codes of each image's noisy copies say; entry ``name`` under divergence ``k`` is called ``k.name``.
-
-    ``centre``: of the first set, in the divergence's embedding; ``radius``: of the ball around it that holds half of that
-    set; ``held``: the share of the second set in it; ``distances``: order statistics of the third set's distances from it;
-    ``error``: its distance from the clean code. Of the third set's copies, ``nearer``: how many are nearer to their own
-    entry of the index than to each other image's; ``kept``: how many are nearest to their own; ``retrieved``: how many have,
-    their own left out, the neighbour that most of the first set have; ``agrees``: whether the clean code has it too.
-
-    Where images and bank have labels, also how often each probe says each class: ``probe k.first`` of the first set, and
-    ``probe k.votes`` of the third.
-    """
-
-    smoothing: Smoothing
-    divergences: tuple[Divergence, ...]
-    probes: tuple[Probe, ...]
-    name = "noisy-codes"
-    version = 2
-    uses_bank = True
-    uses_labels = True
-
-    def fits(self) -> tuple[Fit[Any], ...]:
-        return (*whitenings(self), self.smoothing.index, *self.probes)
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.smoothing.samples)
-
-    def inputs(self, population: Population) -> int:
-        return self.smoothing.forwards
-
-    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        observations = [self._of_image(population, row) for row in rows]
-        return {name: torch.stack([values[name] for values in observations]) for name in observations[0]}
-
-    def _of_image(self, population: Population, row: int) -> Observed:
-        smoothing = self.smoothing
-        copies = Copies.of(population, row, smoothing.sigma)
-        first = copies.reduced("centre", smoothing.selection, lambda codes: {"codes": codes})["codes"]
-        views = [
-            View.of(population, row, k, smoothing, divergence, first) for k, divergence in enumerate(self.divergences)
-        ]
-        probes = self._answering(population)
-        second = copies.reduced(
-            "held", smoothing.selection, lambda codes: _joined(views, lambda view: view.held(codes))
-        )
-        third = copies.reduced(
-            "certify",
-            smoothing.copies,
-            lambda codes: {
-                **_joined(views, lambda view: view.counted(codes)),
-                **{f"probe {k}": voted(probe, codes)[None] for k, probe in probes.items()},
-            },
-        )
-        votes = {f"probe {k}.votes": third[f"probe {k}"].sum(0) for k in probes}
-        early = {f"probe {k}.first": voted(probe, first) for k, probe in probes.items()}
-        return {**_joined(views, lambda view: view.summary(second, third)), **votes, **early}
-
-    def _answering(self, population: Population) -> dict[int, FittedProbe]:
-        """Return the probes that could be learned, by their places; without labels nobody asks them.
-
-        Whoever needs one that could not is told why when it is concluded; the others need not fail with it.
-
-        Raises:
-            HoldfastError: a probe scores the codes of another encoder.
-        """
-        probes: dict[int, FittedProbe] = {}
-        if population.images.labels is None:
-            return probes
-        for place, probe in enumerate(self.probes):
-            with suppress(HoldfastError):
-                probes[place] = population.learned(probe)
-        for place, fitted in probes.items():
-            if fitted.encoder is not population.encoder:
-                raise HoldfastError(
-                    f"noisy copies are encoded once for all probes, and {self.probes[place]} scores codes of an encoder of "
-                    "its own; use knn, linear, noise or robust"
-                )
-        return probes
-
-
-def _joined(views: Sequence[View], look: Callable[[View], Observed]) -> Observed:
-    """Return what each view sees as one."""
-    return {f"{view.place}.{name}": value for view in views for name, value in look(view).items()}
-
-
 @dataclass(frozen=True)
 class View:
     """An image's noisy copies as one divergence sees them."""
 
-    place: int
     embed: Callable[[Codes], Codes]
     clean: Float[Tensor, "1 d"]
     centre: Float[Tensor, "d"]
@@ -170,9 +78,7 @@ class View:
     """Which entry of the index most copies are nearest to, their own left out; 0 if most are nearest to none."""
 
     @classmethod
-    def of(
-        cls, population: Population, row: int, place: int, smoothing: Smoothing, divergence: Divergence, first: Codes
-    ) -> View:
+    def of(cls, population: Population, row: int, smoothing: Smoothing, divergence: Divergence, first: Codes) -> View:
         """Return the view of the image at ``row``, whose first set of copies has the codes ``first``.
 
         Raises:
@@ -184,7 +90,7 @@ class View:
         index = Index.of(population, row, embed, smoothing)
         votes = torch.cat([index.neighbours(block) for block in samples.split(max(1, BLOCK // len(index.entries)))])
         clean = embed(population.codes[[row]].to(first.dtype))
-        return cls(place, embed, clean, samples[central.index], central.radius, index, int(votes.bincount().argmax()))
+        return cls(embed, clean, samples[central.index], central.radius, index, int(votes.bincount().argmax()))
 
     def distances(self, points: Float[Tensor, "b d"]) -> Float[Tensor, "b"]:
         """Return how far each point lies from the centre; a code that cannot be embedded lies infinitely far."""
@@ -211,26 +117,25 @@ class View:
 
     def summary(self, second: Observed, third: Observed) -> Observed:
         """Return what is kept of the image, from what was seen of its second and third set of copies."""
-        inside, nearer = second[f"{self.place}.held"], third[f"{self.place}.nearer"]
-        distances = third[f"{self.place}.distances"].sort().values
+        distances = third["distances"].sort().values
         return {
             "centre": self.centre,
             "radius": torch.tensor(self.radius, dtype=torch.float64),
-            "held": inside.double().mean(),
+            "held": second["held"].double().mean(),
             "distances": distances[kept_ranks(len(distances)) - 1],
             "error": torch.linalg.vector_norm(self.centre - self.clean[0]),
-            "nearer": nearer.sum(0, dtype=torch.int32),
-            "kept": third[f"{self.place}.kept"].sum(),
-            "retrieved": third[f"{self.place}.retrieved"].sum(),
+            "nearer": third["nearer"].sum(0, dtype=torch.int32),
+            "kept": third["kept"].sum(),
+            "retrieved": third["retrieved"].sum(),
             "agrees": self.finds(self.clean)[0],
         }
 
 
 def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
     """Return of how many codes ``probe`` says each class; of a tie, or of a code that is not finite, it says none."""
-    best, place = probe.scores(codes).topk(2, dim=1)
+    best, classes = probe.scores(codes).topk(2, dim=1)
     sure = (best[:, 0] > best[:, 1]) & codes.isfinite().all(1)
-    return place[sure, 0].bincount(minlength=len(probe.classes))
+    return classes[sure, 0].bincount(minlength=len(probe.classes))
 
 
 def kept_ranks(draws: int) -> Int[Tensor, "g"]:
@@ -242,3 +147,27 @@ def kept_ranks(draws: int) -> Int[Tensor, "g"]:
     """
     first = ceil(draws / 2)
     return torch.linspace(first, draws, min(KEPT, draws - first + 1), dtype=torch.float64).sub(1e-6).ceil().long()
+
+
+COPIES = 16
+"""How many noisy copies the attack looks at."""
+
+
+class MeanOfCopies(nn.Module):
+    """``mean_k module(x + noise_k)``."""
+
+    def __init__(self, module: nn.Module, noise: Tensor) -> None:
+        super().__init__()
+        self.module, self.noise = module, noise
+
+    def forward(self, x: Pixels) -> Codes:
+        noisy = x[:, None] + self.noise
+        codes: Codes = self.module(noisy.flatten(0, 1)).unflatten(0, noisy.shape[:2])
+        return codes.mean(1)
+
+
+def mean_encoder(encoder: Encoder, noise: Tensor) -> Encoder:
+    """Return the encoder of the mean code over these noises; its weights are shared, not copied."""
+    smoothed = copy(encoder)
+    smoothed.module = MeanOfCopies(encoder.module, noise)
+    return smoothed

@@ -1,4 +1,4 @@
-"""Gradients of margins at random points near images: what CLEVER samples, without labels or with the logits of a classifier.
+"""Codes, the outputs of inner layers, and gradients of margins at random points near images.
 
 A margin is linear in the codes, ``g(x') = w . f(x')``. Without labels ``w = f~(x) - f~(x_j)`` with normalised clean codes:
 while it is positive, x' is more similar to x than to the other sample x_j. With logits ``w = e_c - e_j``: while it is
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize, one_hot
 
 from holdfast.attacks.base import GRADIENT, climb
 from holdfast.core.balls import Ball
-from holdfast.core.encoder import Codes
-from holdfast.core.errors import HoldfastError
+from holdfast.core.encoder import Codes, Encoder
+from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.spectral.fits import SpectralFit
@@ -27,6 +27,63 @@ from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.spectral.graph_pair import TooFewSamplesError
 from holdfast.spectral.graphs.base import GraphConstruction
+
+OUTPUT = "output"
+
+
+@final
+@dataclass(frozen=True)
+class Layers(Observation):
+    """The code of up to ``samples`` randomly chosen images and the flattened outputs of the named ``layers``."""
+
+    samples: int = 10_000
+    layers: tuple[str, ...] = ()
+    name = "layers"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        for layer in self.layers:
+            find(population.encoder, layer)  # a wrong name costs no computing
+        return population.choose(self.samples)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        if not self.layers:
+            return {OUTPUT: population.codes[list(rows)]}
+        return represented(population.encoder, population.pixels(rows), self.layers)
+
+
+def represented(encoder: Encoder, pixels: Tensor, layers: Sequence[str]) -> Observed:
+    """Return the codes of ``pixels`` under ``output`` and what each layer returned on the way, shape (b, features)."""
+    outputs: Observed = {}
+
+    def keep(name: str) -> Any:
+        def hook(module: nn.Module, taken: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, (tuple, list)) else output
+            if not isinstance(first, Tensor) or len(first) != len(pixels):
+                raise HoldfastError(f"layer {name!r} does not return one tensor row per image; choose another layer")
+            outputs[name] = first.flatten(1).detach()
+
+        return hook
+
+    hooks = [find(encoder, name).register_forward_hook(keep(name)) for name in layers]
+    try:
+        with torch.no_grad():
+            outputs[OUTPUT] = encoder.forward(pixels)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return outputs
+
+
+def find(encoder: Encoder, name: str) -> nn.Module:
+    """Return the part of ``encoder`` that is called ``name`` or, if only one is, whose name ends in it."""
+    parts = dict(encoder.module.named_modules())
+    ending = [part for part in parts if part == name or part.endswith(f".{name}")]
+    if name in parts or len(ending) == 1:
+        return parts[name if name in parts else ending[0]]
+    known = [part for part in parts if part]
+    raise HoldfastError(f"{encoder.name} has no layer {name!r}; {did_you_mean(name, known)}")
+
 
 COPY = 1e-10
 """Squared distance of two normalised codes below which they are one."""
@@ -68,10 +125,10 @@ class Gradients(Observation):
             scores = population.learned(*self.fits())
         except TooFewSamplesError as error:
             return [], str(error)
-        nodes = torch.from_numpy(scores.found.node_scores()).nan_to_num(nan=-torch.inf)
+        nodes = torch.from_numpy(scores.spade.node_scores()).nan_to_num(nan=-torch.inf)
         order = nodes.argsort(descending=True, stable=True)[: self.guided]
         worst = [scores.rows[node] for node in order.tolist() if nodes[node] > -torch.inf]
-        why = "the SPADE score is infinite" if scores.found.split else "no more images have one"
+        why = "the SPADE score is infinite" if scores.spade.split else "no more images have one"
         return worst, "" if len(worst) == self.guided else why
 
     def forwards(self, population: Population) -> int:
@@ -84,6 +141,10 @@ class Gradients(Observation):
         for index, ball in enumerate(self.balls):
             observed[f"maxima{index}"] = self._maxima(population, rows, weights, ball)
         return observed
+
+    def maxima(self, ball: Ball, observed: Observed) -> Float[Tensor, "b k s"]:
+        """Return the largest gradient norms in ``ball``, from what was ``observed``."""
+        return observed[f"maxima{self.balls.index(ball)}"]
 
     def weights(self, population: Population, rows: Sequence[int]) -> Float[Tensor, "b k d"]:
         """Return the margins' ``w``, the random one first."""
