@@ -20,7 +20,7 @@ from holdfast.attacks.gradient import random_start
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
-from holdfast.core.records import Claim, Estimate, Findings, Series, Verdict
+from holdfast.core.records import Claim, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.observations import BALLS, Case, attacked
@@ -29,6 +29,7 @@ from holdfast.objectives.away import Away
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
 
 TOLERANCE = 0.05
@@ -78,6 +79,11 @@ class Masking(Evaluation):
     blind: Attack = SquareAttack(queries=500)
     divergence: Divergence = L2Distance()
     samples: int = 100
+    sizes = Sizes(
+        quick={"samples": 50},
+        full={"samples": 1000},
+        large={"attack": "adaptive:restarts=2", "blind": "square:queries=100"},
+    )
     name = "masking"
     version = 4
     partial = True
@@ -89,6 +95,15 @@ class Masking(Evaluation):
         "attack numbers of this encoder as too kind, and trust score-only attacks and certificates instead."
     )
     headline = ("zero_gradient_share", "score_only_wins")
+    questions = (
+        Question(
+            place=130,
+            text="Can the gradients be trusted?",
+            quantities=("zero_gradient_share", "score_only_wins", "noise_beats_gradient", "wider_ball_moves_less"),
+            meaning="images that fail the worst check",
+            check=True,
+        ),
+    )
 
     def observation(self) -> Joint:
         return Joint(tuple(Probes(ball, self.attack, self.blind, self.divergence, self.samples) for ball in self.balls))
