@@ -16,9 +16,9 @@ import pytest
 from holdfast.cli import run
 from holdfast.cli.list import command
 from holdfast.core.errors import HoldfastWarning
-from holdfast.execution.catalog import everything
+from holdfast.execution.catalog import evaluations, everything
 from holdfast.execution.progress import Shown, remaining
-from holdfast.execution.suites import SUITES
+from holdfast.execution.suites import SUITES, suite_settings
 from holdfast.store.store import load
 from tests.cli.processes import listening
 from tests.pages import ROOT
@@ -314,8 +314,8 @@ def test_suites_are_listed_with_every_setting_they_change(capsys):
     assert run(["list", "suites"]) == 0
     shown = capsys.readouterr().out
     assert "    clever: batches = 133; draws = 3; rivals = 1; random = 50; samples = 2000\n" in shown
-    for suite in SUITES.values():
-        for evaluation, changed in suite.settings.items():
+    for suite in SUITES:
+        for evaluation, changed in suite_settings(suite, evaluations().values()).items():
             assert f"    {evaluation}: " in shown
             assert all(f" {name} = " in shown for name in changed)
 

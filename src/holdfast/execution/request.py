@@ -138,7 +138,8 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
         warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
     blind = {kind.name: dict.fromkeys(attack_fields(kind), "square") for kind in kinds} if request.black_box else {}
-    chosen = _merged(_merged(_merged(suite_settings(request.suite, operations), over), blind), request.settings)
+    sizes = suite_settings(request.suite, kinds, operations)
+    chosen = _merged(_merged(_merged(sizes, over), blind), request.settings)
     plan = [build(kind, chosen.get(kind.name, {})) for kind in kinds]
     for evaluation in plan:
         if isinstance(count := getattr(evaluation, "samples", None), int) and count < 1:

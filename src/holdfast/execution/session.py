@@ -37,7 +37,7 @@ from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.request import Request, planned, references, requested_balls
-from holdfast.execution.suites import LARGE, suite_settings
+from holdfast.execution.suites import LARGE, share
 from holdfast.execution.table import evaluate
 from holdfast.protocol.bank import apart
 from holdfast.protocol.evaluation import Evaluation
@@ -214,10 +214,9 @@ def sized(request: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
         warnings.simplefilter("ignore")  # it warned when it was planned first
         plan = planned(request, largest)
     name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
-    counts = suite_settings("quick", largest)["displacement"]
     warnings.warn(
-        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick looks at {counts['samples']} images at "
-        "most and attacks them less often; --suite standard asks for everything, --device cuda is faster",
+        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick looks at {100 * share(largest):.2g}% of "
+        "the images of others and attacks them less often; --suite standard asks for everything, --device cuda is faster",
         HoldfastWarning,
         stacklevel=2,
     )

@@ -27,6 +27,7 @@ from holdfast.evaluations.geometry.observations import changed
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.transforms.base import Transform
 
 Map = Float[Tensor, "b h w"]
@@ -101,6 +102,7 @@ class GradCam(Evaluation):
 
     change: Transform = Transform.read("noise:0.1")
     samples: int = 100
+    sizes = Sizes(quick={"samples": 50}, full={"samples": 1000}, large={"samples": 10})
     name = "grad-cam"
     version = 1
     partial = True
