@@ -202,3 +202,14 @@ def test_the_certificate_fails_no_more_often_than_it_says():
     assert answered > 0.8 * trials, "vacuous"
     assert too_small <= trials * (alpha + 3 * sqrt(alpha * (1 - alpha) / trials))
     assert too_far <= trials * (alpha + 3 * sqrt(alpha * (1 - alpha) / trials))
+
+
+def test_half_of_alpha_is_left_for_the_ball_at_the_changed_image():
+    """``alpha / 2`` for this centre, of which half again for each of two counts: ``off = sqrt(ln(4 / alpha) / 2n)``."""
+    selection, copies, slack, alpha = 2000, 1000, 0.1, 0.02
+    least = 0.5 - slack + sqrt(np.log(4 / alpha) / (2 * selection))
+    asked = Smoothing(0.25, selection, copies, 1, 1)
+    distances = kept_ranks(copies).double()[None].expand(2, -1)
+    held = torch.tensor([least - 1e-6, least + 1e-6], dtype=torch.float64)
+    certified = certified_distance(distances, held, 0.1, asked, slack, alpha)
+    assert certified.isnan().tolist() == [True, False]
