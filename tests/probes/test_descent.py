@@ -28,6 +28,8 @@ def test_each_epoch_meets_every_sample_once_in_an_order_of_its_own() -> None:
 class Stretched(nn.Module):
     """``factors * x``, flattened."""
 
+    factors: Tensor
+
     def __init__(self, factors: list[float]) -> None:
         super().__init__()
         self.register_buffer("factors", torch.tensor(factors))

@@ -7,7 +7,7 @@ import torch
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.smoothed.index import Index, Smoothing
-from holdfast.evaluations.smoothed.noisy import View, kept_ranks
+from holdfast.evaluations.smoothed.copies import View, kept_ranks
 from holdfast.protocol.population import Population
 from tests.samples import linear
 
@@ -42,15 +42,15 @@ def test_halfway_between_two_entries_is_nearer_to_neither() -> None:
 def test_of_the_distances_those_at_the_kept_ranks_are_kept() -> None:
     """Of copies at distances 1 .. 5000, in whatever order, the one of rank k is at distance k."""
     draws = 5000
-    view = View(0, lambda codes: codes, torch.tensor([[3.0, 4.0]]), torch.zeros(2), 1.0, index(), 1)
+    view = View(lambda codes: codes, torch.tensor([[3.0, 4.0]]), torch.zeros(2), 1.0, index(), 1)
     order = torch.randperm(draws, generator=torch.Generator().manual_seed(0))
     third = {
-        "0.distances": (order + 1).double(),
-        "0.nearer": torch.ones(draws, 2, dtype=torch.int32),
-        "0.kept": order < 7,
-        "0.retrieved": order < 9,
+        "distances": (order + 1).double(),
+        "nearer": torch.ones(draws, 2, dtype=torch.int32),
+        "kept": order < 7,
+        "retrieved": order < 9,
     }
-    summary = view.summary({"0.held": torch.tensor([True, True, False, True])}, third)
+    summary = view.summary({"held": torch.tensor([True, True, False, True])}, third)
     assert summary["distances"].tolist() == kept_ranks(draws).tolist()
     assert (int(summary["kept"]), int(summary["retrieved"]), float(summary["held"])) == (7, 9, 0.75)
     assert summary["nearer"].tolist() == [draws, draws]

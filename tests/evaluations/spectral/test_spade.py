@@ -293,13 +293,13 @@ def test_a_projection_on_more_components_than_there_are_is_remarked():
 def test_few_samples_have_no_subsets(monkeypatch):
     x, y = checked(*folded(60))
     few, none = subsets(x, y, 10, KNN(), 8, 0), subsets(x, y, 5, KNN(), 0, 0)
-    assert few.found == none.found == {}
+    assert few.numbers == none.numbers == {}
     assert few.method.endswith("halves of 60 samples are too small (k = 10 needs 74 samples)")
     assert none.method.endswith("none was asked for")
     enough = checked(*folded(74))
-    assert subsets(*enough, 10, KNN(), 2, 0).found
-    assert not subsets(*checked(*folded(73)), 10, KNN(), 2, 0).found
-    assert subsets(x, y, 5, KNN(), 8, 0).found["spade_score"].shape == (8,)
+    assert subsets(*enough, 10, KNN(), 2, 0).numbers
+    assert not subsets(*checked(*folded(73)), 10, KNN(), 2, 0).numbers
+    assert subsets(x, y, 5, KNN(), 8, 0).numbers["spade_score"].shape == (8,)
     monkeypatch.setattr(stability, "LARGEST", 25)
     assert subsets(x, y, 5, KNN(), 2, 0).size == 25
 
