@@ -26,7 +26,7 @@ def loss(
 ) -> Float[Tensor, "b"]:
     """Return the contrastive loss of each anchor; ``others`` contain its positive.
 
-    ``own`` says that the others are the anchors themselves, of which each leaves itself out.
+    ``with_anchors`` says that the others are the anchors themselves, of which each leaves itself out.
     """
     anchors, positives, others = (normalize(codes, dim=-1) for codes in (anchors, positives, others))
     logits = anchors @ others.T / temperature
