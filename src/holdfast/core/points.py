@@ -41,11 +41,13 @@ class Points:
         """Return the number of features ``d``."""
         return self.values.shape[1]
 
-    def tile(self, rows: slice | Int[Tensor, "b"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b d"]:
-        """Return the centred, scaled points at ``rows``."""
+    def tile(
+        self, rows: slice | Int[Tensor, "b"], dtype: torch.dtype = torch.float32, columns: slice = slice(None)
+    ) -> Float[Tensor, "b e"]:
+        """Return the centred, scaled points at ``rows``, of all features or of those at ``columns``."""
         # In float32 too: subtracting one constant vector rounds each result once, relative to its own size.
         wide = _wide(self.values.dtype)
-        moved = self.values[rows].to(wide) - self.centre.to(wide)
+        moved = self.values[rows, columns].to(wide) - self.centre[columns].to(wide)
         return moved.mul_(self.scale).to(dtype)
 
     def subset(self, rows: Int[np.ndarray, "m"]) -> Points:
