@@ -15,6 +15,7 @@ from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.execution.catalog import evaluations
 from holdfast.report.compare import compare
+from holdfast.report.contents import Contents
 from holdfast.report.files import Report, report
 from holdfast.report.printed import markdown
 from holdfast.report.protocol import groups
@@ -139,7 +140,7 @@ def test_the_same_cells_stand_in_json_and_markdown():
     results, failures = everything()
     comparison = compare(results)
     found = scorecards(groups(results), comparison)
-    again = Report.model_validate_json(report(results, failures, comparison).model_dump_json())
+    again = Report.model_validate_json(report(Contents(results, failures)).model_dump_json())
     assert again.scorecards == found
     printed = markdown((), found).replace("\\", "")
     cells = [str(answer) for card in found for line in card.lines for answer in line.answers]

@@ -119,7 +119,7 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     from holdfast.execution.request import request
     from holdfast.execution.session import fill_store, run_request
     from holdfast.report.alerts import STOPPED as SPENT
-    from holdfast.report.alerts import alerts, split, without
+    from holdfast.report.alerts import alerts, by_budget, missing_sentences
     from holdfast.report.protocol import groups
     from holdfast.report.text import listed
 
@@ -131,8 +131,8 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
         return 0
     with Shown() as shown:
         outcome = run_request(asked, shown)
-    spent, failed = split(outcome.failures)
-    for sentence in without(failed):
+    spent, failed = by_budget(outcome.failures)
+    for sentence in missing_sentences(failed):
         shown.say(sentence)
     if spent:
         shown.say(f"{len(spent)} of {outcome.cells} cells have no result yet: {SPENT}")

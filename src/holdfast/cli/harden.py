@@ -49,7 +49,7 @@ def command(
     from holdfast.commands.api import load_encoder
     from holdfast.commands.harden import BALL, FOLDER, harden
     from holdfast.report.alerts import STOPPED as SPENT
-    from holdfast.report.alerts import split
+    from holdfast.report.alerts import by_budget
 
     if cluster is not None and cluster.partition(":")[0] == Slurm.name:
         raise HoldfastError(
@@ -82,7 +82,7 @@ def command(
     if not hardened.unfinished:
         print(f"Encoder: trained:{out}")
     print(f"Report: {hardened.run.report()}")
-    spent, failed = split(hardened.run.failures)
+    spent, failed = by_budget(hardened.run.failures)
     if failed:
         print("not all was measured; the report says why", file=sys.stderr)
     if spent or any(result.planned is not None for result in hardened.run):

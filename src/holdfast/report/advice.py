@@ -9,7 +9,7 @@ from shlex import quote
 
 from holdfast.core.records import Claim, Failure
 from holdfast.report import text
-from holdfast.report.alerts import FEW, STOPPED, Alert, alerts, causes, lost, split
+from holdfast.report.alerts import FEW, STOPPED, Alert, alerts, by_budget, causes, encoders_without_results
 from holdfast.report.gate import suggested
 from holdfast.report.protocol import Group
 from holdfast.report.saturation import HARM, other_radius
@@ -35,7 +35,9 @@ def advice(
     """
     tallied = tally(table)
     sentences = (
-        *_missing(tallied, lost([result for group in groups for result in group.results], failures)),
+        *_missing(
+            tallied, encoders_without_results([result for group in groups for result in group.results], failures)
+        ),
         *_choice(table, tallied, alerts(groups)),
         *_proportion(table),
         _stronger(table),
@@ -240,7 +242,7 @@ def _proved(table: Table) -> str:
 
 
 def _rerun(failures: Sequence[Failure]) -> str:
-    spent, failed = split(failures)
+    spent, failed = by_budget(failures)
     sentence = f"{text.counted(len(spent), 'result')} missing: {STOPPED}." if spent else ""
     if not failed:
         return sentence

@@ -96,9 +96,13 @@ class _Number(NamedTuple):
 
 def compare(results: Sequence[Result]) -> Comparison:
     """Return all paired comparisons of the encoders in ``results``, and what could not be compared."""
+    return compare_groups(groups(results), results)
+
+
+def compare_groups(grouped: Sequence[Group], results: Sequence[Result]) -> Comparison:
+    """Return all paired comparisons of the encoders in ``results``, of which ``grouped`` are the groups."""
     contests: list[Contest] = []
     refusals: list[Refusal] = []
-    grouped = groups(results)
     beside = baselines(results)
     marks = {result.encoder.fingerprint for result in results if result.findings.collapsed}
     called = labels(results)
@@ -236,7 +240,7 @@ def _loser(pair: Pair) -> str | None:
     return {"a is better": pair.b, "b is better": pair.a}.get(pair.difference.outcome)
 
 
-def unmet(refusals: Sequence[Refusal]) -> tuple[str, ...]:
+def incomparable(refusals: Sequence[Refusal]) -> tuple[str, ...]:
     """Return one sentence for each way in which protocols differ: who is kept apart, on what, and what to do."""
     refused: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for refusal in (refusal for refusal in refusals if refusal.quantity is None):

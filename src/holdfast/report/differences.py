@@ -15,14 +15,14 @@ def pairs(table: Table) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys((pair.a, pair.b) for contest in contests for pair in contest.pairs))
 
 
-def beside(table: Table) -> tuple[tuple[str, str], ...]:
+def pairs_in_table(table: Table) -> tuple[tuple[str, str], ...]:
     """Return the pairs that stand in the table itself: the only one of two encoders; others get a table of their own."""
     return pairs(table) if len(table.encoders) == 2 else ()
 
 
-def apart(table: Table) -> Table:
+def table_of_differences(table: Table) -> Table:
     """Return ``table`` with those of its rows alone whose differences get a table of their own."""
-    compared = [] if beside(table) else [part for part in map(_compared, table.sections) if part.rows]
+    compared = [] if pairs_in_table(table) else [part for part in map(_compared, table.sections) if part.rows]
     return replace(table, sections=tuple(compared))
 
 

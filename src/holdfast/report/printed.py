@@ -104,7 +104,7 @@ def markdown(tables: Sequence[Table], cards: Sequence[Scorecard] = ()) -> str:
     parts = [*map(_card, cards)]
     for table in tables:
         names = [_markdown(name) for name in table.encoders]
-        near, apart = differences.beside(table), differences.apart(table)
+        near, apart = differences.pairs_in_table(table), differences.table_of_differences(table)
         rows = [
             (section, row, [_marked(cell) for cell in row.cells] + _differences(row, near, str))
             for section, row in _rows(table)
@@ -192,7 +192,7 @@ def latex(tables: Sequence[Table]) -> str:
     """
     parts = []
     for table in tables:
-        near, apart = differences.beside(table), differences.apart(table)
+        near, apart = differences.pairs_in_table(table), differences.table_of_differences(table)
         heads = [*map(_latex, table.encoders), *_heads(near, _latex)]
         comments = [_comment(line) for line in (table.title, *sentences(tally(table)))]
         cells = {id(row): [*map(_set, row.cells), *_differences(row, near, _numbers)] for _, row in _rows(table)}
