@@ -22,8 +22,8 @@ from holdfast.core.records import Claim, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.corrupted.corruption_test import CorruptionTest
 from holdfast.evaluations.geometry.alignment import Alignment
-from holdfast.evaluations.geometry.gradcam import GradCam
-from holdfast.evaluations.geometry.space import SpaceGeometry
+from holdfast.evaluations.geometry.geometry import SpaceGeometry
+from holdfast.evaluations.geometry.grad_cam import GradCam
 from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.catalog import evaluations

@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from holdfast.evaluations.corrupted.corruption_error import CorruptionError as CorruptionError
     from holdfast.evaluations.corrupted.corruption_test import CorruptionTest as CorruptionTest
     from holdfast.evaluations.geometry.alignment import Alignment as Alignment
-    from holdfast.evaluations.geometry.gradcam import GradCam as GradCam
-    from holdfast.evaluations.geometry.space import SpaceGeometry as SpaceGeometry
+    from holdfast.evaluations.geometry.geometry import SpaceGeometry as SpaceGeometry
+    from holdfast.evaluations.geometry.grad_cam import GradCam as GradCam
     from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy as ProbeAccuracy
     from holdfast.evaluations.probed.robust_accuracy import RobustAccuracy as RobustAccuracy
     from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing as CenterSmoothing
@@ -109,7 +109,7 @@ _HOMES = {
     "EvaluatedRun": "commands.evaluated_run",
     "Evaluation": "protocol.evaluation",
     "GaussianKL": "core.divergences",
-    "GradCam": "evaluations.geometry.gradcam",
+    "GradCam": "evaluations.geometry.grad_cam",
     "GradientAttack": "attacks.gradient",
     "Hardened": "commands.harden",
     "BudgetSpentError": "core.errors",
@@ -137,7 +137,7 @@ _HOMES = {
     "RunSettings": "core.run_settings",
     "SmoothedRetrieval": "evaluations.smoothed.smoothed_retrieval",
     "SoftmaxKL": "core.divergences",
-    "SpaceGeometry": "evaluations.geometry.space",
+    "SpaceGeometry": "evaluations.geometry.geometry",
     "Spectral": "evaluations.spectral.spade",
     "SquareAttack": "attacks.square",
     "SynBench": "evaluations.synthetic.synbench",

@@ -18,9 +18,9 @@ from holdfast.core.points import points
 from holdfast.evaluations.geometry import pairs
 from holdfast.evaluations.geometry import sphere as geometry_population
 from holdfast.evaluations.geometry.classes import between, class_distances, group_uniformity, uniformity, within
+from holdfast.evaluations.geometry.geometry import SpaceGeometry
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
 from holdfast.evaluations.geometry.pairs import potentials
-from holdfast.evaluations.geometry.space import SpaceGeometry
 from holdfast.evaluations.geometry.tags import Tags
 from tests.evaluations.geometry.known import EXACT, gaussian, population, simplex
 

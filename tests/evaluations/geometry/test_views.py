@@ -15,9 +15,10 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.baseline import raw_pixels
+from holdfast.evaluations.geometry.activation_maps import gradcam
 from holdfast.evaluations.geometry.alignment import Alignment, relative_to_others
 from holdfast.evaluations.geometry.fluctuation import semantic_fluctuation
-from holdfast.evaluations.geometry.gradcam import GradCam, gradcam, overlap
+from holdfast.evaluations.geometry.grad_cam import GradCam, overlap
 from holdfast.evaluations.geometry.spectrum import RIDGE, entropy_rank, lidar, rankme
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.transforms.base import Transform

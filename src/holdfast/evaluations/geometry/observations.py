@@ -1,4 +1,4 @@
-"""Codes of transformed views of images, and the lengths of clean codes."""
+"""Codes and activation maps of transformed views of images, and the lengths of clean codes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
+from holdfast.evaluations.geometry.activation_maps import gradcam
 from holdfast.evaluations.geometry.sphere import distinct
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -72,3 +73,25 @@ class Lengths(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return {"length": torch.linalg.vector_norm(population.codes[list(rows)].double(), dim=1).cpu()}
+
+
+@final
+@dataclass(frozen=True)
+class Maps(Observation):
+    """The maps of each image and of its changed version."""
+
+    change: Transform
+    samples: int
+    name = "grad-cam-maps"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        clean, towards = population.pixels(rows), population.codes[list(rows)]
+        pixels = {"clean": clean, "changed": changed(population, rows, self.change)}
+        return {name: gradcam(population.encoder, image, towards).cpu() for name, image in pixels.items()}
+
+    def inputs(self, population: Population) -> int:
+        return 6  # two forwards and two backwards, each as long as two

@@ -1,98 +1,32 @@
 """Grad-CAM: where in an image its code comes from, and whether a change of the image moves that place.
 
-The map of ``x`` is ``relu(sum_c a_c A_c)`` with ``A`` the last feature map of the encoder and ``a_c`` the mean over
-positions of the gradient of a score by ``A_c`` (Selvaraju et al. 2017, https://arxiv.org/abs/1610.02391). Without labels the
-score is ``f(x) . f(clean) / |f(clean)|``: the length of the clean code, and what of the changed image looks like the clean
-one. The overlap of two maps, each divided by its sum, is the sum of the smaller values: 1 where they are equal, 0 where they
-do not meet.
+The maps are explained in ``activation_maps``. The overlap of two of them, each divided by its sum, is the sum of the smaller
+values: 1 where they are equal, 0 where they do not meet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Codes, Encoder, Pixels
-from holdfast.core.errors import HoldfastError
+from holdfast.core.encoder import Pixels
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Findings, Picture, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.geometry.observations import changed
+from holdfast.evaluations.geometry.activation_maps import Map
+from holdfast.evaluations.geometry.observations import Maps, changed
 from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.transforms.base import Transform
 
-Map = Float[Tensor, "b h w"]
 NONE = "no place counts: the map is zero, or the encoder has no feature map with more than one position"
-
-
-def feature_map(encoder: Encoder, pixels: Pixels) -> tuple[Codes, Tensor | None]:
-    """Return the codes and the last feature map (b, c, h, w) on the way to them, if there is one of several positions."""
-    maps: list[Tensor] = []
-
-    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
-        image = isinstance(output, Tensor) and output.ndim == 4 and len(output) == len(pixels)
-        if image and output.requires_grad and output[0, 0].numel() > 1:
-            maps[:] = [output]
-
-    hooks = [part.register_forward_hook(keep) for part in encoder.module.modules()]
-    try:
-        codes = encoder.forward(pixels)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return codes, maps[0] if maps else None
-
-
-def gradcam(encoder: Encoder, pixels: Pixels, towards: Codes) -> Map:
-    """Return the map of each image for the similarity of its code to the code ``towards``; nan where there is none.
-
-    Raises:
-        HoldfastError: the encoder passes no gradient.
-    """
-    with torch.enable_grad():
-        codes, features = feature_map(encoder, pixels.detach().requires_grad_())
-        if not codes.requires_grad:
-            raise HoldfastError(
-                f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad), which "
-                "Grad-CAM needs; leave grad-cam out"
-            )
-        score = (codes * towards / torch.linalg.vector_norm(towards, dim=1, keepdim=True)).sum()
-        slope = None if features is None else torch.autograd.grad(score, features, allow_unused=True)[0]
-    if features is None or slope is None:
-        return pixels.new_full((len(pixels), 1, 1), torch.nan)
-    weights = slope.mean((2, 3), keepdim=True)
-    return (weights * features).sum(1).relu().detach()
-
-
-@final
-@dataclass(frozen=True)
-class Maps(Observation):
-    """The maps of each image and of its changed version."""
-
-    change: Transform
-    samples: int
-    name = "grad-cam-maps"
-    version = 1
-
-    def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
-
-    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
-        clean, towards = population.pixels(rows), population.codes[list(rows)]
-        pixels = {"clean": clean, "changed": changed(population, rows, self.change)}
-        return {name: gradcam(population.encoder, image, towards).cpu() for name, image in pixels.items()}
-
-    def inputs(self, population: Population) -> int:
-        return 6  # two forwards and two backwards, each as long as two
 
 
 @final
