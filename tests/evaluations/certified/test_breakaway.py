@@ -23,7 +23,12 @@ from holdfast.core.records import Claim
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.bisector_hyperplanes import bisector_hyperplanes
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.certified_breakaway import BreakawayPairs, UNDEFINED, BreakawayBounds, CertifiedBreakaway
+from holdfast.evaluations.certified.certified_breakaway import (
+    UNDEFINED,
+    BreakawayBounds,
+    BreakawayPairs,
+    CertifiedBreakaway,
+)
 from holdfast.evaluations.certified.linear_bounds import AT_ONCE, lower_and_upper_bounds, lower_bounds
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast, linear_case

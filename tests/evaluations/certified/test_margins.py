@@ -186,7 +186,9 @@ def test_a_radius_between_the_heads_two_bounds_neither_obeys_nor_refutes() -> No
         "certified": torch.tensor([[0.30, 0.25, 0.10, 0.10]]).double(),
         "attacked": torch.tensor([[0.50, 0.50, 0.25, 0.19]]).double(),
     }
-    linear = {name: torch.tensor([value]).double() for name, value in (("right", 1), ("certified", 0.2), ("attacked", 0.3))}
+    linear = {
+        name: torch.tensor([value]).double() for name, value in (("right", 1), ("certified", 0.2), ("attacked", 0.3))
+    }
     counts = by_head(shared, linear, torch.ones(1, 4, dtype=torch.bool))
     assert [part.tolist() for part in (counts.count, counts.holds, counts.fails)] == [[4], [1], [1]]
 

@@ -219,7 +219,13 @@ def test_an_attacked_centre_whose_ball_may_hold_too_little_shows_no_displacement
     """Half of alpha is for the changed image, shared by its two counts as at the image itself; by hand."""
     alpha, slack, selection, copies = 0.02, 0.1, 2000, 1000
     asked = CenterSmoothing(
-        selection=selection, copies=copies, samples=2, slack=slack, alpha=alpha, radii=(0.1,), divergences=(L2Distance(),)
+        selection=selection,
+        copies=copies,
+        samples=2,
+        slack=slack,
+        alpha=alpha,
+        radii=(0.1,),
+        divergences=(L2Distance(),),
     )
     least = 0.5 - slack + sqrt(np.log(4 / alpha) / (2 * selection))
     images = Images(torch.rand(4, 1, 1, 2, generator=torch.Generator().manual_seed(0)))

@@ -143,7 +143,9 @@ def test_projections_of_a_batch_have_mean_zero_and_variance_one(kind: type[SimSi
 
 
 @pytest.mark.parametrize(("objective", "loss"), CASES, ids=IDS)
-def test_an_attack_climbs_against_the_target_network_where_there_is_one(objective: TrainingObjective, loss: Loss) -> None:
+def test_an_attack_climbs_against_the_target_network_where_there_is_one(
+    objective: TrainingObjective, loss: Loss
+) -> None:
     """After a step the target differs from what it follows; keys are the target's."""
     learner = made(objective)
     tiny.step(learner, tiny.optimiser(learner), tiny.batch(objective, seed=1, dtype=torch.float64), 0.5)
