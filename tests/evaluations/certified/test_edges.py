@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from holdfast.bounds.methods.base import Crown
 from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.divergences import Cosine, LinfDistance
@@ -16,7 +17,6 @@ from holdfast.evaluations.certified.linear_head import classifier
 from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.witness import replay
 from holdfast.protocol.population import Population
-from holdfast.bounds.methods.base import Crown
 
 SIDE = 61
 

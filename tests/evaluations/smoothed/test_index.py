@@ -6,8 +6,8 @@ import torch
 
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.smoothed.index import Index, Smoothing
 from holdfast.evaluations.smoothed.copies import View, kept_ranks
+from holdfast.evaluations.smoothed.index import Index, Smoothing
 from holdfast.protocol.population import Population
 from tests.samples import linear
 
