@@ -325,7 +325,7 @@ def test_baselines_are_measured_like_the_encoder():
 
 def test_scores_are_restored_without_reading_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans ask for the worst images again and again; pixels are read by conclusions alone."""
-    population, fit = Population(linear(), digits(40), RunSettings()), SpectralFit(3, KNN(), "none", 40)
+    population, fit = Population(builtin("digits-random"), digits(40), RunSettings()), SpectralFit(3, KNN(), "none", 40)
     learned, reads = fit.learn(population), list[int]()
     monkeypatch.setattr("holdfast.evaluations.spectral.fits.pixels_of", lambda images, rows: reads.append(len(rows)))
     scores = fit.restore(population, learned)
