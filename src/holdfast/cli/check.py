@@ -28,7 +28,7 @@ def command(
     # Loaded here, because these need torch.
     from holdfast.commands.stored_runs import read, unfinished
     from holdfast.report.gate import check, parse, warning
-    from holdfast.report.printed import answered
+    from holdfast.report.printed import gates_markdown
     from holdfast.report.relative import with_relative_errors
 
     gates = [parse(text) for text in require]
@@ -40,7 +40,7 @@ def command(
     for sentence in warnings:
         print(sentence, file=sys.stderr)
     if markdown:
-        write_whole(markdown, answered(answers, results, warnings).encode())
+        write_whole(markdown, gates_markdown(answers, results, warnings).encode())
     for answer in answers:
         print(f"{'passed' if answer.passed else 'FAILED'}  {answer.gate.text}  {answer.sentence}")
     failed = list(dict.fromkeys(answer.gate.text for answer in answers if not answer.passed))

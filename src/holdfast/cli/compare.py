@@ -53,7 +53,7 @@ def command(
     from holdfast.report.compare import incomparable
     from holdfast.report.contents import Contents
     from holdfast.report.relative import with_relative_errors
-    from holdfast.report.select import chosen
+    from holdfast.report.select import select_results
 
     results, failures = read(runs)
     if not results:
@@ -61,7 +61,7 @@ def command(
     wanted = words(only, "only") or []
     failures = [failure for failure in failures if not wanted or failure.evaluation in wanted]
     failures += unfinished(runs, results, failures)
-    contents = Contents(chosen(with_relative_errors(results, relative_to), wanted, where or ()), failures)
+    contents = Contents(select_results(with_relative_errors(results, relative_to), wanted, where or ()), failures)
     refusals = incomparable(contents.comparison.refusals)
     if refusals and not contents.comparison.contests:
         raise HoldfastError(f"nothing can be compared: {refusals[0]}")

@@ -30,7 +30,7 @@ def command(
     # Loaded here, because these need torch.
     from holdfast.commands.stored_runs import read
     from holdfast.report.hub import files, of_encoder, require_repository, yaml
-    from holdfast.report.select import chosen
+    from holdfast.report.select import select_results
     from holdfast.report.text import counted
 
     wanted = words(only, "only") or []
@@ -40,7 +40,7 @@ def command(
     results, _ = read([run])
     if not results:
         raise HoldfastError(f"{run}: no results to publish; repeat the run's holdfast evaluate")
-    files_of_hub = files(chosen(of_encoder(results, encoder), wanted, where or ()), dataset)
+    files_of_hub = files(select_results(of_encoder(results, encoder), wanted, where or ()), dataset)
     if not files_of_hub:
         raise HoldfastError(f"{run}: none of the main numbers chosen is defined, so there is nothing to publish")
     contents = {path: yaml(entries) for path, entries in files_of_hub.items()}

@@ -40,13 +40,13 @@ def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
             warned.setdefault(warning, ({}, {}))[0][name] = None
     for group in groups:
         for name, result in group.items():
-            for warning in (*result.findings.warnings, *_own(result)):
+            for warning in (*result.findings.warnings, *_sample_warnings(result)):
                 encoders, evaluations = warned.setdefault(warning, ({}, {}))
                 encoders[name] = evaluations[result.title] = None
     return tuple(Alert(tuple(who), tuple(where), warning) for warning, (who, where) in warned.items())
 
 
-def _own(result: Result) -> Iterator[str]:
+def _sample_warnings(result: Result) -> Iterator[str]:
     count = len(result.findings.ids)
     if result.planned is not None:
         yield (

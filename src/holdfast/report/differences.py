@@ -45,16 +45,16 @@ def difference_text(pair: Pair | None) -> str:
     """Return the difference with its interval."""
     if pair is None:
         return "–"
-    apart = pair.difference
-    return f"{text.number(apart.value)} [{text.number(apart.low)}, {text.number(apart.high)}]"
+    gap = pair.difference
+    return f"{text.number(gap.value)} [{text.number(gap.low)}, {text.number(gap.high)}]"
 
 
 def outcome(pair: Pair | None) -> str:
     """Return who is better by the difference, in words."""
     if pair is None:
         return ""
-    apart = pair.difference
-    named = apart.outcome.replace("a is", f"{pair.a} is").replace("b is", f"{pair.b} is")
+    gap = pair.difference
+    named = gap.outcome.replace("a is", f"{pair.a} is").replace("b is", f"{pair.b} is")
     # The interval alone would tell them apart, but so few samples may fall so by chance: `stats.paired`.
-    chance = apart.outcome == "tied" and (apart.low > 0 or apart.high < 0)
+    chance = gap.outcome == "tied" and (gap.low > 0 or gap.high < 0)
     return f"{named} (too few differ)" if chance else named
