@@ -22,8 +22,8 @@ from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.files import sealed, unsealed
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.execution import catalog
+from holdfast.execution.loading import TOUR, select
 from holdfast.execution.request import Request
-from holdfast.execution.session import TOUR, limited
 from tests.cli.stored import breakaway, failure
 from tests.tiny import encoder, images
 
@@ -157,7 +157,7 @@ def test_an_encoder_that_was_never_reached_is_unfinished(tmp_path: Path) -> None
 def test_limits_choose_the_same_images_at_hand_and_by_reference() -> None:
     robust = hf.load_encoder("builtin:digits-robust")
     named = hf.load_images(TOUR, robust, limit=7, seed=3)
-    assert limited(hf.load_images(TOUR, robust), robust.domain, 7, 3).ids == named.ids
+    assert select(hf.load_images(TOUR, robust), robust.domain, limit=7, seed=3).ids == named.ids
 
 
 def test_two_encoders_from_two_sources_keep_their_own_names() -> None:

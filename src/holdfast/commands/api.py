@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
-from weakref import finalize
 
 from holdfast import data
 from holdfast import encoders as adapters
@@ -19,42 +16,29 @@ from holdfast.bounds import Method
 from holdfast.commands import certify_bounds as certificates
 from holdfast.commands.attack_images import Adversarial, AdversarialImages, adversarial
 from holdfast.commands.certify_bounds import CertificateRecord, Certificates
-from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.inputs import (
     NamedEncoder,
     NamedImages,
-    StoredRun,
     at_hand,
-    by_reference,
     checked,
-    folders_of,
     for_each_encoder,
-    listed,
-    names_of,
     read_ball,
-    reference_of,
     shown,
 )
 from holdfast.commands.output_folder import claim, require_free
-from holdfast.commands.stored_runs import read as read_runs
-from holdfast.commands.stored_runs import unfinished
 from holdfast.core.balls import Ball
-from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
+from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import read
 from holdfast.encoders import Options
 from holdfast.execution.catalog import objectives
-from holdfast.execution.request import request
-from holdfast.execution.session import fill_store, limited
+from holdfast.execution.loading import load_encoder as loaded_encoder
+from holdfast.execution.loading import select
 from holdfast.execution.table import collect, unfit
 from holdfast.objectives.base import Objective
-from holdfast.protocol.evaluation import plain
 from holdfast.protocol.population import Population
-from holdfast.report import gate
-from holdfast.report.compare import Comparison
-from holdfast.report.compare import compare as compared
 from holdfast.store.store import Store, key_of
 
 
@@ -81,119 +65,6 @@ def load_images(reference: str | Path, encoder: Encoder, *, limit: int | None = 
     if not isinstance(encoder, Encoder):
         raise HoldfastError(f"images are loaded for an Encoder, got {type(encoder).__name__}; load_encoder makes one")
     return data.load(str(reference), encoder.domain, encoder.geometry, limit=limit, seed=seed)
-
-
-def evaluate(
-    encoders: NamedEncoder | Sequence[NamedEncoder],
-    images: NamedImages,
-    *,
-    bank: NamedImages | None = None,
-    only: str | Sequence[str] = (),
-    suite: str = "quick",
-    eps: str | float | Sequence[str | float] = (),
-    ball: str | Ball | Sequence[str | Ball] = (),
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
-    seed: int = 0,
-    attack_seed: int | None = None,
-    device: str = "cpu",
-    precision: str = "float32",
-    batch_size: int = 256,
-    limit: int | None = None,
-    budget: float | None = None,
-    cluster: str | None = None,
-    workers: int | None = None,
-    baselines: str | Sequence[str] = (),
-    out: str | Path | None = None,
-    progress: bool | None = None,
-) -> EvaluatedRun:
-    """Return what evaluations find of encoders on unlabelled images, as ``holdfast evaluate`` does.
-
-    Args:
-        encoders: one or several, at hand or by reference.
-        images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1].
-        bank: other images, usually labelled, that probes learn from and retrieval searches.
-        only: names of evaluations; all by default.
-        suite: how much of each: quick, standard or full.
-        eps: radius of a linf ball, or several, instead of the evaluations' own.
-        ball: any ball, or several, as ``Linf(8 / 255)`` or ``"l2:0.5"``.
-        settings: of evaluations by name, as in ``{"breakaway": {"samples": 500}}``.
-        seed: decides which images are looked at, and what is random unless ``attack_seed`` does.
-        attack_seed: decides what is random inside attacks and sampling.
-        device: where torch computes.
-        precision: float32, float64, bfloat16 or float16.
-        batch_size: at most so many images at a time; changes no result.
-        limit: at most so many images, chosen by ``seed``.
-        budget: seconds after which no new work begins.
-        cluster: compute on a Ray cluster: auto, local or its address.
-        workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; by default in this one.
-        baselines: what to measure beside the encoders: pixels, random.
-        out: folder of the run; with the same folder an interrupted run continues. By default it is kept in memory.
-        progress: show it on stderr; by default in terminals and notebooks.
-
-    Raises:
-        HoldfastError: something that was named does not exist or does not fit.
-    """
-    refuse_blanks(locals())
-    for name, values in (("settings", settings or {}), *(settings.items() if isinstance(settings, Mapping) else ())):
-        if not isinstance(values, Mapping):
-            raise HoldfastError(
-                f'settings have the form {{"breakaway": {{"samples": 500}}}}, got {values!r} for {name}'
-            )
-    named, images, bank = listed(encoders), at_hand(images), None if bank is None else at_hand(bank)
-    at_hand_by_reference = by_reference(named)
-    with ExitStack() as stack:
-        folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
-        asked = request(
-            {
-                "encoders": [encoder if isinstance(encoder, str) else reference_of(encoder) for encoder in named],
-                "images": images if isinstance(images, str) else f"{MADE_IN_PYTHON}:{images.name}",
-                "bank": f"{MADE_IN_PYTHON}:{bank.name}" if isinstance(bank, Images) else bank,
-                "only": names_of(only or (), "only"),
-                "suite": suite,
-                "eps": listed(eps),
-                "ball": [str(one) for one in listed(ball)],
-                "settings": {
-                    name: {key: plain(value) for key, value in values.items()}
-                    for name, values in (settings or {}).items()
-                },
-                "seed": seed,
-                "attack_seed": attack_seed,
-                "device": device,
-                "precision": precision,
-                "batch_size": batch_size,
-                "limit": limit,
-                "budget": budget,
-                "cluster": cluster,
-                "workers": workers,
-                "baselines": names_of(baselines or (), "baselines"),
-                "out": folder,
-            }
-        )
-        with shown(progress) as show:
-            _, results, failures = fill_store(
-                asked,
-                show,
-                at_hand_by_reference,
-                images if isinstance(images, Images) else None,
-                bank if isinstance(bank, Images) else None,
-            )
-        run = EvaluatedRun(tuple(results), tuple(failures), Path(folder))
-        finalize(run, stack.pop_all().close)  # what nobody chose a folder for lives as long as the run
-    if failures:
-        warnings.warn(
-            f"{len(failures)} of {len(results) + len(failures)} cells have no result, see run.failures; the first: "
-            f"{failures[0].evaluation} of {failures[0].encoder}: {failures[0].reason}",
-            HoldfastWarning,
-            stacklevel=2,
-        )
-    if partial := [result for result in results if result.planned is not None]:
-        warnings.warn(
-            f"{len(partial)} of {len(results) + len(failures)} cells are of fewer samples than planned, because the budget "
-            "ended; the same call with out= goes on",
-            HoldfastWarning,
-            stacklevel=2,
-        )
-    return run
 
 
 @for_each_encoder
@@ -307,40 +178,10 @@ def attack(
     return adversarial(population, wanted, rows, observed)
 
 
-def compare(runs: StoredRun | Sequence[StoredRun]) -> Comparison:
-    """Return which encoders of one or several runs are better, image by image, with what could not be compared.
-
-    Raises:
-        HoldfastError: a folder holds no run, or one that cannot be read.
-    """
-    refuse_blanks(locals())
-    results, _ = read_runs(folders_of(runs))
-    return compared(results)
-
-
-def check(runs: StoredRun | Sequence[StoredRun], require: str | Sequence[str]) -> tuple[gate.Answer, ...]:
-    """Return for each bound, ``breakaway_risk@8/255<=0.05``, and each encoder whether it is kept, and a sentence on it.
-
-    Raises:
-        HoldfastError: a bound makes no sense, or a folder holds no run.
-    """
-    refuse_blanks(locals())
-    gates, folders = [gate.parse(text) for text in listed(require)], folders_of(runs)
-    results, failures = read_runs(folders)
-    failures += unfinished(folders, results, failures)
-    for sentence in filter(None, (gate.warning(bound, results) for bound in gates)):
-        warnings.warn(sentence.removeprefix("warning: "), HoldfastWarning, stacklevel=2)
-    return tuple(answer for bound in gates for answer in gate.check(bound, results, failures))
-
-
 def _population(encoder: NamedEncoder, images: NamedImages, run: RunSettings, limit: int | None = None) -> Population:
     """Return the images and the encoder, which is fit to be measured on them."""
-    source, checked_encoder = at_hand(images), checked(encoder)
-    loaded = load_encoder(checked_encoder) if isinstance(checked_encoder, str) else checked_encoder
-    if isinstance(source, str):
-        chosen = load_images(source, loaded, limit=limit, seed=run.seed)
-    else:
-        chosen = limited(source, loaded.domain, limit, run.seed)
+    loaded = loaded_encoder(checked(encoder))
+    chosen = select(at_hand(images), loaded.domain, loaded.geometry, limit=limit, seed=run.seed)
     population = Population(loaded, chosen, run)
     if problem := unfit(population):
         raise HoldfastError(f"{loaded.name} cannot be measured: {problem}")

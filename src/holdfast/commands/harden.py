@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from holdfast import data
-from holdfast.commands.api import evaluate
+from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, read_ball
 from holdfast.commands.train import UnfinishedError, deadline, train

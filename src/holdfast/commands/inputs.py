@@ -86,10 +86,14 @@ def folders_of(runs: StoredRun | Sequence[StoredRun]) -> list[Path]:
     """Return the folders of runs."""
     if not listed(runs):
         raise HoldfastError("no run was named; expected a folder, or what evaluate returns")
-    for run in listed(runs):
-        if not isinstance(run, str | Path | EvaluatedRun):
-            raise HoldfastError(f"runs are folders, or what evaluate returns, got {run!r}")
-    return [one.folder if isinstance(one, EvaluatedRun) else Path(one) for one in listed(runs)]
+    return [folder_of(run) for run in listed(runs)]
+
+
+def folder_of(run: StoredRun) -> Path:
+    """Return the folder of a run."""
+    if not isinstance(run, str | Path | EvaluatedRun):
+        raise HoldfastError(f"runs are folders, or what evaluate returns, got {run!r}")
+    return run.folder if isinstance(run, EvaluatedRun) else Path(run)
 
 
 def read_ball(ball: str | Ball) -> Ball:
