@@ -78,8 +78,9 @@ def attack(
         BudgetSpentError: the budget ended before any image was attacked.
     """
     refuse_blanks(locals())
-    chosen, options = preset_of(preset, ball_of(eps, ball), attack, objective, divergence), Options(
-        arch, size, trust_remote_code
+    chosen, options = (
+        preset_of(preset, ball_of(eps, ball), attack, objective, divergence),
+        Options(arch, size, trust_remote_code),
     )
     run = RunSettings(seed, device, precision, batch_size)
     with place_of(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as place:

@@ -171,6 +171,7 @@ def adversarial(
         batches=tuple(sorted(set(together.tolist()))),
         views=views,
         missing=len(population.images) - len(images),
+        record=None,
         **{name: values.flatten(0, 1) for name, values in values_of_rows.items()},
     )
 

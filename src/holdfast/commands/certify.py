@@ -5,8 +5,6 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-import torch
-
 from holdfast.attacks.base import Attack
 from holdfast.bounds import Method
 from holdfast.commands.certify_bounds import CertificateRecord, Certificates, export
