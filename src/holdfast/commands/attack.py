@@ -78,11 +78,8 @@ def attack(
         BudgetSpentError: the budget ended before any image was attacked.
     """
     refuse_blanks(locals())
-    chosen, options = (
-        preset_of(preset, ball_of(eps, ball), attack, objective, divergence),
-        Options(arch, size, trust_remote_code),
-    )
-    run = RunSettings(seed, device, precision, batch_size)
+    chosen = preset_of(preset, ball_of(eps, ball), attack, objective, divergence)
+    run, options = RunSettings(seed, device, precision, batch_size), Options(arch, size, trust_remote_code)
     with place_of(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as place:
         population = population_of(encoder, images, place.run, options, limit)
         chosen.ball.check(population.encoder.domain)
