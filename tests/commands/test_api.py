@@ -354,7 +354,7 @@ def test_certificates_say_what_is_known(tmp_path: Path) -> None:
 
 def test_what_cannot_be_attacked_is_said() -> None:
     constant = hf.Encoder(nn.Sequential(nn.Flatten(), nn.Threshold(2.0, 1.0)), "constant", hf.Domain((1, 2, 2)))
-    with pytest.raises(hf.HoldfastError, match="constant cannot be measured: "):
+    with pytest.raises(hf.HoldfastError, match="constant is not fit to be attacked: "):
         hf.attack(hf.Encoder(Broken(), "constant", constant.domain), images(), "linf:0.1")
 
 
