@@ -24,6 +24,7 @@ from holdfast.objectives.base import AttackContext
 from holdfast.probes.base import probes
 from holdfast.protocol.evaluation import settings
 from holdfast.report.compare import compare
+from holdfast.report.contents import Contents
 from holdfast.report.page import render
 from holdfast.report.protocol import groups
 from holdfast.report.scorecard import scorecards
@@ -125,7 +126,7 @@ def test_reports_ask_its_question(dropped: None) -> None:
     (line,) = card.lines
     assert (line.question, line.evaluation) == ("Does a search still answer with the same images?", "neighbours_kept")
     assert [answer.value for answer in line.answers] == [result.estimates[0].value for result in results]
-    page = render(results, [], compare(results))
+    page = render(Contents(results, []))
     for words in (line.question, measure.title, "nearest neighbours that an attack leaves in place"):
         assert words in page
 

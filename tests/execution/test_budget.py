@@ -11,7 +11,8 @@ from time import sleep
 
 import pytest
 
-from holdfast.commands.inventory import inventory, removable
+from holdfast.commands.clean import removable
+from holdfast.commands.inventory import inventory
 from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.execution import computing, conclusions, shards, table

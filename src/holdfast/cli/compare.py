@@ -11,13 +11,12 @@ import typer
 
 from holdfast.cli.flags import words
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.files import write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table as Grid
 
+    from holdfast.commands.compare import ComparedRuns
     from holdfast.report.compare import Contest
-    from holdfast.report.contents import Contents
     from holdfast.report.scorecard import Scorecard
     from holdfast.report.tables import Cell, Table
 
@@ -48,62 +47,38 @@ def command(
     if format_ not in FORMATS:
         raise HoldfastError(f"unknown format {format_!r}; {did_you_mean(format_, list(FORMATS))}")
     # Loaded here, because these need torch.
-    from holdfast.commands.stored_runs import read, unfinished
+    from holdfast.commands.compare import compare
     from holdfast.report.alerts import missing_sentences
     from holdfast.report.compare import incomparable
-    from holdfast.report.contents import Contents
-    from holdfast.report.relative import with_relative_errors
-    from holdfast.report.select import select_results
 
-    results, failures = read(runs)
-    if not results:
-        raise HoldfastError(f"{', '.join(map(str, runs))}: no results to compare; repeat the run's holdfast evaluate")
-    wanted = words(only, "only") or []
-    failures = [failure for failure in failures if not wanted or failure.evaluation in wanted]
-    failures += unfinished(runs, results, failures)
-    contents = Contents(select_results(with_relative_errors(results, relative_to), wanted, where or ()), failures)
-    refusals = incomparable(contents.comparison.refusals)
-    if refusals and not contents.comparison.contests:
-        raise HoldfastError(f"nothing can be compared: {refusals[0]}")
+    comparison = compare(runs, only=words(only, "only") or (), where=where or (), relative_to=relative_to)
     if html:
-        _page(html, runs, contents)
-    _print(format_, contents)
-    for sentence in refusals:
+        comparison.page(html)
+    _print(format_, comparison)
+    for sentence in incomparable(comparison.refusals):
         print(f"not compared: {sentence}", file=sys.stderr)
-    for sentence in missing_sentences(failures):
+    for sentence in missing_sentences(comparison.failures):
         print(sentence, file=sys.stderr)
     return 0
 
 
-def _page(path: Path, runs: Sequence[Path], contents: Contents) -> None:
-    from holdfast.report.page import render
-
-    if path.is_dir():
-        raise HoldfastError(f"cannot write the page to the folder {path}; name a file in it with --html")
-    content = render(contents, list(map(str, runs)))
-    try:
-        write_whole(path, content.encode())
-    except OSError as error:
-        raise HoldfastError(f"cannot write {path}: {error.strerror or error}; name another file with --html") from error
-
-
-def _print(form: str, contents: Contents) -> None:
+def _print(form: str, comparison: ComparedRuns) -> None:
     from holdfast.report.alerts import encoders_without_results
     from holdfast.report.files import report
     from holdfast.report.printed import csv, latex, markdown
 
+    contents = comparison.contents
     if form == "table":
         _cards(contents.scorecards)
         _tables(contents.tables, len(encoders_without_results(contents.results, contents.failures)))
     elif form == "json":
         print(report(contents).model_dump_json(indent=1))
+    elif form == "csv":
+        print(csv(contents.groups, contents.comparison), end="")
+    elif form == "markdown":
+        print(markdown(contents.tables, contents.scorecards), end="")
     else:
-        texts = {
-            "csv": lambda: csv(contents.groups, contents.comparison),
-            "markdown": lambda: markdown(contents.tables, contents.scorecards),
-            "latex": lambda: latex(contents.tables),
-        }
-        print(texts[form](), end="")
+        print(latex(contents.tables), end="")
 
 
 def _cards(cards: Sequence[Scorecard]) -> None:

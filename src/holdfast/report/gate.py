@@ -26,6 +26,10 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<":
 FORM = re.compile(r"\s*(?P<quantity>\w+)\s*(?:@(?P<selectors>.*?))?\s*(?P<operator><=|>=|<|>)\s*(?P<bound>[^<>=]+)\s*")
 
 
+UNFINISHED = "Unfinished"
+"""The error of a failure that stands for everything a stopped run should have measured of an encoder."""
+
+
 @dataclass(frozen=True)
 class Gate:
     """A bound that a quantity must keep."""
@@ -192,7 +196,7 @@ def _gaps(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) ->
     return {
         label_of[failure.encoder]: f"{failure.images}; {failure.evaluation} failed: {failure.reason}"
         for failure in failures
-        if failure.evaluation in giving
+        if (failure.evaluation in giving or failure.error == UNFINISHED)
         and failure.encoder in label_of
         and (failure.evaluation, failure.encoder, failure.images) not in cells
     }

@@ -329,7 +329,7 @@ def test_scores_are_restored_without_reading_pixels(monkeypatch: pytest.MonkeyPa
     learned, reads = fit.learn(population), list[int]()
     monkeypatch.setattr("holdfast.evaluations.spectral.fits.pixels_of", lambda images, rows: reads.append(len(rows)))
     scores = fit.restore(population, learned)
-    assert (len(scores.found.node_scores()), reads) == (40, [])
+    assert (len(scores.spade.node_scores()), reads) == (40, [])
     with pytest.raises(HoldfastError):
         _ = scores.x
     assert reads == [40]
