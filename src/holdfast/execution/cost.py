@@ -35,6 +35,8 @@ TIMED = 1 << 29
 """Operations of the encoder in the batch that its pace is measured on: as many as the smallest shards have ..."""
 MOST_TIMED = 16
 """... and no more images."""
+PATIENCE = 2.0
+"""Seconds: what takes longer is timed once."""
 
 
 _COUNTED: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
@@ -90,9 +92,15 @@ def pace(encoder: Encoder) -> float:
 
 
 def _seconds(task: Callable[[], None]) -> float | None:
-    """Return how long ``task`` takes the second time, for the first bears what is set up once; None if it cannot be done."""
+    """Return how long ``task`` takes the second time, for the first bears what is set up once; None if it cannot be done.
+
+    Where the first takes longer than ``PATIENCE`` it is taken for the second, which would cost as much again.
+    """
     with suppress(Exception):
+        since = monotonic()
         task()
+        if (first := monotonic() - since) > PATIENCE:
+            return first
         since = monotonic()
         task()
         return monotonic() - since
