@@ -132,8 +132,7 @@ def test_reports_ask_its_question(dropped: None) -> None:
 
 
 def test_the_new_command_runs_and_the_help_names_it(dropped: None, capsys: pytest.CaptureFixture[str]) -> None:
-    lengths = import_module("holdfast.commands.lengths").lengths  # there once its file is
-
+    lengths = import_module("holdfast.commands.lengths").lengths
     assert run(["--help"]) == 0
     assert re.search(r"lengths\s+Say how long the codes of images are", capsys.readouterr().out)
     assert run(["lengths", "--help"]) == 0

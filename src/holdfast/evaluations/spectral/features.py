@@ -78,6 +78,7 @@ def measure(
         title=evaluation.title,
         meaning=evaluation.meaning,
         headline=evaluation.headline,
+        questions=evaluation.questions,
         encoder=EncoderInfo(
             name=names[1], source="features", fingerprint=mark(y.values.numpy()), parameters=0, features=y.features
         ),
