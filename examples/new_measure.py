@@ -19,13 +19,14 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import L2Distance
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import Claim, Findings
+from holdfast.core.records import Claim, Findings, Question
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.findings import series_of
 from holdfast.evaluations.attacked.observations import Case, Untargeted
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
 
 
@@ -38,6 +39,7 @@ class NeighboursKept(Evaluation):
     attack: Attack = AdaptiveAttack()
     k: int = 10
     samples: int = 1000
+    sizes = Sizes(quick={"samples": 300}, full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"})
     name = "neighbours_kept"
     version = 1
     title = "Neighbours kept"
@@ -46,6 +48,13 @@ class NeighboursKept(Evaluation):
         "neighbourhood, 0 an entirely new one. A stronger attack may leave less."
     )
     headline = ("neighbours_kept",)
+    questions = (
+        Question(
+            text="Does a search still answer with the same images?",
+            quantities=("neighbours_kept",),
+            meaning="nearest neighbours that an attack leaves in place",
+        ),
+    )
 
     def observation(self) -> Untargeted:
         return Untargeted(self.ball, (self.attack,), L2Distance(), self.samples)

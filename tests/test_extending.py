@@ -13,13 +13,21 @@ import pytest
 
 from holdfast import HoldfastError, data, encoders, train
 from holdfast.attacks.presets import read_attack
+from holdfast.cli import run
 from holdfast.core.balls import Linf
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.architectures.base import Architecture, architectures
 from holdfast.execution import catalog
-from holdfast.execution.request import build, planned, request
+from holdfast.execution.request import Request, build, planned, request
+from holdfast.execution.suites import SUITES
 from holdfast.objectives.base import AttackContext
 from holdfast.probes.base import probes
+from holdfast.protocol.evaluation import settings
+from holdfast.report.compare import compare
+from holdfast.report.contents import Contents
+from holdfast.report.page import render
+from holdfast.report.protocol import groups
+from holdfast.report.scorecard import scorecards
 from holdfast.training.learner import training_objectives
 from holdfast.transforms.base import Transform, transformed, transforms
 from tests.pages import DOCS, ROOT
@@ -70,6 +78,68 @@ def test_one_file_is_enough(dropped: None, tmp_path: Path, monkeypatch: pytest.M
     encoder = encoders.load(f"linear:{tmp_path}/weights.npy?shape=1x8x8")
     images = data.load("noise:4", encoder.domain)
     assert encoder(images.pixels([0, 1])).shape == (2, 5)
+
+
+NEW = {
+    "evaluations": "neighbours_kept",
+    "objectives": "grow",
+    "attacks": "guess",
+    "transforms": "posterise",
+    "encoders": "linear",
+    "images": "noise",
+    "architectures": "perceptron",
+    "probes": "nearest-mean",
+    "training": "align-uniform",
+}
+"""A member of each kind that the page adds."""
+
+
+@pytest.mark.parametrize("kind", NEW)
+def test_it_stands_in_the_printed_list(kind: str, request: pytest.FixtureRequest, capsys: pytest.CaptureFixture[str]):
+    def listed() -> str:
+        assert run(["list", kind]) == 0
+        return capsys.readouterr().out
+
+    assert f"  {NEW[kind]} " not in listed(), "there without its file"
+    request.getfixturevalue("dropped")
+    meaning = catalog.everything()[kind][NEW[kind]].replace("``", "`")
+    (line,) = [line for line in listed().splitlines() if line.startswith(f"  {NEW[kind]} ")]
+    assert line.split(maxsplit=1)[1] == meaning
+
+
+def test_suites_take_its_sizes(dropped: None, capsys: pytest.CaptureFixture[str]) -> None:
+    def samples(suite: str, operations: int = 0) -> object:
+        (measure,) = planned(Request(suite=suite, only=("neighbours_kept",)), operations)
+        return settings(measure)["samples"]
+
+    assert [samples(suite) for suite in SUITES] == [300, 1000, 10_000]
+    assert samples("quick", 12_000_000) == 150
+    assert run(["list", "suites"]) == 0
+    assert "    neighbours_kept: samples = 300\n" in capsys.readouterr().out
+
+
+def test_reports_ask_its_question(dropped: None) -> None:
+    values = {"neighbours_kept": {"k": 3, "samples": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
+    (measure,) = planned(Request(only=("neighbours_kept",), settings=values))
+    results = [measure(encoders.load(f"builtin:digits-{name}"), digits(20)) for name in ("random", "robust")]
+    (card,) = scorecards(groups(results), compare(results))
+    (line,) = card.lines
+    assert (line.question, line.evaluation) == ("Does a search still answer with the same images?", "neighbours_kept")
+    assert [answer.value for answer in line.answers] == [result.estimates[0].value for result in results]
+    page = render(Contents(results, []))
+    for words in (line.question, measure.title, "nearest neighbours that an attack leaves in place"):
+        assert words in page
+
+
+def test_the_new_command_runs_and_the_help_names_it(dropped: None, capsys: pytest.CaptureFixture[str]) -> None:
+    lengths = import_module("holdfast.commands.lengths").lengths
+    assert run(["--help"]) == 0
+    assert re.search(r"lengths\s+Say how long the codes of images are", capsys.readouterr().out)
+    assert run(["lengths", "--help"]) == 0
+    assert "--images" in capsys.readouterr().out
+    assert run(["lengths", "builtin:digits-random", "--images", "noise:7"]) == 0
+    median = lengths("builtin:digits-random", "noise:7").median()
+    assert capsys.readouterr().out == f"median {median:.3g} over 7 images\n"
 
 
 def test_the_new_architecture_is_built(dropped: None) -> None:

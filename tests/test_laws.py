@@ -240,7 +240,7 @@ def test_every_number_is_simulated_or_says_why_not(evaluation: Evaluation) -> No
     printed = {estimate.quantity for estimate in usual(evaluation).estimates}
     assert printed <= names(simulated) | names(without), "neither simulated nor excused"
     assert not names(simulated) & names(without)
-    assert (pages.ROOT / "benchmarks" / f"{program}.py").exists()
+    assert (pages.ROOT / "benchmarks" / "statistics" / f"{program}.py").exists()
     reasons = pages.rows(body.split("What is not simulated")[1])
     assert names(without) <= {name for first in reasons for name in names(first)}, "excused without a reason"
 

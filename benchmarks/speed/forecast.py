@@ -22,7 +22,8 @@ import torch
 from holdfast.execution import computing, session, shards, table
 from holdfast.execution import fitting as learning
 from holdfast.execution.request import request
-from holdfast.execution.session import run_request
+from holdfast.execution.session import Session
+from holdfast.store.store import Store
 
 MOMENTS = (0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Shares of the run at which the forecast is read."""
@@ -58,12 +59,10 @@ def run(
     flags = {"limit": asked.limit, "workers": asked.workers, "budget": asked.budget, "out": str(folder)}
     flags |= {"only": asked.only.split(",")} if asked.only else {}
     began = clock()
-    outcome = run_request(
-        request({name: value for name, value in flags.items() if value is not None}),
-        lambda doing, share, left: told.append((clock(), left)),
-    )
-    whole = len(outcome.results) - outcome.partial
-    return told, began, f"{whole} cells, {outcome.partial} partial, {len(outcome.failures)} missing"
+    wanted = request({name: value for name, value in flags.items() if value is not None})
+    results, failures = Session.of(wanted, Store(folder)).fill(lambda doing, share, left: told.append((clock(), left)))
+    partial = sum(result.planned is not None for result in results)
+    return told, began, f"{len(results) - partial} cells, {partial} partial, {len(failures)} missing"
 
 
 def show(told: list[tuple[float, float]], began: float, said: str) -> None:

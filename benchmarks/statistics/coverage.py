@@ -36,7 +36,6 @@ from holdfast.core.records import Estimate, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.evaluations.synthetic.synbench import SynBench
 from holdfast.execution.catalog import evaluations
-from holdfast.execution.suites import SUITES
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import effective_rank
@@ -136,7 +135,7 @@ def measured(law: Law, only: Sequence[str]) -> list[Evaluation]:
     for name, kind in evaluations().items():
         if name in APART or (only and name not in only):
             continue
-        small = {**dict(SUITES["quick"].settings.get(name, {})), **settings}
+        small = {**kind.sizes.quick, **settings}
         found.append(kind(**{key: value for key, value in small.items() if key in kind.__dataclass_fields__}))
     return found
 

@@ -31,7 +31,6 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution.catalog import evaluations
-from holdfast.execution.suites import SUITES
 from holdfast.probes.neighbours import Knn
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
@@ -126,8 +125,9 @@ def measured(law: Law, name: str) -> Evaluation:
 
 def sizes(name: str, most: int = MOST) -> list[int]:
     """Return how many images the suites look at, ``quick`` and standard; 200 first where both look at very many."""
-    default = vars(evaluations()[name]())["samples"]
-    quick = SUITES["quick"].settings.get(name, {}).get("samples", default)
+    kind = evaluations()[name]
+    default = vars(kind())["samples"]
+    quick = kind.sizes.quick.get("samples", default)
     return sorted({min(count, most) for count in ((200, most) if quick > most else (quick, default))})
 
 

@@ -34,7 +34,6 @@ from holdfast.core.statistics import Better, summarise
 from holdfast.evaluations.spectral.clever import Clever
 from holdfast.evaluations.spectral.findings import assembled
 from holdfast.evaluations.spectral.spade import Spectral
-from holdfast.execution.suites import SUITES
 from holdfast.report.compare import compare
 from holdfast.spectral.analysis import TOP, scored
 from holdfast.spectral.eigen import SCORES, spectrum
@@ -48,7 +47,7 @@ DOMAIN = Domain((1, SIDE, SIDE))
 NOMINAL = 0.95
 POOL = 500
 """Images whose CLEVER scores are computed once, and drawn again."""
-QUICK = SUITES["quick"].settings["clever"]
+QUICK = Clever.sizes.quick
 LEADING = ("spade_score", "riemannian_distance", "eigenvalue_gap")
 """What follows from the largest eigenvalues alone."""
 

@@ -17,17 +17,22 @@ if TYPE_CHECKING:
     from holdfast.attacks.base import Attack as Attack
     from holdfast.attacks.gradient import GradientAttack as GradientAttack
     from holdfast.attacks.square import SquareAttack as SquareAttack
-    from holdfast.commands.api import attack as attack
-    from holdfast.commands.api import certify as certify
-    from holdfast.commands.api import check as check
-    from holdfast.commands.api import compare as compare
-    from holdfast.commands.api import evaluate as evaluate
-    from holdfast.commands.api import load_encoder as load_encoder
-    from holdfast.commands.api import load_images as load_images
+    from holdfast.commands.attack import attack as attack
+    from holdfast.commands.certify import certify as certify
+    from holdfast.commands.check import check as check
+    from holdfast.commands.clean import clean as clean
+    from holdfast.commands.compare import compare as compare
     from holdfast.commands.corrupt import corrupt as corrupt
+    from holdfast.commands.doctor import doctor as doctor
+    from holdfast.commands.evaluate import evaluate as evaluate
     from holdfast.commands.evaluated_run import EvaluatedRun as EvaluatedRun
     from holdfast.commands.harden import Hardened as Hardened
     from holdfast.commands.harden import harden as harden
+    from holdfast.commands.inputs import load_encoder as load_encoder
+    from holdfast.commands.inputs import load_images as load_images
+    from holdfast.commands.publish import publish as publish
+    from holdfast.commands.runs import runs as runs
+    from holdfast.commands.spade import spade as spade
     from holdfast.commands.train import train as train
     from holdfast.core.balls import L1 as L1
     from holdfast.core.balls import L2 as L2
@@ -80,7 +85,6 @@ if TYPE_CHECKING:
     from holdfast.evaluations.spectral.spade import Spectral as Spectral
     from holdfast.evaluations.synthetic.synbench import SynBench as SynBench
     from holdfast.protocol.evaluation import Evaluation as Evaluation
-    from holdfast.spectral.analysis import spade as spade
     from holdfast.training.recipe import Recipe as Recipe
     from holdfast.transforms.base import Transform as Transform
     from holdfast.transforms.base import transformed as transformed
@@ -145,16 +149,20 @@ _HOMES = {
     "UnitL2": "core.divergences",
     "Wasserstein": "core.divergences",
     "Whitened": "core.divergences",
-    "attack": "commands.api",
-    "certify": "commands.api",
-    "check": "commands.api",
-    "compare": "commands.api",
+    "attack": "commands.attack",
+    "certify": "commands.certify",
+    "check": "commands.check",
+    "clean": "commands.clean",
+    "compare": "commands.compare",
     "corrupt": "commands.corrupt",
-    "evaluate": "commands.api",
+    "doctor": "commands.doctor",
+    "evaluate": "commands.evaluate",
     "harden": "commands.harden",
-    "load_encoder": "commands.api",
-    "load_images": "commands.api",
-    "spade": "spectral.analysis",
+    "load_encoder": "commands.inputs",
+    "load_images": "commands.inputs",
+    "publish": "commands.publish",
+    "runs": "commands.runs",
+    "spade": "commands.spade",
     "train": "commands.train",
     "transformed": "transforms.base",
 }

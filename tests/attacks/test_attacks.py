@@ -385,3 +385,18 @@ def test_pixels_without_room_on_one_side_start_on_the_other() -> None:
     assert (moved[context.pixels == 1] < 0).all()
     inner = moved[(context.pixels - 0.5).abs() < 0.4]
     assert 0.4 < (inner > 0).double().mean() < 0.6, "the others are as random as ever"
+
+
+def test_the_adaptive_attack_goes_on_from_the_best_point_along_the_gradient_of_that_point() -> None:
+    """By hand: from .40 over the peak at .48 to .50, back to .45, and over it again to .5125; .50 was the best.
+
+    There the slope points down, unlike at the start, and so the next step, half as long, is .75 * .05 downward.
+    """
+    looks = visited(steps=10, first=0.1, start=0.4, peak=0.48, ball=Linf(0.4))
+    assert looks[:5] == pytest.approx([0.40, 0.50, 0.45, 0.5125, 0.4625])
+
+
+def test_the_adaptive_attack_judges_each_stretch_between_checkpoints_by_its_own_steps() -> None:
+    """Where every step rises, none is ever shortened: the second checkpoint, two steps on, asks for two rises, not four."""
+    looks = visited(steps=10, first=0.01, start=0.4, peak=0.9, ball=Linf(0.4))
+    assert looks == pytest.approx([0.4 + 0.01 * step for step in range(11)])

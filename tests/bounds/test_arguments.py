@@ -28,11 +28,19 @@ def test_a_tolerance_that_never_ends_is_refused(tolerance: float) -> None:
 def test_specifications_of_another_kind_are_refused(dtype: torch.dtype, method: str, unchecked: None) -> None:
     encoder, x, specifications = context("linear")
     for ask in (lower_bound, certified_radius):
-        with pytest.raises(HoldfastError, match=f"specifications must be in float32 or float64, got {dtype}"):
+        with pytest.raises(
+            HoldfastError, match=rf"specifications must (be in float32|hold real numbers).* got {dtype}"
+        ):
             ask(encoder, x, specifications.to(dtype), Linf(0.1), method)
-    lists = dict[str, Any](specifications=[[[1.0]]])
-    with pytest.raises(HoldfastError, match="must be tensors, got Tensor and list"):
-        lower_bound(encoder, x, lists["specifications"], Linf(0.1), method)
+
+
+def test_lists_are_refused(unchecked: None) -> None:
+    encoder, x, specifications = context("linear")
+    lists = dict[str, Any](pixels=x.tolist(), specifications=specifications.tolist())
+    with pytest.raises(HoldfastError, match=r"specifications must be a tensor, got list; torch\.as_tensor makes one"):
+        lower_bound(encoder, x, lists["specifications"], Linf(0.1))
+    with pytest.raises(HoldfastError, match=r"pixels must be a tensor, got list; torch\.as_tensor makes one"):
+        lower_bound(encoder, lists["pixels"], specifications, Linf(0.1))
 
 
 def test_pixels_in_half_precision_are_refused(unchecked: None) -> None:

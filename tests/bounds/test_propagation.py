@@ -236,15 +236,22 @@ def test_an_unknown_bound_is_never_a_radius(value: float) -> None:
 
 
 def test_overflow_and_nan_are_unknown() -> None:
-    encoder = build("linear")
+    encoder, large = build("linear"), build("linear")
     x, specifications = torch.rand(1, 2, 6, 6, dtype=torch.float64), torch.randn(1, 2, 3, dtype=torch.float64)
-    for factor in (1e200, torch.nan):
-        broken = build("linear")
-        for weight in broken.module.parameters():
-            weight.mul_(factor)
-        for method in (Crown(), Alpha(steps=2, inner=2)):
-            assert (lower_bound(broken, x, specifications, Linf(0.1), method) == -torch.inf).all()
-    assert lower_bound(encoder, x, specifications, Linf(0.1)).isfinite().all()
+    for weight in large.module.parameters():
+        weight.mul_(1e100)
+    for method in (Crown(), Alpha(steps=2, inner=2)):
+        assert (lower_bound(large, x, specifications * 1e250, Linf(0.1), method) == -torch.inf).all()
+        assert lower_bound(encoder, x, specifications, Linf(0.1), method).isfinite().all()
+
+
+@pytest.mark.parametrize("factor", [1e200, torch.nan])
+def test_weights_without_finite_codes_are_refused(factor: float) -> None:
+    broken = build("linear")
+    for weight in broken.module.parameters():
+        weight.mul_(factor)
+    with pytest.raises(HoldfastError, match=r"NaN or infinite codes .* check its weights"):
+        lower_bound(broken, torch.rand(1, 2, 6, 6), torch.randn(1, 2, 3), Linf(0.1))
 
 
 def test_methods_survive_a_round_trip_through_text() -> None:

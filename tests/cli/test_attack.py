@@ -10,7 +10,7 @@ from PIL import Image
 
 from holdfast.attacks.presets import PRESETS
 from holdfast.cli import run
-from holdfast.commands.attack_files import AttackRecord, Replay
+from holdfast.commands.attack_record import AttackRecord, Replay
 
 ATTACK = ["attack", "builtin:digits-random", "--images", "builtin:digits", "--limit", "6", "--out", "out"]
 SHORT = ["--attack", "pgd:steps=2"]

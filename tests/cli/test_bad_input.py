@@ -323,9 +323,12 @@ def test_a_folder_that_cannot_be_written(capsys):
     assert "cannot write file/run" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("reference", ["onnx:{}", "exported:{}", "checkpoint:{}"])
-def test_what_the_system_refuses_is_one_sentence(reference, capsys):
-    assert run(["doctor", reference.format("a" * 5000), "--arch", "tests.cli.modules:linear"]) == 2
+@pytest.mark.parametrize(
+    ("reference", "flags"),
+    [("onnx:{}", []), ("exported:{}", []), ("checkpoint:{}", ["--arch", "tests.cli.modules:linear"])],
+)
+def test_what_the_system_refuses_is_one_sentence(reference, flags, capsys):
+    assert run(["doctor", reference.format("a" * 5000), *flags]) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
     assert sentence.startswith("holdfast: cannot use 'aaaa")
     assert sentence.endswith("File name too long; check path, permissions and free space")
@@ -358,7 +361,7 @@ def test_a_ball_of_everything_is_refused_before_anything_is_computed(command, tm
     ("flags", "said"),
     [
         (["--only", ","], "--only names nothing: ','"),
-        (["--only", ""], "--only names nothing: ''"),
+        (["--only", ""], "--only is empty, as an unset variable would be"),
         (
             ["--only", "breakaway", "--set", "breakaway.samples=0"],
             "breakaway: samples, the number of images to look at",

@@ -93,6 +93,18 @@ def test_an_unfinished_run_keeps_the_gate_shut(capsys):
     assert any(f"builtin:{WEAK}: breakaway_risk was not measured" in line and "stopped" in line for line in lines)
 
 
+@pytest.mark.parametrize("bound", ["breakaway_risk<=1", f"breakaway_risk@encoder={WEAK}<=1"])
+def test_another_run_does_not_finish_one_that_stopped(bound, capsys):
+    stopped = run_of("stopped", [breakaway(ROBUST)], asked=[f"builtin:{ROBUST}", f"builtin:{WEAK}"])
+    other = run_of("other", [breakaway(WEAK)], asked=[f"builtin:{WEAK}"])
+    assert checked(capsys, other, "--require", bound)[0] == 0
+    status, lines, _ = checked(capsys, stopped, other, "--require", bound)
+    assert status == 1
+    (failed,) = [line for line in lines if line.startswith("FAILED")]
+    assert f"{WEAK}: breakaway_risk was not measured" in failed
+    assert "the run in stopped stopped before it" in failed
+
+
 @pytest.mark.parametrize(
     ("gate", "expected"),
     [
@@ -119,7 +131,7 @@ def test_a_bound_that_no_share_meets_is_a_mistake(both, capsys):
 def test_one_encoder_can_be_gated_and_a_turned_gate_is_warned_about(both, capsys):
     status, lines, errors = checked(capsys, both, "--require", f"breakaway_risk@encoder={ROBUST}>=0")
     assert (status, len(lines)) == (0, 1)
-    assert errors[0].startswith("warning: gate")
+    assert errors[0].startswith("holdfast: warning: gate")
 
 
 def test_a_check_needs_a_gate_and_a_run(both, capsys):

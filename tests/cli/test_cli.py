@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 import warnings
 from pathlib import Path
 
@@ -15,11 +16,12 @@ import pytest
 from holdfast.cli import run
 from holdfast.cli.list import command
 from holdfast.core.errors import HoldfastWarning
-from holdfast.execution.catalog import everything
+from holdfast.execution.catalog import evaluations, everything
 from holdfast.execution.progress import Shown, remaining
-from holdfast.execution.suites import SUITES
+from holdfast.execution.suites import SUITES, suite_settings
 from holdfast.store.store import load
 from tests.cli.processes import listening
+from tests.pages import ROOT
 
 PLAIN = ["evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--set", "overlap.samples=8"]
 QUICK = [*PLAIN, "--set", "overlap.attacks=pgd:steps=2"]
@@ -287,8 +289,9 @@ def test_help_does_not_wait_for_torch():
 
 
 def test_version(capsys):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert run(["--version"]) == 0
-    assert capsys.readouterr().out == "0.1.0\n"
+    assert capsys.readouterr().out == f"{project['version']}\n"
 
 
 def test_list_shows_everything(capsys):
@@ -311,8 +314,8 @@ def test_suites_are_listed_with_every_setting_they_change(capsys):
     assert run(["list", "suites"]) == 0
     shown = capsys.readouterr().out
     assert "    clever: batches = 133; draws = 3; rivals = 1; random = 50; samples = 2000\n" in shown
-    for suite in SUITES.values():
-        for evaluation, changed in suite.settings.items():
+    for suite in SUITES:
+        for evaluation, changed in suite_settings(suite, evaluations().values()).items():
             assert f"    {evaluation}: " in shown
             assert all(f" {name} = " in shown for name in changed)
 

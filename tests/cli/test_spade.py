@@ -40,7 +40,9 @@ def test_numbers_are_printed_and_kept(arrays, capsys):
     assert kept["node_score_10"] == pytest.approx(found.node_scores(10))
     assert kept["edge_score_all"] == pytest.approx(found.edge_scores_all)
     assert Result.__name__ in (out / "schema.json").read_text()
-    assert "Spectral stretch" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "Spectral stretch" in page
+    assert "How badly does it stretch neighbourhoods?" in page
 
 
 def test_labels_give_scores_by_label(arrays, capsys):

@@ -20,10 +20,12 @@ from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.core.balls import BALLS
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.files import sealed, unsealed
+from holdfast.encoders import builtin
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.execution import catalog
+from holdfast.execution.loading import TOUR, select
 from holdfast.execution.request import Request
-from holdfast.execution.session import TOUR, limited
+from holdfast.execution.session import Session
 from tests.cli.stored import breakaway, failure
 from tests.tiny import encoder, images
 
@@ -67,6 +69,62 @@ def test_defaults_are_those_of_the_command_line() -> None:
         if name in type(known).model_fields and parameter.default is not parameter.empty:
             default = getattr(known, name)
             assert parameter.default == default or (parameter.default, default) == (None, {}), name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("suite", "full"),
+        ("only", ("overlap", "breakaway")),
+        ("eps", (0.1, "8/255")),
+        ("ball", ("linf:0.1", "l2:0.5")),
+        ("baselines", ("pixels",)),
+        ("limit", 3),
+        ("seed", 4),
+        ("attack_seed", 5),
+        ("settings", {"overlap": {"samples": 6}}),
+        ("arch", ("package.module:factory",)),
+        ("size", 7),
+        ("trust_remote_code", True),
+        ("black_box", True),
+        ("device", "cuda"),
+        ("precision", "float64"),
+        ("batch_size", 8),
+        ("budget", 9.0),
+        ("cluster", "local"),
+        ("workers", 2),
+        ("rehash", True),
+    ],
+)
+def test_every_keyword_reaches_the_request_under_its_name(
+    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[Request] = []
+
+    class StoppedError(Exception):
+        pass
+
+    def noted(request: Request, *_: Any) -> None:
+        requests.append(request)
+        raise StoppedError
+
+    monkeypatch.setattr(Session, "of", noted)
+    with pytest.raises(StoppedError):
+        hf.evaluate(encoder(), images(), **{name: value})
+    assert getattr(requests[0], name) == value != getattr(Request(), name)
+
+
+def test_without_arguments_the_built_in_encoders_are_toured() -> None:
+    run = hf.evaluate(only="geometry", limit=12, suite="quick")
+    assert {result.encoder.name for result in run} == set(builtin.names())
+    assert {result.images.name for result in run} == {TOUR}
+
+
+def test_checkpoints_take_what_builds_them_and_others_refuse_it() -> None:
+    with pytest.raises(hf.HoldfastError, match="changes nothing: no encoder is a checkpoint"):
+        hf.evaluate(encoder(), images(), arch="package.module:factory")
+    with pytest.raises(hf.HoldfastError, match="tiny is at hand; leave them out"):
+        hf.doctor(encoder(), size=8)
 
 
 def test_encoders_at_hand_and_by_reference_give_the_same_numbers(run: EvaluatedRun) -> None:
@@ -115,6 +173,43 @@ def test_runs_are_compared_and_checked(run: EvaluatedRun, tmp_path: Path) -> Non
         hf.compare(tmp_path)
 
 
+def test_a_part_of_runs_is_compared_and_becomes_a_page(run: EvaluatedRun, tmp_path: Path) -> None:
+    everything, part = hf.compare(run), hf.compare(run, only="overlap", where="linf:0.1")
+    assert 0 < len(part.contests) < len(everything.contests)
+    assert {contest.conditions["ball"] for contest in part.contests} == {"linf:0.1"}
+    with pytest.raises(hf.HoldfastError, match="no such evaluation"):
+        hf.compare(run, only="breakaway")
+    part.page(tmp_path / "page.html")
+    assert "digits-robust" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_answers_of_gates_become_a_table(run: EvaluatedRun, tmp_path: Path) -> None:
+    hf.check(run, "overlap_risk@0.1<=1", markdown=tmp_path / "check.md")
+    assert (tmp_path / "check.md").read_text(encoding="utf-8").startswith("### Holdfast: 1 gate passed")
+
+
+def test_what_a_run_holds_and_what_can_go(tmp_path: Path) -> None:
+    few = {**FEW, "settings": {"overlap": {"attacks": "u-fgsm", "samples": 4}}}
+    run = hf.evaluate(encoder(), images(), **few, out=tmp_path / "run")
+    (inventory,) = hf.runs(run)
+    assert (inventory.encoders, inventory.finished) == (("tiny",), 1)
+    assert hf.runs(tmp_path) == hf.runs(tmp_path / "run"), "a folder above"
+    removables = hf.clean(run)
+    assert sum(removable.bytes for removable in removables) > 0
+    assert hf.clean(run) == removables, "nothing was removed"
+    hf.clean(run, yes=True)
+    assert hf.clean(run) == ()
+    assert hf.runs(run)[0].finished == 1
+
+
+def test_an_encoder_at_hand_is_examined_without_loading_it() -> None:
+    named = {check.name: check.status for check in hf.doctor("builtin:digits-robust", TOUR)}
+    robust = hf.load_encoder("builtin:digits-robust")
+    at_hand = {check.name: check.status for check in hf.doctor(robust, hf.load_images(TOUR, robust, limit=4))}
+    assert named == {"loads the same twice": "ok", **at_hand}
+    assert at_hand["can be certified"] == "ok"
+
+
 def test_the_report_is_written_where_it_is_wanted(run: EvaluatedRun, tmp_path: Path) -> None:
     page = run.report(tmp_path / "page")
     assert page == tmp_path / "page" / "report.html"
@@ -157,7 +252,7 @@ def test_an_encoder_that_was_never_reached_is_unfinished(tmp_path: Path) -> None
 def test_limits_choose_the_same_images_at_hand_and_by_reference() -> None:
     robust = hf.load_encoder("builtin:digits-robust")
     named = hf.load_images(TOUR, robust, limit=7, seed=3)
-    assert limited(hf.load_images(TOUR, robust), robust.domain, 7, 3).ids == named.ids
+    assert select(hf.load_images(TOUR, robust), robust.domain, limit=7, seed=3).ids == named.ids
 
 
 def test_two_encoders_from_two_sources_keep_their_own_names() -> None:
@@ -259,7 +354,7 @@ def test_certificates_say_what_is_known(tmp_path: Path) -> None:
 
 def test_what_cannot_be_attacked_is_said() -> None:
     constant = hf.Encoder(nn.Sequential(nn.Flatten(), nn.Threshold(2.0, 1.0)), "constant", hf.Domain((1, 2, 2)))
-    with pytest.raises(hf.HoldfastError, match="constant cannot be measured: "):
+    with pytest.raises(hf.HoldfastError, match="constant is not fit to be attacked: "):
         hf.attack(hf.Encoder(Broken(), "constant", constant.domain), images(), "linf:0.1")
 
 

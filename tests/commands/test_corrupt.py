@@ -93,12 +93,15 @@ class Elsewhere:
 
 
 @pytest.mark.parametrize("engine", [Elsewhere(), pytest.param(Processes(2), marks=pytest.mark.slow)])
-def test_files_do_not_depend_on_where_images_are_changed(photos: Path, tmp_path: Path, engine: Engine):
+def test_files_do_not_depend_on_where_images_are_changed(
+    photos: Path, tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
     (alone,) = corrupt(photos, "noise:0.2", tmp_path / "alone", size=32)
     shutil.copytree(tmp_path / "alone" / "noise_0.2" / "cat", tmp_path / "out" / "noise_0.2" / "cat")
     before = times(tmp_path / "out")
     assert len(before) == 2
-    (manifest,) = corrupt(photos, "noise:0.2", tmp_path / "out", size=32, batch_size=1, engine=engine)
+    monkeypatch.setattr("holdfast.commands.corrupt.engine", lambda *_: engine)
+    (manifest,) = corrupt(photos, "noise:0.2", tmp_path / "out", size=32, batch_size=1)
     assert manifest.files == alone.files
     after = times(tmp_path / "out")
     assert [name for name, time in after.items() if before.get(name) != time] == ["noise_0.2/dog/1.png"]

@@ -6,7 +6,9 @@ from time import monotonic, sleep
 
 import pytest
 
-from holdfast.commands.inventory import inventories, inventory, removable, remove
+from holdfast.commands.clean import removable, remove
+from holdfast.commands.inventory import inventory
+from holdfast.commands.runs import runs
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution.engines import ranks
@@ -67,9 +69,9 @@ def test_damaged_files_are_named(tmp_path, kind):
 def test_runs_below_a_folder_are_found(tmp_path):
     fill(tmp_path / "b", tiny.Mean())
     fill(tmp_path / "a", tiny.Mean())
-    assert [one.folder for one in inventories(tmp_path)] == [str(tmp_path / "a"), str(tmp_path / "b")]
+    assert [one.folder for one in runs(tmp_path)] == [str(tmp_path / "a"), str(tmp_path / "b")]
     with pytest.raises(HoldfastError, match=r"holds no run \(no run.json\)"):
-        inventories(tmp_path / "a" / "results")
+        runs(tmp_path / "a" / "results")
 
 
 def test_what_finished_cells_were_made_from_is_removed(tmp_path):

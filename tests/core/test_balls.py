@@ -14,6 +14,7 @@ from scipy import optimize, stats
 from torch import Tensor
 
 from holdfast.core.balls import BALLS, L1, L2, Ball, Linf, column
+from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 
@@ -237,3 +238,12 @@ def test_text_is_read_back_exactly(kind: type[Ball], radius: float):
 def test_an_unknown_ball_is_refused_with_a_suggestion():
     with pytest.raises(HoldfastError, match="unknown ball 'linff'; did you mean 'linf'"):
         Ball.read("linff:0.1")
+
+
+@pytest.mark.parametrize("ball", [Linf(1.0), L2(4.0), L1(16.0)], ids=str)
+def test_a_ball_that_just_holds_every_input_is_refused_and_a_smaller_one_is_not(ball: Ball):
+    """Of 16 pixels in [0, 1] the farthest two inputs are 1, 4 and 16 apart."""
+    domain = Domain((1, 4, 4))
+    with pytest.raises(HoldfastError, match="holds every input"):
+        ball.check(domain)
+    ball.scaled(0.99).check(domain)

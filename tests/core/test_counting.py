@@ -210,3 +210,44 @@ def test_few_points_look_at_no_more_codes_at_once_than_many(monkeypatch):
     closer_counts(L2Distance(), clean[:2] + 0.1, torch.arange(2), clean)
     nearest_rows(L2Distance(), clean[:2] + 0.1, clean, 3)
     assert 0 < largest[0] <= 4096
+
+
+@pytest.mark.parametrize("name", ["kl", "gaussian_kl"])
+def test_divergences_with_a_direction_are_taken_from_each_clean_code_to_the_moved_one(name: str) -> None:
+    """``KL(clean || moved)``, as torch's distributions have it: the other way round, others would be closer."""
+
+    def law(rows: Tensor) -> Any:
+        if name == "kl":
+            return torch.distributions.Categorical(logits=rows)
+        mean, log_variance = rows.chunk(2, dim=-1)
+        return torch.distributions.Independent(torch.distributions.Normal(mean, (log_variance / 2).exp()), 1)
+
+    clean = 2 * codes(40, 6, 11, dtype=torch.float64)
+    moved = clean + 2 * codes(40, 6, 12, dtype=torch.float64)
+    toward, back = (torch.zeros(40, 40, dtype=torch.float64) for _ in range(2))
+    for i in range(40):
+        toward[i] = torch.distributions.kl_divergence(law(clean), law(moved[i].expand(40, -1)))
+        back[i] = torch.distributions.kl_divergence(law(moved[i].expand(40, -1)), law(clean))
+    for fit in (toward, back):
+        fit -= fit.diagonal()[:, None].clone()
+    counts = closer_counts(DIVERGENCES[name](), moved, torch.arange(40), clean)
+    assert torch.equal(counts, (toward < -1e-9).sum(1))
+    assert not torch.equal(counts, (back < -1e-9).sum(1)), "vacuous: the direction changes nothing"
+
+
+def test_a_code_that_cannot_be_embedded_is_no_nearest_row() -> None:
+    """A zero code has no direction; asked for more neighbours than there are, one gets it last."""
+    clean = torch.tensor([[0.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+    nearest = nearest_rows(Cosine(), torch.tensor([[1.0, 0.0]]), clean, 3)
+    assert nearest.tolist() == [[1, 2, 0]]
+
+
+def test_codes_without_a_direction_make_no_pairs() -> None:
+    """Shares are over the others that have one: with or without zero codes among them, they are the same."""
+    clean, thresholds = codes(12, 3, 5, dtype=torch.float64), torch.tensor([0.2, 0.9], dtype=torch.float64)
+    with_zeros = torch.cat([clean[:4], torch.zeros(3, 3, dtype=torch.float64), clean[4:]])
+    shares = shares_within(Cosine(), thresholds, clean)
+    assert torch.equal(shares_within(Cosine(), thresholds, with_zeros), shares)
+    assert 0 < shares.mean() < 1, "vacuous"
+    pairs = share_of_pairs_within(Cosine(), thresholds, clean)
+    assert torch.equal(share_of_pairs_within(Cosine(), thresholds, with_zeros), pairs)

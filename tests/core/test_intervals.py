@@ -167,3 +167,41 @@ def test_the_grouped_jackknife_covers():
 
 def test_the_jackknife_of_one_sample_has_no_interval():
     assert all(map(isnan, jackknife(partial(mean_of, NOISE), 1)))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_skewed_ends_are_those_of_halls_cubic_where_they_are_the_outer_ones(sign: int):
+    """Hall 1992: ``g(T) = T + a T^2 / 3 + a^2 T^3 / 27 + a / 6`` is Student's, with ``a = skewness / sqrt(n)``.
+
+    The end on the side of the long tail solves ``g(T) = -t``; the other end is Student's own.
+    """
+    values = sign * np.random.default_rng(1).exponential(size=30) ** 1.5
+    n, a = len(values), float(scipy_stats.skew(values)) / np.sqrt(len(values))
+    t = scipy_stats.t.ppf(0.975, n - 1)
+    roots = np.roots([a**2 / 27, a / 3, 1, a / 6 + sign * t])
+    (outer,) = roots[abs(roots.imag) < 1e-9].real
+    error = values.std(ddof=1) / np.sqrt(n)
+    ends = sorted((values.mean() - outer * error, values.mean() - sign * t * error))
+    assert abs(outer) > 1.2 * t, "vacuous: nearly Student's"
+    assert skewed_interval(values) == pytest.approx(tuple(ends))
+
+
+def test_the_jackknife_removes_the_bias_of_a_plug_in_variance():
+    """Leaving out one at a time turns ``sum (x - mean)^2 / n`` into that over ``n - 1``, exactly (Efron and Stein 1981)."""
+    values = np.random.default_rng(3).normal(size=9)
+    low, high = jackknife(lambda rows: float(values[rows].var()), 9, groups=9)
+    assert (low + high) / 2 == pytest.approx(values.var(ddof=1))
+
+
+@pytest.mark.parametrize(("n", "groups"), [(25, 10), (7, 10), (30, 4)])
+def test_the_jackknife_leaves_out_every_sample_once_in_groups_of_one_size(n: int, groups: int):
+    used: list[list[int]] = []
+
+    def statistic(rows: list[int]) -> float:
+        used.append(rows)
+        return float(len(rows))
+
+    jackknife(statistic, n, groups)
+    left_out = [set(range(n)) - set(rows) for rows in used if len(rows) < n]
+    assert sorted(row for rows in left_out for row in rows) == list(range(n))
+    assert max(map(len, left_out)) - min(map(len, left_out)) <= 1

@@ -22,6 +22,14 @@ def draw(noise: Noise, kind: str, shape: tuple[int, ...] = (3, 2)) -> torch.Tens
     return getattr(noise, kind)(shape)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_normal_draws_in_small_blocks_are_the_same(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype):
+    whole = Noise.of(3, IDS).normal((3, 2), dtype)
+    monkeypatch.setattr("holdfast.core.noise.CACHED", 13)
+    assert torch.equal(Noise.of(3, IDS).normal((3, 2), dtype), whole)
+    assert Noise.of(3, []).normal((3, 2), dtype).shape == (0, 3, 2)
+
+
 @pytest.mark.parametrize("kind", DRAWS)
 @given(order=st.permutations(IDS), kept=st.integers(1, len(IDS)))
 def test_a_draw_ignores_order_and_companions(kind: str, order: list[str], kept: int):

@@ -155,7 +155,7 @@ def test_the_architecture_of_an_encoder(tmp_path: Path) -> None:
 def test_training_on_from_a_trained_encoder(tmp_path: Path) -> None:
     first = written(tmp_path / "first", encoder(mean=(0.13,), std=(0.3,)))
     start = Architecture.read(f"encoder:first=trained:{tmp_path}/first").build(DOMAIN)
-    assert start.training
+    assert not start.training, "it is learned on in the mode it is used in"
     assert all(weight.requires_grad for weight in start.parameters())
     with torch.no_grad():
         for weight in start.parameters():

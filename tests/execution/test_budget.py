@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -11,10 +11,11 @@ from time import sleep
 
 import pytest
 
-from holdfast.commands.inventory import inventory, removable
-from holdfast.core.records import Failure, Findings, Result
+from holdfast.commands.clean import removable
+from holdfast.commands.inventory import inventory
+from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.execution import computing, shards, table
+from holdfast.execution import computing, conclusions, shards, table
 from holdfast.execution import cost as work
 from holdfast.execution import fitting as learning
 from holdfast.execution.cost import Forecast
@@ -46,7 +47,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    for module in (computing, learning, shards, table, work):
+    for module in (computing, conclusions, learning, shards, table, work):
         monkeypatch.setattr(module, "monotonic", made)
     monkeypatch.setattr(tiny, "sleep", made.sleep)
     return made
@@ -151,6 +152,25 @@ def test_conclusions_are_within_the_budget(tmp_path: Path, clock: Clock, monkeyp
     assert (len(results), failures) == (4, [])
     assert any(result.planned for result in results), "vacuous: there was time for all"
     assert 27.0 < clock.now <= 33.0
+
+
+@pytest.mark.parametrize("budget", [40.0, 60.0, 100.0])
+def test_pictures_are_within_the_budget(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, budget: float
+) -> None:
+    """Those of attacks attack the images that they show once more."""
+
+    def slowly(self: tiny.Mean, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        clock.sleep(6 * self.pause)
+        return ()
+
+    monkeypatch.setattr(tiny.Mean, "illustrate", slowly)
+    evaluations = [replace(mean(pause), samples=8) for pause in (1.0, 2.0, 3.0)]
+    results, failures = fill(tmp_path, evaluations, budget, names="a", batch_size=1)
+    assert (len(results), failures) == (3, [])
+    assert clock.now <= 1.1 * budget
+    partial = [result for result in results if result.planned]
+    assert bool(partial) == (budget < 100.0), "what there is time for is whole"
 
 
 def test_a_partial_result_is_that_of_fewer_samples(tmp_path: Path, clock: Clock) -> None:

@@ -19,7 +19,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.execution import catalog
 from holdfast.execution.request import Request, build, planned, request
 from holdfast.execution.session import sized
-from holdfast.execution.suites import SUITES
+from holdfast.execution.suites import SUITES, suite_settings
 from holdfast.protocol.evaluation import Evaluation, settings
 from tests import tiny
 
@@ -45,7 +45,7 @@ class Novel(Evaluation):
 
 def everywhere(kind: type[Evaluation]) -> list[Evaluation]:
     """The evaluation with its defaults, as each suite sets it, and with other balls."""
-    made = [build(kind, suite.settings.get(kind.name, {})) for suite in SUITES.values()]
+    made = [build(kind, suite.sizes(kind.sizes)) for suite in SUITES.values()]
     if "balls" in {field.name for field in fields(kind)}:
         made.append(build(kind, {**settings(made[0]), "balls": ["l2:0.25", L2(1.5)]}))
     return [kind(), *made]
@@ -96,10 +96,21 @@ def test_everything_in_the_catalogue_has_a_meaning():
         assert all(members.values()), kind
 
 
+SIZES = json.loads(Path(__file__).with_name("suite_sizes.json").read_text())
+"""What each suite sets, by suite and operations of the encoder: keys of stored results are made of it."""
+
+
+@pytest.mark.parametrize("case", SIZES)
+def test_suites_ask_of_every_evaluation_what_stored_results_were_made_with(case):
+    suite, operations = case.split()
+    sizes = suite_settings(suite, catalog.evaluations().values(), int(operations))
+    assert json.loads(json.dumps(sizes)) == SIZES[case]
+
+
 @pytest.mark.parametrize("suite", SUITES)
-def test_suites_name_only_what_exists(suite):
-    assert set(SUITES[suite].settings) <= set(catalog.evaluations())
-    assert planned(Request(suite=suite))
+def test_sizes_are_settings_that_exist(suite):
+    for operations in (0, 10**10):
+        assert planned(Request(suite=suite), operations)
 
 
 def test_quick_asks_less_of_large_encoders():
@@ -117,7 +128,8 @@ def test_the_largest_encoder_decides_for_all_and_it_is_said():
     small = Encoder(nn.Flatten(), "pixels", Domain((1, 40, 40)))
     large = Encoder(nn.Sequential(nn.Flatten(), nn.Linear(1600, 7500)), "large", Domain((1, 40, 40)))
     with pytest.warns(
-        HoldfastWarning, match=r"large takes 24 million operations an image, so quick looks at 75 images"
+        HoldfastWarning,
+        match=r"large takes 24 million operations an image, so quick looks at 25% of the images of others",
     ):
         (overlap,) = sized(Request(only=("overlap",)), [small, large])
     assert settings(overlap)["samples"] == 75
@@ -230,7 +242,7 @@ def test_later_settings_win(tmp_path: Path):
     (breakaway, overlap) = planned(asked.model_copy(update={"only": ("breakaway", "overlap")}))
     assert (asked.suite, asked.seed) == ("quick", 7)
     assert settings(breakaway).items() >= {"samples": 12, "rivals": 3, "balls": ["linf:8/255"]}.items()
-    assert settings(overlap)["samples"] == SUITES["quick"].settings["overlap"]["samples"]
+    assert settings(overlap)["samples"] == type(overlap).sizes.quick["samples"]
 
 
 def test_balls_of_the_flags_replace_those_of_the_file(tmp_path):

@@ -66,10 +66,10 @@ def test_any_flipped_byte_of_a_record_makes_it_count_as_never_computed_and_is_na
 
 
 def test_any_flipped_byte_of_what_was_asked_for_is_noticed(run: Store):
-    assert [failure.encoder for failure in unfinished([run.folder], [], [])] == ["timm:resnet50"]
+    assert [failure.encoder for failure in unfinished(run.folder, [], [])] == ["timm:resnet50"]
     for _ in flips(run.folder / "run.json"):
         with pytest.raises(HoldfastError, match=r"run\.json cannot be read"):
-            unfinished([run.folder], [], [])
+            unfinished(run.folder, [], [])
 
 
 def test_any_flipped_byte_of_the_request_of_a_folder_is_noticed(tmp_path: Path):

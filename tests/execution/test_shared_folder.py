@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import run
+from holdfast.commands.evaluated_run import write_report
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution.computing import Progress
 from holdfast.execution.request import Request
-from holdfast.execution.session import write_report
 from holdfast.execution.table import evaluate
 from holdfast.store.store import Store, StoreError
 from tests import tiny

@@ -25,7 +25,9 @@ from holdfast.core.records import (
     Verdict,
 )
 from holdfast.core.statistics import summarise
+from holdfast.execution.catalog import evaluations
 
+KNOWN = evaluations()
 BALLS = ("linf:0.05", "linf:0.1")
 ATTACKS = ("u-pgd", "adaptive")
 DIVERGENCES = ("l2", "cosine")
@@ -61,6 +63,7 @@ def series(quantity: str, case: Conditions, values: np.ndarray, unit: str, claim
 def result(evaluation: str, encoder: str, findings: Findings, headline: tuple[str, ...], **changes) -> Result:
     rest = {
         "version": 1,
+        "questions": KNOWN[evaluation].questions if evaluation in KNOWN else (),
         "title": evaluation.capitalize() + " under attack",
         "meaning": f"{evaluation.capitalize()} says how far an attack gets. The truth is worse.",
         "images": ImagesInfo(name="builtin:digits", fingerprint="6f1c0a2b9d3e4f55", count=597),

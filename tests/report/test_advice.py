@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.records import Claim, Failure
 from holdfast.report.advice import advice
-from holdfast.report.alerts import alerts, without
+from holdfast.report.alerts import alerts, missing_sentences
 from holdfast.report.compare import compare
 from holdfast.report.gate import check, parse
 from holdfast.report.printed import markdown
@@ -399,6 +399,6 @@ def test_what_has_no_interval_promises_none():
 def test_one_reason_of_one_encoder_is_one_sentence():
     failed = Failure(evaluation="overlap", encoder="a", images="x", error="E", reason="it broke")
     others = [failed.model_copy(update=changed) for changed in ({"evaluation": "spade"}, {"encoder": "b"})]
-    assert without([failed, *others]) == ("no result: overlap and spade of a; overlap of b: it broke",)
+    assert missing_sentences([failed, *others]) == ("no result: overlap and spade of a; overlap of b: it broke",)
     both = [failed, failed.model_copy(update={"encoder": "b"}), failed.model_copy(update={"reason": "too large"})]
-    assert without(both) == ("no result: overlap of a and b: it broke", "no result: overlap of a: too large")
+    assert missing_sentences(both) == ("no result: overlap of a and b: it broke", "no result: overlap of a: too large")

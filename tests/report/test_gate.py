@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import COLLAPSED, Claim, Failure, Result
 from holdfast.report.gate import check, parse, suggested, warning
-from holdfast.report.printed import answered
+from holdfast.report.printed import gates_markdown
 from tests.report.synthetic import breakaway, everything, impersonation
 
 
@@ -280,7 +280,7 @@ def test_answers_fit_into_a_comment_and_failures_are_never_left_out_for_those_th
     passing, failing = check(parse("breakaway_risk@0.1<=1"), results), check(parse("breakaway_risk@0.1<=0"), results)
     assert all(answer.passed for answer in passing)
     assert not any(answer.passed for answer in failing)
-    said = answered((*passing * 300, *failing), results)
+    said = gates_markdown((*passing * 300, *failing), results)
     assert 50_000 < len(said) < 65_536
     assert said.count("**FAILED**") == len(failing)
     left_out = 300 * len(passing) - said.count("| passed |")
@@ -292,6 +292,6 @@ def test_gates_fail_where_all_that_was_asked_for_failed():
     (answer,) = check(parse("breakaway_risk<=1"), [], [failure])
     assert not answer.passed
     assert "vit: breakaway_risk was not measured; breakaway failed: the budget was spent" in answer.sentence
-    assert "Nothing was measured." in answered([answer], [])
+    assert "Nothing was measured." in gates_markdown([answer], [])
     with pytest.raises(HoldfastError, match="run holdfast evaluate first"):
         check(parse("breakaway_risk<=1"), [])

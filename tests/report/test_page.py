@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from holdfast.core.records import Failure, Findings, ImagesInfo, Result
-from holdfast.report.compare import compare
+from holdfast.report.contents import Contents
 from holdfast.report.page import render
 from holdfast.report.text import number
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result
@@ -48,7 +48,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def whole() -> str:
     results, failures = everything()
-    return render(results, failures, compare(results))
+    return render(Contents(results, failures))
 
 
 def test_tags_are_closed_and_ids_distinct(whole):
@@ -86,7 +86,7 @@ def test_what_others_wrote_is_escaped():
     )
     failure = Failure(evaluation=EVIL, encoder=EVIL, images=EVIL, error=EVIL, reason=EVIL)
     other = breakaway("plain").model_copy(update={"settings": {EVIL: EVIL}})
-    page = render([evil, other], [failure], compare([evil, other]))
+    page = render(Contents([evil, other], [failure]))
     assert "<script" not in page
     assert page.count("&lt;script&gt;") > 10
     assert "script" not in {tag for tag, _ in Page(page).elements}
@@ -123,12 +123,12 @@ def test_the_way_from_image_to_code_is_told_and_what_is_not_known_of_it_comes_fi
     inputs = {"normalisation": "mean 0.5, std 0.5", "pooling": "cls"}
     info = one.encoder.model_copy(update={"inputs": inputs, "warnings": ("It says nothing of normalisation.",)})
     told = [result.model_copy(update={"encoder": info}) for result in (one, two)]
-    first, rest = Page(render(told, [], compare(told))).words.split("What to do with this")
+    first, rest = Page(render(Contents(told, []))).words.split("What to do with this")
     assert first.count("It says nothing of normalisation.") == 1
     assert "all evaluations" in first
     assert "normalisation: mean 0.5, std 0.5" in rest.split("What was measured")[1]
     assert "pooling: cls" in rest
-    old = Page(render([one], [], compare([one]))).words
+    old = Page(render(Contents([one], []))).words
     assert "not recorded" in old.split("What was measured")[1]
 
 
@@ -136,12 +136,12 @@ def test_unread_images_and_a_spent_budget_are_told_with_what_to_do():
     one = breakaway("a")
     one = one.model_copy(update={"images": one.images.model_copy(update={"skipped": ("broken.png: truncated",)})})
     spent = Failure(evaluation="overlap", encoder="a", images="x", error="BudgetSpentError", reason="not run")
-    words = Page(render([one], [spent], compare([one]))).words
+    words = Page(render(Contents([one], [spent]))).words
     first, facts = words.split("What to do with this")
     assert "1 image could not be read and was skipped" in first
     assert "1 result missing: stopped by --budget; run the same command again" in first
     assert "broken.png: truncated" in facts.split("What was measured")[1]
-    assert "mend" not in words
+    assert "mend" not in words.split()
 
 
 def test_tables_and_pictures_are_accessible(whole):
@@ -157,7 +157,7 @@ def test_tables_and_pictures_are_accessible(whole):
 
 def test_rendering_twice_gives_the_same_bytes(whole):
     results, failures = everything()
-    assert render(results, failures, compare(results)) == whole
+    assert render(Contents(results, failures)) == whole
 
 
 def test_the_page_stays_small(whole):
@@ -166,7 +166,7 @@ def test_the_page_stays_small(whole):
 
 def test_other_protocols_get_their_own_table():
     results = [breakaway("a"), breakaway("b"), breakaway("a", settings={"samples": 50, "seed": 0})]
-    page = render(results, [], compare(results))
+    page = render(Contents(results, []))
     words = " ".join(Page(page).words.split())
     assert "samples 50 instead of 300" in words
     assert page.count('<table class="numbers">') == 4  # two in the summary, two in the section
@@ -175,26 +175,26 @@ def test_other_protocols_get_their_own_table():
 @pytest.mark.parametrize("count", [1, 12])
 def test_any_number_of_encoders_is_laid_out(count):
     results = [displacement(f"encoder-{k}") for k in range(count)]
-    words = Page(render(results, [], compare(results))).words
+    words = Page(render(Contents(results, []))).words
     assert f"encoder-{count - 1}" in words
 
 
 @pytest.mark.parametrize("names", [("digits-random", "digits-robust"), ("digits-random", "digits-robust", "third")])
 def test_paired_differences_are_on_the_page(names):
     results = [breakaway(name) for name in names]
-    comparison = compare(results)
-    words = " ".join(Page(render(results, [], comparison)).words.split())
+    contents = Contents(results, [])
+    words = " ".join(Page(render(contents)).words.split())
     assert "digits-random − digits-robust" in words
     assert ("Paired differences" in words) == (len(names) > 2)
-    apart = comparison.contests[0].pairs[0].difference
-    assert f"{number(apart.value)} [{number(apart.low)}, {number(apart.high)}] digits-robust is better" in words
+    gap = contents.comparison.contests[0].pairs[0].difference
+    assert f"{number(gap.value)} [{number(gap.low)}, {number(gap.high)}] digits-robust is better" in words
 
 
 def test_words_of_our_own_are_replaced_and_those_that_stay_are_explained(whole):
     one = breakaway("a")
     aimed = one.estimates[0].model_copy(update={"conditions": {"ball": "linf:0.1", "attack": "adaptive at retrieval"}})
     one = one.model_copy(update={"findings": one.findings.model_copy(update={"estimates": (aimed,)})})
-    words = Page(render([one], [], compare([one]))).words + Page(whole).words
+    words = Page(render(Contents([one], []))).words + Page(whole).words
     for strange in ("headline row", "holds fastest", "at retrieval", "share of others"):
         assert strange not in words
     legend = words[words.index("How to read this", words.index("What was measured")) :]
@@ -208,7 +208,7 @@ def test_a_reason_against_ranking_is_said_once_and_only_where_there_is_a_ranking
 
     def words(*results):
         loose = [r.model_copy(update={"findings": unpaired(r.findings)}) for r in results]
-        return Page(render(loose, [], compare(loose))).words
+        return Page(render(Contents(loose, []))).words
 
     def unpaired(findings):
         changed = tuple(e.model_copy(update={"statistic": "other"}) for e in findings.estimates)
@@ -223,7 +223,7 @@ def test_a_reason_against_ranking_is_said_once_and_only_where_there_is_a_ranking
 
 def test_a_run_in_which_everything_failed_is_still_a_page():
     failure = Failure(evaluation="breakaway", encoder="a", images="x", error="E", reason="out of memory")
-    words = Page(render([], [failure], compare([]))).words
+    words = Page(render(Contents([], [failure]))).words
     assert "Nothing could be measured" in words
     assert "out of memory" in words
 
@@ -237,7 +237,7 @@ def test_who_was_asked_for_and_is_missing_is_in_the_title_and_causes_are_grouped
         for k in range(3)
     ]
     results = [breakaway("digits-robust"), breakaway("digits-random")]
-    page = render(results, failures, compare(results))
+    page = render(Contents(results, failures))
     assert "Robustness of 2 of 3 encoders on builtin:digits" in page
     first, rest = Page(page).words.split("What to do with this")
     assert "lost was asked for and has no result: out of memory; no rule for Softmax" in first
@@ -254,7 +254,7 @@ def test_baselines_are_not_counted_in_the_title():
     beside = baseline.model_copy(update={"encoder": source})
 
     def title(*results: Result) -> str:
-        words = Page(render(results, [], compare(results))).words
+        words = Page(render(Contents(results, []))).words
         return words[words.index("Robustness of") :].partition(" on ")[0]
 
     assert title(breakaway("digits-robust"), breakaway("digits-random"), beside) == "Robustness of 2 encoders"
@@ -264,21 +264,21 @@ def test_baselines_are_not_counted_in_the_title():
 
 def test_an_empty_finding_is_laid_out():
     bare = result("bare", "a", Findings(ids=()), ())
-    assert "Bare under attack" in Page(render([bare], [], compare([bare]))).words
+    assert "Bare under attack" in Page(render(Contents([bare], []))).words
 
 
 def test_an_encoder_without_an_evaluation_leaves_a_dash():
     results = [breakaway("a"), breakaway("b"), impersonation("a")]
-    assert "not measured under this protocol" in render(results, [], compare(results))
+    assert "not measured under this protocol" in render(Contents(results, []))
 
 
 def test_evaluations_of_their_own_inputs_are_not_short_of_samples():
     made = result("made-up", "a", Findings(ids=()), ())
-    page = render([made], [], compare([made]))
+    page = render(Contents([made], []))
     assert "looked at inputs of its own making and asked" in page
     assert "could be looked at" not in page
     both = [made, result("other", "a", Findings(ids=("x",) * 70), ())]
-    assert "looked at 70 samples" in render(both, [], compare(both))
+    assert "looked at 70 samples" in render(Contents(both, []))
 
 
 def test_the_scorecard_comes_before_all_numbers_and_every_cell_leads_to_its_section(whole):
@@ -304,8 +304,7 @@ def test_sections_are_closed_until_a_link_leads_into_them(whole):
 def test_the_bank_is_named_beside_the_images():
     bank = ImagesInfo(name="train", fingerprint="ab12", count=1200)
     searched, without = (
-        " ".join(Page(render([one], [], compare([one]))).words.split())
-        for one in (breakaway("a", bank=bank), breakaway("a"))
+        " ".join(Page(render(Contents([one], []))).words.split()) for one in (breakaway("a", bank=bank), breakaway("a"))
     )
     assert "train, 1,200 images, fingerprint ab12" in searched
     assert "1,200 images" not in without

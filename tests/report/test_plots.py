@@ -93,7 +93,7 @@ def test_a_cloud_has_a_drawing_for_each_encoder_and_colouring():
     assert len(set(by_label)) == 3
     # The brightest stay, on top.
     assert by_score[-1] == "#fde725"
-    files = charts.files([group], {group.key: (plate,)}, group.encoders)
+    files = charts.drawings([group], {group.key: (plate,)}, group.encoders)
     assert len(files) == 4
     assert not any("var(--e" in svg or 'stroke-width="2"' in svg for svg in files.values())
 

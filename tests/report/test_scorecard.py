@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from math import nan
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -10,12 +12,14 @@ import pytest
 
 from holdfast.core.records import Claim, Estimate, Findings, Verdict
 from holdfast.core.statistics import summarise
+from holdfast.evaluations.certified.findings import CONTRADICTIONS
+from holdfast.execution.catalog import evaluations
 from holdfast.report.compare import compare
+from holdfast.report.contents import Contents
 from holdfast.report.files import Report, report
 from holdfast.report.printed import markdown
 from holdfast.report.protocol import groups
-from holdfast.report.questions import QUESTIONS
-from holdfast.report.scorecard import Line, scorecards
+from holdfast.report.scorecard import Line, questions, scorecards
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result, series
 
 Status = Literal["refuted", "no violation found", "unknown"]
@@ -136,7 +140,7 @@ def test_the_same_cells_stand_in_json_and_markdown():
     results, failures = everything()
     comparison = compare(results)
     found = scorecards(groups(results), comparison)
-    again = Report.model_validate_json(report(results, failures, comparison).model_dump_json())
+    again = Report.model_validate_json(report(Contents(results, failures)).model_dump_json())
     assert again.scorecards == found
     printed = markdown((), found).replace("\\", "")
     cells = [str(answer) for card in found for line in card.lines for answer in line.answers]
@@ -144,5 +148,28 @@ def test_the_same_cells_stand_in_json_and_markdown():
     assert all(cell in printed for cell in cells)
 
 
-def test_questions_are_distinct():
-    assert len({question.asked for question in QUESTIONS}) == len(QUESTIONS)
+QUESTIONS = json.loads(Path(__file__).with_name("questions.json").read_text())
+"""In the order of the scorecard; without an evaluation the question of all certificates."""
+
+
+def test_the_evaluations_ask_the_questions_of_the_scorecard():
+    certified = [name for name, kind in evaluations().items() if CONTRADICTIONS in kind.questions]
+    results = [result(name, "a", Findings(ids=()), kind.headline) for name, kind in evaluations().items()]
+    asked = questions(groups(results))
+    assert [question.model_dump(mode="json", exclude={"place"}) for question in asked] == [
+        {key: value for key, value in question.items() if key != "evaluation"} for question in QUESTIONS
+    ]
+    assert list(asked.values()) == [[q["evaluation"]] if q["evaluation"] else certified for q in QUESTIONS]
+    assert len(certified) == 7
+
+
+def test_every_question_has_a_place_of_its_own():
+    asked = {question for kind in evaluations().values() for question in kind.questions}
+    assert len({question.text for question in asked}) == len({question.place for question in asked}) == len(asked)
+
+
+def test_results_that_name_no_question_have_no_scorecard():
+    """Those that were stored before results named their questions."""
+    old = breakaway("a").model_copy(update={"questions": ()})
+    assert scorecards(groups([old]), compare([old])) == ()
+    assert list(lines(old, breakaway("b"))) == ["Can an attacker make it mistake images?"]

@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.execution.catalog import evaluations
 from holdfast.report.compare import compare
+from holdfast.report.contents import Contents
 from holdfast.report.page import render
 from holdfast.report.printed import markdown
 from holdfast.report.protocol import groups
@@ -88,7 +89,7 @@ def test_what_held_among_undefended_encoders_is_said_with_its_caveat():
 
 def test_page_and_markdown_quote_each_sentence_once(card):
     results, failures = everything()
-    page = render(results, failures, compare(results))
+    page = render(Contents(results, failures))
     assert len(card.studied) > 1
     printed = markdown((), [card]).replace("\\", "")
     for sentence in card.studied:

@@ -30,7 +30,7 @@ from tests.spectral.graphs import folded
         (lambda x, y: (x, (1e5 + 1e-3 * y).astype(np.float32)), r"outputs are constant"),
         (lambda x, y: (np.zeros_like(x), y), r"inputs are constant"),
         (lambda x, y: (x[:, 0], y), r"inputs must be an array of real numbers, shape \(samples, features\).*\(n, 1\)"),
-        (lambda x, y: (x, y + 1j), r"outputs must be an array of real numbers"),
+        (lambda x, y: (x, y + 1j), r"outputs must hold real numbers, got torch.complex128"),
         (lambda x, y: (x, [["a"]] * 60), r"outputs must be an array of numbers"),
         (lambda x, y: (x[:29], y[:29]), r"k = 10 neighbours need at least 30 samples \(3 k\), got 29"),
         (lambda x, y: (np.repeat(x[:20], 3, 0), y), r"got 20 after 40 duplicates were removed"),

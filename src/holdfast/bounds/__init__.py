@@ -126,9 +126,6 @@ def _prepare(
         raise HoldfastError(f"an Encoder can be bounded, got {type(encoder).__name__}; wrap the module in one")
     if not isinstance(ball, Ball):
         raise HoldfastError(f"a ball is needed, as in Linf(8 / 255), got {ball!r}")
-    if not (isinstance(pixels, Tensor) and isinstance(specifications, Tensor)):
-        kinds = f"{type(pixels).__name__} and {type(specifications).__name__}"
-        raise HoldfastError(f"pixels and specifications must be tensors, got {kinds}; see torch.as_tensor")
     encoder.domain.check(pixels)
     for name, values in (("pixels", pixels), ("specifications", specifications)):
         if values.dtype not in EXACT:

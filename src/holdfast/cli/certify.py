@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,14 +10,9 @@ import typer
 from holdfast.cli.cluster import cluster_of
 from holdfast.cli.evaluate import STOPPED
 from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
-from holdfast.cli.subject import ball_of, left_over, population_of, require_fit
-from holdfast.core.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.commands.certify_bounds import CertificateRecord
-    from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
-    from holdfast.execution.engines.base import Engine
-    from holdfast.protocol.population import Population
 
 __all__ = ["STOPPED", "command"]
 
@@ -58,84 +51,40 @@ def command(
     workers: Workers = None,
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
-    # Loaded here, because these need torch.
-    from holdfast.commands.certify_bounds import Certificates, export
-    from holdfast.commands.certify_smoothing import SMOOTHING, read_smoothing
-    from holdfast.commands.output_folder import claim, require_free
-    from holdfast.core.run_settings import RunSettings
-    from holdfast.encoders import Options
-    from holdfast.execution.engines.ranks import leads
-    from holdfast.execution.progress import Shown
-    from holdfast.execution.session import devices_of, engine
-    from holdfast.execution.table import collect
-    from holdfast.store.store import Store, key_of
+    from holdfast.commands.certify import certify  # loaded here, because it needs torch
 
-    if (chosen := ball_of(eps, ball)) is None:
-        raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
-    cluster = cluster_of(cluster, workers, out)
-    devices, where = devices_of(cluster, device, workers), engine(cluster, device, workers, out)
-    if method.partition(":")[0] == SMOOTHING:
-        # Bounds hold dozens of times an image's memory; a noisy copy takes what an image does.
-        run = RunSettings(seed, precision=precision, batch_size=32 * batch_size, **devices)
-        population = population_of(encoder, Options(arch, size, trust_remote_code), images, run)
-        chosen.check(population.encoder.domain)
-        return _smoothed(read_smoothing(method, chosen, limit, negatives), population, out, budget, where)
-    wanted = Certificates.of(chosen, limit, negatives, method, attack, neurons)
-    run = RunSettings(seed, precision=precision, batch_size=batch_size, **devices)
-    started, began = datetime.now(UTC), monotonic()
-    require_free(out)
-    options, store = Options(arch, size, trust_remote_code), Store(out)
-    population = population_of(encoder, options, images, run, neurons=neurons)
-    chosen.check(population.encoder.domain)
-    claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
-    with Shown(quiet=not leads(where)) as shown:
-        require_fit(population, "certified", where)
-        _, rows, observed = collect(wanted, population, store, where, shown, budget, began, codes=False)
-    if not leads(where):
+    record = certify(
+        encoder,
+        images,
+        ball,
+        eps=eps,
+        negatives=negatives,
+        method=method,
+        attack=attack,
+        limit=limit,
+        neurons=neurons,
+        seed=seed,
+        arch=arch,
+        size=size,
+        trust_remote_code=trust_remote_code,
+        device=device,
+        precision=precision,
+        batch_size=batch_size,
+        budget=budget,
+        cluster=cluster_of(cluster, workers, out),
+        workers=workers,
+        out=out,
+        progress=True,
+    )
+    if not record.certificates:  # another rank has them
         return 0
-    if not rows:
-        return left_over(shown, len(wanted.rows(population)))
-    record = export(population, wanted, rows, observed, store, started)
-    _print(record, f"in {chosen} by {method}, each against {min(negatives, len(population.images) - 1)} other images")
+    _print(record)
     print(f"Certificates: {out / 'certify.json'}")
-    if record.contradictions:
-        shown.say("attacks succeed inside certified balls: trust no certificate of this encoder, and report this")
-    return max(left_over(shown, record.missing), int(record.contradictions > 0))
+    return int(record.missing > 0 or record.contradictions > 0)
 
 
-def _smoothed(
-    smoothing: SmoothedRetrieval, population: Population, out: Path, budget: float | None, where: Engine
-) -> int:
-    """Certify by noisy copies, whatever the encoder is; return the exit status."""
-    from holdfast.commands.certify_smoothing import export_smoothed, noisy_codes, plan
-    from holdfast.commands.output_folder import claim, require_free
-    from holdfast.execution.engines.ranks import leads
-    from holdfast.execution.progress import Shown
-    from holdfast.execution.table import collect
-    from holdfast.store.store import Store, key_of
-
-    started, began, run = datetime.now(UTC), monotonic(), population.run
-    require_free(out)
-    wanted, store = noisy_codes(smoothing), Store(out)
-    claim(store, "certify", key_of(wanted, population.encoder, population.images, run))
-    with Shown(quiet=not leads(where)) as shown:
-        shown.say(plan(smoothing))
-        require_fit(population, "certified", where)
-        population, rows, observed = collect(wanted, population, store, where, shown, budget, began)
-    if not leads(where):
-        return 0
-    if not rows:
-        return left_over(shown, len(wanted.rows(population)))
-    record = export_smoothed(population, smoothing, rows, observed, store, started)
-    others = min(smoothing.others, len(population.images) - 1)
-    _print(record, f"in l2:{smoothing.radii[0]:g} by smoothing, each against {others} other images")
-    print(f"Each certificate holds for noisy copies, with confidence {1 - smoothing.alpha:g}.")
-    print(f"Certificates: {out / 'certify.json'}")
-    return left_over(shown, record.missing)
-
-
-def _print(record: CertificateRecord, how: str) -> None:
-    """Print each image's status and how many there are of each."""
+def _print(record: CertificateRecord) -> None:
+    """Print each image's status, how many there are of each, and how sure that is."""
     for certificate in record.certificates:
         where = (
             f" ({certificate.witness})"
@@ -146,4 +95,9 @@ def _print(record: CertificateRecord, how: str) -> None:
         )
         print(f"{certificate.id}: {certificate.status}{where}")
     counts = ", ".join(f"{record.counted(status)} {status}" for status in ("CERTIFIED", "FALSIFIED", "UNKNOWN"))
+    known = record.settings
+    others = min(int(known["negatives"]), record.images.count - 1)
+    how = f"in {known['ball']} by {known['method']}, each against {others} other images"
     print(f"{counts} {how}; contradictions: {record.contradictions}")
+    if "alpha" in known:
+        print(f"Each certificate holds for noisy copies, with confidence {1 - float(known['alpha']):g}.")

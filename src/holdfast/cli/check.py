@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from holdfast.core.files import write_whole
-
 
 def command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.")],
@@ -25,25 +23,12 @@ def command(
     ] = None,
 ) -> int:
     """Check results against bounds; the exit status is 1 if one is broken or was not measured."""
-    # Loaded here, because these need torch.
-    from holdfast.commands.stored_runs import read, unfinished
-    from holdfast.report.gate import check, parse, warning
-    from holdfast.report.printed import answered
-    from holdfast.report.relative import with_relative_errors
+    from holdfast.commands.check import check
 
-    gates = [parse(text) for text in require]
-    results, failures = read(runs)
-    failures += unfinished(runs, results, failures)
-    results = with_relative_errors(results)
-    answers = [answer for gate in gates for answer in check(gate, results, failures)]
-    warnings = [sentence for gate in gates if (sentence := warning(gate, results))]
-    for sentence in warnings:
-        print(sentence, file=sys.stderr)
-    if markdown:
-        write_whole(markdown, answered(answers, results, warnings).encode())
+    answers = check(runs, require, markdown=markdown)
     for answer in answers:
         print(f"{'passed' if answer.passed else 'FAILED'}  {answer.gate.text}  {answer.sentence}")
     failed = list(dict.fromkeys(answer.gate.text for answer in answers if not answer.passed))
     if failed:
-        print(f"holdfast: {len(failed)} of {len(gates)} gates failed: {'; '.join(failed)}", file=sys.stderr)
+        print(f"holdfast: {len(failed)} of {len(require)} gates failed: {'; '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -15,10 +15,10 @@ def command(
 ) -> int:
     """Remove what finished cells were made from, failures, abandoned partial files and leases; results always stay."""
     from holdfast.cli.console import size
-    from holdfast.commands.inventory import removable, remove
+    from holdfast.commands.clean import clean
     from holdfast.core.errors import HoldfastError
 
-    removables = removable(folder)
+    removables = clean(folder)
     if not removables:
         print(f"nothing in {folder} can be spared")
         return 0
@@ -29,6 +29,6 @@ def command(
         if not sys.stdin.isatty():
             raise HoldfastError(f"{total} in {folder} can be removed; --yes does so")
         typer.confirm(f"remove {total} from {folder}?", abort=True)
-    remove(removables)
+    clean(folder, yes=True)
     print(f"removed {total}")
     return 0

@@ -11,13 +11,12 @@ import typer
 
 from holdfast.cli.flags import words
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.files import write_whole
 
 if TYPE_CHECKING:
     from rich.table import Table as Grid
 
-    from holdfast.core.records import Failure, Result
-    from holdfast.report.compare import Comparison, Contest
+    from holdfast.commands.compare import ComparedRuns
+    from holdfast.report.compare import Contest
     from holdfast.report.scorecard import Scorecard
     from holdfast.report.tables import Cell, Table
 
@@ -48,65 +47,38 @@ def command(
     if format_ not in FORMATS:
         raise HoldfastError(f"unknown format {format_!r}; {did_you_mean(format_, list(FORMATS))}")
     # Loaded here, because these need torch.
-    from holdfast.commands.stored_runs import read, unfinished
-    from holdfast.report.alerts import without
-    from holdfast.report.compare import compare, unmet
-    from holdfast.report.relative import with_relative_errors
-    from holdfast.report.select import chosen
+    from holdfast.commands.compare import compare
+    from holdfast.report.alerts import missing_sentences
+    from holdfast.report.compare import incomparable
 
-    results, failures = read(runs)
-    if not results:
-        raise HoldfastError(f"{', '.join(map(str, runs))}: no results to compare; repeat the run's holdfast evaluate")
-    wanted = words(only, "only") or []
-    failures = [failure for failure in failures if not wanted or failure.evaluation in wanted]
-    failures += unfinished(runs, results, failures)
-    results = chosen(with_relative_errors(results, relative_to), wanted, where or ())
-    comparison = compare(results)
-    apart = unmet(comparison.refusals)
-    if apart and not comparison.contests:
-        raise HoldfastError(f"nothing can be compared: {apart[0]}")
+    comparison = compare(runs, only=words(only, "only") or (), where=where or (), relative_to=relative_to)
     if html:
-        _page(html, runs, results, failures, comparison)
-    _print(format_, results, failures, comparison)
-    for sentence in apart:
+        comparison.page(html)
+    _print(format_, comparison)
+    for sentence in incomparable(comparison.refusals):
         print(f"not compared: {sentence}", file=sys.stderr)
-    for sentence in without(failures):
+    for sentence in missing_sentences(comparison.failures):
         print(sentence, file=sys.stderr)
     return 0
 
 
-def _page(
-    path: Path, runs: Sequence[Path], results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison
-) -> None:
-    from holdfast.report.page import render
-
-    if path.is_dir():
-        raise HoldfastError(f"cannot write the page to the folder {path}; name a file in it with --html")
-    content = render(results, failures, comparison, list(map(str, runs)))
-    try:
-        write_whole(path, content.encode())
-    except OSError as error:
-        raise HoldfastError(f"cannot write {path}: {error.strerror or error}; name another file with --html") from error
-
-
-def _print(form: str, results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> None:
-    from holdfast.report.alerts import lost
+def _print(form: str, comparison: ComparedRuns) -> None:
+    from holdfast.report.alerts import encoders_without_results
     from holdfast.report.files import report
     from holdfast.report.printed import csv, latex, markdown
-    from holdfast.report.protocol import groups
-    from holdfast.report.scorecard import scorecards
-    from holdfast.report.tables import summary
 
-    grouped = groups(results)
-    tables, cards = summary(grouped, comparison), scorecards(grouped, comparison)
+    contents = comparison.contents
     if form == "table":
-        _cards(cards)
-        _tables(tables, len(lost(results, failures)))
+        _cards(contents.scorecards)
+        _tables(contents.tables, len(encoders_without_results(contents.results, contents.failures)))
     elif form == "json":
-        print(report(results, failures, comparison).model_dump_json(indent=1))
+        print(report(contents).model_dump_json(indent=1))
+    elif form == "csv":
+        print(csv(contents.groups, contents.comparison), end="")
+    elif form == "markdown":
+        print(markdown(contents.tables, contents.scorecards), end="")
     else:
-        texts = {"csv": csv(grouped, comparison), "markdown": markdown(tables, cards), "latex": latex(tables)}
-        print(texts[form], end="")
+        print(latex(contents.tables), end="")
 
 
 def _cards(cards: Sequence[Scorecard]) -> None:
@@ -134,7 +106,7 @@ def _cards(cards: Sequence[Scorecard]) -> None:
 def _tables(tables: Sequence[Table], absent: int) -> None:
     """Print ``tables``; so many encoders more were asked for and are ``absent``."""
     from holdfast.cli.console import console, show
-    from holdfast.report.differences import apart, beside, pairs
+    from holdfast.report.differences import pairs, pairs_in_table, table_of_differences
     from holdfast.report.tally import sentences, tally
 
     out = console()
@@ -142,11 +114,11 @@ def _tables(tables: Sequence[Table], absent: int) -> None:
         count = len(table.encoders)
         of = f" of {count + absent}" if absent else ""
         out.print(f"{table.title}, {count}{of} encoders" if count + absent > 1 else table.title)
-        show(_grid(table, table.encoders, beside(table)))
+        show(_grid(table, table.encoders, pairs_in_table(table)))
         for sentence in (*sentences(tally(table)), *table.notes):
             out.print(sentence)
         out.print()
-        rest, shown = apart(table), pairs(table)
+        rest, shown = table_of_differences(table), pairs(table)
         for start in range(0, len(shown) if rest.sections else 0, ABREAST):
             out.print("Paired differences")
             show(_grid(rest, (), shown[start : start + ABREAST]))

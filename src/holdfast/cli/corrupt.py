@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -28,27 +29,24 @@ def command(
     workers: Workers = None,
 ) -> None:
     """Write images as corruptions and edits change them, 8-bit PNG files in the folders they came from."""
-    from holdfast.commands.corrupt import corrupt
-    from holdfast.execution.engines.ranks import leads
-    from holdfast.execution.progress import Shown
-    from holdfast.execution.session import engine
+    from holdfast.commands.corrupt import corrupt  # loaded here, because it needs torch
 
-    where = engine(cluster_of(cluster, workers, out), "cpu", workers, out)
-    with Shown(quiet=not leads(where)) as shown:
-        written = corrupt(
-            images,
-            transform,
-            out,
-            size=size,
-            channels=channels,
-            limit=limit,
-            seed=seed,
-            batch_size=batch_size,
-            progress=shown,
-            engine=where,
+    manifests = corrupt(
+        images,
+        transform,
+        out,
+        size=size,
+        channels=channels,
+        limit=limit,
+        seed=seed,
+        batch_size=batch_size,
+        cluster=cluster_of(cluster, workers, out),
+        workers=workers,
+        progress=True,
+    )
+    for manifest in manifests:
+        print(
+            f"{manifest.transform}: {len(manifest.files):,} images in {out / manifest.folder}, "
+            f"changed by {manifest.change:.1f} of 255 levels on average",
+            file=sys.stderr,
         )
-        for manifest, folder in ((made, made.files[0].file.partition("/")[0]) for made in written):
-            shown.say(
-                f"{manifest.transform}: {len(manifest.files):,} images in {out / folder}, "
-                f"changed by {manifest.change:.1f} of 255 levels on average"
-            )

@@ -22,19 +22,18 @@ def command(
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast import data
     from holdfast.cli.console import show
-    from holdfast.core.run_settings import RunSettings
-    from holdfast.encoders import Options, load
-    from holdfast.execution.examination import IMAGES, examine_loading
+    from holdfast.commands.doctor import doctor
 
-    run, options = RunSettings(device=device, precision=precision), Options(arch, size, trust_remote_code)
-    pixels = None
-    if images:
-        first = load(encoder, options)
-        shown = data.load(images, first.domain, first.geometry, limit=IMAGES)
-        pixels = shown.pixels(range(len(shown)))
-    checks = examine_loading(lambda: load(encoder, options), pixels, run)
+    checks = doctor(
+        encoder,
+        images,
+        arch=arch,
+        size=size,
+        trust_remote_code=trust_remote_code,
+        device=device,
+        precision=precision,
+    )
     table = Table.grid(padding=(0, 2))
     colours = {"ok": "green", "warning": "yellow", "failed": "red"}
     for check in checks:

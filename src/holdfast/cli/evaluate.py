@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from holdfast.cli.cluster import cluster_of
-from holdfast.cli.flags import Cluster, Images, Size, TrustRemoteCode, Workers, words
+from holdfast.cli.flags import Cluster, Images, Size, TrustRemoteCode, Workers, given, words
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import seconds
 from holdfast.execution.engines.ranks import RANKS, place
+
+if TYPE_CHECKING:
+    from holdfast.commands.evaluated_run import EvaluatedRun
 
 MEASURES = "What is measured"
 COMPUTES = "How it is computed"
@@ -99,57 +105,92 @@ def command(
     ] = None,
 ) -> int:
     """Measure encoders on unlabelled images and write a report. Without arguments: a tour of the built-in ones."""
-    flags: dict[str, Any] = {
-        **locals(),  # a flag's name is its key in the request
-        "only": words(only, "only"),
-        "baselines": words(baselines, "baselines"),
-        "out": str(out) if out else None,
-        "settings": _settings(settings or []),
-    }
-    del flags["config"]
-    idle = sorted(set(flags["settings"]) - set(flags["only"] or flags["settings"]))
-    if idle:
-        raise HoldfastError(f"--set {idle[0]}... changes nothing, because --only leaves {idle[0]} out")
-    return _evaluate({name: value for name, value in flags.items() if value not in (None, [], {})}, config)
+    flags = given(
+        encoders=encoders,
+        images=images,
+        bank=bank,
+        suite=suite,
+        only=words(only, "only"),
+        eps=eps,
+        ball=ball,
+        baselines=words(baselines, "baselines"),
+        limit=limit,
+        seed=seed,
+        attack_seed=attack_seed,
+        settings=_settings(settings or [], words(only, "only")),
+        arch=arch,
+        size=size,
+        trust_remote_code=trust_remote_code,
+        black_box=black_box,
+        device=device,
+        precision=precision,
+        batch_size=batch_size,
+        budget=budget,
+        cluster=cluster,
+        workers=workers,
+        rehash=rehash,
+        out=str(out) if out else None,
+    )
+    return _evaluate(flags, config)
 
 
 def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
-    from holdfast.execution.progress import Shown
-    from holdfast.execution.request import request
-    from holdfast.execution.session import fill_store, run_request
+    from holdfast.commands.evaluate import MissingResultsWarning, evaluate
+    from holdfast.execution.request import keywords
+
+    merged = keywords(flags, config)
+    merged["cluster"] = cluster_of(merged.get("cluster"), merged.get("workers"), Path(merged.get("out") or "runs"))
+    merged.setdefault("out", _folder(merged.get("images"), merged.get("suite", "quick")))
+    follows = merged["cluster"] == RANKS and place()[0] > 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MissingResultsWarning)  # what is missing is said below, one by one
+        run = evaluate(**merged, progress=not follows)
+    return 0 if follows else _print(run)
+
+
+def _print(run: EvaluatedRun) -> int:
+    """Write the report, say what is missing and what to beware of, and return the exit status."""
     from holdfast.report.alerts import STOPPED as SPENT
-    from holdfast.report.alerts import alerts, split, without
+    from holdfast.report.alerts import alerts, by_budget, missing_sentences
     from holdfast.report.protocol import groups
     from holdfast.report.text import listed
 
-    asked = request(flags, config)
-    cluster = cluster_of(asked.cluster, asked.workers, Path(asked.out or "runs"))
-    asked = asked.model_copy(update={"cluster": cluster})
-    if cluster == RANKS and place()[0] > 0:
-        fill_store(asked)
-        return 0
-    with Shown() as shown:
-        outcome = run_request(asked, shown)
-    spent, failed = split(outcome.failures)
-    for sentence in without(failed):
-        shown.say(sentence)
+    page, cells = run.report(), len(run.results) + len(run.failures)
+    spent, failed = by_budget(run.failures)
+    sentences = [*missing_sentences(failed)]
     if spent:
-        shown.say(f"{len(spent)} of {outcome.cells} cells have no result yet: {SPENT}")
-    if outcome.partial:
-        shown.say(f"{outcome.partial} of {outcome.cells} cells have a partial result: {SPENT}")
+        sentences.append(f"{len(spent)} of {cells} cells have no result yet: {SPENT}")
+    if run.partial:
+        sentences.append(f"{len(run.partial)} of {cells} cells have a partial result: {SPENT}")
     if failed:
-        shown.say(
-            f"{len(failed)} of {outcome.cells} cells have no result; mend the cause and run the same command "
+        sentences.append(
+            f"{len(failed)} of {cells} cells have no result; mend the cause and run the same command "
             "again, which computes only what is missing"
         )
-    for alert in alerts(groups(outcome.results)):
-        shown.say(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
-    print(f"Report: {outcome.report}")
-    return 1 if outcome.failures or outcome.partial else 0
+    for alert in alerts(groups(run.results)):
+        sentences.append(f"warning about {listed(list(alert.encoders))} ({alert.where}): {alert.warning}")
+    for sentence in sentences:
+        print(sentence, file=sys.stderr)
+    print(f"Report: {page}")
+    return 1 if run.failures or run.partial else 0
 
 
-def _settings(texts: list[str]) -> dict[str, dict[str, Any]]:
+def _folder(images: str | None, suite: str) -> str:
+    """Return the folder of a run for which none was named.
+
+    Example:
+        >>> _folder("/data/my photos/?labels=folders", "quick")
+        'runs/my_photos-quick'
+    """
+    from holdfast.execution.loading import TOUR
+
+    path = (images or TOUR).partition("?")[0].rstrip("/")
+    word = re.sub(r"[^\w.]+", "_", re.split("[/:]", path)[-1]) or "images"
+    return str(Path("runs") / f"{word}-{suite}")
+
+
+def _settings(texts: list[str], only: list[str] | None) -> dict[str, dict[str, Any]]:
     """Return ``evaluation.field=value`` texts as settings; a field given several times becomes a list."""
     settings: dict[str, dict[str, Any]] = {}
     for text in texts:
@@ -160,4 +201,6 @@ def _settings(texts: list[str]) -> dict[str, dict[str, Any]]:
         values = settings.setdefault(evaluation, {})
         before = values.get(name)
         values[name] = value if before is None else [*(before if isinstance(before, list) else [before]), value]
+    if idle := sorted(set(settings) - set(only or settings)):
+        raise HoldfastError(f"--set {idle[0]}... changes nothing, because --only leaves {idle[0]} out")
     return settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -50,3 +50,13 @@ def words(text: str | None, flag: str) -> list[str] | None:
     if names := [word.strip() for word in text.split(",") if word.strip()]:
         return names
     raise HoldfastError(f"--{flag} names nothing: {text!r}; leave it out or name something")
+
+
+def given(**flags: object) -> dict[str, Any]:
+    """Return the ``flags`` that somebody gave: what was left out has the default of the function that is called.
+
+    Example:
+        >>> given(seed=0, limit=None, eps=[])
+        {'seed': 0}
+    """
+    return {name: value for name, value in flags.items() if value is not None and value not in ([], {})}

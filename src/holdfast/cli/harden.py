@@ -12,9 +12,8 @@ import typer
 from holdfast.cli import compare
 from holdfast.cli.cluster import Slurm
 from holdfast.cli.flags import Arch, Cluster, Images, Seed, Size, TrainingBudget, TrustRemoteCode, Workers
-from holdfast.cli.subject import ball_of
-from holdfast.cli.train import settings_of
 from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.settings import pairs
 
 STOPPED = "a checkpoint was written; run the same command again to go on from it"
 
@@ -46,10 +45,9 @@ def command(
     trust_remote_code: TrustRemoteCode[bool] = False,
 ) -> int:
     """Make an encoder more robust with images alone, and measure it before and after."""
-    from holdfast.commands.api import load_encoder
-    from holdfast.commands.harden import BALL, FOLDER, harden
+    from holdfast.commands.harden import FOLDER, harden
     from holdfast.report.alerts import STOPPED as SPENT
-    from holdfast.report.alerts import split
+    from holdfast.report.alerts import by_budget
 
     if cluster is not None and cluster.partition(":")[0] == Slurm.name:
         raise HoldfastError(
@@ -58,19 +56,23 @@ def command(
     # What this warning says in the words of Python is said below.
     warnings.filterwarnings("ignore", r"\d+ of \d+ cells ", HoldfastWarning)
     hardened = harden(
-        load_encoder(encoder, arch=arch, size=size, trust_remote_code=trust_remote_code),
+        encoder,
         images,
-        ball=ball_of(eps, ball) or BALL,
+        ball=ball,
+        eps=eps,
         epochs=epochs,
         rate=rate,
         bank=bank,
-        settings=settings_of(set_ or []),
+        settings=pairs(set_ or [], "--set takes setting=value, as in epochs=10"),
         limit=limit,
         seed=seed,
         device=device,
         budget=budget,
         cluster=cluster,
         workers=workers,
+        arch=arch,
+        size=size,
+        trust_remote_code=trust_remote_code,
         out=out,
         progress=True,
     )
@@ -82,7 +84,7 @@ def command(
     if not hardened.unfinished:
         print(f"Encoder: trained:{out}")
     print(f"Report: {hardened.run.report()}")
-    spent, failed = split(hardened.run.failures)
+    spent, failed = by_budget(hardened.run.failures)
     if failed:
         print("not all was measured; the report says why", file=sys.stderr)
     if spent or any(result.planned is not None for result in hardened.run):

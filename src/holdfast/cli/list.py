@@ -36,8 +36,9 @@ def command(
 
 def _changes(suite: str) -> None:
     """Print what ``suite`` sets instead of the defaults, a line per evaluation."""
-    from holdfast.execution.suites import SUITES
+    from holdfast.execution.catalog import evaluations
+    from holdfast.execution.suites import suite_settings
     from holdfast.report.protocol import plain
 
-    for evaluation, changed in SUITES[suite].settings.items():
+    for evaluation, changed in suite_settings(suite, evaluations().values()).items():
         print(f"    {evaluation}:", "; ".join(f"{name} = {plain(value)}" for name, value in changed.items()))

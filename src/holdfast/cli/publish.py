@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.flags import words
-from holdfast.core.errors import HoldfastError
-from holdfast.core.files import write_whole
 
 
 def command(
@@ -28,41 +26,12 @@ def command(
 ) -> None:
     """Write an encoder's main numbers as evaluation results of its Hugging Face model page."""
     # Loaded here, because these need torch.
-    from holdfast.commands.stored_runs import read
-    from holdfast.report.hub import files, of_encoder, require_repository, yaml
-    from holdfast.report.select import chosen
+    from holdfast.commands.publish import publish
     from holdfast.report.text import counted
 
-    wanted = words(only, "only") or []
-    for flag, repository in (("dataset", dataset), ("push", push)):
-        if repository is not None:
-            require_repository(repository, flag)
-    results, _ = read([run])
-    if not results:
-        raise HoldfastError(f"{run}: no results to publish; repeat the run's holdfast evaluate")
-    files_of_hub = files(chosen(of_encoder(results, encoder), wanted, where or ()), dataset)
-    if not files_of_hub:
-        raise HoldfastError(f"{run}: none of the main numbers chosen is defined, so there is nothing to publish")
-    contents = {path: yaml(entries) for path, entries in files_of_hub.items()}
-    for path, content in contents.items():
-        write_whole(out / path, content.encode())
-        print(f"{out / path}: {counted(len(files_of_hub[path]), 'number')}")
-    if push:
-        print(f"Proposed: {_propose(push, contents)}")
-
-
-def _propose(model: str, contents: dict[str, str]) -> str:
-    """Open a pull request with the files on the model's repository and return its address."""
-    from huggingface_hub import CommitOperationAdd, HfApi
-
-    operations = [CommitOperationAdd(path, content.encode()) for path, content in contents.items()]
-    try:
-        proposed = HfApi().create_commit(
-            model, operations, commit_message="Add robustness results by Holdfast", create_pr=True
-        )
-    except Exception as error:  # the hub's clients raise errors of many libraries
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise HoldfastError(
-            f"the files are written, but cannot be proposed to {model!r} ({reason}); check the name and hf auth login"
-        ) from error
-    return str(proposed.pr_url)
+    chosen = words(only, "only") or ()
+    published = publish(run, dataset, out, encoder=encoder, only=chosen, where=where or (), push=push)
+    for path, count in published.numbers.items():
+        print(f"{path}: {counted(count, 'number')}")
+    if published.proposal:
+        print(f"Proposed: {published.proposal}")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from holdfast.commands.inventory import Inventory
 
 
 def command(
@@ -16,32 +19,36 @@ def command(
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.console import show, size
-    from holdfast.commands.inventory import Inventory, inventories
+    from holdfast.cli.console import show
+    from holdfast.commands.runs import runs
 
-    folders = inventories(folder)
+    inventories = runs(folder)
     if json:
-        print("[" + ",\n".join(inventory.model_dump_json(indent=1) for inventory in folders) + "]")
+        print("[" + ",\n".join(inventory.model_dump_json(indent=1) for inventory in inventories) + "]")
         return
 
-    def shown(inventory: Inventory) -> list[tuple[str, str]]:
-        counts = {"finished": inventory.finished, "failed": len(inventory.failed), "missing": len(inventory.missing)}
-        sizes = [f"{kind} {size(count)}" for kind, count in inventory.bytes.items() if count]
-        return [
-            ("encoders", ", ".join(inventory.encoders) or "none yet"),
-            ("images", ", ".join(inventory.images) or "none yet"),
-            ("evaluations", ", ".join(inventory.evaluations) or "none yet"),
-            ("cells", ", ".join(f"{count} {what}" for what, count in counts.items())),
-            *(("failed", f"{cell.evaluation} of {cell.encoder}: {cell.reason}") for cell in inventory.failed),
-            *(("missing", f"{cell.evaluation} of {cell.encoder}") for cell in inventory.missing),
-            ("size", f"{size(sum(inventory.bytes.values()))}: {', '.join(sizes)}"),
-            *(("unreadable", path) for path in inventory.unreadable),
-            ("last changed", inventory.touched),
-        ]
-
-    for one in folders:
+    for inventory in inventories:
         table = Table.grid(padding=(0, 2))
-        table.add_row(Text(one.folder, style="bold"))
-        for name, value in shown(one):
+        table.add_row(Text(inventory.folder, style="bold"))
+        for name, value in _lines(inventory):
             table.add_row(Text(f"  {name}"), Text(value))
         show(table)
+
+
+def _lines(inventory: Inventory) -> list[tuple[str, str]]:
+    """Return what there is to say of a run, each with its name."""
+    from holdfast.cli.console import size
+
+    counts = {"finished": inventory.finished, "failed": len(inventory.failed), "missing": len(inventory.missing)}
+    sizes = [f"{kind} {size(count)}" for kind, count in inventory.bytes.items() if count]
+    return [
+        ("encoders", ", ".join(inventory.encoders) or "none yet"),
+        ("images", ", ".join(inventory.images) or "none yet"),
+        ("evaluations", ", ".join(inventory.evaluations) or "none yet"),
+        ("cells", ", ".join(f"{count} {what}" for what, count in counts.items())),
+        *(("failed", f"{cell.evaluation} of {cell.encoder}: {cell.reason}") for cell in inventory.failed),
+        *(("missing", f"{cell.evaluation} of {cell.encoder}") for cell in inventory.missing),
+        ("size", f"{size(sum(inventory.bytes.values()))}: {', '.join(sizes)}"),
+        *(("unreadable", path) for path in inventory.unreadable),
+        ("last changed", inventory.touched),
+    ]

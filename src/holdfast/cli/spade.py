@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,8 +11,6 @@ from holdfast.cli.flags import Seed
 
 if TYPE_CHECKING:
     from holdfast.core.records import Result
-    from holdfast.evaluations.spectral.spade import Spectral
-    from holdfast.store.store import Key
 
 
 def command(
@@ -30,51 +28,24 @@ def command(
     out: Annotated[Path | None, typer.Option(help="Folder for the report and for scores.npz.")] = None,
 ) -> int:
     """Score how a map stretches neighbourhoods, from arrays of its inputs and outputs alone."""
-    # Loaded here, because these need torch.
-    from holdfast.commands.output_folder import claim, require_free
-    from holdfast.evaluations.spectral.features import measure, packed, read
-    from holdfast.evaluations.spectral.spade import Spectral
-    from holdfast.execution.request import build
-    from holdfast.report import write
-    from holdfast.store.store import Store
+    from holdfast.commands.spade import spade  # loaded here, because it needs torch
 
-    evaluation = build(Spectral, {"k": k, "graph": graph, "repair": repair, "subsets": subsets, "certify": certify})
-    assert isinstance(evaluation, Spectral)
-    if out:
-        require_free(out)
-    arrays = read(inputs), read(outputs), None if labels is None else read(labels)
-    key, store = _key(evaluation, seed, arrays, outputs.name), Store(out) if out else None
-    if store:
-        claim(store, "spade", key)
-    result = store.result(key) if store else None
-    if result is None:
-        result, scores = measure(arrays[0], arrays[1], evaluation, seed, (inputs.name, outputs.name), arrays[2])
-        if store:
-            store.export("scores.npz", packed(scores))
-            store.finish(key, result)  # last, for it says that the scores are there
-    _show(result)
-    if out:
-        print(f"Report: {write([result], [], out)['report.html']}")
-    return 0
-
-
-def _key(evaluation: Spectral, seed: int, arrays: tuple[Any, Any, Any], name: str) -> Key:
-    """Return what identifies the scores of ``arrays``: inputs, outputs, and labels or None."""
-    from holdfast.evaluations.spectral.features import mark
-    from holdfast.protocol.evaluation import settings
-    from holdfast.store.store import Key
-
-    inputs, outputs, labels = arrays
-    return Key(
-        kind=evaluation.name,
-        version=evaluation.version,
-        settings={**settings(evaluation), "labels": None if labels is None else mark(labels)},
-        encoder=mark(outputs),
-        images=mark(inputs),
+    stretch = spade(
+        inputs,
+        outputs,
+        k,
+        labels=labels,
+        graph=graph,
+        repair=repair,
+        subsets=subsets,
+        certify=certify,
         seed=seed,
-        precision=str(outputs.dtype),
-        name=name,
+        out=out,
     )
+    _show(stretch.result)
+    if stretch.report:
+        print(f"Report: {stretch.report}")
+    return 0
 
 
 def _show(result: Result) -> None:

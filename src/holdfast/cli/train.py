@@ -9,6 +9,7 @@ import typer
 
 from holdfast.cli.flags import TrainingBudget
 from holdfast.core.errors import HoldfastError
+from holdfast.core.settings import pairs
 
 STOPPED = "a checkpoint was written; run the same command again to go on from it"
 
@@ -58,20 +59,9 @@ def command(
         keep_epochs=keep_epochs,
         budget=budget,
         resume=resume,
-        settings=settings_of(set_ or []),
+        settings=pairs(set_ or [], "--set takes setting=value, as in epochs=10"),
         out=folder,
         progress=True,
     )
     if rank() == 0:
         print(f"Encoder: {encoder.source}")
-
-
-def settings_of(texts: list[str]) -> dict[str, str]:
-    """Return ``setting=value`` texts as settings by name."""
-    settings = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise HoldfastError(f"--set takes setting=value, as in epochs=10; got {text!r}")
-        settings[name.strip()] = value.strip()
-    return settings

@@ -26,10 +26,11 @@ from torch import Tensor
 from holdfast.attacks.base import within
 from holdfast.attacks.presets import Preset
 from holdfast.commands.attack_images import Adversarial
+from holdfast.commands.attack_record import AttackRecord, MovedImage, Replay
 from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.pictures import ends, png, row
-from holdfast.core.records import SCHEMA_VERSION, EncoderInfo, ImagesInfo, Number, Picture, Record
+from holdfast.core.records import EncoderInfo, ImagesInfo, Picture
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.attacked.pictures import change
 from holdfast.protocol.population import Population
@@ -40,59 +41,6 @@ from holdfast.store.store import Store
 PIXELS = "attack.safetensors"
 SHOWN = 4
 """So many of the images that moved most, and as many of those that moved least, are on the sheet."""
-
-
-class MovedImage(Record):
-    """What the attack did to one image (or to one view of it)."""
-
-    id: str
-    target: str | None
-    clean_gain: Number
-    """The objective at the clean image."""
-    gain: Number
-    """The objective at the attacked image."""
-    norm: Number
-    """The size of the perturbation, in the norm of the ball."""
-    l2: Number
-    """How far the code moved."""
-    cosine: Number
-    png: str | None
-    l2_of_png: Number | None
-    """How far the code of the PNG file is from the clean one: rounding to 256 levels may undo an attack or help it."""
-
-
-class Replay(Record):
-    """The saved pixels, read back and encoded once more."""
-
-    in_range: bool
-    in_ball: bool
-    largest_norm: Number
-    code_difference: Number
-    """The largest difference to the saved codes, as a share of the largest code."""
-    same_codes: bool
-    """Whether that is no more than rounding."""
-
-    @property
-    def passed(self) -> bool:
-        return self.in_range and self.in_ball and self.same_codes
-
-
-class AttackRecord(Record):
-    """Everything about an attack but the pixels."""
-
-    schema_version: int = SCHEMA_VERSION
-    encoder: EncoderInfo
-    images: ImagesInfo
-    settings: dict[str, str]
-    batch_sizes: tuple[int, ...] | None
-    """For an objective that looks at whole batches: how large they were, for that changes the result."""
-    clean_distance: Number
-    """The median l2 distance of two clean codes, with which displacements compare; nan of a single image."""
-    moved: tuple[MovedImage, ...]
-    missing: int = 0
-    """How many images were not attacked yet, because a budget was spent."""
-    replay: Replay
-    provenance: dict[str, str]
 
 
 def export(
@@ -188,7 +136,7 @@ def _record(
         batch_sizes=None if preset.objective.per_sample else adversarial.batches,
         clean_distance=_clean_distance(population),
         moved=_moved(population, preset, adversarial, folder, pngs),
-        missing=len(images) - len(adversarial.rows) // adversarial.views,
+        missing=adversarial.missing,
         replay=replay(population, preset, folder / PIXELS),
         provenance=provenance(run, started),
     )

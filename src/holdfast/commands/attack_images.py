@@ -14,6 +14,7 @@ from torch import Tensor
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import PRESETS, Preset
 from holdfast.attacks.square import SquareAttack
+from holdfast.commands.attack_record import AttackRecord
 from holdfast.core.balls import Ball
 from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import L2Distance
@@ -53,6 +54,10 @@ class Adversarial:
     """The sizes of the batches they were attacked in, which change the result of an objective that is not per sample."""
     views: int = 1
     """How many rows each image has."""
+    missing: int = 0
+    """How many images were not attacked yet, because a budget was spent."""
+    record: AttackRecord | None = None
+    """What was written of them, where a folder was named for it."""
 
 
 @final
@@ -146,6 +151,11 @@ def adversarial(
     population: Population, observation: AdversarialImages, rows: Sequence[int], observed: Observed
 ) -> Adversarial:
     """Return what was ``observed`` of ``rows`` as one entry per image or view."""
+    if not rows:  # as the first of several ranks knows alone
+        nothing = torch.empty(0)
+        pixels, codes = torch.empty(0, *population.encoder.domain.shape), torch.empty(0, 0)
+        shown = (pixels, pixels, codes, codes, nothing, nothing)
+        return Adversarial(nothing.long(), (), *shown, None, (), missing=len(population.images))
     images = [image for row in rows for image in observation.images(population, row)]
     real = observed["together"] > 0  # the rest is padding
     values_of_rows = {name: values[real] for name, values in observed.items()}
@@ -160,6 +170,8 @@ def adversarial(
         targets=tuple(population.partners[repeated].tolist()) if observation.objective.targeted else None,
         batches=tuple(sorted(set(together.tolist()))),
         views=views,
+        missing=len(population.images) - len(images),
+        record=None,
         **{name: values.flatten(0, 1) for name, values in values_of_rows.items()},
     )
 

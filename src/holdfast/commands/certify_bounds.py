@@ -143,12 +143,14 @@ def export(
 ) -> CertificateRecord:
     """Write the certificates of the images at ``rows``, with their witnesses, and return their record.
 
+    Nothing is written of no rows: those of several ranks that are not the first have none.
+
     Raises:
         StoreError: the folder cannot be written.
     """
     others = population.others(rows, observation.pairs.negatives)
     # One code tells how many features there are, all that a record needs of them.
-    codes = represent(population.encoder, population.images, rows[:1], population.run)
+    codes = represent(population.encoder, population.images, rows[:1], population.run) if rows else torch.empty(0, 0)
     made = [
         _certificate(population, row, others[k].tolist(), {name: values[k] for name, values in observed.items()}, store)
         for k, row in enumerate(rows)
@@ -162,7 +164,8 @@ def export(
         missing=len(observation.rows(population)) - len(rows),
         provenance=provenance(population.run, started),
     )
-    store.export("certify.json", record.model_dump_json(indent=1).encode())
+    if rows:
+        store.export("certify.json", record.model_dump_json(indent=1).encode())
     return record
 
 

@@ -15,6 +15,7 @@ from holdfast.commands.certify_bounds import Certificate, CertificateRecord
 from holdfast.core.balls import L2, Ball
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
+from holdfast.core.settings import pairs
 from holdfast.evaluations.smoothed.index import told_apart
 from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.plan import Plan
@@ -41,12 +42,10 @@ def read_smoothing(method: str, ball: Ball, anchors: int, others: int) -> Smooth
     """
     if not isinstance(ball, L2):
         raise HoldfastError(f"smoothing certifies l2 balls, got {ball}; give one as in --ball l2:0.25")
-    settings_of_text: dict[str, str] = {}
-    for part in filter(None, method.partition(":")[2].split(",")):
-        name, _, value = part.partition("=")
-        if name not in ("sigma", "selection", "copies", "alpha", "divergences"):
-            raise HoldfastError(f"smoothing takes sigma, selection, copies, alpha and divergences, got {part!r}")
-        settings_of_text[name] = value
+    takes = "smoothing takes sigma, selection, copies, alpha and divergences, as in smoothing:sigma=0.25"
+    settings_of_text = pairs([part for part in method.partition(":")[2].split(",") if part], takes)
+    if unknown := set(settings_of_text) - {"sigma", "selection", "copies", "alpha", "divergences"}:
+        raise HoldfastError(f"{takes}; got {min(unknown)!r}")
     fixed = {"radii": ball.radius, "samples": anchors, "others": others}
     evaluation = build(SmoothedRetrieval, {"divergences": "l2", **settings_of_text, **fixed})
     assert isinstance(evaluation, SmoothedRetrieval)
@@ -75,29 +74,40 @@ def export_smoothed(
     store: Store,
     started: datetime,
 ) -> CertificateRecord:
-    """Write the certificates of the images at ``rows`` and return their record.
+    """Write the certificates of the images at ``rows`` and return their record; of no rows nothing is written.
 
     Raises:
         StoreError: the folder cannot be written.
     """
-    reach = radius(least_share(observed["0.kept"], evaluation.copies, evaluation.alpha), evaluation.sigma).tolist()
+    certificates = _certificates(population, evaluation, rows, observed) if rows else ()
     (ball,) = evaluation.radii
-    others = population.others(rows, evaluation.others)
-    weakest = observed["0.nearer"].argmin(1).cpu()
-    negatives = others[torch.arange(len(rows)), weakest].tolist()
-    made = [_certificate(population, evaluation, *values) for values in zip(rows, negatives, reach, strict=True)]
+    if not rows:
+        population = Population(population.encoder, population.images, population.run, torch.empty(0, 0))
     record = CertificateRecord(
         encoder=population.encoder_info,
         images=population.images_info,
         settings={name: str(value) for name, value in settings(noisy_codes(evaluation)).items()}
         | {"method": SMOOTHING, "ball": f"l2:{ball:g}", "alpha": f"{evaluation.alpha:g}"}
+        | {"negatives": str(evaluation.others)}
         | {"seed": str(population.run.seed), "precision": population.run.precision},
-        certificates=tuple(made),
+        certificates=certificates,
         missing=len(noisy_codes(evaluation).rows(population)) - len(rows),
         provenance=provenance(population.run, started),
     )
-    store.export("certify.json", record.model_dump_json(indent=1).encode())
+    if rows:
+        store.export("certify.json", record.model_dump_json(indent=1).encode())
     return record
+
+
+def _certificates(
+    population: Population, evaluation: SmoothedRetrieval, rows: Sequence[int], observed: Observed
+) -> tuple[Certificate, ...]:
+    """Return the certificates of the images at ``rows``."""
+    reach = radius(least_share(observed["0.kept"], evaluation.copies, evaluation.alpha), evaluation.sigma).tolist()
+    others = population.others(rows, evaluation.others)
+    weakest = observed["0.nearer"].argmin(1).cpu()
+    negatives = others[torch.arange(len(rows)), weakest].tolist()
+    return tuple(_certificate(population, evaluation, *values) for values in zip(rows, negatives, reach, strict=True))
 
 
 def _certificate(

@@ -24,18 +24,19 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from holdfast import data
+from holdfast.commands.inputs import NamedImages, at_hand, listed, shown
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.files import checksum
 from holdfast.core.images import Images
 from holdfast.core.records import SCHEMA_VERSION, Number, Record
 from holdfast.core.run_settings import RunSettings
-from holdfast.data.base import Selection
 from holdfast.data.folder import find
 from holdfast.execution.engines.base import Engine
-from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.ranks import Ranks, leads
+from holdfast.execution.loading import select
+from holdfast.execution.progress import Shown
+from holdfast.execution.session import engine
 from holdfast.store.provenance import provenance
 from holdfast.store.store import Store
 from holdfast.transforms.base import Transform, transformed, versions
@@ -79,6 +80,11 @@ class Manifest(Record):
     files: tuple[CorruptedImage, ...]
     provenance: dict[str, str]
 
+    @property
+    def folder(self) -> str:
+        """Return the name of the folder that the files are in."""
+        return self.files[0].file.partition("/")[0]
+
 
 @dataclass(frozen=True, eq=False)
 class Folder:
@@ -87,6 +93,7 @@ class Folder:
     path: str
     names: Sequence[str]
     images: Images
+    transform: Transform
     changed: Images
 
     def file(self, row: int) -> str:
@@ -95,7 +102,7 @@ class Folder:
 
 
 def corrupt(
-    images: str | Path | Images | Tensor,
+    images: NamedImages,
     transform: str | Transform | Sequence[str | Transform],
     out: str | Path,
     *,
@@ -104,8 +111,9 @@ def corrupt(
     limit: int | None = None,
     seed: int = 0,
     batch_size: int = 64,
-    progress: Callable[[str, float], None] | None = None,
-    engine: Engine | None = None,
+    cluster: str | None = None,
+    workers: int | None = None,
+    progress: bool | None = None,
 ) -> tuple[Manifest, ...]:
     """Write ``images`` as each transform changes them below the folder ``out``; what is there already stays.
 
@@ -118,68 +126,90 @@ def corrupt(
         limit: at most so many images, chosen by ``seed``.
         seed: of what is drawn for each image.
         batch_size: so many images at a time.
-        progress: told what is being done, and which share of everything is done.
-        engine: where images are changed, by default in this process. Of ranks the first alone writes and returns manifests.
+        cluster: compute on a Ray cluster: auto, local or its address; or ``ranks``, of which the first alone writes and
+            returns manifests.
+        workers: compute in so many processes of this machine.
+        progress: show it on stderr; by default in terminals and notebooks.
 
     Raises:
         HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
     """
     refuse_blanks(locals())
-    transforms = [transform] if isinstance(transform, (str, Transform)) else transform
-    wanted = [Transform.read(each) if isinstance(each, str) else each for each in transforms]
-    folders = [_plain(str(each)) for each in wanted]
-    if not wanted or len(set(folders)) < len(folders):
-        raise HoldfastError(f"each transform is written once, got {', '.join(map(str, wanted)) or 'none'}; name others")
+    where, run = engine(cluster, "cpu", workers, Path(out)), RunSettings(seed, batch_size=batch_size)
+    transforms = [Transform.read(each) if isinstance(each, str) else each for each in listed(transform)]
+    paths = [_plain(str(each)) for each in transforms]
+    if not transforms or len(set(paths)) < len(paths):
+        names = ", ".join(map(str, transforms)) or "none"
+        raise HoldfastError(f"each transform is written once, got {names}; name others")
     loaded, store = _loaded(images, size, channels, limit, seed), Store(Path(out))
-    names = _names(loaded)
-    for folder, each in zip(folders, wanted, strict=True):
-        _require_same(store.folder / f"{folder}.json", _asked(each, seed, loaded))
-        _require_no_others(store.folder / folder, names)
-    engine, batches = engine or Local(), _batches(len(loaded), batch_size)
-    every = [
-        Folder(folder, names, loaded, transformed(loaded, each, seed))
-        for folder, each in zip(folders, wanted, strict=True)
+    file_names, batches = _names(loaded), _batches(len(loaded), batch_size)
+    for path, each in zip(paths, transforms, strict=True):
+        _require_same(store.folder / f"{path}.json", _asked(each, seed, loaded))
+        _require_no_others(store.folder / path, file_names)
+    folders = [
+        Folder(path, file_names, loaded, each, transformed(loaded, each, seed))
+        for path, each in zip(paths, transforms, strict=True)
     ]
-    if isinstance(engine, Ranks):
-        for made in every:
-            _share(engine, store, made, batches)
-        engine.end()
-        if not leads(engine):
-            return ()
-    written: list[Manifest] = []
-    for made, each in zip(every, wanted, strict=True):
-        started, files = datetime.now(UTC), dict[int, CorruptedImage]()
-        with closing(engine.map(_files, made, _all_found(store, made, batches))) as finished:
-            for batch, of_batch in finished:
-                _write(store, of_batch)
-                files |= {row: file for (row, _), (file, _) in zip(batch, of_batch, strict=True)}
-                if progress:
-                    progress(str(each), (len(written) + len(files) / len(loaded)) / len(wanted))
-        manifest = Manifest(
-            transform=str(each),
-            **_asked(each, seed, loaded),
-            changed_images=made.changed.fingerprint,
-            name=loaded.name,
-            skipped=tuple(f"{name}: {reason}" for name, reason in loaded.skipped.items()),
-            change=sum(file.change for _, file in sorted(files.items())) / len(files),
-            files=tuple(files[row] for row in range(len(loaded))),
-            provenance=provenance(RunSettings(seed, batch_size=batch_size), started),
+    if isinstance(where, Ranks):
+        for folder in folders:
+            _share(where, store, folder, batches)
+        where.end()
+    if not leads(where):
+        return ()
+    with shown(progress) as show:
+        return tuple(
+            _written(folder, store, where, batches, run, _part(show, place, len(folders)))
+            for place, folder in enumerate(folders)
         )
-        store.export(f"{made.path}.json", manifest.model_dump_json(indent=1).encode())
-        written.append(manifest)
-    return tuple(written)
 
 
-def _loaded(images: str | Path | Images | Tensor, size: int, channels: int, limit: int | None, seed: int) -> Images:
-    if isinstance(images, (str, Path)):
-        if channels not in (1, 3):
-            raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
-        return data.load(str(images), Domain((channels, size, size)), limit=limit, seed=seed)
-    loaded = Images(images) if isinstance(images, Tensor) else images
-    shape = tuple(loaded.pixels([0]).shape[1:])
+def _part(show: Shown | None, place: int, count: int) -> Callable[[str, float], None]:
+    """Return what shows the progress of one of ``count`` folders as that of all."""
+
+    def part(doing: str, share: float) -> None:
+        if show:
+            show(doing, (place + share) / count)
+
+    return part
+
+
+def _written(
+    folder: Folder,
+    store: Store,
+    where: Engine,
+    batches: Sequence[Sequence[int]],
+    run: RunSettings,
+    show: Callable[[str, float], None],
+) -> Manifest:
+    """Write what is missing of one folder, and its manifest."""
+    started, files, loaded = datetime.now(UTC), dict[int, CorruptedImage](), folder.images
+    with closing(where.map(_files, folder, _all_found(store, folder, batches))) as finished:
+        for batch, of_batch in finished:
+            _write(store, of_batch)
+            files |= {row: file for (row, _), (file, _) in zip(batch, of_batch, strict=True)}
+            show(str(folder.transform), len(files) / len(loaded))
+    manifest = Manifest(
+        transform=str(folder.transform),
+        **_asked(folder.transform, run.seed, loaded),
+        changed_images=folder.changed.fingerprint,
+        name=loaded.name,
+        skipped=tuple(f"{name}: {reason}" for name, reason in loaded.skipped.items()),
+        change=sum(file.change for _, file in sorted(files.items())) / len(files),
+        files=tuple(files[row] for row in range(len(loaded))),
+        provenance=provenance(run, started),
+    )
+    store.export(f"{folder.path}.json", manifest.model_dump_json(indent=1).encode())
+    return manifest
+
+
+def _loaded(images: NamedImages, size: int, channels: int, limit: int | None, seed: int) -> Images:
+    named = at_hand(images)
+    shape = (channels, size, size) if isinstance(named, str) else tuple(named.pixels([0]).shape[1:])
+    if isinstance(named, str) and channels not in (1, 3):
+        raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise HoldfastError(f"PNG files hold images of shape (1 or 3, height, width), but these have shape {shape}")
-    return loaded if limit is None else loaded[Selection(Domain(shape), limit=limit, seed=seed).choose(loaded.ids)]
+    return select(named, Domain(shape), limit=limit, seed=seed)
 
 
 def _asked(transform: Transform, seed: int, images: Images) -> dict[str, Any]:

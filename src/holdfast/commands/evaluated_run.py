@@ -13,10 +13,9 @@ from typing import Any
 
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Failure, Result
-from holdfast.execution.session import write_report
-from holdfast.report import text
+from holdfast.report import text, write
 from holdfast.report.relative import with_relative_errors
-from holdfast.store.store import Store
+from holdfast.store.store import Store, StoreError
 
 HEADS = ("encoder", "evaluation", "at worst", "number", "under")
 
@@ -60,6 +59,11 @@ class EvaluatedRun:
             return f"{evaluation!r} was not evaluated; {did_you_mean(evaluation, evaluations)}"
         encoders = sorted({cell.encoder.name if isinstance(cell, Result) else cell.encoder for cell in cells})
         return f"no encoder is called {encoder!r}; {did_you_mean(str(encoder), encoders)}"
+
+    @property
+    def partial(self) -> tuple[Result, ...]:
+        """Return the results that are of fewer samples than planned, because a budget ended."""
+        return tuple(result for result in self.results if result.planned is not None)
 
     def table(self) -> Any:
         """Return one row for each estimate: a pandas DataFrame where pandas is installed, else a list of dictionaries.
@@ -131,3 +135,20 @@ def _row(result: Result, estimate: Estimate) -> dict[str, object]:
         "unit": estimate.unit,
         "better": estimate.better,
     }
+
+
+def write_report(store: Store, folder: Path) -> Path:
+    """Write the report of everything in ``store`` into ``folder`` and return the path of its page.
+
+    It shows the whole store: an earlier command may have put other encoders there.
+
+    Raises:
+        StoreError: ``folder`` cannot be written.
+    """
+    try:
+        return write(store.results(), store.failures(), folder)["report.html"]
+    except OSError as error:
+        raise StoreError(
+            f"cannot write the report in {folder}: {error.strerror or error}; all results are kept, "
+            "so free some space and run the same command again"
+        ) from error

@@ -14,7 +14,6 @@ OUT/
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -27,21 +26,22 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from holdfast import data
-from holdfast.commands.api import evaluate
+from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, read_ball
+from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, ball_of, checked
 from holdfast.commands.train import UnfinishedError, deadline, train
-from holdfast.commands.train_folder import require_free
+from holdfast.commands.train_folder import require_trainable
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.data.remembered import FILE, Remembered
-from holdfast.encoders import load
+from holdfast.encoders import Options
 from holdfast.encoders.architectures.loaded import LoadedEncoder
+from holdfast.execution.engines.ranks import place as process
 from holdfast.execution.engines.ray import Ray
+from holdfast.execution.loading import load_encoder, select
 from holdfast.execution.session import engine
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.health import eval_codes
@@ -86,7 +86,8 @@ def harden(
     encoder: NamedEncoder,
     images: NamedImages,
     *,
-    ball: str | Ball = BALL,
+    ball: str | Ball | None = None,
+    eps: str | float | None = None,
     epochs: int = 10,
     rate: float = RATE,
     bank: NamedImages | None = None,
@@ -97,6 +98,9 @@ def harden(
     budget: float | None = None,
     cluster: str | None = None,
     workers: int | None = None,
+    arch: str | None = None,
+    size: int | None = None,
+    trust_remote_code: bool = False,
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Hardened:
@@ -105,7 +109,8 @@ def harden(
     Args:
         encoder: one, or the reference of one; it is not changed.
         images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; no labels are needed.
-        ball: the changes to resist, as ``Linf(4 / 255)`` or ``"l2:0.5"``.
+        ball: the changes to resist, as ``Linf(4 / 255)``, which is the default, or ``"l2:0.5"``.
+        eps: radius of a linf ball, instead of ``ball``.
         epochs: how often training sees each image.
         rate: the largest learning rate; 1e-5 is common for large transformers, and networks of a few layers take 1e-3.
         bank: other images, labelled, whose nearest neighbours are checked after each epoch.
@@ -117,6 +122,9 @@ def harden(
             the same call goes on with both.
         cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
         workers: measure in so many processes of this machine.
+        arch: ``package.module:factory``, which builds the module of a checkpoint.
+        size: height and width of the inputs of an encoder by reference, instead of its own.
+        trust_remote_code: whether a model repository may run its own code.
         out: folder for encoder and report; with the same folder an interrupted training goes on.
         progress: show it on stderr; by default in terminals and notebooks.
 
@@ -140,18 +148,17 @@ def harden(
         where.connected()
     remembered = Remembered()
     if out is not None:
-        require_free(Path(out))
+        require_trainable(Path(out))
         remembered = Remembered.at(Path(out) / FILE)
-    original = (load(encoder) if isinstance(encoder, str) else encoder).to("cpu", torch.float32)
-    wanted = ball if isinstance(ball, Ball) else read_ball(ball)
-    wanted.check(original.domain)
-    named = at_hand(images)
-    if isinstance(named, str):
-        named = data.load(named, original.domain, original.geometry, remembered=remembered)
+    loaded = load_encoder(checked(encoder), Options(arch, size, trust_remote_code))
+    original = loaded.to("cpu", torch.float32)
+    resisted = ball_of(eps, ball) or BALL
+    resisted.check(original.domain)
+    named = select(at_hand(images), original.domain, original.geometry, remembered=remembered)
     taught, held_out = parted(named, limit, seed)
     _require_gradients(original, taught)
     watch = agreement_of(original, held_out, device)
-    recipe = recipe_of(wanted, epochs, rate, batch_of(len(taught)), seed, settings)
+    recipe = recipe_of(resisted, epochs, rate, batch_of(len(taught)), seed, settings)
     unfinished = ""
     try:
         hardened = train(
@@ -174,7 +181,7 @@ def harden(
         [original, hardened],
         held_out,
         only=EVALUATIONS,
-        ball=wanted,
+        ball=resisted,
         seed=seed,
         budget=left(),
         out=None if out is None else Path(out) / FOLDER,
@@ -217,7 +224,7 @@ def recipe_of(
 
 
 def _require_one_process() -> None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if process()[1] > 1:
         raise HoldfastError(
             "harden runs in one process, since it measures in the end; for several use holdfast train with objective = "
             '"distillation" and adversary = "loss"'

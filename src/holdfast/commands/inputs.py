@@ -11,13 +11,19 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload, run
 from rich.console import Console
 from torch import Tensor
 
+from holdfast import data, encoders
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.core.balls import BALLS, Ball
+from holdfast.core.balls import BALLS, Ball, Linf
 from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
-from holdfast.core.errors import HoldfastError
+from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.images import Images
-from holdfast.core.settings import read
+from holdfast.core.run_settings import RunSettings
+from holdfast.core.settings import convert, read
+from holdfast.encoders import Options
+from holdfast.evaluations.certified.pairs import require_few
+from holdfast.execution import loading
 from holdfast.execution.progress import Shown
+from holdfast.protocol.population import Population
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,10 +86,14 @@ def folders_of(runs: StoredRun | Sequence[StoredRun]) -> list[Path]:
     """Return the folders of runs."""
     if not listed(runs):
         raise HoldfastError("no run was named; expected a folder, or what evaluate returns")
-    for run in listed(runs):
-        if not isinstance(run, str | Path | EvaluatedRun):
-            raise HoldfastError(f"runs are folders, or what evaluate returns, got {run!r}")
-    return [one.folder if isinstance(one, EvaluatedRun) else Path(one) for one in listed(runs)]
+    return [folder_of(run) for run in listed(runs)]
+
+
+def folder_of(run: StoredRun) -> Path:
+    """Return the folder of a run."""
+    if not isinstance(run, str | Path | EvaluatedRun):
+        raise HoldfastError(f"runs are folders, or what evaluate returns, got {run!r}")
+    return run.folder if isinstance(run, EvaluatedRun) else Path(run)
 
 
 def read_ball(ball: str | Ball) -> Ball:
@@ -91,6 +101,65 @@ def read_ball(ball: str | Ball) -> Ball:
     if not isinstance(ball, str | Ball):
         raise HoldfastError(f"a ball is needed or its text, as in Linf(8 / 255) or 'linf:8/255', got {ball!r}")
     return read(ball, BALLS, "ball") if isinstance(ball, str) else ball
+
+
+def ball_of(eps: str | float | None, ball: str | Ball | None) -> Ball | None:
+    """Return the ball that a radius or a ball names, if one of them is given.
+
+    Example:
+        >>> str(ball_of("2/255", None)), str(ball_of(None, "l2:0.5")), ball_of(None, None)
+        ('linf:2/255', 'l2:0.5', None)
+    """
+    if eps is not None and ball is not None:
+        raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
+    if eps is not None:
+        return Linf(convert(eps, float, "eps"))
+    return None if ball is None else read_ball(ball)
+
+
+def load_encoder(
+    reference: str, *, arch: str | None = None, size: int | None = None, trust_remote_code: bool = False
+) -> Encoder:
+    """Return the encoder that ``reference`` names, in the form ``source:name`` or ``mine=source:name?setting=value``.
+
+    Args:
+        reference: as on the command line, ``timm:resnet50.a1_in1k`` or ``onnx:model.onnx``.
+        arch: ``package.module:factory``, which builds the module of a checkpoint.
+        size: height and width of the inputs, instead of the source's own.
+        trust_remote_code: whether a model repository may run its own Python code here.
+    """
+    refuse_blanks(locals())
+    return encoders.load(reference, Options(arch, size, trust_remote_code))
+
+
+def load_images(reference: str | Path, encoder: Encoder, *, limit: int | None = None, seed: int = 0) -> Images:
+    """Return the images in a folder, a file or a data set as inputs of ``encoder``; ``seed`` chooses ``limit`` of them."""
+    refuse_blanks(locals())
+    if not isinstance(reference, str | Path):
+        raise HoldfastError(f"images are named by a folder, a file or a reference, got {type(reference).__name__}")
+    if not isinstance(encoder, Encoder):
+        raise HoldfastError(f"images are loaded for an Encoder, got {type(encoder).__name__}; load_encoder makes one")
+    return data.load(str(reference), encoder.domain, encoder.geometry, limit=limit, seed=seed)
+
+
+def population_of(
+    encoder: NamedEncoder,
+    images: NamedImages,
+    run: RunSettings,
+    options: Options,
+    limit: int | None = None,
+    neurons: int | None = None,
+) -> Population:
+    """Return the images, at most ``limit`` of them, and the encoder, both at hand or loaded.
+
+    Raises:
+        HoldfastError: something cannot be loaded, or the encoder has more nonlinear entries than ``neurons``.
+    """
+    named, loaded = at_hand(images), loading.load_encoder(checked(encoder), options)
+    if neurons is not None:
+        require_few(loaded, neurons)
+    chosen = loading.select(named, loaded.domain, loaded.geometry, limit=limit, seed=run.seed)
+    return Population(loaded, chosen, run)
 
 
 def checked(encoder: object) -> NamedEncoder:

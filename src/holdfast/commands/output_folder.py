@@ -1,13 +1,13 @@
 """Folders that hold the answer to one request: what it was, the shards it is made of, and the files made of those.
 
-``attack``, ``certify`` and ``spade`` fill one each. Repeating a request continues its folder; another one is refused,
-since its files would stand among those of the first.
+``attack``, ``certify`` and ``spade`` fill one each, ``train`` one with a checkpoint. Repeating a request continues its
+folder; another one is refused, since its files would stand among those of the first.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +21,20 @@ UNFINISHED = {REQUEST, "shards", "arrays", LEASES}
 """What a request leaves before its answer: shards say themselves what they belong to."""
 
 
-def require_free(folder: Path) -> None:
-    """Make ``folder``, before anything is loaded, and refuse one that holds something else than an answer."""
+def require_free(folder: Path, mark: str = REQUEST, others: Collection[str] = ()) -> None:
+    """Make ``folder``, before anything is loaded, and refuse one that holds something, but not the file that is its mark.
+
+    The names of ``others`` may stand there before the mark does.
+
+    Raises:
+        HoldfastError: it cannot be written, or holds something else than the same verb leaves there.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         names = _names(folder)
     except OSError as error:
         raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
-    if names and REQUEST not in names:
+    if names - set(others) and mark not in names:
         raise HoldfastError(f"{folder} is not empty; choose another --out, or delete what is in it")
 
 

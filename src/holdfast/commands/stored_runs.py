@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.core.errors import HoldfastError
@@ -10,10 +10,13 @@ from holdfast.core.files import unsealed
 from holdfast.core.records import Failure, Result
 from holdfast.encoders.reference import label, named, stamp
 from holdfast.execution.request import Request, references
+from holdfast.report.gate import UNFINISHED
 from holdfast.store.store import REQUEST, Store, load, some
 
+Records = tuple[list[Result], list[Failure]]
 
-def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
+
+def read(folders: Sequence[Path]) -> Records:
     """Return the results and failures of the runs in ``folders``.
 
     Encoders that share a name but not their weights are called by their run as well, as in ``model.onnx (runs/may)``.
@@ -21,14 +24,70 @@ def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
     Raises:
         HoldfastError: a folder holds no run, or results that cannot be read.
     """
-    runs = {str(folder): load(folder) for folder in dict.fromkeys(folders)}
+    return _together(_loaded(folders))
+
+
+def read_requested(folders: Sequence[Path]) -> Records:
+    """Return what ``read`` does, and a failure for each encoder that one of the runs stopped before.
+
+    Raises:
+        HoldfastError: a folder holds no run, or one that cannot be read.
+    """
+    runs = _loaded(folders)
+    results, failures = _together(runs)
+    return results, [*failures, *(failure for folder, run in runs.items() for failure in unfinished(folder, *run))]
+
+
+def unfinished(folder: Path, results: Sequence[Result], failures: Sequence[Failure]) -> list[Failure]:
+    """Return a failure for each encoder that the run in ``folder`` was asked to measure and that left no trace there.
+
+    What other runs know of it does not count: they may have looked at other images, or asked for less.
+    """
+    infos = [result.encoder for result in results]
+    # Encoders that were made in Python share one source, so that their request calls them python:NAME.
+    known = {info.source for info in infos} | {f"{info.source}:{info.name}" for info in infos}
+    known |= {failure.encoder for failure in failures}
+    request = _request(folder)
+    missing = []
+    for text, options in references(request):
+        short, reference = named(text)
+        encoder = stamp(reference, options)
+        if not {encoder, short or label(reference.partition(":")[2])} & known:
+            missing.append(
+                Failure(
+                    evaluation="evaluate",
+                    encoder=encoder,
+                    images=request.images or "the built-in images",
+                    error=UNFINISHED,
+                    reason=f"the run in {folder} stopped before it; repeat its holdfast evaluate",
+                )
+            )
+    return missing
+
+
+def _request(folder: Path) -> Request:
+    try:
+        return Request.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
+    except (OSError, ValueError) as error:
+        raise HoldfastError(
+            f"{folder / REQUEST} cannot be read, so nobody knows what the run should hold; repeat its holdfast evaluate"
+        ) from error
+
+
+def _loaded(folders: Sequence[Path]) -> dict[Path, Records]:
+    runs = {folder: load(folder) for folder in dict.fromkeys(folders)}
     for folder in runs:
-        if damaged := Store(Path(folder)).damaged():
+        if damaged := Store(folder).damaged():
             raise HoldfastError(
                 f"{some(damaged)} cannot be read (damaged, or of another version of holdfast); delete them and repeat the "
                 "run's holdfast evaluate, which computes nothing else anew"
             )
-    called = _names({folder: results for folder, (results, _) in runs.items()})
+    return runs
+
+
+def _together(runs: Mapping[Path, Records]) -> Records:
+    """Return the records of all ``runs``, in which one name is one encoder."""
+    called = _names({str(folder): results for folder, (results, _) in runs.items()})
     shared = {name for name, _ in called}
     results = [
         result.model_copy(update={"encoder": result.encoder.model_copy(update={"name": name})})
@@ -45,37 +104,6 @@ def read(folders: Sequence[Path]) -> tuple[list[Result], list[Failure]]:
         for failure in failures_of_run
     ]
     return results, failures
-
-
-def unfinished(folders: Sequence[Path], results: Sequence[Result], failures: Sequence[Failure]) -> list[Failure]:
-    """Return a failure for each encoder that a run was asked to measure and that left no trace: it was stopped before."""
-    infos = [result.encoder for result in results]
-    # Encoders that were made in Python share one source, so that their request calls them python:NAME.
-    known = {info.source for info in infos} | {f"{info.source}:{info.name}" for info in infos}
-    known |= {failure.encoder for failure in failures}
-    missing = []
-    for folder in folders:
-        try:
-            request = Request.model_validate_json(unsealed((folder / REQUEST).read_bytes()))
-        except (OSError, ValueError) as error:
-            raise HoldfastError(
-                f"{folder / REQUEST} cannot be read, so nobody knows what the run should hold; "
-                "repeat its holdfast evaluate"
-            ) from error
-        for text, options in references(request):
-            short, reference = named(text)
-            names = {stamp(reference, options), short or label(reference.partition(":")[2])}
-            if not names & known:
-                missing.append(
-                    Failure(
-                        evaluation="evaluate",
-                        encoder=stamp(reference, options),
-                        images=request.images or "",
-                        error="Unfinished",
-                        reason=f"the run in {folder} stopped before it; repeat its holdfast evaluate",
-                    )
-                )
-    return missing
 
 
 def _names(runs: dict[str, list[Result]]) -> dict[tuple[str, str], str]:

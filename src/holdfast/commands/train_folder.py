@@ -19,8 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock, Timeout
 from torch import nn
 
+from holdfast.commands.output_folder import require_free
 from holdfast.commands.train_inputs import Inputs
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
@@ -44,19 +46,9 @@ VERSION = 3
 is that in its middle, and training from an encoder is in eval mode."""
 
 
-def require_free(folder: Path) -> None:
-    """Make the folder if there is none.
-
-    Raises:
-        HoldfastError: it cannot be written, or holds something else than a training.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    except OSError as error:
-        raise HoldfastError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
-    if names - {REMEMBERED} and checkpoints.FILE not in names:
-        raise HoldfastError(f"{folder} holds something else than a training; choose another --out")
+def require_trainable(folder: Path) -> None:
+    """Make the folder, and refuse one that holds something else than a training."""
+    require_free(folder, checkpoints.FILE, (REMEMBERED,))
 
 
 @contextmanager
@@ -66,25 +58,17 @@ def alone(folder: Path) -> Iterator[None]:
     Raises:
         HoldfastError: another training holds it, it holds something else than a training, or cannot be written.
     """
-    require_free(folder)
+    require_trainable(folder)
     if rank() != 0:  # the first process holds it for all
         yield
         return
     try:
-        from fcntl import LOCK_EX, LOCK_NB, flock
-    except ImportError:  # Windows has other locks
-        yield
-        return
-    with (folder / ".lock").open("w") as file:
-        try:
-            flock(file, LOCK_EX | LOCK_NB)
-        except OSError:
-            raise HoldfastError(
-                f"another training is writing to {folder}; wait for it, or choose another --out"
-            ) from None
-        for left in folder.glob(f".{checkpoints.FILE}.*"):  # by processes that were killed while they wrote
-            left.unlink(missing_ok=True)
-        yield
+        with FileLock(folder / ".lock", blocking=False):
+            for left in folder.glob(f".{checkpoints.FILE}.*"):  # by processes that were killed while they wrote
+                left.unlink(missing_ok=True)
+            yield
+    except Timeout:
+        raise HoldfastError(f"another training is writing to {folder}; wait for it, or choose another --out") from None
 
 
 class Record:

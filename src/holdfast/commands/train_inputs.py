@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from holdfast import data
 from holdfast.commands.inputs import at_hand
 from holdfast.core.encoder import Domain, Encoder, Normalised
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.data.base import Selection
 from holdfast.data.remembered import Remembered
 from holdfast.encoders.architectures.loaded import trainable
+from holdfast.execution.loading import select
 from holdfast.protocol.bank import apart
 from holdfast.training.recipe import Recipe
 from holdfast.transforms.base import transformed
@@ -46,13 +45,13 @@ def load_inputs(recipe: Recipe, place: Mapping[str, Any], start: Encoder | None,
     named = at_hand(place["images"])
     domain = _domain(recipe, named, place, start)
     geometry = start.geometry if start is not None else None
-    taught = _loaded(named, domain, geometry, place["limit"], recipe.seed, remembered)
+    taught = select(named, domain, geometry, limit=place["limit"], seed=recipe.seed, remembered=remembered)
     original = taught
     if place["transform"] is not None:
         taught = transformed(taught, place["transform"], recipe.seed)
     if place["bank"] is None:
         return Inputs(taught, None, domain, start)
-    bank = _loaded(at_hand(place["bank"]), domain, geometry, None, recipe.seed, remembered)
+    bank = select(at_hand(place["bank"]), domain, geometry, remembered=remembered)
     if bank.labels is None:
         raise HoldfastError(f"the bank {bank.name} has no labels, so its neighbours say nothing; leave --bank out")
     return Inputs(taught, apart(bank, original), domain, start)
@@ -69,15 +68,6 @@ def _domain(recipe: Recipe, named: str | Images, place: Mapping[str, Any], start
     if channels not in (1, 3):
         raise HoldfastError(f"images have 1 or 3 channels, got {channels}")
     return Domain((channels, int(size), int(size)))
-
-
-def _loaded(
-    named: str | Images, domain: Domain, geometry: Any, limit: int | None, seed: int, remembered: Remembered
-) -> Images:
-    if isinstance(named, str):
-        return data.load(named, domain, geometry, limit=limit, seed=seed, remembered=remembered)
-    named.pixels([0], domain=domain)
-    return named if limit is None else named[Selection(domain, limit=limit, seed=seed).choose(named.ids)]
 
 
 def mode_of(recipe: Recipe, start: Encoder | None) -> str:

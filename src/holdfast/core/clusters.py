@@ -49,9 +49,9 @@ def group_mean_interval(
     # In an order of their own, so that weights meet groups alike however the images are ordered.
     order, weights = np.lexsort((sizes, sums)), random_weights(len(sizes))
     spare = (1 - weights.sum(1)) * sizes.mean()
-    seen, counted = weights @ sums[order], weights @ sizes[order] + spare
+    weighted_sums, weighted_sizes = weights @ sums[order], weights @ sizes[order] + spare
     ends = [
-        np.quantile((seen + spare * limit) / counted, share)
+        np.quantile((weighted_sums + spare * limit) / weighted_sizes, share)
         for limit, share in zip(limits, ((1 - confidence) / 2, (1 + confidence) / 2), strict=True)
     ]
     mean = float(values.mean())
@@ -103,7 +103,7 @@ def with_groups(findings: Findings) -> Findings:
     if not findings.groups:
         return findings
     groups = numbered(np.array(findings.groups))
-    series = {(one.quantity, tuple(sorted(one.conditions.items()))): one for one in findings.series}
+    series = {(part.quantity, tuple(sorted(part.conditions.items()))): part for part in findings.series}
     estimates = [
         _regrouped(
             estimate,

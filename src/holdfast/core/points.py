@@ -41,11 +41,13 @@ class Points:
         """Return the number of features ``d``."""
         return self.values.shape[1]
 
-    def tile(self, rows: slice | Int[Tensor, "b"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "b d"]:
-        """Return the centred, scaled points at ``rows``."""
+    def tile(
+        self, rows: slice | Int[Tensor, "b"], dtype: torch.dtype = torch.float32, columns: slice = slice(None)
+    ) -> Float[Tensor, "b e"]:
+        """Return the centred, scaled points at ``rows``, of all features or of those at ``columns``."""
         # In float32 too: subtracting one constant vector rounds each result once, relative to its own size.
         wide = _wide(self.values.dtype)
-        moved = self.values[rows].to(wide) - self.centre.to(wide)
+        moved = self.values[rows, columns].to(wide) - self.centre[columns].to(wide)
         return moved.mul_(self.scale).to(dtype)
 
     def subset(self, rows: Int[np.ndarray, "m"]) -> Points:
@@ -70,7 +72,7 @@ def points(array: object, name: str = "points") -> Points:
     except (TypeError, ValueError, RuntimeError) as error:
         raise HoldfastError(f"{name} must be an array of numbers, one row per sample ({error})") from error
     check_dense(values, name)
-    if values.ndim < 2 or values.is_complex() or values.dtype == torch.bool or 0 in values.shape:
+    if values.ndim < 2 or values.dtype == torch.bool or 0 in values.shape:
         raise HoldfastError(
             f"{name} must be an array of real numbers, shape (samples, features), got {values.dtype} of shape "
             f"{tuple(values.shape)}; reshape a single feature to (n, 1)"

@@ -173,6 +173,25 @@ class ImagesInfo(Record):
     """Files that were asked for but could not be read, each with the reason."""
 
 
+class Question(Record):
+    """A plain question that a report asks of evaluations, and the numbers that answer it.
+
+    Equal questions of several evaluations are one, which the numbers of all of them answer.
+    """
+
+    text: str
+    quantities: tuple[str, ...]
+    """The first of them that was measured answers; for checks all of them."""
+    meaning: str
+    """What the number is."""
+    place: int = 1000
+    """Questions stand in this order where the study says nothing."""
+    select: Literal["worst", "first"] = "worst"
+    """Which of the conditions is shown: the one in which the encoders fare worst, or the first one recorded."""
+    check: bool = False
+    """Whether an encoder passes or fails by itself; of counts of ``certificates`` the sum is shown, else the worst."""
+
+
 class Result(Record):
     """One cell of the table (encoder, evaluation): findings with everything needed to trust and repeat them."""
 
@@ -184,6 +203,8 @@ class Result(Record):
     """What the numbers mean, in two sentences."""
     headline: tuple[str, ...]
     """The quantities that stand for this evaluation in a summary table."""
+    questions: tuple[Question, ...] = ()
+    """What the scorecard asks of it; none in results that were stored before there was such a field."""
     robustness: bool = True
     """Whether its numbers say how robust the encoder is, rather than how healthy or useful its space."""
     encoder: EncoderInfo

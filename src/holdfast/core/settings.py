@@ -87,6 +87,22 @@ def read(text: str, kinds: Mapping[str, type[T]], what: str) -> T:
     return kind(**values)
 
 
+def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
+    """Return texts of the form ``setting=value`` by setting; ``what`` takes them is for the error, with an example.
+
+    Example:
+        >>> pairs(["epochs=10", "rate = 1e-3"], "--set takes setting=value, as in epochs=10")
+        {'epochs': '10', 'rate': '1e-3'}
+    """
+    values = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise HoldfastError(f"{what}; got {text!r}")
+        values[name.strip()] = value.strip()
+    return values
+
+
 def fields_of(kind: type[Any]) -> dict[str, Field[Any]]:
     """Return the fields of a dataclass by name."""
     return {field.name: field for field in fields(kind)}

@@ -170,9 +170,9 @@ def _choice(weights: Weights, expected: Mapping[str, Any]) -> str | None:
 def _checked_shapes(weights: Weights, expected: Mapping[str, Any], name: str, otherwise: str) -> Weights:
     wrong = [key for key, value in weights.items() if value.shape != expected[key].shape]
     if wrong:
-        found, wanted = tuple(weights[wrong[0]].shape), tuple(expected[wrong[0]].shape)
+        stored, wanted = tuple(weights[wrong[0]].shape), tuple(expected[wrong[0]].shape)
         raise HoldfastError(
-            f"{name!r} does not fit the module: {wrong[0]} has shape {found}, the module wants {wanted}; {otherwise}"
+            f"{name!r} does not fit the module: {wrong[0]} has shape {stored}, the module wants {wanted}; {otherwise}"
         )
     return weights
 

@@ -39,7 +39,7 @@ def images_of(repository: str, revision: str | None, config: Any, size: int | No
 
 
 def recipe(config: dict[str, Any], repository: str, channels: int, size: int | None) -> ImageRecipe:
-    """Return the recipe that the dictionary ``said`` spells.
+    """Return the recipe that the dictionary ``config`` spells.
 
     Example:
         >>> said = {"size": {"shortest_edge": 256}, "crop_size": 224, "do_normalize": False, "resample": 3}

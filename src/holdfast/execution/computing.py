@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,11 +12,12 @@ from typing import final
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import BudgetSpentError
+from holdfast.execution.begun import Begun
 from holdfast.execution.cost import Forecast
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.shards import CleanCodes, clean_codes, compute
 from holdfast.execution.turns import Turns
-from holdfast.protocol.evaluation import parts
+from holdfast.protocol.evaluation import Evaluation, parts
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
@@ -25,6 +26,9 @@ Progress = Callable[[str, float, float], None]
 """Told what is being done, which share of all work is finished and how many seconds are left (infinite if unknown)."""
 OVERRUN = 1.1
 """How many times the budget a piece of work may be expected to end at and still begin."""
+
+REPORT, REPORT_SHARE = 5.0, 0.03
+"""The seconds that are kept for the report, and the share of a budget that they are at most."""
 
 
 @dataclass
@@ -89,26 +93,8 @@ class Computing:
             first: of these observations only so many rows, the first in random order.
             whole: these say nothing before all of those rows are seen.
         """
-        name, since, late, done = population.encoder.name, monotonic(), 0, Done()
-        called = {part: doing_what for observation, doing_what in doing.items() for part in parts(observation)}
-        counts: dict[Observation, int] = {}
-
-        def told(part: Observation, count: int, total: int, seconds: float | None) -> None:
-            nonlocal since, late
-            fresh, now = count - counts.get(part, count), monotonic()
-            measured = 0 if seconds is None else fresh  # another rank's pace is taken for one's own
-            seconds = (self.forecast.seconds((name, part), fresh) or 0.0) if seconds is None else seconds
-            self.forecast.tell((name, part), measured, seconds, count, total)
-            done.left += total - count if part not in counts else -fresh
-            self.forecast.pass_time(seconds, now - since if fresh else 0.0)
-            done.fresh, counts[part], since = done.fresh + fresh, count, now
-            if fresh or count < total:
-                self.tell(f"{name}: {called[part]}, {count} of {total}")
-            # At the first shard that ends too late nobody has been refused yet, who asks for one at a time.
-            late += fresh > 0 and now > min(self.end, self.until)
-            if late and ((late > 1 and not turns.refused) or now > self.began + OVERRUN * (self.budget or inf)):
-                raise self.spent()  # what was handed out is abandoned
-
+        called = {part: sentence for observation, sentence in doing.items() for part in parts(observation)}
+        name = population.encoder.name
         turns = Turns(
             list(doing),
             lambda part, count: self.forecast.expected((name, part), count),
@@ -116,15 +102,32 @@ class Computing:
             most,
             whole,
         )
+        tally = Tally(self, name, called, turns)
         pieces = [(part, part.rows(population)) for part in called]
-        limits: dict[Observation, int] = {}
-        for observation, count in (first or {}).items():
-            for part in parts(observation):
-                limits[part] = max(count, limits.get(part, 0))
         with suppress(BudgetSpentError):
             patient = partial(self.affordable, 0.0)
-            done.failed = compute(pieces, population, self.store, self.engine, turns.choose, told, patient, limits)
-        return done
+            tally.done.failed = compute(
+                pieces, population, self.store, self.engine, turns.choose, tally, patient, limits(first or {})
+            )
+        return tally.done
+
+    def forward(
+        self,
+        begun: Begun,
+        groups: Mapping[Observation, Sequence[Evaluation]],
+        most: int | None = None,
+        first: Mapping[Observation, int] | None = None,
+        whole: Collection[Observation] = (),
+    ) -> bool:
+        """Compute what the store does not hold for ``groups``, and return whether any of it was; what fails is noted."""
+        sound = {
+            observation: " and ".join(evaluation.name for evaluation in group)
+            for observation, group in groups.items()
+            if not begun.why_not(observation)
+        }
+        done = self.shards(begun.population, sound, most, first, whole)
+        begun.failed |= done.failed
+        return done.fresh > 0
 
     def affordable(self, seconds: float) -> bool:
         """Return whether work that takes so long may begin."""
@@ -135,6 +138,11 @@ class Computing:
         return now < min(self.end, self.until) and now + seconds <= latest
 
     @property
+    def over(self) -> bool:
+        """Whether no more work begins."""
+        return monotonic() >= self.end
+
+    @property
     def end(self) -> float:
         """When no more work begins: conclusions, as far as they are known, end no more than a tenth of the budget later."""
         if self.budget is None:
@@ -143,9 +151,10 @@ class Computing:
 
     @property
     def latest(self) -> float:
-        """When all work but conclusions must be over."""
+        """When all work but conclusions and the report must be over."""
         budget = inf if self.budget is None else self.budget
-        return self.began + max(OVERRUN * budget - self.forecast.conclusions, budget / 2)
+        after = self.forecast.conclusions + min(REPORT, REPORT_SHARE * budget)
+        return self.began + max(OVERRUN * budget - after, budget / 2)
 
     @property
     def left(self) -> float:
@@ -170,3 +179,56 @@ class Computing:
             self.share = max(self.share, spent / (spent + left) if left else 1.0)
         if self.progress:
             self.progress(doing, self.share, left)
+
+
+@final
+@dataclass
+class Tally:
+    """Counts the rows of an encoder as they come, and tells how far they are."""
+
+    work: Computing
+    name: str
+    called: Mapping[Observation, str]
+    """What progress calls each part."""
+    turns: Turns
+    done: Done = field(default_factory=Done)
+    counts: dict[Observation, int] = field(default_factory=dict)
+    since: float = field(default_factory=lambda: monotonic())
+    """When the last of them came."""
+    late: int = 0
+    """How many shards ended after their time."""
+
+    def __call__(self, part: Observation, count: int, total: int, seconds: float | None) -> None:
+        """Take note that ``count`` of ``total`` rows of a part are done; see ``shards.OnProgress``.
+
+        Raises:
+            BudgetSpentError: there is no time for what was handed out.
+        """
+        forecast, piece, now = self.work.forecast, (self.name, part), monotonic()
+        fresh = count - self.counts.get(part, count)
+        measured = 0 if seconds is None else fresh  # another rank's pace is taken for one's own
+        seconds = (forecast.seconds(piece, fresh) or 0.0) if seconds is None else seconds
+        forecast.tell(piece, measured, seconds, count, total)
+        forecast.pass_time(seconds, now - self.since if fresh else 0.0)
+        self.done.left += total - count if part not in self.counts else -fresh
+        self.done.fresh, self.counts[part], self.since = self.done.fresh + fresh, count, now
+        if fresh or count < total:
+            self.work.tell(f"{self.name}: {self.called[part]}, {count} of {total}")
+        self._stop_in_time(fresh, now)
+
+    def _stop_in_time(self, fresh: int, now: float) -> None:
+        """Abandon what was handed out if it would end too late."""
+        # At the first shard that ends too late nobody has been refused yet, who asks for one at a time.
+        self.late += fresh > 0 and now > min(self.work.end, self.work.until)
+        outlasts = now > self.work.began + OVERRUN * (self.work.budget or inf)
+        if self.late and ((self.late > 1 and not self.turns.refused) or outlasts):
+            raise self.work.spent()
+
+
+def limits(first: Mapping[Observation, int]) -> dict[Observation, int]:
+    """Return how many rows each part is computed of, where observations that share it ask for different numbers."""
+    most: dict[Observation, int] = {}
+    for observation, count in first.items():
+        for part in parts(observation):
+            most[part] = max(count, most.get(part, 0))
+    return most

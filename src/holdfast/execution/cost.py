@@ -35,6 +35,8 @@ TIMED = 1 << 29
 """Operations of the encoder in the batch that its pace is measured on: as many as the smallest shards have ..."""
 MOST_TIMED = 16
 """... and no more images."""
+PATIENCE = 2.0
+"""Seconds: what takes longer is timed once."""
 
 
 _COUNTED: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
@@ -90,9 +92,15 @@ def pace(encoder: Encoder) -> float:
 
 
 def _seconds(task: Callable[[], None]) -> float | None:
-    """Return how long ``task`` takes the second time, for the first bears what is set up once; None if it cannot be done."""
+    """Return how long ``task`` takes the second time, for the first bears what is set up once; None if it cannot be done.
+
+    Where the first takes longer than ``PATIENCE`` it is taken for the second, which would cost as much again.
+    """
     with suppress(Exception):
+        since = monotonic()
         task()
+        if (first := monotonic() - since) > PATIENCE:
+            return first
         since = monotonic()
         task()
         return monotonic() - since
@@ -135,6 +143,8 @@ class Forecast:
     """How many forwards a row of each piece is planned to take."""
     concluding: dict[Piece, float] = field(default_factory=dict)
     """The seconds of conclusions that will be drawn and take long, until they are known better."""
+    pictures: dict[Piece, float] = field(default_factory=dict)
+    """The seconds that pictures of full results will take, beside their conclusions."""
     worked: float = 0.0
     """The seconds that observations took where they were computed ..."""
     passed: float = 0.0
@@ -212,7 +222,7 @@ class Forecast:
     def _left(self, piece: Piece, rows: int) -> float:
         seconds = self.seconds(piece, self.totals.get(piece[1], 1) if rows < 0 else rows)
         if isinstance(piece[1], Evaluation):  # nothing is known of conclusions before their end; most are short
-            return seconds or 0.0
+            return (seconds or 0.0) + self.pictures.get(piece, 0.0)
         if isinstance(piece[1], Fit):
             return self.expected(piece, 1)
         return inf if seconds is None else seconds * (self.passed / self.worked if self.worked else 1.0)

@@ -72,7 +72,7 @@ def examine(encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | N
 def examine_loading(
     load: Callable[[], Encoder], pixels: Pixels | None = None, run: RunSettings | None = None
 ) -> list[Check]:
-    """Return whether ``load`` gives one encoder twice, then ``examine`` of it and, if it is fit, whether bounds exist."""
+    """Return whether ``load`` gives one encoder twice, then ``examine_wholly`` of it."""
     first, again = load(), load()
     status: Status = "ok" if first.fingerprint == again.fingerprint else "failed"
     sentence = (
@@ -80,9 +80,16 @@ def examine_loading(
         if status == "ok"
         else "Two loads give two encoders, so some weights are random: load them or fix their seed."
     )
-    checks = [Check(name="loads the same twice", status=status, sentence=sentence), *examine(first, pixels, run)]
+    loads = Check(name="loads the same twice", status=status, sentence=sentence)
+    examined = examine_wholly if status == "ok" else examine
+    return [loads, *examined(first, pixels, run)]
+
+
+def examine_wholly(encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None) -> tuple[Check, ...]:
+    """Return ``examine`` of ``encoder`` and, if it is fit, whether bounds exist."""
+    checks = examine(encoder, pixels, run)
     unfit = any(check.status == "failed" for check in checks)
-    return checks if unfit else [*checks, _certifiable(first)]
+    return checks if unfit else (*checks, _certifiable(encoder))
 
 
 def _certifiable(encoder: Encoder) -> Check:

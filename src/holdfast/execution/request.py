@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tomllib
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -62,8 +63,8 @@ class Request(Record):
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
-def request(flags: Mapping[str, Any], file: Path | None = None) -> Request:
-    """Return the request that ``file`` and, over it, the given ``flags`` make.
+def keywords(flags: Mapping[str, Any], file: Path | None = None) -> dict[str, Any]:
+    """Return what ``file`` and, over it, the ``flags`` ask for, as the keywords of ``holdfast.evaluate``.
 
     Raises:
         HoldfastError: a key, a value or a combination makes no sense.
@@ -75,21 +76,41 @@ def request(flags: Mapping[str, Any], file: Path | None = None) -> Request:
     merged = {**content, **flags, "settings": _merged(content.get("settings", {}), flags.get("settings", {}))}
     if merged.get("budget") is not None:
         merged["budget"] = seconds(merged["budget"])
+    with in_a_sentence():
+        require_sense(Request.model_validate(merged))
+    return merged
+
+
+def request(flags: Mapping[str, Any], file: Path | None = None) -> Request:
+    """Return the request that ``file`` and, over it, the ``flags`` make.
+
+    Raises:
+        HoldfastError: a key, a value or a combination makes no sense.
+    """
+    return Request.model_validate(keywords(flags, file))
+
+
+@contextmanager
+def in_a_sentence() -> Iterator[None]:
+    """Say in one sentence which field of a request has a value that it cannot have."""
     try:
-        wanted = Request.model_validate(merged)
+        yield
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise HoldfastError(f"{where}: {first['msg'].lower()}, got {first['input']!r}") from error
-    if wanted.eps and wanted.ball:
+
+
+def require_sense(request: Request) -> None:
+    """Raise if two fields of ``request`` contradict each other, or there is no such suite."""
+    if request.eps and request.ball:
         raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
-    if wanted.suite not in SUITES:
-        raise HoldfastError(f"unknown suite {wanted.suite!r}; {did_you_mean(wanted.suite, list(SUITES))}")
-    return wanted
+    if request.suite not in SUITES:
+        raise HoldfastError(f"unknown suite {request.suite!r}; {did_you_mean(request.suite, list(SUITES))}")
 
 
 def references(request: Request) -> list[tuple[str, Options]]:
-    """Return each encoder that ``asked`` names with its options; several ``arch`` belong to checkpoints in their order.
+    """Return each encoder that ``request`` names with its options; several ``arch`` belong to checkpoints in their order.
 
     Trained encoders whose module was written in Python count as checkpoints.
 
@@ -116,7 +137,7 @@ def _takes_arch(source: str, name: str) -> bool:
 
 
 def planned(request: Request, operations: int = 0) -> list[Evaluation]:
-    """Return the evaluations that ``asked`` names, with their settings, for encoders of up to so many operations."""
+    """Return the evaluations that ``request`` names, with their settings, for encoders of up to so many operations."""
     known = evaluations()
     refuse_twice("only", request.only)
     for name in (*request.only, *request.settings):
@@ -138,7 +159,8 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
         warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
     blind = {kind.name: dict.fromkeys(attack_fields(kind), "square") for kind in kinds} if request.black_box else {}
-    chosen = _merged(_merged(_merged(suite_settings(request.suite, operations), over), blind), request.settings)
+    sizes = suite_settings(request.suite, kinds, operations)
+    chosen = _merged(_merged(_merged(sizes, over), blind), request.settings)
     plan = [build(kind, chosen.get(kind.name, {})) for kind in kinds]
     for evaluation in plan:
         if isinstance(count := getattr(evaluation, "samples", None), int) and count < 1:

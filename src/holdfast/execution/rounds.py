@@ -1,69 +1,100 @@
-"""What comes next under a budget: for each observation a few images first, then twice as many, and again.
-
-So all questions have an answer as early as possible, and all answers become better together. What must be learned for an
-observation belongs to its next step, and is learned only when its turn comes.
-"""
+"""Rounds: all encoders go forward together, each for its share of the time that is left."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, final
 
 from holdfast.core.errors import BudgetSpentError
+from holdfast.execution.begun import Begun
 from holdfast.execution.computing import Computing
-from holdfast.execution.cost import Piece
-from holdfast.execution.shards import first_held
-from holdfast.execution.turns import Begun
-from holdfast.protocol.evaluation import learning, parts
+from holdfast.execution.conclusions import rehearse
+from holdfast.execution.engines.ranks import Ranks
+from holdfast.execution.fitting import learn
+from holdfast.execution.steps import Step, steps
 from holdfast.protocol.fits import Fit
-from holdfast.protocol.observation import Observation
-
-FEWEST = 4
-"""So many rows at least make a partial result: with fewer there is an interval of hardly anything."""
 
 
 @final
 @dataclass(frozen=True)
-class Step:
-    """What brings an observation to its next answer."""
+class Rounds:
+    """Encoders that share a budget.
 
-    observation: Observation
-    rows: int
-    """So many rows are seen then, the first in random order."""
-    whole: bool
-    """Whether fewer would say nothing."""
-    fits: tuple[Fit[Any], ...]
-    """Learned first."""
-    seconds: float
-    """What all of it is expected to take, with conclusions that take long."""
-    concluding: dict[Piece, float]
-    """Those."""
+    In a round nothing begins that would outlast its encoder's turn, unless nothing else is left; what one encoder does not
+    need is shared by the others.
+    """
 
+    work: Computing
+    encoders: Sequence[Begun]
 
-def steps(begun: Begun, work: Computing) -> Iterator[Step]:
-    """Yield the next step of every observation of an encoder that is not complete."""
-    population, name = begun.planning(), begun.encoder.name
-    ample = work.left / (2 * max(1, len(begun.groups)))
-    for observation, group in begun.groups.items():
-        if begun.why_not(observation):
-            continue
-        asked = dict.fromkeys(fit for evaluation in group for fit in learning(evaluation))
-        fits = tuple(fit for fit in asked if fit not in begun.learned)
-        learned_in = sum(work.forecast.expected((name, fit), 1) for fit in fits)
-        try:
-            total, seen = len(observation.rows(population)), len(first_held(observation, population, work.store))
-        except BudgetSpentError:  # which images it looks at is learned, too
-            yield Step(observation, 0, False, fits, learned_in, {})
-            continue
-        if seen == total and not fits:
-            continue
-        fewest = min(total, FEWEST if any(evaluation.partial for evaluation in group) else total)
-        row = sum(work.forecast.expected((name, part), 1) for part in parts(observation))
-        # What is nearly nothing beside the others is done at once.
-        rows = total if seen >= fewest and (total - seen) * row <= ample else min(total, max(fewest, 2 * seen))
-        seconds = learned_in + (rows - seen) * row
-        dear: dict[Piece, float] = {
-            (name, one): long for one in group if rows == total and (long := one.concluding(population))
-        }
-        yield Step(observation, rows, seen < fewest, fits, seconds + sum(dear.values()), dear)
+    def run(self) -> None:
+        """Bring all encoders forward until all is seen or the time is spent."""
+        if isinstance(self.work.engine, Ranks):
+            self._once()
+            return
+        strict, rehearsed = True, False
+        while not self.work.over:
+            going = self._round(strict, rehearsed)
+            rehearsed = True
+            if not going and not strict:
+                return
+            strict = going
+
+    def _once(self) -> None:
+        """Give each encoder one turn: ranks would wait for each other at every step."""
+        for place, begun in enumerate(self.encoders):
+            self.work.turn(1 / (len(self.encoders) - place))
+            self.work.forward(begun, begun.groups)
+
+    def _round(self, strict: bool, rehearsed: bool) -> bool:
+        """Give each encoder a turn, and return whether any went forward."""
+        going = False
+        for place, begun in enumerate(self.encoders):
+            self.work.turn(1 / (len(self.encoders) - place), strict)
+            going |= self._advance(begun)
+            if not rehearsed and place == 0:
+                rehearse(begun, self.work)
+            if len(self.encoders) > 1:
+                begun.rest()
+        return going
+
+    def _advance(self, begun: Begun) -> bool:
+        """Bring an encoder's cells one step forward, the quickest first, and return whether there was time for any."""
+        planned = sorted(steps(begun, self.work), key=lambda step: step.seconds)
+        went = False
+        for alone, some in groupby(planned, key=lambda step: step.alone):
+            if alone:
+                for step in some:
+                    went |= self._take_alone(begun, step)
+            else:
+                went |= self._take(begun, list(some))
+        return went
+
+    def _take_alone(self, begun: Begun, step: Step) -> bool:
+        """Learn what a step needs and observe what it asks for, if there is time for all of it."""
+        if not self.work.affordable(step.seconds) or not self._learned(begun, step.fits):
+            return False
+        self._take(begun, [step])
+        return True
+
+    def _take(self, begun: Begun, taken: Sequence[Step]) -> bool:
+        """Observe what these steps ask for, and return whether there was time for any of it."""
+        for step in taken:
+            self.work.forecast.concluding |= step.concluding
+            self.work.forecast.pictures |= step.pictures
+        groups = {step.observation: begun.groups[step.observation] for step in taken}
+        first = {step.observation: step.rows for step in taken}
+        whole = [step.observation for step in taken if step.whole]
+        return self.work.forward(begun, groups, None, first, whole)
+
+    def _learned(self, begun: Begun, fits: Sequence[Fit[Any]]) -> bool:
+        """Return whether all ``fits`` are learned now, or known to be impossible; fewer are if the time is spent."""
+        for fit in fits:
+            if fit not in begun.learned:
+                learned = learn(self.work, begun.population, fit)
+                if isinstance(learned, BudgetSpentError):
+                    return False
+                begun.know(fit, learned)
+        return True

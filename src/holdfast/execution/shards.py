@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from math import prod
 from time import monotonic
@@ -159,75 +159,86 @@ def compute(
     Of observations in ``first`` only so many rows, those that come first in random order. Ranks wait for each other as
     long as they are ``patient``.
     """
-    waiting: dict[Observation, list[list[int]]] = {}
-    done: dict[Observation, int] = {}
-    failed: dict[Observation, Exception] = {}
+    queue = _Queue(choose)
     totals = {observation: len(rows) for observation, rows in pieces}
+    done: dict[Observation, int] = {}
     for observation, rows in pieces:
-        ids = observation.ids(population)
+        ids, most = observation.ids(population), (first or {}).get(observation)
         kept_ids = store.held(_key(observation, population))
-        waiting[observation] = _missing(rows, kept_ids, observation, population, (first or {}).get(observation))
+        queue.waiting[observation] = _missing(rows, kept_ids, observation, population, most)
         done[observation] = sum(ids[row] in kept_ids for row in rows)
         on_progress(observation, done[observation], len(rows), 0.0)
-
-    def taken() -> Iterator[Shard]:
-        while left := {one: shards for one, shards in waiting.items() if shards and one not in failed}:
-            chosen = choose(left)
-            if chosen is None:
-                return
-            yield chosen, waiting[chosen].pop(0)
-
-    def begin(observation: Observation, rows: Sequence[int]) -> bool:
-        return observation not in failed and choose({observation: [rows]}) is not None
-
     looked: Generator[tuple[Shard, Looked], None, None]
     if isinstance(engine, Ranks):
-        looked = _shared(waiting, population, store, engine, begin, patient)
+        looked = _shared(queue, population, store, engine, patient)
     else:
-        looked = engine.map(look, population, taken())
+        looked = engine.map(look, population, queue.taken())
     with closing(looked) as finished:
         for (observation, rows), (values, seconds) in finished:
             if isinstance(values, Exception):
-                failed.setdefault(observation, values)
+                queue.failed.setdefault(observation, values)
                 continue
             if values is not None:
-                ids = observation.ids(population)
-                store.keep(_key(observation, population), [ids[row] for row in rows], values)
+                store.keep(_key(observation, population), _ids((observation, rows), population), values)
             done[observation] += len(rows)
             on_progress(observation, done[observation], totals[observation], seconds)
-    return failed
+    return queue.failed
+
+
+@final
+@dataclass
+class _Queue:
+    """The shards that are to be computed, in turns; none of an observation that has failed."""
+
+    choose: Choose
+    waiting: dict[Observation, list[list[int]]] = field(default_factory=dict)
+    failed: dict[Observation, Exception] = field(default_factory=dict)
+
+    def taken(self) -> Iterator[Shard]:
+        """Yield one shard after the other, each chosen when there is room for it."""
+        while left := {each: shards for each, shards in self.waiting.items() if shards and each not in self.failed}:
+            chosen = self.choose(left)
+            if chosen is None:
+                return
+            yield chosen, self.waiting[chosen].pop(0)
+
+    def begins(self, shard: Shard) -> bool:
+        """Return whether this shard, which another rank may have begun, is computed here."""
+        observation, rows = shard
+        return observation not in self.failed and self.choose({observation: [rows]}) is not None
+
+    def by_turns(self) -> list[Shard]:
+        """Return all shards, the first of each observation first."""
+        turns = zip_longest(*([(each, rows) for rows in shards] for each, shards in self.waiting.items()))
+        return [shard for turn in turns for shard in turn if shard is not None]
 
 
 def _shared(
-    waiting: Waiting,
-    population: Population,
-    store: Store,
-    ranks: Ranks,
-    begin: Callable[[Observation, Sequence[int]], bool],
-    patient: Callable[[], bool],
+    queue: _Queue, population: Population, store: Store, ranks: Ranks, patient: Callable[[], bool]
 ) -> Generator[tuple[Shard, Looked], None, None]:
     """Yield each shard with what is seen of it and the seconds it took, or with None once another rank has kept it.
 
     Observations take turns by shards.
     """
-    keys = {observation: _key(observation, population) for observation in waiting}
-
-    def ids(shard: Shard) -> list[str]:
-        known = shard[0].ids(population)
-        return [known[row] for row in shard[1]]
-
-    turns = zip_longest(*([(one, rows) for rows in shards] for one, shards in waiting.items()))
-    shards = [shard for turn in turns for shard in turn if shard is not None]
-    units = {f"{keys[shard[0]].stem}-{checksum(json.dumps(ids(shard)).encode())}": shard for shard in shards}
+    keys = {observation: _key(observation, population) for observation in queue.waiting}
+    units = {
+        f"{keys[shard[0]].stem}-{checksum(json.dumps(_ids(shard, population)).encode())}": shard
+        for shard in queue.by_turns()
+    }
     for shard, outcome in ranks.share(
         look,
         population,
         units,
-        is_kept=lambda shard: store.held(keys[shard[0]]).issuperset(ids(shard)),
-        begin=lambda shard: begin(*shard),
+        is_kept=lambda shard: store.held(keys[shard[0]]).issuperset(_ids(shard, population)),
+        begin=queue.begins,
         patient=patient,
     ):
         yield shard, (None, None) if outcome is None else outcome
+
+
+def _ids(shard: Shard, population: Population) -> list[str]:
+    known = shard[0].ids(population)
+    return [known[row] for row in shard[1]]
 
 
 def _key(observation: Observation, population: Population) -> Key:

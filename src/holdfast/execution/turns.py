@@ -5,60 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, final
+from typing import final
 
-from jaxtyping import Float
-from torch import Tensor
-
-from holdfast.core.encoder import Encoder
-from holdfast.core.errors import BudgetSpentError
-from holdfast.core.images import Images
-from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.execution.shards import Waiting
-from holdfast.protocol.evaluation import Evaluation, learning, parts
-from holdfast.protocol.fits import Fit
+from holdfast.protocol.evaluation import parts
 from holdfast.protocol.observation import Observation
-from holdfast.protocol.population import Population
-
-
-@final
-@dataclass
-class Begun:
-    """An encoder whose codes and fits are known, and what is to be observed of it."""
-
-    encoder: Encoder
-    images: Images
-    bank: tuple[Images, Float[Tensor, "m d"]] | None
-    codes: Float[Tensor, "n d"]
-    learned: dict[Fit[Any], Observed | Exception]
-    run: RunSettings
-    groups: dict[Observation, list[Evaluation]] = field(default_factory=dict)
-    """The evaluations that share each observation."""
-    failed: dict[Observation, Exception] = field(default_factory=dict)
-    """Why parts of the observations cannot be made."""
-
-    @cached_property
-    def population(self) -> Population:
-        """The images with all that is known of them."""
-        return Population(self.encoder, self.images, self.run, self.codes, self.learned, self._bank())
-
-    def planning(self) -> Population:
-        """Return the population to plan with: what is not learned yet is refused, where it would be learned at once."""
-        asked = (fit for group in self.groups.values() for evaluation in group for fit in learning(evaluation))
-        pending = dict.fromkeys(asked, BudgetSpentError("not learned yet"))
-        return Population(self.encoder, self.images, self.run, self.codes, {**pending, **self.learned}, self._bank())
-
-    def _bank(self) -> Population | None:
-        return self.bank and Population(self.encoder, self.bank[0], self.run, self.bank[1])
-
-    def rest(self) -> None:
-        """Let go of what is on the device, until the next turn."""
-        self.__dict__.pop("population", None)
-
-    def why_not(self, observation: Observation) -> Exception | None:
-        """Return why ``observation`` cannot be made, if it is known not to be."""
-        return next((self.failed[part] for part in parts(observation) if part in self.failed), None)
 
 
 @final

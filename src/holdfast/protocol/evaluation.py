@@ -11,13 +11,14 @@ from holdfast.core.clusters import with_groups
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import refuse_empty, refuse_twice
 from holdfast.core.images import Images
-from holdfast.core.records import Findings, Picture, Result
+from holdfast.core.records import Findings, Picture, Question, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import convert, spelled, types_of
 from holdfast.protocol.bank import apart
 from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.observation import Joint, Observation, SharedSettings
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.transforms.base import Transform, versions
 
 
@@ -25,6 +26,7 @@ from holdfast.transforms.base import Transform, versions
 class Evaluation(ABC):
     """A measurement of an encoder on unlabelled images. Its fields are its settings; their defaults are the paper's."""
 
+    sizes: ClassVar[Sizes] = Sizes()
     name: ClassVar[str]
     version: ClassVar[int]
     """Raised whenever the numbers change."""
@@ -48,6 +50,8 @@ class Evaluation(ABC):
     """What the numbers mean, in two sentences: reports print it."""
     headline: ClassVar[tuple[str, ...]]
     """The quantities that stand for this evaluation in a summary table."""
+    questions: ClassVar[tuple[Question, ...]] = ()
+    """What the scorecard asks of it."""
 
     def __post_init__(self) -> None:
         """Read settings that are given as text, ``balls=("linf:8/255",)``."""
@@ -110,6 +114,7 @@ class Evaluation(ABC):
             title=self.title,
             meaning=self.meaning,
             headline=self.headline,
+            questions=self.questions,
             robustness=self.robustness,
             encoder=population.encoder_info,
             images=population.images_info,

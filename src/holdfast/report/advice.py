@@ -9,14 +9,14 @@ from shlex import quote
 
 from holdfast.core.records import Claim, Failure
 from holdfast.report import text
-from holdfast.report.alerts import FEW, STOPPED, Alert, alerts, causes, lost, split
+from holdfast.report.alerts import FEW, STOPPED, Alert, alerts, by_budget, causes, encoders_without_results
 from holdfast.report.gate import suggested
 from holdfast.report.protocol import Group
 from holdfast.report.saturation import HARM, other_radius
 from holdfast.report.standings import standings
 from holdfast.report.study import PAGE, study
 from holdfast.report.tables import Cell, Row, Section, Table
-from holdfast.report.tally import Tally, missed, tally
+from holdfast.report.tally import Tally, gap_sentence, tally
 
 SHOWN = 3
 """Of so many leaders the advice gives the worst number."""
@@ -35,7 +35,9 @@ def advice(
     """
     tallied = tally(table)
     sentences = (
-        *_missing(tallied, lost([result for group in groups for result in group.results], failures)),
+        *_missing(
+            tallied, encoders_without_results([result for group in groups for result in group.results], failures)
+        ),
         *_choice(table, tallied, alerts(groups)),
         *_proportion(table),
         _stronger(table),
@@ -52,12 +54,12 @@ def _missing(tallied: Tally, lost: dict[str, tuple[str, ...]]) -> Iterator[str]:
     for name, reasons in lost.items():
         yield f"{name} was asked for and has no result, so nothing here speaks of it: {'; '.join(reasons)}."
     for gap in tallied.gaps:
-        yield f"{missed(gap)}."
+        yield f"{gap_sentence(gap)}."
 
 
 def _choice(table: Table, tallied: Tally, alerts: Sequence[Alert]) -> Iterator[str]:
     if not tallied.conditions:
-        yield from _enough(table, table.ranked if len(table.ranked) == 1 else ())
+        yield from _worst_of_leaders(table, table.ranked if len(table.ranked) == 1 else ())
         return
     backed, evidence = _of_numbers(table, ("use",)), "evidence"
     if not backed.leaders:
@@ -78,7 +80,7 @@ def _choice(table: Table, tallied: Tally, alerts: Sequence[Alert]) -> Iterator[s
             )
     else:
         yield _undecided(table, tallied)
-    yield from _enough(table, leaders)
+    yield from _worst_of_leaders(table, leaders)
     doubted = [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]
     if doubted:
         yield f"Settle the warnings about {text.listed(doubted)} above before you rely on that."
@@ -134,7 +136,7 @@ def _singles_out(alert: Alert, name: str, table: Table) -> bool:
     return name in alert.encoders and not set(table.ranked) <= set(alert.encoders)
 
 
-def _enough(table: Table, leaders: Sequence[str]) -> Iterator[str]:
+def _worst_of_leaders(table: Table, leaders: Sequence[str]) -> Iterator[str]:
     """Yield for each leader its own worst headline number: being best is not being good."""
     for name in leaders[:SHOWN]:
         place = table.encoders.index(name)
@@ -166,10 +168,10 @@ def _stronger(table: Table) -> str:
     Shares differ by points, for a factor over a tiny share says little; other numbers by a factor.
     """
     rows = [
-        (_gap(section, low, high), section, name, high, low)
+        (_difference_or_factor(section, low, high), section, name, high, low)
         for section in table.sections
         for row in _by_attack(section)
-        for name, low, high in _apart(row, table)
+        for name, low, high in _separated(row, table)
         if text.is_share(section.like.unit) or low.estimate.value > 0
     ]
     if not rows:
@@ -188,7 +190,7 @@ def _attack(cell: Cell) -> str:
     return text.condition("attack", cell.estimate.conditions["attack"])
 
 
-def _gap(section: Section, low: Cell, high: Cell) -> float:
+def _difference_or_factor(section: Section, low: Cell, high: Cell) -> float:
     a, b = low.estimate.value, high.estimate.value
     return b - a if text.is_share(section.like.unit) or a <= 0 else b / a
 
@@ -205,7 +207,7 @@ def _by_attack(section: Section) -> list[list[Row]]:
     return [rows for rows in rows_of_case.values() if len(rows) > 1]
 
 
-def _apart(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, Cell, Cell]]:
+def _separated(rows: Sequence[Row], table: Table) -> Iterator[tuple[str, Cell, Cell]]:
     """Yield each encoder's lowest and highest number over ``rows`` if their intervals are apart."""
     for place, name in enumerate(table.encoders):
         cells = [cell for row in rows if (cell := row.cells[place]) and isfinite(cell.estimate.value)]
@@ -240,7 +242,7 @@ def _proved(table: Table) -> str:
 
 
 def _rerun(failures: Sequence[Failure]) -> str:
-    spent, failed = split(failures)
+    spent, failed = by_budget(failures)
     sentence = f"{text.counted(len(spent), 'result')} missing: {STOPPED}." if spent else ""
     if not failed:
         return sentence

@@ -40,13 +40,13 @@ def alerts(groups: Sequence[Group]) -> tuple[Alert, ...]:
             warned.setdefault(warning, ({}, {}))[0][name] = None
     for group in groups:
         for name, result in group.items():
-            for warning in (*result.findings.warnings, *_own(result)):
+            for warning in (*result.findings.warnings, *_sample_warnings(result)):
                 encoders, evaluations = warned.setdefault(warning, ({}, {}))
                 encoders[name] = evaluations[result.title] = None
     return tuple(Alert(tuple(who), tuple(where), warning) for warning, (who, where) in warned.items())
 
 
-def _own(result: Result) -> Iterator[str]:
+def _sample_warnings(result: Result) -> Iterator[str]:
     count = len(result.findings.ids)
     if result.planned is not None:
         yield (
@@ -97,12 +97,12 @@ def causes(failures: Sequence[Failure]) -> tuple[Cause, ...]:
     return tuple(Cause(reason, error, tuple(failures_of_cause)) for (reason, error), failures_of_cause in ordered)
 
 
-def without(failures: Sequence[Failure]) -> tuple[str, ...]:
+def missing_sentences(failures: Sequence[Failure]) -> tuple[str, ...]:
     """Return one sentence for each reason why results are missing."""
     return tuple(f"no result: {cause.what}: {cause.reason}" for cause in causes(failures))
 
 
-def lost(results: Sequence[Result], failures: Sequence[Failure]) -> dict[str, tuple[str, ...]]:
+def encoders_without_results(results: Sequence[Result], failures: Sequence[Failure]) -> dict[str, tuple[str, ...]]:
     """Return the encoders that were asked for and have no result at all, each with the reasons."""
     known = {name for result in results for name in (result.encoder.name, result.encoder.source)}
     reasons_of: dict[str, dict[str, None]] = {}
@@ -112,7 +112,7 @@ def lost(results: Sequence[Result], failures: Sequence[Failure]) -> dict[str, tu
     return {name: tuple(reasons) for name, reasons in reasons_of.items()}
 
 
-def split(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:
+def by_budget(failures: Sequence[Failure]) -> tuple[list[Failure], list[Failure]]:
     """Return the cells that wait because the time was up, and those that failed."""
     spent = [failure for failure in failures if failure.error == "BudgetSpentError"]
     return spent, [failure for failure in failures if failure not in spent]

@@ -18,17 +18,17 @@ LINE = 14
 PATTERNS = {"solid": "", "dashed": "5 3", "dotted": "1.5 2.5", "dashdot": "6 2 1.5 2"}
 
 
-def files(groups: Sequence[Group], drawn: Mapping[str, Sequence[Plate]], encoders: Sequence[str]) -> dict[str, str]:
+def drawings(groups: Sequence[Group], plates: Mapping[str, Sequence[Plate]], encoders: Sequence[str]) -> dict[str, str]:
     """Return every drawing as an SVG document, by a name made of its evaluation, its quantity and its condition."""
-    drawings: dict[str, str] = {}
+    documents: dict[str, str] = {}
     for group in groups:
-        for plate in drawn[group.key]:
+        for plate in plates[group.key]:
             for panel in plate.panels:
                 name = _slug(f"{group.first.evaluation} {plate.title} {panel.title}")
                 # Another protocol of the same evaluation draws the same again.
-                name = f"{name}-{group.key}" if name in drawings else name
-                drawings[name] = document(panel, plate, group.encoders, encoders)
-    return drawings
+                name = f"{name}-{group.key}" if name in documents else name
+                documents[name] = document(panel, plate, group.encoders, encoders)
+    return documents
 
 
 def document(panel: Panel, plate: Plate, shown: Sequence[str], encoders: Sequence[str]) -> str:

@@ -96,51 +96,57 @@ class _Number(NamedTuple):
 
 def compare(results: Sequence[Result]) -> Comparison:
     """Return all paired comparisons of the encoders in ``results``, and what could not be compared."""
+    return compare_groups(groups(results), results)
+
+
+def compare_groups(grouped: Sequence[Group], results: Sequence[Result]) -> Comparison:
+    """Return all paired comparisons of the encoders in ``results``, of which ``grouped`` are the groups."""
     contests: list[Contest] = []
     refusals: list[Refusal] = []
-    grouped = groups(results)
-    beside = baselines(results)
+    baseline_names = baselines(results)
     marks = {result.encoder.fingerprint for result in results if result.findings.collapsed}
-    called = labels(results)
-    collapsed = tuple(name for (_, mark), name in called.items() if mark in marks)
+    names = labels(results)
+    collapsed = tuple(name for (_, mark), name in names.items() if mark in marks)
     for shared in tabled(grouped):
         everyone = dict.fromkeys(name for group in shared for name in group.encoders)
-        ranked = tuple(name for name in everyone if name not in (*beside, *collapsed))
+        ranked = tuple(name for name in everyone if name not in (*baseline_names, *collapsed))
         for group in shared:
-            for like in kinds(group):
-                if any(other.quantity == f"{like.quantity}_extrapolated" for other in kinds(group)):
+            for like in distinct_estimates(group):
+                if any(other.quantity == f"{like.quantity}_extrapolated" for other in distinct_estimates(group)):
                     continue  # its bias depends on the encoder; the one without it is compared
-                numbers = _held(group, like, collapsed, refusals)
+                numbers = _comparable_numbers(group, like, collapsed, refusals)
                 if len(numbers) > 1:
                     contests.append(_contest(group, like, numbers, ranked, refusals))
-    refusals += _apart(grouped, results)
+    refusals += _protocol_refusals(grouped, results)
     encoders = tuple(dict.fromkeys(name for group in grouped for name in group.encoders))
     return Comparison(
         encoders=encoders,
-        baselines=beside,
+        baselines=baseline_names,
         collapsed=collapsed,
         contests=tuple(contests),
         refusals=tuple(refusals),
     )
 
 
-def kinds(group: Group) -> list[Estimate]:
+def distinct_estimates(group: Group) -> list[Estimate]:
     """Return one estimate of each (quantity, conditions, claim) of the group, in the order they were recorded."""
     every = [estimate for result in group.results for estimate in result.estimates]
-    return list({same(estimate): estimate for estimate in reversed(every)}.values())[::-1]
+    return list({row_key(estimate): estimate for estimate in reversed(every)}.values())[::-1]
 
 
-def same(estimate: Estimate) -> tuple[str, tuple[tuple[str, str], ...], Claim]:
+def row_key(estimate: Estimate) -> tuple[str, tuple[tuple[str, str], ...], Claim]:
     """Return what two encoders' estimates must share to stand in one row."""
     return estimate.quantity, tuple(sorted(estimate.conditions.items())), estimate.claim
 
 
 def matching(result: Result, like: Estimate) -> Estimate | None:
     """Return the estimate of ``result`` that belongs in the row of ``like``."""
-    return next((estimate for estimate in result.estimates if same(estimate) == same(like)), None)
+    return next((estimate for estimate in result.estimates if row_key(estimate) == row_key(like)), None)
 
 
-def _held(group: Group, like: Estimate, collapsed: Sequence[str], refusals: list[Refusal]) -> dict[str, _Number]:
+def _comparable_numbers(
+    group: Group, like: Estimate, collapsed: Sequence[str], refusals: list[Refusal]
+) -> dict[str, _Number]:
     """Return estimate and per-sample series of each encoder that can take part; the others are added to ``refusals``."""
     numbers: dict[str, _Number] = {}
     first: Result | None = None
@@ -160,7 +166,7 @@ def _held(group: Group, like: Estimate, collapsed: Sequence[str], refusals: list
             reason = "it is not a mean or median of one recorded value per sample, so there is nothing to pair"
         elif not any(isfinite(value) for value in series.values):
             reason = "no sample has a finite value"
-        elif first is not None and not _alike(first, result):
+        elif first is not None and not _share_samples(first, result):
             reason = "its samples differ from those of the other encoders"
         if reason is None:
             numbers[name], first = _Number(estimate, series, result.findings.ids, result.findings.groups), result
@@ -169,7 +175,7 @@ def _held(group: Group, like: Estimate, collapsed: Sequence[str], refusals: list
     return numbers
 
 
-def _alike(a: Result, b: Result) -> bool:
+def _share_samples(a: Result, b: Result) -> bool:
     """Return whether two results looked at the same samples, or would have, had no budget ended before."""
     same = a.findings.ids == b.findings.ids
     return same or ((a.planned, b.planned) != (None, None) and bool(set(a.findings.ids) & set(b.findings.ids)))
@@ -190,14 +196,14 @@ def _contest(
     ranked: Sequence[str],
     refusals: list[Refusal],
 ) -> Contest:
-    """Return the contest of those who ``held`` a number; ``ranked`` are all who must be compared before any has a rank."""
+    """Return the contest of the encoders with ``numbers``; ``ranked`` are all who must be compared before any has a rank."""
     pairs = []
     for a, b in combinations(numbers, 2):
-        apart = _difference(numbers[a], numbers[b])
-        if not isnan(apart.low + apart.value + apart.high):
-            pairs.append(Pair(a=a, b=b, difference=apart))
+        gap = _difference(numbers[a], numbers[b])
+        if not isnan(gap.low + gap.value + gap.high):
+            pairs.append(Pair(a=a, b=b, difference=gap))
         else:
-            reason = "infinite values" if apart.n else "no sample on which both are defined"
+            reason = "infinite values" if gap.n else "no sample on which both are defined"
             refusals.append(_refusal(group, (a, b), f"the difference has no interval: {reason}", like))
     comparable = [pair for pair in pairs if pair.a in ranked and pair.b in ranked]
     complete = set(ranked) <= numbers.keys() and len(comparable) == len(ranked) * (len(ranked) - 1) // 2
@@ -236,7 +242,7 @@ def _loser(pair: Pair) -> str | None:
     return {"a is better": pair.b, "b is better": pair.a}.get(pair.difference.outcome)
 
 
-def unmet(refusals: Sequence[Refusal]) -> tuple[str, ...]:
+def incomparable(refusals: Sequence[Refusal]) -> tuple[str, ...]:
     """Return one sentence for each way in which protocols differ: who is kept apart, on what, and what to do."""
     refused: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
     for refusal in (refusal for refusal in refusals if refusal.quantity is None):
@@ -250,7 +256,7 @@ def unmet(refusals: Sequence[Refusal]) -> tuple[str, ...]:
     )
 
 
-def _apart(grouped: Sequence[Group], results: Sequence[Result]) -> Iterator[Refusal]:
+def _protocol_refusals(grouped: Sequence[Group], results: Sequence[Result]) -> Iterator[Refusal]:
     """Yield the pairs of encoders that share an evaluation but no protocol of it."""
     # Always the earlier run first, so that one difference reads the same for every evaluation.
     place = {id(result): position for position, result in enumerate(results)}

@@ -15,14 +15,14 @@ def pairs(table: Table) -> tuple[tuple[str, str], ...]:
     return tuple(dict.fromkeys((pair.a, pair.b) for contest in contests for pair in contest.pairs))
 
 
-def beside(table: Table) -> tuple[tuple[str, str], ...]:
+def pairs_in_table(table: Table) -> tuple[tuple[str, str], ...]:
     """Return the pairs that stand in the table itself: the only one of two encoders; others get a table of their own."""
     return pairs(table) if len(table.encoders) == 2 else ()
 
 
-def apart(table: Table) -> Table:
+def table_of_differences(table: Table) -> Table:
     """Return ``table`` with those of its rows alone whose differences get a table of their own."""
-    compared = [] if beside(table) else [part for part in map(_compared, table.sections) if part.rows]
+    compared = [] if pairs_in_table(table) else [part for part in map(_compared, table.sections) if part.rows]
     return replace(table, sections=tuple(compared))
 
 
@@ -45,16 +45,16 @@ def difference_text(pair: Pair | None) -> str:
     """Return the difference with its interval."""
     if pair is None:
         return "–"
-    apart = pair.difference
-    return f"{text.number(apart.value)} [{text.number(apart.low)}, {text.number(apart.high)}]"
+    gap = pair.difference
+    return f"{text.number(gap.value)} [{text.number(gap.low)}, {text.number(gap.high)}]"
 
 
 def outcome(pair: Pair | None) -> str:
     """Return who is better by the difference, in words."""
     if pair is None:
         return ""
-    apart = pair.difference
-    named = apart.outcome.replace("a is", f"{pair.a} is").replace("b is", f"{pair.b} is")
+    gap = pair.difference
+    named = gap.outcome.replace("a is", f"{pair.a} is").replace("b is", f"{pair.b} is")
     # The interval alone would tell them apart, but so few samples may fall so by chance: `stats.paired`.
-    chance = apart.outcome == "tied" and (apart.low > 0 or apart.high < 0)
+    chance = gap.outcome == "tied" and (gap.low > 0 or gap.high < 0)
     return f"{named} (too few differ)" if chance else named

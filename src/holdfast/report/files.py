@@ -9,16 +9,14 @@ from pathlib import Path
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
 from holdfast.core.records import SCHEMA_VERSION, Failure, Record, Result
-from holdfast.report.charts import files
-from holdfast.report.compare import Comparison, compare
+from holdfast.report.charts import drawings
+from holdfast.report.compare import Comparison
+from holdfast.report.contents import Contents
 from holdfast.report.page import render
-from holdfast.report.plots import plates
 from holdfast.report.printed import csv, latex, markdown
-from holdfast.report.protocol import groups
 from holdfast.report.relative import with_relative_errors
-from holdfast.report.scorecard import Scorecard, scorecards
-from holdfast.report.tables import summary
-from holdfast.report.tally import Tally, tally
+from holdfast.report.scorecard import Scorecard
+from holdfast.report.tally import Tally
 
 
 class Report(Record):
@@ -34,15 +32,14 @@ class Report(Record):
     """Who won how often: one count per table."""
 
 
-def report(results: Sequence[Result], failures: Sequence[Failure], comparison: Comparison) -> Report:
+def report(contents: Contents) -> Report:
     """Return everything that a report of these records shows."""
-    grouped = groups(results)
     return Report(
-        results=tuple(results),
-        failures=tuple(failures),
-        comparison=comparison,
-        scorecards=scorecards(grouped, comparison),
-        tallies=tuple(tally(table) for table in summary(grouped, comparison)),
+        results=tuple(contents.results),
+        failures=tuple(contents.failures),
+        comparison=contents.comparison,
+        scorecards=contents.scorecards,
+        tallies=contents.tallies,
     )
 
 
@@ -54,19 +51,18 @@ def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) 
     Raises:
         HoldfastError: the folder cannot be written; what was there before stays whole.
     """
-    results = with_relative_errors(results)
-    comparison = compare(results)
-    grouped = groups(results)
-    tables = summary(grouped, comparison)
-    drawn = {group.key: plates(group, comparison.encoders) for group in grouped}
+    contents = Contents(with_relative_errors(results), failures)
     texts = {
-        "report.html": render(results, failures, comparison, [str(folder)], drawn),
-        "report.json": report(results, failures, comparison).model_dump_json(indent=1),
+        "report.html": render(contents, [str(folder)]),
+        "report.json": report(contents).model_dump_json(indent=1),
         "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
-        "table.csv": csv(grouped, comparison),
-        "table.md": markdown(tables, scorecards(grouped, comparison)),
-        "table.tex": latex(tables),
-        **{f"charts/{name}.svg": svg for name, svg in files(grouped, drawn, comparison.encoders).items()},
+        "table.csv": csv(contents.groups, contents.comparison),
+        "table.md": markdown(contents.tables, contents.scorecards),
+        "table.tex": latex(contents.tables),
+        **{
+            f"charts/{name}.svg": svg
+            for name, svg in drawings(contents.groups, contents.plates, contents.comparison.encoders).items()
+        },
     }
     try:
         for name, content in texts.items():

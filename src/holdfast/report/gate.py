@@ -26,6 +26,10 @@ OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<":
 FORM = re.compile(r"\s*(?P<quantity>\w+)\s*(?:@(?P<selectors>.*?))?\s*(?P<operator><=|>=|<|>)\s*(?P<bound>[^<>=]+)\s*")
 
 
+UNFINISHED = "Unfinished"
+"""The error of a failure that stands for everything a stopped run should have measured of an encoder."""
+
+
 @dataclass(frozen=True)
 class Gate:
     """A bound that a quantity must keep."""
@@ -73,7 +77,7 @@ class Answer:
 
 
 def parse(text: str) -> Gate:
-    """Return the gate that ``said`` spells.
+    """Return the gate that ``text`` spells.
 
     Example:
         >>> parse("breakaway_risk@linf:8/255,divergence=cosine<=0.05").selectors
@@ -130,7 +134,7 @@ def selectors(parts: Sequence[str], where: str) -> tuple[float | None, dict[str,
 def fits(conditions: Conditions, radius: float | None, wanted: Mapping[str, str]) -> bool:
     """Return whether a number taken under ``conditions`` is among those that a radius and conditions select."""
     return (radius is None or isclose(_radius(conditions), radius, rel_tol=1e-6)) and all(
-        _selected(conditions.get(key), value) for key, value in wanted.items()
+        _fits_value(conditions.get(key), value) for key, value in wanted.items()
     )
 
 
@@ -144,12 +148,12 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
     Raises:
         HoldfastError: no encoder has the quantity, or none under these conditions; the encoder is unknown.
     """
-    _known(gate, results, failures)
-    called = labels(results)
-    collapsed = {called[r.encoder.name, r.encoder.fingerprint] for r in results if r.findings.collapsed}
+    _require_measured(gate, results, failures)
+    labels_of = labels(results)
+    collapsed = {labels_of[r.encoder.name, r.encoder.fingerprint] for r in results if r.findings.collapsed}
     estimates_of: dict[str, list[Estimate]] = {}
     for result in results:
-        name = called[result.encoder.name, result.encoder.fingerprint]
+        name = labels_of[result.encoder.name, result.encoder.fingerprint]
         if gate.concerns(name, result.encoder.name, result.encoder.source):
             matching = [estimate for estimate in result.estimates if gate.matches(estimate)]
             estimates_of[name] = estimates_of.get(name, []) + matching
@@ -161,7 +165,7 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
     estimates_of.update({name: [] for name in missing if gate.concerns(name, name.partition(":")[2])})
     gaps = _gaps(gate, results, failures)
     if not estimates_of:
-        names = sorted({*called.values(), *missing})
+        names = sorted({*labels_of.values(), *missing})
         raise HoldfastError(
             f"gate {gate.text!r}: unknown encoder {gate.encoder!r}; {did_you_mean(gate.encoder or '', names)}"
         )
@@ -182,7 +186,7 @@ def check(gate: Gate, results: Sequence[Result], failures: Sequence[Failure] = (
 def _gaps(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -> dict[str, str]:
     """Return the encoders with results that miss this number on some images: which, and why."""
     names = labels(results)
-    called = {
+    label_of = {
         name: names[r.encoder.name, r.encoder.fingerprint]
         for r in results
         for name in (r.encoder.name, r.encoder.source)
@@ -190,10 +194,10 @@ def _gaps(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) ->
     giving = {r.evaluation for r in results if any(e.quantity == gate.quantity for e in r.estimates)}
     cells = {(r.evaluation, name, r.images.name) for r in results for name in (r.encoder.name, r.encoder.source)}
     return {
-        called[failure.encoder]: f"{failure.images}; {failure.evaluation} failed: {failure.reason}"
+        label_of[failure.encoder]: f"{failure.images}; {failure.evaluation} failed: {failure.reason}"
         for failure in failures
-        if failure.evaluation in giving
-        and failure.encoder in called
+        if (failure.evaluation in giving or failure.error == UNFINISHED)
+        and failure.encoder in label_of
         and (failure.evaluation, failure.encoder, failure.images) not in cells
     }
 
@@ -219,11 +223,11 @@ def suggested(results: Sequence[Result], encoder: str, like: Estimate) -> str:
         gate = parse(f"{like.quantity}@{like.conditions['ball']},encoder={encoder}<=1")
     except HoldfastError:
         return ""  # a name with a comma or a comparison in it cannot be spelled in a gate
-    called = labels(results)
+    labels_of = labels(results)
     estimates = [
         estimate
         for result in results
-        if gate.concerns(called[result.encoder.name, result.encoder.fingerprint], result.encoder.name)
+        if gate.concerns(labels_of[result.encoder.name, result.encoder.fingerprint], result.encoder.name)
         for estimate in result.estimates
         if gate.matches(estimate)
     ]
@@ -273,7 +277,7 @@ def _caveat(gate: Gate, worst: Estimate, passed: bool, partial: Result | None) -
     return f" ({'; '.join(parts)})" if parts else ""
 
 
-def _known(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -> None:
+def _require_measured(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -> None:
     every = [estimate for result in results for estimate in result.estimates]
     if not every:
         if failures:  # of which each is a reason why nothing was measured
@@ -286,7 +290,7 @@ def _known(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -
             f"gate {gate.text!r}: unknown quantity {gate.quantity!r}; {did_you_mean(gate.quantity, names)}"
         )
     if all(text.is_share(estimate.unit) for estimate in estimates):
-        _possible(gate)
+        _require_possible_bound(gate)
     keys = sorted({key for estimate in estimates for key in estimate.conditions})
     for key in gate.selectors:
         if key not in keys:
@@ -300,7 +304,7 @@ def _known(gate: Gate, results: Sequence[Result], failures: Sequence[Failure]) -
         )
 
 
-def _possible(gate: Gate) -> None:
+def _require_possible_bound(gate: Gate) -> None:
     """Raise if every share answers the gate alike: such a bound is a mistake, most often a percentage."""
     if not 0 <= gate.bound <= 1 or not (gate.holds(0.0) or gate.holds(1.0)):
         percent = f"; for {gate.bound:g}% write {gate.bound / 100:g}" if 1 < gate.bound <= 100 else ""
@@ -316,6 +320,6 @@ def _radius(conditions: Conditions) -> float:
     return float(convert(radius, float, "radius of a stored ball")) if radius else float("nan")
 
 
-def _selected(has: str | None, wanted: str) -> bool:
+def _fits_value(has: str | None, wanted: str) -> bool:
     """Return whether a condition is the one wanted; ``adaptive`` also selects ``adaptive:restarts=5``."""
     return has is not None and (has == wanted or has.partition(":")[0] == wanted)

@@ -31,18 +31,18 @@ def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
     Raises:
         HoldfastError: there is no such encoder, or more than one; it has collapsed; an evaluation occurs twice.
     """
-    called = labels(results)
-    names = [name for name in dict.fromkeys(called.values()) if name not in baselines(results)]
+    labels_of = labels(results)
+    names = [name for name in dict.fromkeys(labels_of.values()) if name not in baselines(results)]
     if wanted is None and len(names) != 1:
         raise HoldfastError(
             f"a model repository is of one encoder, the run of {len(names)}; choose: {', '.join(names)}"
         )
     name = wanted or names[0]
     results_of_encoder = [
-        result for result in results if called[result.encoder.name, result.encoder.fingerprint] == name
+        result for result in results if labels_of[result.encoder.name, result.encoder.fingerprint] == name
     ]
     if not results_of_encoder:
-        raise HoldfastError(f"the run has no encoder {name!r}; {did_you_mean(name, sorted(set(called.values())))}")
+        raise HoldfastError(f"the run has no encoder {name!r}; {did_you_mean(name, sorted(set(labels_of.values())))}")
     if any(result.findings.collapsed for result in results_of_encoder):
         raise HoldfastError(
             f"{name} has collapsed: one code for all images is useless, so its numbers are not published"
@@ -51,9 +51,9 @@ def of_encoder(results: Sequence[Result], wanted: str | None) -> list[Result]:
     for result in results_of_encoder:
         other = first.setdefault(result.evaluation, result)
         if other is not result:
-            apart = difference(result, other)
+            departure = difference(result, other)
             raise HoldfastError(
-                f"{result.evaluation} was measured under two protocols ({apart}); publish a run that holds one"
+                f"{result.evaluation} was measured under two protocols ({departure}); publish a run that holds one"
             )
     return results_of_encoder
 

@@ -6,80 +6,84 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.core.records import EncoderInfo, Failure, ImagesInfo, Picture, Result, Verdict
+from holdfast.core.records import EncoderInfo, Failure, ImagesInfo, Result
 from holdfast.report import differences, text
 from holdfast.report.advice import advice
-from holdfast.report.alerts import STOPPED, Alert, alerts, causes, lost, split
-from holdfast.report.compare import Comparison, Refusal, unmet
-from holdfast.report.plots import Plate, plates
-from holdfast.report.protocol import Group, difference, groups, plain
-from holdfast.report.scorecard import scorecards
+from holdfast.report.alerts import STOPPED, Alert, Cause, alerts, by_budget, causes, encoders_without_results
+from holdfast.report.blocks import Block, blocks_by_evaluation
+from holdfast.report.compare import Comparison, incomparable
+from holdfast.report.contents import Contents
+from holdfast.report.protocol import Group, plain
+from holdfast.report.scorecard import Scorecard
 from holdfast.report.svg import COLOURS
-from holdfast.report.tables import Table, summary, table
-from holdfast.report.tally import sentences, tally
+from holdfast.report.tables import Table
+from holdfast.report.tally import sentences
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 
 @dataclass(frozen=True)
-class Block:
-    """One evaluation under one protocol."""
+class Notices:
+    """What a reader must know before the numbers."""
 
-    group: Group
-    other: str
-    """How its protocol departs from that of the evaluation's first block."""
-    table: Table
-    plates: tuple[Plate, ...]
-    refusals: tuple[Refusal, ...]
-
-    @property
-    def unranked(self) -> list[tuple[str, str, str]]:
-        """Return who is not ranked on what, and why: each reason once, and none where there is nobody to rank."""
-        if len(self.group.encoders) < 2:
-            return []
-        refused: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
-        for refusal in self.refusals:
-            who, under = refused.setdefault((text.words(refusal.quantity or ""), refusal.reason), ({}, {}))
-            who.update(dict.fromkeys(refusal.encoders))
-            under[text.conditions(refusal.conditions)] = None
-        merged: dict[tuple[tuple[str, ...], str], list[str]] = {}
-        for (quantity, reason), (who, under) in refused.items():
-            where = next(iter(under)) if len(under) == 1 else f"{len(under)} cases"
-            merged.setdefault((tuple(who), reason), []).append(f"{quantity} ({where})" if where else quantity)
-        everyone = self.group.encoders
-        return [(text.among(who, everyone), text.listed(what), reason) for (who, reason), what in merged.items()]
-
-    @property
-    def verdicts(self) -> dict[str, list[tuple[str, Verdict]]]:
-        """Return the answers to each question, by encoder."""
-        answers: dict[str, list[tuple[str, Verdict]]] = {}
-        for name, result in self.group.items():
-            for verdict in result.findings.verdicts:
-                answers.setdefault(verdict.question, []).append((name, verdict))
-        return answers
-
-    @property
-    def pictures(self) -> list[tuple[str, tuple[Picture, ...]]]:
-        """Return each encoder's pictures."""
-        return [(name, result.findings.pictures) for name, result in self.group.items() if result.findings.pictures]
+    summary: str
+    """How much there is to know."""
+    absent: Mapping[str, tuple[str, ...]]
+    """The encoders without any result, each with the reasons."""
+    alerts: tuple[Alert, ...]
+    over_budget: Sequence[Failure]
+    failed: Sequence[Failure]
 
 
-def render(
-    results: Sequence[Result],
-    failures: Sequence[Failure],
-    comparison: Comparison,
-    runs: Sequence[str] = (),
-    drawn: Mapping[str, tuple[Plate, ...]] | None = None,
-) -> str:
+@dataclass(frozen=True)
+class Scores:
+    """The scorecards, and what the study says of their numbers."""
+
+    cards: tuple[Scorecard, ...]
+    studied: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MainNumbers:
+    """The summary: tables with a count of who won how often, and what could not be compared."""
+
+    tables: tuple[tuple[Table, tuple[str, ...]], ...]
+    refusals: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Which encoders were measured, and on what, where and when."""
+
+    encoders: Mapping[str, EncoderInfo]
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Page:
+    """The sections of the page, from top to bottom; the template shows those that hold something."""
+
+    headline: str
+    lead: str
+    colours: Mapping[str, str]
+    """Of each encoder, as the style sheet names it."""
+    notices: Notices
+    scores: Scores
+    advice: tuple[str, ...]
+    main_numbers: MainNumbers
+    evaluations: Mapping[str, Sequence[Block]]
+    causes: tuple[Cause, ...]
+    """Why results are missing."""
+    measured: Measured
+
+
+def render(contents: Contents, runs: Sequence[str] = ()) -> str:
     """Return the page.
 
     Args:
-        results: everything measured.
-        failures: the results that are missing.
-        comparison: of the ``results``.
+        contents: what was measured, and what follows from it.
         runs: the folders of the results, which the page names in commands to copy.
-        drawn: the plots by the key of their group, if they have been drawn before.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -90,61 +94,41 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    grouped = groups(results)
-    tables = summary(grouped, comparison)
-    first: dict[str, Group] = {}
-    for group in grouped:
-        first.setdefault(group.first.evaluation, group)
-    drawn = drawn or {group.key: plates(group, comparison.encoders) for group in grouped}
-    blocks = [_block(group, first[group.first.evaluation], comparison, drawn[group.key]) for group in grouped]
-    absent, warnings, cards = lost(results, failures), alerts(grouped), scorecards(grouped, comparison)
-    return environment.get_template("page.html").render(
-        text=text,
-        differences=differences,
-        plain=plain,
-        zip=zip,
-        code=_code,
-        headline=_headline(results, comparison, len(absent)),
+    environment.globals.update(text=text, differences=differences, plain=plain, zip=zip, code=_code, stopped=STOPPED)
+    return environment.get_template("page.html").render(page=page_of(contents, runs))
+
+
+def page_of(contents: Contents, runs: Sequence[str] = ()) -> Page:
+    """Return the sections of the page."""
+    results, failures, comparison = contents.results, contents.failures, contents.comparison
+    notices = _notices(contents)
+    return Page(
+        headline=_headline(results, comparison, len(notices.absent)),
         lead=_lead(results),
-        facts=_facts(results),
-        encoders=_encoders(grouped),
         colours={name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)},
-        tables=tables,
-        tallies=[sentences(tally(table)) for table in tables],
-        advice=advice(tables[0], grouped, failures, runs) if tables else (),
-        scorecards=cards,
-        studied=dict.fromkeys(sentence for card in cards for sentence in card.studied),
-        alerts=warnings,
-        warned=_warned(warnings, absent, failures),
-        evaluations={name: [b for b in blocks if b.group.first.evaluation == name] for name in first},
-        refusals=unmet(comparison.refusals),
-        absent=absent,
-        failures=failures,
+        notices=notices,
+        scores=Scores(
+            contents.scorecards,
+            tuple(dict.fromkeys(sentence for card in contents.scorecards for sentence in card.studied)),
+        ),
+        advice=advice(contents.tables[0], contents.groups, failures, runs) if contents.tables else (),
+        main_numbers=MainNumbers(
+            tuple(zip(contents.tables, map(sentences, contents.tallies), strict=True)),
+            incomparable(comparison.refusals),
+        ),
+        evaluations=blocks_by_evaluation(contents),
         causes=causes(failures),
-        spent=split(failures)[0],
-        failed=split(failures)[1],
-        stopped=STOPPED,
+        measured=Measured(_encoders(contents.groups), _facts(results)),
     )
 
 
-def _block(group: Group, first: Group, comparison: Comparison, drawn: tuple[Plate, ...]) -> Block:
-    refusals = [
-        refusal
-        for refusal in comparison.refusals
-        if refusal.evaluation == group.first.evaluation
-        and refusal.quantity
-        and set(refusal.encoders) <= set(group.encoders)
-    ]
-    return Block(
-        group,
-        difference(group.first, first.first) if group is not first else "",
-        table(group.first.title, [group], comparison),
-        drawn,
-        tuple(refusals),
-    )
+def _notices(contents: Contents) -> Notices:
+    absent, warnings = encoders_without_results(contents.results, contents.failures), alerts(contents.groups)
+    over_budget, failed = by_budget(contents.failures)
+    return Notices(_count(warnings, absent, contents.failures), absent, warnings, over_budget, failed)
 
 
-def _warned(warnings: Sequence[Alert], absent: Mapping[str, object], failures: Sequence[Failure]) -> str:
+def _count(warnings: Sequence[Alert], absent: Mapping[str, object], failures: Sequence[Failure]) -> str:
     """Return how much there is to know before the numbers are read."""
     counts = (
         (len(absent), "encoder", " without any result"),

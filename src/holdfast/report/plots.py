@@ -72,7 +72,7 @@ def plates(group: Group, colours: Sequence[str]) -> tuple[Plate, ...]:
 
 
 def _plates(parts: Sequence[_Part], encoders: Sequence[str]) -> list[Plate]:
-    made = []
+    plates_of_quantities = []
     for quantity in dict.fromkeys(part.quantity for part in parts):
         plots = [part for part in parts if part.quantity == quantity]
         attacks = list(dict.fromkeys(part.conditions.get("attack", "") for part in plots))
@@ -80,8 +80,8 @@ def _plates(parts: Sequence[_Part], encoders: Sequence[str]) -> list[Plate]:
         titles = dict.fromkeys(text.conditions(part.conditions, ("attack",)) for part in plots)
         panels = [_panel(title, quantity, plots, dashes, encoders) for title in titles]
         shown = tuple(dashes.items())[::-1] if len(dashes) > 1 else ()
-        made.append(Plate(plots[0].title, plots[0].caption, tuple(panels), shown))
-    return made
+        plates_of_quantities.append(Plate(plots[0].title, plots[0].caption, tuple(panels), shown))
+    return plates_of_quantities
 
 
 def _panel(title: str, quantity: str, parts: Sequence[_Part], dashes: dict[str, str], encoders: Sequence[str]) -> Panel:

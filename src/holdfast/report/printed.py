@@ -46,10 +46,12 @@ def csv(groups: Sequence[Group], comparison: Comparison) -> str:
                 rank = contest.ranks.get(name, "") if contest else ""
                 where = [e.conditions.get(key, "") for key in keys]
                 fixed = _fixed(group, result, name, e)
-                writer.writerow(_plain([*(fixed | {"rank": rank, "reason": e.reason or ""}).values(), *where]))
+                writer.writerow(
+                    _without_formulas([*(fixed | {"rank": rank, "reason": e.reason or ""}).values(), *where])
+                )
                 for pair in contest.pairs if contest else ():
                     if pair.a == name:
-                        writer.writerow(_plain([*(fixed | _minus(pair, e)).values(), *where]))
+                        writer.writerow(_without_formulas([*(fixed | _minus(pair, e)).values(), *where]))
     return out.getvalue()
 
 
@@ -63,23 +65,23 @@ def _fixed(group: Group, result: Result, name: str, e: Estimate) -> dict[str, ob
 
 
 def _minus(pair: Pair, e: Estimate) -> dict[str, object]:
-    apart = pair.difference
+    gap = pair.difference
     return {
         "minus": pair.b,
-        **{name: _digits(getattr(apart, name)) for name in ("value", "low", "high")},
-        "n": apart.n,
-        "method": "paired, sample by sample" if apart.paired else "from the two intervals, as if independent",
+        **{name: _digits(getattr(gap, name)) for name in ("value", "low", "high")},
+        "n": gap.n,
+        "method": "paired, sample by sample" if gap.paired else "from the two intervals, as if independent",
         "claim": "estimate",
         "of": f"difference of {e.of}",
         "outcome": differences.outcome(pair),
     }
 
 
-def _plain(cells: Sequence[object]) -> list[object]:
+def _without_formulas(cells: Sequence[object]) -> list[object]:
     """Return ``cells`` with an apostrophe before text, of whatever name, that a spreadsheet would take for a formula.
 
     Example:
-        >>> _plain(["=1+1", "resnet", "-0.5", 3])
+        >>> _without_formulas(["=1+1", "resnet", "-0.5", 3])
         ["'=1+1", 'resnet', '-0.5', 3]
     """
     return [
@@ -104,15 +106,15 @@ def markdown(tables: Sequence[Table], cards: Sequence[Scorecard] = ()) -> str:
     parts = [*map(_card, cards)]
     for table in tables:
         names = [_markdown(name) for name in table.encoders]
-        near, apart = differences.beside(table), differences.apart(table)
+        near, separate = differences.pairs_in_table(table), differences.table_of_differences(table)
         rows = [
-            (section, row, [_marked(cell) for cell in row.cells] + _differences(row, near, str))
+            (section, row, [_markdown_cell(cell) for cell in row.cells] + _differences(row, near, str))
             for section, row in _rows(table)
         ]
         lines = [f"### {_markdown(table.title)}", "", *_grid([*names, *_heads(near, _markdown)], rows)]
-        if apart.sections:
-            pairs = differences.pairs(apart)
-            rows = [(section, row, _differences(row, pairs, str)) for section, row in _rows(apart)]
+        if separate.sections:
+            pairs = differences.pairs(separate)
+            rows = [(section, row, _differences(row, pairs, str)) for section, row in _rows(separate)]
             lines += ["", "Paired differences:", "", *_grid(_heads(pairs, _markdown), rows)]
         lines += ["", *(f"- {_markdown(note)}" for note in (*sentences(tally(table)), *table.notes))]
         parts.append("\n".join(lines).rstrip())
@@ -126,7 +128,7 @@ COMMENT = 60_000
 """So many characters fit into a comment on a pull request (65,536) beside what else stands there."""
 
 
-def answered(answers: Sequence[Answer], results: Sequence[Result], warnings: Sequence[str] = ()) -> str:
+def gates_markdown(answers: Sequence[Answer], results: Sequence[Result], warnings: Sequence[str] = ()) -> str:
     """Return a table of ``answers`` about ``results``, failures first, that fits into a comment.
 
     Rows that do not fit are counted in its last line.
@@ -192,16 +194,16 @@ def latex(tables: Sequence[Table]) -> str:
     """
     parts = []
     for table in tables:
-        near, apart = differences.beside(table), differences.apart(table)
+        near, separate = differences.pairs_in_table(table), differences.table_of_differences(table)
         heads = [*map(_latex, table.encoders), *_heads(near, _latex)]
         comments = [_comment(line) for line in (table.title, *sentences(tally(table)))]
-        cells = {id(row): [*map(_set, row.cells), *_differences(row, near, _numbers)] for _, row in _rows(table)}
+        cells = {id(row): [*map(_latex_cell, row.cells), *_differences(row, near, _numbers)] for _, row in _rows(table)}
         parts.append("\n".join([*comments, *_tabular(table, heads, cells)]))
-        if apart.sections:
-            pairs = differences.pairs(apart)
-            cells = {id(row): _differences(row, pairs, _numbers) for _, row in _rows(apart)}
+        if separate.sections:
+            pairs = differences.pairs(separate)
+            cells = {id(row): _differences(row, pairs, _numbers) for _, row in _rows(separate)}
             comments = [_comment(f"Paired differences. {table.title}")]
-            parts.append("\n".join([*comments, *_tabular(apart, _heads(pairs, _latex), cells)]))
+            parts.append("\n".join([*comments, *_tabular(separate, _heads(pairs, _latex), cells)]))
     return "\n\n".join(["% Needs \\usepackage{booktabs}. Bold: best; underlined: tied for best.", *parts]) + "\n"
 
 
@@ -230,14 +232,14 @@ def _under(row: Row) -> str:
     return " · ".join(filter(None, (row.first, row.rest))) or "all images"
 
 
-def _marked(cell: Cell | None) -> str:
+def _markdown_cell(cell: Cell | None) -> str:
     if cell is None:
         return "–"
     value = f"{cell.value} {cell.interval}".strip()
     return {"best": "**{}**", "tied": "{} ="}.get(cell.mark, "{}").format(value)
 
 
-def _set(cell: Cell | None) -> str:
+def _latex_cell(cell: Cell | None) -> str:
     """Return a cell in LaTeX; text commands do not reach into mathematics, so the number is marked inside."""
     if cell is None:
         return "--"
@@ -273,7 +275,7 @@ NUMBER = re.compile(r"−?(?:∞|\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?)")
 
 
 def _numbers(words: str, style: str = "{}") -> str:
-    """Return ``said`` in LaTeX with its numbers as mathematics.
+    """Return ``words`` in LaTeX with its numbers as mathematics.
 
     Example:
         >>> print(_numbers("5.6e-4 [−∞, 12,346] (68%)"))

@@ -52,8 +52,8 @@ def baselines(results: Sequence[Result]) -> tuple[str, ...]:
 
     Where nothing else was measured they are encoders like others.
     """
-    called = labels(results)
-    kinds = {called[result.encoder.name, result.encoder.fingerprint]: result.encoder.source for result in results}
+    labels_of = labels(results)
+    kinds = {labels_of[result.encoder.name, result.encoder.fingerprint]: result.encoder.source for result in results}
     names = tuple(name for name, source in kinds.items() if source.startswith("baseline:"))
     return names if len(names) < len(kinds) else ()
 
@@ -63,11 +63,11 @@ def groups(results: Sequence[Result]) -> tuple[Group, ...]:
 
     A cell that occurs twice (the same run given twice, or repeated) counts once: the one that looked at more samples.
     """
-    called = labels(results)
+    labels_of = labels(results)
     cells_of_groups: dict[tuple[str, str], dict[str, Result]] = {}
     for result in results:
         cells = cells_of_groups.setdefault((result.evaluation, protocol(result)), {})
-        name = called[result.encoder.name, result.encoder.fingerprint]
+        name = labels_of[result.encoder.name, result.encoder.fingerprint]
         if name not in cells or len(cells[name].findings.ids) < len(result.findings.ids):
             cells[name] = result
     order = list(dict.fromkeys(evaluation for evaluation, _ in cells_of_groups))

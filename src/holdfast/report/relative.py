@@ -42,31 +42,31 @@ def with_relative_errors(results: Sequence[Result], to: str | None = None) -> li
             f"no errors can be taken relative to {to!r}: {EVALUATION} of two encoders is needed, one of them called so; "
             f"{did_you_mean(to, offered)}"
         )
-    beside = baselines(results)
-    made: dict[int, Result] = {}
+    baseline_names = baselines(results)
+    replaced: dict[int, Result] = {}
     for group in groups_of_errors:
-        first = next((name for name in group.encoders if name in beside), group.encoders[0])
-        made |= _added(group, first if to is None else to)
-    return [made.get(id(result), result) for result in results]
+        first = next((name for name in group.encoders if name in baseline_names), group.encoders[0])
+        replaced |= _with_ratios(group, first if to is None else to)
+    return [replaced.get(id(result), result) for result in results]
 
 
-def _added(group: Group, name: str) -> dict[int, Result]:
+def _with_ratios(group: Group, name: str) -> dict[int, Result]:
     """Return the results of ``group`` with their errors relative to the encoder called ``name``, by identity."""
     members = dict(group.items())
     if name not in members:
         return {}
-    return {id(result): _with(result, members[name], name) for result in group.results}
+    return {id(result): _result_with_ratios(result, members[name], name) for result in group.results}
 
 
-def _with(result: Result, baseline: Result, name: str) -> Result:
+def _result_with_ratios(result: Result, baseline: Result, name: str) -> Result:
     if result.findings.ids != baseline.findings.ids:
         return result
     probes = dict.fromkeys(series.conditions["probe"] for series in result.series if series.quantity == ERRORS)
-    made = [series for probe in probes for series in _relative(result, baseline, probe, name)]
+    ratios = [series for probe in probes for series in _relative(result, baseline, probe, name)]
     findings = result.findings.model_copy(
         update={
-            "series": (*result.series, *made),
-            "estimates": (*result.estimates, *map(_estimate, made)),
+            "series": (*result.series, *ratios),
+            "estimates": (*result.estimates, *map(_estimate, ratios)),
         }
     )
     return result.model_copy(update={"findings": findings, "headline": (*result.headline, MEAN)})

@@ -1,8 +1,8 @@
 """The scorecard: plain questions, one number per encoder, and who answers best. Every form of the report prints it.
 
 An attack is judged by its worst case: of all conditions the one in which the encoders fare worst. All encoders are
-compared in that same condition, on the same images. Rows stand in the order of the study that says which numbers foresee
-robust later use.
+compared in that same condition, on the same images. The results themselves name the questions. Rows stand in the order of
+the study that says which numbers foresee robust later use.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from math import isfinite, isnan
 from typing import Literal
 
-from holdfast.core.records import Claim, Conditions, Estimate, Number, Record, Result
+from holdfast.core.records import Claim, Conditions, Estimate, Number, Question, Record, Result
 from holdfast.report import text
 from holdfast.report.alerts import alerts
 from holdfast.report.compare import Comparison
 from holdfast.report.protocol import Group, tabled
-from holdfast.report.questions import QUESTIONS, Question
 from holdfast.report.study import Evidence, study
 from holdfast.report.tables import Cell, Row, Section, Table, summary, table
 
@@ -132,24 +131,33 @@ def scorecards(groups: Sequence[Group], comparison: Comparison) -> tuple[Scoreca
     made = []
     for part, short in zip(tabled(groups), summary(groups, comparison), strict=True):
         whole = table(short.title, part, comparison)
-        lines = [line for question in QUESTIONS if (line := _line(question, whole, part))]
+        lines = [line for question, names in questions(part).items() if (line := _line(question, names, whole, part))]
         if lines:
             lines.sort(key=lambda line: line.place)
             made.append(Scorecard(title=short.title, encoders=whole.encoders, lines=tuple(lines)))
     return tuple(made)
 
 
-def _line(question: Question, whole: Table, part: Sequence[Group]) -> Line | None:
+def questions(part: Sequence[Group]) -> dict[Question, list[str]]:
+    """Return each question that results name with the evaluations whose numbers answer it, in the order of their places."""
+    evaluations: dict[Question, list[str]] = {}
+    for group in part:
+        for question in dict.fromkeys(question for result in group.results for question in result.questions):
+            evaluations.setdefault(question, []).append(group.first.evaluation)
+    return dict(sorted(evaluations.items(), key=lambda item: item[0].place))
+
+
+def _line(question: Question, evaluations: Sequence[str], whole: Table, part: Sequence[Group]) -> Line | None:
     sections = [
         section
         for section in whole.sections
-        if section.like.quantity in question.quantities and question.evaluation in ("", section.evaluation)
+        if section.like.quantity in question.quantities and section.evaluation in evaluations
     ]
     defined = any(cell and cell.defined for section in sections for row in section.rows for cell in row.cells)
     if not defined:
         return None
     groups = {group.first.evaluation: group for group in part}
-    if question.passed:
+    if question.check:
         return _checked(question, sections, whole, groups)
     section = min(sections, key=lambda section: question.quantities.index(section.like.quantity))
     row = section.rows[0] if question.select == "first" else max(reversed(section.rows), key=lambda r: _harm(r, whole))
@@ -164,13 +172,13 @@ def _line(question: Question, whole: Table, part: Sequence[Group]) -> Line | Non
 
 def _made(question: Question, section: Section, conditions: Conditions, answers: Sequence[Answer]) -> Line:
     return Line(
-        question=question.asked,
+        question=question.text,
         meaning=question.meaning,
         evaluation=section.evaluation,
         quantity=section.like.quantity,
         conditions=conditions,
         better=section.like.better,
-        study=None if question.passed else study().of(section.evaluation, section.like.quantity),
+        study=None if question.check else study().of(section.evaluation, section.like.quantity),
         answers=tuple(answers),
     )
 
@@ -224,13 +232,11 @@ def _checked(question: Question, sections: Sequence[Section], whole: Table, grou
         results = [
             groups[e].results[groups[e].encoders.index(name)] for e in dict.fromkeys(s.evaluation for s, _ in estimates)
         ]
-        answers.append(
-            _answer(name, section.evaluation, worst, _outcome(question, worst, results), groups[section.evaluation])
-        )
+        answers.append(_answer(name, section.evaluation, worst, _outcome(worst, results), groups[section.evaluation]))
     return _made(question, sections[0], {}, answers)
 
 
-def _outcome(question: Question, worst: Estimate, results: Sequence[Result]) -> Standing:
+def _outcome(worst: Estimate, results: Sequence[Result]) -> Standing:
     """Return whether the check was passed: what was never looked at passes nothing."""
     statuses = {verdict.status for result in results for verdict in result.findings.verdicts}
     if worst.unit == "certificates":

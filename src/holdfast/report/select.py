@@ -9,7 +9,7 @@ from holdfast.core.records import Result
 from holdfast.report.gate import fits, selectors
 
 
-def chosen(results: Sequence[Result], only: Sequence[str] = (), where: Sequence[str] = ()) -> list[Result]:
+def select_results(results: Sequence[Result], only: Sequence[str] = (), where: Sequence[str] = ()) -> list[Result]:
     """Return ``results`` of the evaluations ``only`` with the numbers, series and curves ``where`` conditions hold.
 
     Args:

@@ -21,7 +21,7 @@ LABELS = {
     "against": "points the wrong way",
     "unknown": "not known",
 }
-FOUND = {
+FINDINGS = {
     "use": "ranked them much as robust probes did",
     "some": "ranked them somewhat as robust probes did, with doubts",
     "none": "gave no evidence of how robust probes on them are",
@@ -59,7 +59,7 @@ class Evidence(Record):
         """Return what was found as a sentence; of another ``quantity`` than the study's, as one of a relative."""
         whose = "this number" if quantity == self.quantity else f"its {text.words(self.quantity)}"
         tau = f"tau {_signed(self.tau)} [{_signed(self.low)}, {_signed(self.high)}]"
-        evidence = FOUND[self.advice] + (f" ({tau})" if self.advice != "unknown" else "")
+        evidence = FINDINGS[self.advice] + (f" ({tau})" if self.advice != "unknown" else "")
         alone = f"{len(self.won) or 'none'} of {study().learned_nothing} encoders that learned nothing won by it"
         return f"In a study of {self.encoders} small encoders {whose} {evidence}; {alone}."
 

@@ -9,7 +9,7 @@ from math import isfinite, isnan
 
 from holdfast.core.records import Claim, Estimate
 from holdfast.report import text
-from holdfast.report.compare import Comparison, Contest, kinds, matching
+from holdfast.report.compare import Comparison, Contest, distinct_estimates, matching
 from holdfast.report.protocol import Group, difference, tabled
 
 USUAL = 0.95
@@ -134,9 +134,9 @@ def summary(groups: Sequence[Group], comparison: Comparison) -> tuple[Table, ...
     tables = []
     for part in tabled(groups):
         first, images = part[0].first, part[0].first.images
-        beside = main.get(images.fingerprint)
-        if beside is not None:
-            title = f"{first.title}, with {difference(first, beside[first.evaluation].first)}"
+        groups_of_main = main.get(images.fingerprint)
+        if groups_of_main is not None:
+            title = f"{first.title}, with {difference(first, groups_of_main[first.evaluation].first)}"
         else:
             main[images.fingerprint] = {group.first.evaluation: group for group in part}
             title = f"On {text.counted(images.count, 'image')} of {images.name}"
@@ -150,14 +150,14 @@ def table(title: str, groups: Sequence[Group], comparison: Comparison, headline:
     """Return the table of ``groups``, which share their images and differ in evaluation: all numbers or the headline."""
     encoders = tuple(name for name in comparison.encoders if any(name in group.encoders for group in groups))
     sections = [part for group in groups for part in _sections(group, encoders, comparison, headline)]
-    beside, collapsed = (
+    baseline_names, collapsed = (
         tuple(name for name in encoders if name in some) for some in (comparison.baselines, comparison.collapsed)
     )
-    return Table(title, encoders, beside, collapsed, tuple(sections))
+    return Table(title, encoders, baseline_names, collapsed, tuple(sections))
 
 
 def _sections(group: Group, encoders: Sequence[str], comparison: Comparison, headline: bool) -> list[Section]:
-    quantities = [like for like in kinds(group) if like.quantity in group.first.headline or not headline]
+    quantities = [like for like in distinct_estimates(group) if like.quantity in group.first.headline or not headline]
     parts: dict[tuple[str, Claim], list[Estimate]] = {}
     for like in quantities:
         parts.setdefault((like.quantity, like.claim), []).append(like)

@@ -72,10 +72,10 @@ def tally(table: Table) -> Tally:
 
 def sentences(tallied: Tally) -> tuple[str, ...]:
     """Return the tally in words."""
-    return (*map(_met, tallied.meetings), *map(missed, tallied.gaps))
+    return (*map(_meeting_sentence, tallied.meetings), *map(gap_sentence, tallied.gaps))
 
 
-def missed(gap: Gap) -> str:
+def gap_sentence(gap: Gap) -> str:
     """Return what is missing of some encoders, in words."""
     who, quantities = text.listed(list(gap.encoders)), ", ".join(map(text.words, gap.quantities))
     where = f"{text.counted(gap.conditions, 'condition')} ({quantities})"
@@ -104,7 +104,7 @@ def _gaps(table: Table) -> Iterator[Gap]:
         yield Gap(encoders=who, conditions=len(quantities), quantities=tuple(dict.fromkeys(quantities)))
 
 
-def _met(meeting: Meeting) -> str:
+def _meeting_sentence(meeting: Meeting) -> str:
     a, b = meeting.a, meeting.b
     counts = {f"{a} is better": meeting.a_better, f"{b} is better": meeting.b_better, "tied": meeting.tied}
     total = sum(counts.values())

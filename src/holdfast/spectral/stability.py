@@ -143,7 +143,7 @@ def projection(x: Points, features: int, seed: int) -> Points:
         step = max(1, BLOCK // x.features)
         for top in range(0, len(x), step):
             rows = slice(top, top + step)
-            total[rows] += x.tile(rows).cpu()[:, start : start + width] @ matrix
+            total[rows] += x.tile(rows, columns=slice(start, start + width)).cpu() @ matrix
     return points(total, "random projection")
 
 

@@ -56,7 +56,7 @@ ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if h
 """Signals after which a checkpoint is written: Ctrl-C, a scheduler's request, a terminal that is closed."""
 ADVICE = "lower the learning rate, set clip, or use a wider precision"
 
-Told = Callable[[str, float], None]
+ShowProgress = Callable[[str, float], None]
 Epoch = dict[str, float]
 """What was measured in an epoch, by name."""
 Watch = Callable[[nn.Module], Mapping[str, float]]
@@ -74,7 +74,7 @@ class Training:
         bank: labelled images whose neighbours are looked at after each epoch; training never sees them.
         fabric: launched already.
         folder: of checkpoints; None keeps none.
-        asked: what identifies this training; a checkpoint of another is refused.
+        identity: what identifies this training; a checkpoint of another is refused.
         after_epoch: called with the encoder and the curve after each epoch, by the first process alone.
         watch: measures the encoder before the first and after each epoch, beside its health. Where it returns an
             ``agreement`` with the original codes, training ends when that is lost.
@@ -90,14 +90,14 @@ class Training:
         bank: Images | None,
         fabric: Fabric,
         folder: Path | None,
-        asked: Mapping[str, Any],
-        told: Told,
+        identity: Mapping[str, Any],
+        show_progress: ShowProgress,
         after_epoch: Callable[[nn.Module, list[Epoch]], None],
         watch: Watch | None = None,
         until: float = inf,
     ) -> None:
-        self.recipe, self.domain, self.fabric, self.folder, self.asked = recipe, domain, fabric, folder, asked
-        self.told, self.after_epoch, self.watch, self.until = told, after_epoch, watch, until
+        self.recipe, self.domain, self.fabric, self.folder, self.identity = recipe, domain, fabric, folder, identity
+        self.show_progress, self.after_epoch, self.watch, self.until = show_progress, after_epoch, watch, until
         self.dtype = torch.float64 if recipe.precision == "float64" else torch.float32
         self.feed = Feed(images, domain, recipe.batch, recipe.seed, fabric.device)
         check_views(recipe, domain, self.feed.pixels([0]), self.feed.noise[:1])
@@ -199,7 +199,7 @@ class Training:
                 self._require_finite(total)
             elif self.fabric.world_size == 1:
                 stopped = self._stops  # with nobody to agree with, at once
-            self.told(f"epoch {self.epoch + 1} of {self.recipe.epochs}", self.progress)
+            self.show_progress(f"epoch {self.epoch + 1} of {self.recipe.epochs}", self.progress)
             if stopped or (kept_long and self.step < self.feed.steps):
                 self._require_finite(total)
                 self.total += float(total)
@@ -335,7 +335,7 @@ class Training:
             return
         checkpoints.save(
             self.folder,
-            self.asked,
+            self.identity,
             {
                 "learner": self.learner.state_dict(),
                 "averaged": None if self.averaged is None else self.averaged.state_dict(),
@@ -354,7 +354,7 @@ class Training:
         )
 
     def _restore(self) -> None:
-        state = None if self.folder is None else checkpoints.load(self.folder, self.asked)
+        state = None if self.folder is None else checkpoints.load(self.folder, self.identity)
         if state is None:
             return
         self.learner.load_state_dict(state["learner"])

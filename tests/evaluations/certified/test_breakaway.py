@@ -23,7 +23,12 @@ from holdfast.core.records import Claim
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.bisector_hyperplanes import bisector_hyperplanes
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.certified_breakaway import UNDEFINED, BreakawayBounds, CertifiedBreakaway
+from holdfast.evaluations.certified.certified_breakaway import (
+    UNDEFINED,
+    BreakawayBounds,
+    BreakawayPairs,
+    CertifiedBreakaway,
+)
 from holdfast.evaluations.certified.linear_bounds import AT_ONCE, lower_and_upper_bounds, lower_bounds
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast, linear_case
@@ -191,3 +196,17 @@ def test_risks_are_those_of_an_independent_program(
     graph = trace(encoder, torch.float64)
     bound = lower_bounds(graph, Crown(joint=False), x[:10], Linf(eps), encoder.domain, planes.normals) - planes.offsets
     assert low <= (bound <= 0).double().mean() <= high
+
+
+def test_of_a_pair_without_a_hyperplane_nothing_is_claimed() -> None:
+    """Nor of a bound of zero; an attack refutes a certificate where one of its points is on the other side."""
+    pairs = BreakawayPairs(
+        others=torch.tensor([[1, 2, 3, 4]]),
+        defined=torch.tensor([[False, True, True, True]]),
+        bound=torch.tensor([[0.5, 0.5, 0.0, 0.5]]),
+        attacked=torch.tensor([[[-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0], [0.0, 1.0]]]),
+        points=torch.zeros(1, 2, 3),
+    )
+    assert pairs.certified.tolist() == [[False, True, False, True]]
+    assert pairs.passed.tolist() == [[False, True, True, False]]
+    assert pairs.refuted.tolist() == [[False, True, False, False]]

@@ -178,3 +178,24 @@ def test_a_bound_that_lies_is_found_out() -> None:
     assert verdict.status == "refuted"
     assert float(verdict.witness["value_in_float64"]) <= 0
     assert verdict.witness["negative"] in labelled(40).ids
+
+
+def test_a_radius_between_the_heads_two_bounds_neither_obeys_nor_refutes() -> None:
+    """The head's radius lies in [.2, .3]: what is certified from .3 on obeys, what was attacked below .2 does not."""
+    shared = {
+        "certified": torch.tensor([[0.30, 0.25, 0.10, 0.10]]).double(),
+        "attacked": torch.tensor([[0.50, 0.50, 0.25, 0.19]]).double(),
+    }
+    linear = {
+        name: torch.tensor([value]).double() for name, value in (("right", 1), ("certified", 0.2), ("attacked", 0.3))
+    }
+    counts = by_head(shared, linear, torch.ones(1, 4, dtype=torch.bool))
+    assert [part.tolist() for part in (counts.count, counts.holds, counts.fails)] == [[4], [1], [1]]
+
+
+def test_no_anchor_is_a_negative_while_there_are_enough_images() -> None:
+    population = Population(builtin(), digits(30), RunSettings())
+    shared = negatives(population, 5).tolist()
+    assert len(set(shared)) == 5
+    assert not set(shared) & set(population.choose(25))
+    assert len(negatives(population, 99)) == 30

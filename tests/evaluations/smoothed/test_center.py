@@ -18,6 +18,7 @@ from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.smoothed.center import BETA, abstains, central_sample, deviation, mass, quantile
+from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
 from holdfast.evaluations.smoothed.copies import kept_ranks
 from holdfast.evaluations.smoothed.findings import certified_distance
 from holdfast.evaluations.smoothed.index import Smoothing
@@ -202,3 +203,43 @@ def test_the_certificate_fails_no_more_often_than_it_says():
     assert answered > 0.8 * trials, "vacuous"
     assert too_small <= trials * (alpha + 3 * sqrt(alpha * (1 - alpha) / trials))
     assert too_far <= trials * (alpha + 3 * sqrt(alpha * (1 - alpha) / trials))
+
+
+def test_half_of_alpha_is_left_for_the_ball_at_the_changed_image():
+    """``alpha / 2`` for this centre, of which half again for each of two counts: ``off = sqrt(ln(4 / alpha) / 2n)``."""
+    selection, copies, slack, alpha = 2000, 1000, 0.1, 0.02
+    least = 0.5 - slack + sqrt(np.log(4 / alpha) / (2 * selection))
+    asked = Smoothing(0.25, selection, copies, 1, 1)
+    distances = kept_ranks(copies).double()[None].expand(2, -1)
+    held = torch.tensor([least - 1e-6, least + 1e-6], dtype=torch.float64)
+    certified = certified_distance(distances, held, 0.1, asked, slack, alpha)
+    assert certified.isnan().tolist() == [True, False]
+
+
+def test_an_attacked_centre_whose_ball_may_hold_too_little_shows_no_displacement():
+    """Half of alpha is for the changed image, shared by its two counts as at the image itself; by hand."""
+    alpha, slack, selection, copies = 0.02, 0.1, 2000, 1000
+    asked = CenterSmoothing(
+        selection=selection,
+        copies=copies,
+        samples=2,
+        slack=slack,
+        alpha=alpha,
+        radii=(0.1,),
+        divergences=(L2Distance(),),
+    )
+    least = 0.5 - slack + sqrt(np.log(4 / alpha) / (2 * selection))
+    images = Images(torch.rand(4, 1, 1, 2, generator=torch.Generator().manual_seed(0)))
+    population = Population(linear(torch.eye(2), (1, 1, 2)), images, RunSettings())
+    observed = {
+        "0.0.centre": torch.zeros(2, 2),
+        "0.0.held": torch.tensor([0.6, 0.6], dtype=torch.float64),
+        "0.0.distances": torch.ones(2, len(kept_ranks(copies))),
+        "0.0.error": torch.zeros(2),
+        "1.centre": torch.tensor([[0.3, 0.4], [0.3, 0.4]]),
+        "1.held": torch.tensor([least - 1e-6, least + 1e-6], dtype=torch.float64),
+    }
+    found = asked.conclude(population, population.choose(2), observed)
+    (moved,) = [one for one in found.series if one.quantity == "attacked_smoothed_displacement"]
+    assert np.isnan(moved.values[0])
+    assert moved.values[1] == pytest.approx(0.5)

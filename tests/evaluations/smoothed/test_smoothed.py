@@ -279,3 +279,15 @@ def test_the_ball_around_the_centre_is_at_most_twice_the_smallest():
     inside = (samples - seen["0.centre"][0]).norm(dim=1) <= seen["0.radius"][0]
     assert int(inside.sum()) == 200
     assert float(seen["0.radius"]) <= 2 * float(enclosing_balls(samples[inside][None]).radii)
+
+
+def test_an_image_is_kept_only_where_it_is_carried_past_no_other():
+    """One other image is too near to be certified against, two are far: it is not kept, and its risk is a third."""
+    images = plane([[0.5, 0.5], [0.52, 0.5], [0.95, 0.95], [0.05, 0.95]])
+    asked = SmoothedRetrieval(sigma=0.02, radii=(0.005,), divergences=(L2Distance(),), **FEW)
+    result = asked(linear(torch.eye(2), (1, 1, 2)), images, FAST)
+    for method in ("votes", "center smoothing"):
+        risk = numbers(result, "certified_smoothed_breakaway", method=method)
+        kept = numbers(result, "certified_smoothed_nearest_neighbour", method=method)
+        assert kept == [float(share == 0) for share in risk]
+        assert any(share == pytest.approx(1 / 3) for share in risk), "vacuous: all of them are passed, or none"

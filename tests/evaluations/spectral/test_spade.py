@@ -321,3 +321,15 @@ def test_baselines_are_measured_like_the_encoder():
     again = draw(x, projection(x, 3, 0), 5, KNN())
     assert found["random projection"][0] == numbers(again)
     assert len({draw["spade_score"] for draw in found["noise"]}) == 3
+
+
+def test_scores_are_restored_without_reading_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans ask for the worst images again and again; pixels are read by conclusions alone."""
+    population, fit = Population(builtin("digits-random"), digits(40), RunSettings()), SpectralFit(3, KNN(), "none", 40)
+    learned, reads = fit.learn(population), list[int]()
+    monkeypatch.setattr("holdfast.evaluations.spectral.fits.pixels_of", lambda images, rows: reads.append(len(rows)))
+    scores = fit.restore(population, learned)
+    assert (len(scores.spade.node_scores()), reads) == (40, [])
+    with pytest.raises(HoldfastError):
+        _ = scores.x
+    assert reads == [40]

@@ -184,7 +184,7 @@ def test_the_limit_on_encodings_says_what_it_bought() -> None:
     ("settings", "said"),
     [
         ({"scales": (1.0,)}, "needs two scales or more"),
-        ({"scales": (1.0, 1.0)}, "needs two scales or more"),
+        ({"scales": (1.0, 1.0)}, r"scales has 1\.0 twice; keep one"),
         ({"scales": (0.0, 1.0)}, "all positive"),
         ({"thresholds": (0.5,)}, r"between 0\.5 and 1, got 0\.5"),
         ({"thresholds": (1.0,)}, r"between 0\.5 and 1, got 1"),

@@ -110,3 +110,12 @@ def test_hardening_brings_attacked_codes_back() -> None:
 def test_a_negative_weight_is_refused() -> None:
     with pytest.raises(HoldfastError, match="clean must be 0 or more"):
         Distillation(-1.0)
+
+
+def test_the_clean_view_counts_as_many_times_as_asked() -> None:
+    """``clean = 3``: three parts of the view as it is, one of the attacked one, over four."""
+    learner, start = moved_on(Distillation(3.0))
+    batch = batches.batch(views=1, attacked=True)
+    view, moved = batch.views[0], batch.attacked
+    expected = (untar(start, learner.encoder, view, moved) + 3 * untar(start, learner.encoder, view, view)) / 4
+    torch.testing.assert_close(learner(batch), expected)

@@ -129,3 +129,30 @@ def test_losses_and_heads_are_those_of_lightly() -> None:
 def test_a_momentum_beyond_one_is_refused(kind: type[BYOL | MoCoV3]) -> None:
     with pytest.raises(HoldfastError, match=r"momentum must lie in \[0, 1\], got 1.5"):
         kind(momentum=1.5)
+
+
+@pytest.mark.parametrize("kind", [SimSiam, MoCoV3])
+def test_projections_of_a_batch_have_mean_zero_and_variance_one(kind: type[SimSiam | MoCoV3]) -> None:
+    """The last layer of these projectors is a batch norm without weights (SimSiam, section 3; MoCo v3, section 4.1)."""
+    objective = SimSiam(projection=16, bottleneck=4) if kind is SimSiam else MoCoV3(**WIDTHS)
+    learner, data = made(objective).train(), tiny.batch(objective, dtype=torch.float64)
+    projected = 100 * learner.encoder(data.views[0]) + 7
+    projected = learner.projector(projected)
+    torch.testing.assert_close(projected.mean(0), torch.zeros_like(projected[0]), rtol=0, atol=1e-6)
+    assert (projected.var(0, unbiased=False) > 0.9).all()
+
+
+@pytest.mark.parametrize(("objective", "loss"), CASES, ids=IDS)
+def test_an_attack_climbs_against_the_target_network_where_there_is_one(
+    objective: TrainingObjective, loss: Loss
+) -> None:
+    """After a step the target differs from what it follows; keys are the target's."""
+    learner = made(objective)
+    tiny.step(learner, tiny.optimiser(learner), tiny.batch(objective, seed=1, dtype=torch.float64), 0.5)
+    learner, data = learner.eval(), tiny.batch(objective, dtype=torch.float64)
+    network, gain = learner.loss_under_attack(data)
+    queries = network(data.views[0])
+    torch.testing.assert_close(gain(queries).mean(), loss(queries, key(learner, data.views[1])))
+    if learner.target is not None:
+        online = loss(queries, learner.online(data.views[1]).detach())
+        assert abs(float((gain(queries).mean() - online).detach())) > 1e-6, "vacuous: target and online are the same"

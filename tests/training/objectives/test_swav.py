@@ -103,3 +103,17 @@ def test_the_prototypes_are_frozen_in_the_first_epoch() -> None:
     first, second = stepped(made(), 0), stepped(made(), 1)
     assert torch.equal(*first)
     assert not torch.equal(*second)
+
+
+def test_a_queue_that_is_not_full_is_not_assigned() -> None:
+    """Of twelve places eight are taken; the others hold zeros, which are no images."""
+    learner, batch = made(SwAV(prototypes=5, hidden=8, projection=4, queue=12, queue_epoch=0)), batches.batch()
+    learner(batch)
+    learner.after_step(0.0)
+    assert int(learner.queued) == 8
+    one, two = scores_of(learner, batch.views)
+    logs = ((scores / 0.1).log_softmax(1) for scores in (one, two))
+    first, second = (sinkhorn(scores.detach(), 0.05, 3) for scores in (one, two))
+    log_one, log_two = logs
+    expected = (-(first * log_two).sum(1).mean() - (second * log_one).sum(1).mean()) / 2
+    torch.testing.assert_close(learner(batch), expected)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from math import inf
 from typing import ClassVar, NamedTuple, final
 
 import torch
@@ -20,6 +21,9 @@ from holdfast.core.settings import Spelled, require_not_negative, require_positi
 NEEDED = ("rate", "rank", "batch", "parts", "rounds")
 """Settings without which a method has nothing to work with; of the others, as of ``seconds``, there may be none."""
 
+ENDLESS = ("target",)
+"""Settings that may be infinite: a bound is then improved for as long as time and subdomains last."""
+
 
 @dataclass(frozen=True)
 class Method(Spelled):
@@ -29,7 +33,7 @@ class Method(Spelled):
 
     def __post_init__(self) -> None:
         numbers = [field.name for field in fields(self) if not isinstance(getattr(self, field.name), bool)]
-        require_not_negative(self, *numbers)
+        require_not_negative(self, *(name for name in numbers if getattr(self, name) != inf or name not in ENDLESS))
         require_positive(self, *(name for name in numbers if name in NEEDED))
 
     @classmethod

@@ -93,12 +93,16 @@ def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
     precision, largest = precision_of(encoder), ENTRIES // graph.entries
     check_executed(moved, pixels, codes, allowed, largest if precision == dtype else min(largest, FEW))
     if precision != dtype:
-        _check_original(encoder.to(device, precision), pixels.to(precision), codes, largest)
+        _check_original(encoder.to(device, precision), pixels.to(precision), codes, allowed, largest)
     return graph
 
 
-def _check_original(encoder: Encoder, pixels: Pixels, codes: Codes, largest: int) -> None:
-    """Raise unless ``encoder``, in the precision it is executed in, returns ``codes`` without rounding in between."""
+def _check_original(encoder: Encoder, pixels: Pixels, codes: Codes, rounded: float, largest: int) -> None:
+    """Raise unless ``encoder``, in the precision it is executed in, returns ``codes`` without rounding in between.
+
+    ``rounded`` is the share of their size by which ``codes`` themselves may be off, since the coarser precision may be
+    that of the bounds.
+    """
     exported = _export(encoder, pixels[:1])
     _check_operations(encoder.name, exported)
     for value in _values(exported):
@@ -109,7 +113,7 @@ def _check_original(encoder: Encoder, pixels: Pixels, codes: Codes, largest: int
             )
     allowed = max(rounding(pixels.dtype, pixels.device), _coarsest(exported, pixels.dtype)) ** 0.5
     check_repeatable(encoder, pixels, call(encoder, pixels), allowed)
-    check_executed(encoder, pixels, codes, allowed, largest)
+    check_executed(encoder, pixels, codes, max(allowed, rounded), largest)
 
 
 def _coarsest(exported: Any, dtype: torch.dtype) -> float:

@@ -29,7 +29,7 @@ from holdfast.core.balls import Ball
 from holdfast.core.counting import crossings, nearest_rows
 from holdfast.core.divergences import Divergence
 from holdfast.core.intervals import share_interval
-from holdfast.core.records import Claim, Estimate, Findings, Picture, Series
+from holdfast.core.records import Claim, Estimate, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves, series_of
@@ -44,9 +44,11 @@ from holdfast.evaluations.attacked.observations import (
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
+from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
 
 RISK = "risk of the worst perturbation for each pair"
@@ -68,6 +70,7 @@ class Breakaway(Evaluation):
     samples: int = 1000
     pairwise: Attack = NAMED["adaptive"]
     rivals: int = 10
+    sizes = Sizes(SIZES.quick, SIZES.full, {**SIZES.large, "pairwise": "adaptive:restarts=1"})
     name = "breakaway"
     version = 5
     partial = True
@@ -79,6 +82,14 @@ class Breakaway(Evaluation):
         "nearest. Both show what attacks achieved: the true risk is at least as high, the true accuracy at most as high."
     )
     headline = ("breakaway_risk", "nearest_neighbour_accuracy")
+    questions = (
+        Question(
+            place=10,
+            text="Can an attacker make it mistake images?",
+            quantities=("nearest_neighbour_accuracy",),
+            meaning="attacked images still closest to their original",
+        ),
+    )
 
     def observation(self) -> Joint:
         away = [self._away(ball, divergence) for ball in self.balls for divergence in self.divergences]

@@ -18,7 +18,7 @@ from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
 from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
-from holdfast.core.records import Claim, Findings, Picture
+from holdfast.core.records import Claim, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import over_references, summarise
 from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves, series_of
@@ -32,6 +32,7 @@ from holdfast.evaluations.attacked.observations import (
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
+from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -51,6 +52,7 @@ class Displacement(Evaluation):
     divergences: tuple[Divergence, ...] = DIVERGENCES
     samples: int = 1000
     reference: int = 10_000
+    sizes = SIZES
     name = "displacement"
     version = 4
     partial = True
@@ -61,6 +63,14 @@ class Displacement(Evaluation):
         "so the worst case is at least this bad."
     )
     headline = ("universal_quantile",)
+    questions = (
+        Question(
+            place=40,
+            text="How far can an attacker move it?",
+            quantities=("universal_quantile",),
+            meaning="pairs of other images that lie no farther apart",
+        ),
+    )
 
     def observation(self) -> Joint:
         return Joint(tuple(self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences))

@@ -25,7 +25,7 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.pictures import SHOWN, row
-from holdfast.core.records import Claim, Findings, Picture, Series
+from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.findings import radius_curves, series_of
@@ -39,6 +39,7 @@ from holdfast.evaluations.attacked.observations import (
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
+from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.probes.base import FittedProbe, Probe, class_names
 from holdfast.probes.linear import Linear
 from holdfast.protocol.evaluation import Evaluation
@@ -60,6 +61,7 @@ class Impersonation(Evaluation):
     divergences: tuple[Divergence, ...] = DIVERGENCES
     samples: int = 1024
     probe: Probe = Linear()
+    sizes = SIZES
     name = "impersonation"
     version = 4
     partial = True
@@ -72,6 +74,14 @@ class Impersonation(Evaluation):
         "the share of attacked images whose nearest clean image is now the target; a stronger attack may get further."
     )
     headline = ("relative_quantile", "impersonation_rate")
+    questions = (
+        Question(
+            place=20,
+            text="Can one image be passed off as another?",
+            quantities=("impersonation_rate",),
+            meaning="images made the nearest of a chosen other one",
+        ),
+    )
 
     def fits(self) -> tuple[Fit[Any], ...]:
         return (*super().fits(), self.probe)

@@ -19,7 +19,7 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
-from holdfast.core.records import Claim, Estimate, Findings, Series, Verdict
+from holdfast.core.records import Claim, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.findings import series_of
@@ -27,6 +27,7 @@ from holdfast.evaluations.attacked.observations import BALLS, Case, Displacement
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
 
 TOLERANCE = 0.05
@@ -43,6 +44,11 @@ class Masking(Evaluation):
     blind: Attack = SquareAttack(queries=500)
     divergence: Divergence = L2Distance()
     samples: int = 100
+    sizes = Sizes(
+        quick={"samples": 50},
+        full={"samples": 1000},
+        large={"attack": "adaptive:restarts=2", "blind": "square:queries=100"},
+    )
     name = "masking"
     version = 4
     partial = True
@@ -54,6 +60,15 @@ class Masking(Evaluation):
         "attack numbers of this encoder as too kind, and trust score-only attacks and certificates instead."
     )
     headline = ("zero_gradient_share", "score_only_wins")
+    questions = (
+        Question(
+            place=130,
+            text="Can the gradients be trusted?",
+            quantities=("zero_gradient_share", "score_only_wins", "noise_beats_gradient", "wider_ball_moves_less"),
+            meaning="images that fail the worst check",
+            check=True,
+        ),
+    )
 
     def observation(self) -> Joint:
         return Joint(tuple(map(self._displacements, self.balls)))

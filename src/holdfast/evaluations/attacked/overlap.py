@@ -18,7 +18,7 @@ from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Pixels
-from holdfast.core.records import Claim, Findings, Picture, Series
+from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.findings import radius_curves, series_of
@@ -32,6 +32,7 @@ from holdfast.evaluations.attacked.observations import (
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
+from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -47,6 +48,7 @@ class Overlap(Evaluation):
     attacks: tuple[Attack, ...] = ATTACKS
     divergences: tuple[Divergence, ...] = DIVERGENCES
     samples: int = 1024
+    sizes = SIZES
     name = "overlap"
     version = 4
     partial = True
@@ -57,6 +59,14 @@ class Overlap(Evaluation):
         "much, as a share of their clean distance: negative means overlap, 1 means untouched."
     )
     headline = ("overlap_risk", "adversarial_margin")
+    questions = (
+        Question(
+            place=30,
+            text="Can two images be made to collide?",
+            quantities=("overlap_risk",),
+            meaning="pairs that no classifier on top can tell apart",
+        ),
+    )
 
     def observation(self) -> Joint:
         return Joint(tuple(self._attacks(ball, divergence) for ball in self.balls for divergence in self.divergences))

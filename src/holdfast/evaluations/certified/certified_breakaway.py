@@ -28,13 +28,16 @@ from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.bisector_hyperplanes import bisector_hyperplanes
 from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.evaluations.certified.linear_bounds import lower_bounds
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, bounded
 from holdfast.evaluations.certified.radius_bounds import cross_check
+from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 
 RISK = "share of other images that some allowed change carries the image past"
 UNDEFINED = "no other image whose code can be told from the image's own, or a zero code"
@@ -135,6 +138,11 @@ class CertifiedBreakaway(BracketEvaluation):
 
     others: int = 1000
     rivals: int = 10
+    sizes = Sizes(
+        quick={**SIZES.quick, "samples": 25, "others": 300, "rivals": 3},
+        full={**SIZES.full, "rivals": 30, "attack": "adaptive:restarts=10"},
+        large=SIZES.large,
+    )
     name = "certified-breakaway"
     version = 4
     needs_gradients = True
@@ -145,6 +153,7 @@ class CertifiedBreakaway(BracketEvaluation):
         "attacks achieved and can only be too low, so the true risk lies between the two."
     )
     headline = ("certified_breakaway_risk", "attacked_breakaway_risk")
+    questions = (CONTRADICTIONS,)
 
     def bounds(self, ball: Ball, divergence: Divergence) -> BreakawayBounds:
         return BreakawayBounds(self.certification, ball, divergence, self.others, self.rivals)

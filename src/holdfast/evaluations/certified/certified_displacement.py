@@ -24,8 +24,10 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import Scale, chained_median
 from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
+from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.pairs import bounded
+from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
@@ -84,6 +86,7 @@ def farthest_attacked(
 class CertifiedDisplacement(BracketEvaluation):
     """How far codes can be moved: no farther than proved, at least as far as attacked."""
 
+    sizes = SIZES
     name = "certified-displacement"
     version = 5
     needs_gradients = True
@@ -94,6 +97,7 @@ class CertifiedDisplacement(BracketEvaluation):
         "distance between two clean ones: at 1 an image can become as unlike itself as it is unlike another one."
     )
     headline = ("certified_displacement", "attacked_displacement")
+    questions = (CONTRADICTIONS,)
 
     def bounds(self, ball: Ball, divergence: Divergence) -> DisplacementBounds:
         return DisplacementBounds(self.certification, ball, divergence)

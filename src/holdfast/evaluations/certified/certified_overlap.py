@@ -29,8 +29,10 @@ from holdfast.evaluations.certified.bisector_hyperplanes import ALIKE
 from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.certified_displacement import exceeds, farthest_attacked, in_float64
+from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.pairs import bounded
+from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
@@ -98,6 +100,7 @@ class OverlapBounds(Observation):
 class CertifiedOverlap(BracketEvaluation):
     """Which pairs of images can be brought past each other: no more than proved, no fewer than attacked."""
 
+    sizes = SIZES
     name = "certified-overlap"
     version = 5
     needs_gradients = True
@@ -108,6 +111,7 @@ class CertifiedOverlap(BracketEvaluation):
         "can only be too high; the attacked risk counts those for which attacks did it, and can only be too low."
     )
     headline = ("certified_overlap_risk", "attacked_overlap_risk")
+    questions = (CONTRADICTIONS,)
 
     def bounds(self, ball: Ball, divergence: Divergence) -> OverlapBounds:
         return OverlapBounds(self.certification, ball, divergence)

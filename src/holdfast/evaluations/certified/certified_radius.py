@@ -28,10 +28,11 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.pictures import ends, row
-from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Series
+from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import (
+    CONTRADICTIONS,
     CrossCheck,
     findings,
     influence,
@@ -42,9 +43,11 @@ from holdfast.evaluations.certified.findings import (
 )
 from holdfast.evaluations.certified.pairs import UNDEFINED
 from holdfast.evaluations.certified.radius_bounds import INSIDE, RadiusBounds, certify_cheaply_and_attack
+from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import radius_witness
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 
 RADIUS = "robust radius, mean over the image's negatives"
 POINTS = 81
@@ -62,6 +65,7 @@ class CertifiedRadius(Evaluation):
     tolerance: float = 1e-4
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
+    sizes = Sizes(quick={**SIZES.quick, "negatives": 3}, full=SIZES.full)
     name = "certified-radius"
     version = 6
     partial = True
@@ -74,6 +78,16 @@ class CertifiedRadius(Evaluation):
         "smallest change found that does confuse them, so the true robust radius lies between the two."
     )
     headline = ("average_certified_radius", "average_attacked_radius")
+    questions = (
+        Question(
+            place=70,
+            text="What is proved?",
+            quantities=("average_certified_radius",),
+            meaning="change up to which no image is mistaken for another",
+            select="first",
+        ),
+        CONTRADICTIONS,
+    )
 
     def observation(self) -> RadiusBounds:
         certification = Certification(self.samples, self.method, self.attack, self.neurons)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.balls import Ball
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series, Verdict
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.series import series_of
 from holdfast.core.statistics import Better, summarise
 from holdfast.evaluations.certified.pairs import UNDEFINED
@@ -53,6 +53,16 @@ def over_pairs(radii: Series, influences: Series, better: Better, quantity: str 
     """Return the mean of ``radii`` with the interval that ``influences`` give it."""
     estimate = summarise(influences, "mean", better, quantity or radii.quantity)
     return estimate.model_copy(update={"value": summarise(radii, "mean", better).value})
+
+
+CONTRADICTIONS = Question(
+    place=80,
+    text="Do the proofs withstand attack?",
+    quantities=("contradictions",),
+    meaning="certificates that an attack entered",
+    check=True,
+)
+"""Asked of all certificates together."""
 
 
 @dataclass(frozen=True)

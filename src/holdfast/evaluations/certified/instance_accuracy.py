@@ -28,13 +28,22 @@ from holdfast.core.records import Claim, Conditions, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.findings import CrossCheck, ball_curves, findings, label_share, series
+from holdfast.evaluations.certified.findings import (
+    CONTRADICTIONS,
+    CrossCheck,
+    ball_curves,
+    findings,
+    label_share,
+    series,
+)
 from holdfast.evaluations.certified.pair_bounds import PairBounds
 from holdfast.evaluations.certified.pairs import UNDEFINED
+from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import pair_witness
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 
 OF = "instance accuracy under the worst perturbation"
 OBSERVED = ("bound", "published", "direct")
@@ -56,6 +65,11 @@ class InstanceAccuracy(Evaluation):
     published: Attack = PUBLISHED
     attack: Attack = AdaptiveAttack()
     neurons: int = 50_000
+    sizes = Sizes(
+        quick={"samples": 50, "negatives": 3},
+        full=SIZES.full,
+        large={"balls": ["linf:0.05"]},
+    )
     name = "instance-accuracy"
     version = 4
     partial = True
@@ -68,6 +82,7 @@ class InstanceAccuracy(Evaluation):
         "what attacks left and can only be too high."
     )
     headline = ("certified_instance_accuracy", "robust_instance_accuracy")
+    questions = (CONTRADICTIONS,)
 
     def observation(self) -> Joint:
         return Joint(tuple(self.pair_bounds(ball) for ball in self.balls))

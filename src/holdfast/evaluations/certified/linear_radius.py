@@ -33,15 +33,17 @@ from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.findings import CrossCheck, findings, series, survival_curves
+from holdfast.evaluations.certified.findings import CONTRADICTIONS, CrossCheck, findings, series, survival_curves
 from holdfast.evaluations.certified.linear_head import POOL, Classifier, LinearHead, margins
 from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, bounded, unit_ball
 from holdfast.evaluations.certified.radius_bounds import INSIDE, certified_radii, cross_check, nearest_confusion
+from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 
 RADIUS = "robust radius of the class that a linear head gives"
 UNDEFINED = "the head does not give the image its label, or no attack on it succeeds"
@@ -170,6 +172,7 @@ class LinearRadius(Evaluation):
     tolerance: float = 1e-4
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
+    sizes = Sizes(quick={**SIZES.quick, "rivals": 1}, full=SIZES.full)
     name = "linear-radius"
     version = 4
     partial = True
@@ -183,6 +186,7 @@ class LinearRadius(Evaluation):
         "that makes it err, so the true robust radius lies between the two. Labels are needed: without them it is undefined."
     )
     headline = ("average_linear_radius", "average_attacked_linear_radius")
+    questions = (CONTRADICTIONS,)
 
     def observation(self) -> HeadRadii:
         certification = Certification(self.samples, self.method, self.attack, self.neurons)

@@ -31,11 +31,12 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.certified_radius import refuted
-from holdfast.evaluations.certified.findings import CrossCheck, findings, series
+from holdfast.evaluations.certified.findings import CONTRADICTIONS, CrossCheck, findings, series
 from holdfast.evaluations.certified.linear_radius import HeadRadii
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
 from holdfast.evaluations.certified.radius_bounds import radius_bounds
+from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.tail_fits import WeibullTail, fit
 from holdfast.evaluations.certified.theorems import TheoremCounts, by_head, by_similarity, theorem_verdict
 from holdfast.evaluations.certified.witness import radius_witness
@@ -43,6 +44,7 @@ from holdfast.objectives.views import shifted
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 
 OTHERS = 10_000
 """Other images that margin distances are taken from, at most."""
@@ -105,6 +107,7 @@ class MarginDistribution(Evaluation):
     tolerance: float = 1e-4
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
+    sizes = Sizes(quick={**SIZES.quick, "negatives": 2, "rivals": 1}, full=SIZES.full)
     name = "margin-distribution"
     version = 5
     partial = True
@@ -117,6 +120,7 @@ class MarginDistribution(Evaluation):
         "radii follow from it: reported is the share of comparisons that provably obey, and that which may still obey."
     )
     headline = ("margin_scale", "order_obeyed")
+    questions = (CONTRADICTIONS,)
 
     def observation(self) -> Joint:
         return Joint((self._shared(), self._head()))

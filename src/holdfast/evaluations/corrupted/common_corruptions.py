@@ -12,7 +12,7 @@ from typing import final
 
 from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import Findings, Picture
+from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import Edited
 from holdfast.evaluations.corrupted.findings import Ladders, Words, concluded
@@ -20,6 +20,7 @@ from holdfast.evaluations.corrupted.kinds import FIFTEEN, SEVERITIES, in_severit
 from holdfast.evaluations.corrupted.pictures import pictures
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 
 
 @final
@@ -33,6 +34,11 @@ class CommonCorruptions(Evaluation):
     k: int = 10
     samples: int = 1000
     reference: int = 2000
+    sizes = Sizes(
+        quick={"samples": 100},
+        full={"samples": 2000, "reference": 10_000},
+        large={"samples": 12, "severities": [1, 3, 5]},
+    )
     name = "common-corruptions"
     version = 1
     partial = True
@@ -44,6 +50,15 @@ class CommonCorruptions(Evaluation):
         "of those tried: others may be worse."
     )
     headline = ("corruptions_survived", "worst_corruption_accuracy")
+    questions = (
+        Question(
+            place=60,
+            text="Does it survive noise, blur, weather and compression?",
+            quantities=("corruptions_survived",),
+            meaning="corrupted images still closest to their original",
+            select="first",
+        ),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

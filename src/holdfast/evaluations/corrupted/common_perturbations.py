@@ -18,13 +18,14 @@ from typing import final
 
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.records import Findings, Picture
+from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import Edited
 from holdfast.evaluations.corrupted.findings import Ladders, Words, concluded
 from holdfast.evaluations.corrupted.pictures import pictures
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.transforms.base import transforms
 
 EDITS = ("jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise", "resize", "rotation", "crop")
@@ -42,6 +43,11 @@ class CommonPerturbations(Evaluation):
     chained: int = 2
     samples: int = 1000
     reference: int = 2000
+    sizes = Sizes(
+        quick={"samples": 100},
+        full={"samples": 2000, "chained": 3, "reference": 10_000},
+        large={"samples": 20, "chained": 1},
+    )
     name = "common-perturbations"
     version = 1
     partial = True
@@ -53,6 +59,15 @@ class CommonPerturbations(Evaluation):
         "row found for each image: the true worst is at least as bad."
     )
     headline = ("edits_survived", "worst_edit_accuracy")
+    questions = (
+        Question(
+            place=50,
+            text="Does it survive everyday edits?",
+            quantities=("edits_survived",),
+            meaning="edited images still closest to their original",
+            select="first",
+        ),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -32,6 +32,7 @@ from holdfast.probes.linear import Linear
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 
 ALL = "all"
 ERROR = "error of the probe on corrupted images"
@@ -47,6 +48,7 @@ class CorruptionError(Evaluation):
     severities: tuple[int, ...] = SEVERITIES
     samples: int = 1000
     reference: int = 2000
+    sizes = Sizes(quick={"samples": 200}, full={"samples": 10_000}, large={"samples": 20})
     name = "corruption-error"
     version = 1
     partial = True

@@ -36,6 +36,7 @@ from holdfast.probes.neighbours import Knn
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.transforms.base import Transform
 from holdfast.transforms.gamma import Gamma
 from holdfast.transforms.shuffles import GlobalShuffle, LocalShuffle
@@ -69,6 +70,11 @@ class CorruptionTest(Evaluation):
     permutations: int = 3
     samples: int = 10_000
     reference: int = 2000
+    sizes = Sizes(
+        quick={"samples": 1000},
+        full={"samples": 50_000, "permutations": 8, "reference": 10_000},
+        large={"samples": 200, "permutations": 1},
+    )
     name = "corruption-test"
     version = 2
     partial = True

@@ -26,6 +26,7 @@ from holdfast.evaluations.geometry.spectrum import GROUPS, lidar
 from holdfast.evaluations.geometry.sphere import ZERO
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.transforms.base import Transform
 
 VIEWS = tuple(
@@ -53,6 +54,7 @@ class Alignment(Evaluation):
 
     views: tuple[Transform, ...] = VIEWS
     samples: int = 1000
+    sizes = Sizes(quick={"samples": 300}, full={"samples": 10_000}, large={"samples": 60})
     name = "alignment"
     version = 1
     partial = False  # LiDAR grows with the number of images

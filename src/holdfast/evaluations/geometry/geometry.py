@@ -20,7 +20,7 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.intervals import skewed_interval
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.geometry.classes import (
@@ -41,6 +41,7 @@ from holdfast.evaluations.geometry.warnings import sphere_warnings
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 
 FEW = {"hub_skewness": 300, "hub_share": 1000}
 """Of fewer images there is no interval: it would hold the truth too rarely. Others need as many as a jackknife groups."""
@@ -61,6 +62,11 @@ class SpaceGeometry(Evaluation):
     clusters: int = 10
     tags: Tags | None = None
     samples: int = 25_600
+    sizes = Sizes(
+        quick={"samples": 2000},
+        full={"samples": 100_000},
+        large={"samples": 2000},  # each is encoded once only
+    )
     name = "geometry"
     version = 1
     uses_labels = True
@@ -72,6 +78,14 @@ class SpaceGeometry(Evaluation):
         "more others than their share; anisotropy is the cosine of two random images."
     )
     headline = ("rankme", "uniformity", "hub_skewness")
+    questions = (
+        Question(
+            place=90,
+            text="Is its space healthy?",
+            quantities=("rankme",),
+            meaning="dimensions that its codes fill",
+        ),
+    )
 
     def fits(self) -> tuple[Fit[Any], ...]:
         return (self._neighbourhoods(), *(() if self.tags is None else (self._strangers(self.tags),)))

@@ -23,6 +23,7 @@ from holdfast.evaluations.geometry.activation_maps import Map
 from holdfast.evaluations.geometry.observations import Maps, changed
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.transforms.base import Transform
 
 NONE = "no place counts: the map is zero, or the encoder has no feature map with more than one position"
@@ -35,6 +36,7 @@ class GradCam(Evaluation):
 
     change: Transform = Transform.read("noise:0.1")
     samples: int = 100
+    sizes = Sizes(quick={"samples": 50}, full={"samples": 1000}, large={"samples": 10})
     name = "grad-cam"
     version = 1
     partial = True

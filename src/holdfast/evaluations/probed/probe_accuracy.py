@@ -23,6 +23,7 @@ from holdfast.probes.neighbours import Knn
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 
 TOP = 5
 LISTED = 20
@@ -36,6 +37,7 @@ class ProbeAccuracy(Evaluation):
 
     probes: tuple[Probe, ...] = (Knn(), Linear())
     samples: int = 50_000
+    sizes = Sizes(full={"probes": ["knn", "knn:k=20", "linear", "noise", "fine-tune"]})
     name = "probe-accuracy"
     version = 1
     partial = True

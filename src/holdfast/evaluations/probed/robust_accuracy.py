@@ -24,7 +24,7 @@ from holdfast.attacks.presets import NAMED, label
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.pictures import SHOWN, row
-from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Series
+from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
@@ -37,6 +37,7 @@ from holdfast.probes.neighbours import Knn
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 
 ROBUST = "accuracy under the best attack"
 WRONG = "the probe gets the clean image wrong"
@@ -70,6 +71,15 @@ class RobustAccuracy(Evaluation):
     probes: tuple[Probe, ...] = (Knn(), Linear())
     divergence: Divergence = L2Distance()
     samples: int = 1000
+    sizes = Sizes(
+        quick={"samples": 200, "attacks": ["adaptive:restarts=1"]},
+        full={
+            "samples": 10_000,
+            "attacks": ["adaptive:steps=100,restarts=5", "square"],
+            "probes": ["knn", "linear", "noise"],
+        },
+        large={"balls": ["linf:0.05"]},
+    )
     name = "robust-accuracy"
     version = 2
     partial = True
@@ -84,6 +94,14 @@ class RobustAccuracy(Evaluation):
         "label-free threat costs a task. Attacks only show what is possible: the true robust accuracy is at most this."
     )
     headline = ("robust_accuracy", "attack_success_rate")
+    questions = (
+        Question(
+            place=100,
+            text="What do probes keep?",
+            quantities=("robust_accuracy",),
+            meaning="images that a simple classifier on it gets right under attack",
+        ),
+    )
 
     def observation(self) -> Joint:
         parts: list[Observation] = [*map(self._answers, self.probes)]

@@ -24,10 +24,12 @@ from holdfast.evaluations.smoothed.base import SmoothedEvaluation
 from holdfast.evaluations.smoothed.findings import radius_curves, sure
 from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.plan import require_votes
+from holdfast.evaluations.smoothed.sizes import SIZES
 from holdfast.evaluations.smoothed.votes import farthest, least_share
 from holdfast.evaluations.smoothed.votes import radius as certified_radius
 from holdfast.probes.base import Probe
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 
 RADIUS = "l2 radius within which the smoothed probe stays right; 0 where it is wrong"
 ACCURACY = "the smoothed probe staying right after every change of this l2 size"
@@ -42,6 +44,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
     """How far images may change while a probe, smoothed, provably stays right."""
 
     radii: tuple[float, ...] = (0.25, 0.5, 0.75)
+    sizes = Sizes(SIZES.quick, SIZES.full, {**SIZES.large, "radii": [0.25, 0.5]})
     name = "randomized-smoothing"
     version = 2
     uses_labels = True

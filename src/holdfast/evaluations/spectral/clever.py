@@ -25,6 +25,7 @@ from holdfast.evaluations.spectral.observations import Gradients, positions
 from holdfast.evaluations.spectral.reverse_weibull import FARTHEST, End, right_end
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.spectral.graphs.base import GraphConstruction
 from holdfast.spectral.graphs.knn import KNN
 
@@ -60,6 +61,11 @@ class Clever(Evaluation):
     k: int = 10
     graph: GraphConstruction = KNN()
     samples: int = 10_000
+    sizes = Sizes(
+        quick={"batches": 133, "draws": 3, "rivals": 1, "random": 50, "samples": 2000},
+        full={"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
+        large={"batches": 50, "guided": 2, "samples": 2000},  # each of these samples is encoded once only
+    )
     name = "clever"
     version = 3
     needs_gradients = True

@@ -62,7 +62,9 @@ def measure(
     x, y = checked(inputs, outputs)
     ids = [str(row) for row in range(len(x))]
     graphs = draw(x, y, evaluation.k, evaluation.graph, evaluation.repair, seed)
-    scores = evaluation.proved(SpectralScores(x, y, graphs, scored(graphs, seed), range(len(x)), np.arange(len(x))))
+    scores = evaluation.proved(
+        SpectralScores(lambda: (x, y), graphs, scored(graphs, seed), range(len(x)), np.arange(len(x)))
+    )
     known = None if labels is None else np.asarray(labels)
     if known is not None and (known.shape != (len(x),) or known.dtype.kind not in "iu"):
         raise HoldfastError(
@@ -76,6 +78,7 @@ def measure(
         title=evaluation.title,
         meaning=evaluation.meaning,
         headline=evaluation.headline,
+        questions=evaluation.questions,
         encoder=EncoderInfo(
             name=names[1], source="features", fingerprint=mark(y.values.numpy()), parameters=0, features=y.features
         ),

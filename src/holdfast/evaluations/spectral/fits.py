@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import final
 
 import numpy as np
@@ -28,14 +29,29 @@ BATCH = 256
 class SpectralScores:
     """Inputs and outputs in an order that the samples' ids alone decide, and their scores in the order of ``rows``."""
 
-    x: Points
-    y: Points
+    read: Callable[[], tuple[Points, Points]]
+    """Reads the inputs and outputs: all pixels, which who only asks for scores does not wait for."""
     ordered: GraphPair
     """The graphs in the ids' order: what is drawn at random from them does not depend on the images' order either."""
     spade: Spade
     rows: Sequence[int]
     order: Int[np.ndarray, "n"]
     """Which of ``rows`` comes first, second ... in the ids' order."""
+
+    @cached_property
+    def points(self) -> tuple[Points, Points]:
+        """Inputs and outputs, read once."""
+        return self.read()
+
+    @property
+    def x(self) -> Points:
+        """The inputs."""
+        return self.points[0]
+
+    @property
+    def y(self) -> Points:
+        """The outputs."""
+        return self.points[1]
 
 
 @final
@@ -61,10 +77,10 @@ class SpectralFit(Fit[SpectralScores]):
 
     def restore(self, population: Population, learned: Observed) -> SpectralScores:
         order, ordered = self._order(population)
-        scores, (x, y) = spade_of(learned), _points(population, ordered)
-        graphs = scores.graphs
-        renamed = replace(scores, graphs=graphs.renamed(order))
-        return SpectralScores(x, y, graphs, renamed, population.choose(self.samples), order)
+        scores = spade_of(learned)
+        renamed = replace(scores, graphs=scores.graphs.renamed(order))
+        read = partial(_points, population, ordered)
+        return SpectralScores(read, scores.graphs, renamed, population.choose(self.samples), order)
 
     def _order(self, population: Population) -> tuple[Int[np.ndarray, "n"], list[int]]:
         """Return which of the chosen rows comes first, second ... in the ids' order, and the rows in that order."""

@@ -19,7 +19,7 @@ from jaxtyping import Int
 
 from holdfast.core.pictures import ends, row
 from holdfast.core.points import Points, points
-from holdfast.core.records import Claim, Estimate, Findings, Picture
+from holdfast.core.records import Claim, Estimate, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.spectral.embedding import embedding_curves
 from holdfast.evaluations.spectral.findings import assembled
@@ -27,6 +27,7 @@ from holdfast.evaluations.spectral.fits import SpectralFit, SpectralScores
 from holdfast.evaluations.spectral.observations import Layers
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.spectral.analysis import TOP, Spade, proved, scored
 from holdfast.spectral.graph_pair import checked, draw
 from holdfast.spectral.graphs.base import GraphConstruction
@@ -54,6 +55,11 @@ class Spectral(Evaluation):
     subsets: int = 8
     layers: tuple[str, ...] = ()
     certify: bool = True
+    sizes = Sizes(
+        quick={"samples": 2000},
+        full={"samples": 50_000, "subsets": 16},
+        large={"samples": 2000},  # each is encoded once only
+    )
     name = "spade"
     version = 2
     uses_labels = True
@@ -65,6 +71,15 @@ class Spectral(Evaluation):
         "beside the Riemannian distance, the hop distortion and the baselines."
     )
     headline = ("spade_score", "riemannian_distance", "hop_distortion")
+    questions = (
+        Question(
+            place=110,
+            text="How badly does it stretch neighbourhoods?",
+            quantities=("spade_score",),
+            meaning="largest stretch between neighbours in pixels",
+            select="first",
+        ),
+    )
 
     def fits(self) -> tuple[SpectralFit]:
         return (SpectralFit(self.k, self.graph, self.repair, self.samples),)

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import final
 
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.records import Findings
+from holdfast.core.records import Findings, Question
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.synthetic.curves import curves
 from holdfast.evaluations.synthetic.findings import ScoringInputs, estimates
 from holdfast.evaluations.synthetic.warnings import synbench_warnings
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
 from holdfast.synthetic.accuracies import FEWEST, RuleAccuracies, features
 from holdfast.synthetic.bayes import check_budgets
 from holdfast.synthetic.mixture import DIRECTIONS
@@ -40,6 +41,11 @@ class SynBench(Evaluation):
     encodings: int = ENCODINGS
     direction: str = "ones"
     mode: str = "exact"
+    sizes = Sizes(
+        quick={"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
+        full={"samples": "auto"},
+        large={"samples": 256},
+    )
     name = "synbench"
     version = 3
     title = "SynBench: synthetic classes"
@@ -50,10 +56,19 @@ class SynBench(Evaluation):
         "record, and it does not see robustness to attacks."
     )
     headline = ("mean_synbench_score_extrapolated", "mean_synbench_score")
+    questions = (
+        Question(
+            place=120,
+            text="What does synthetic data say?",
+            quantities=headline,  # where there are both, the former
+            meaning="share kept of what two classes of noise allow",
+            select="first",
+        ),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if len(set(self.scales)) < 2 or min(self.scales) <= 0:
+        if len(self.scales) < 2 or min(self.scales) <= 0:
             raise HoldfastError(f"synbench needs two scales or more, all positive, got {self.scales}")
         for threshold in self.thresholds:
             if not 0.5 < threshold < 1:

@@ -1,0 +1,125 @@
+"""Certify images, one by one: that no change makes one more similar to others, or a change that does."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+from holdfast.attacks.base import Attack
+from holdfast.bounds import Method
+from holdfast.commands.certify_bounds import CertificateRecord, Certificates, export
+from holdfast.commands.certify_smoothing import SMOOTHING, export_smoothed, noisy_codes, plan, read_smoothing
+from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of
+from holdfast.commands.observing import Place, place_of
+from holdfast.core.arguments import check_whole
+from holdfast.core.balls import Ball
+from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
+from holdfast.core.run_settings import RunSettings
+from holdfast.encoders import Options
+from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
+from holdfast.protocol.population import Population
+
+COPIES = 32
+"""Bounds hold dozens of times an image's memory; a noisy copy takes what an image does, so a batch has so many more."""
+
+
+@for_each_encoder
+def certify(
+    encoder: NamedEncoder,
+    images: NamedImages,
+    ball: str | Ball | None = None,
+    *,
+    eps: str | float | None = None,
+    negatives: int = 9,
+    method: str | Method = "crown",
+    attack: str | Attack = "adaptive",
+    limit: int = 64,
+    neurons: int = 50_000,
+    seed: int = 0,
+    arch: str | None = None,
+    size: int | None = None,
+    trust_remote_code: bool = False,
+    device: str = "cpu",
+    precision: str = "float32",
+    batch_size: int = 8,
+    budget: float | None = None,
+    cluster: str | None = None,
+    workers: int | None = None,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> CertificateRecord:
+    """Return for each image whether no change makes it more similar to other images, as ``holdfast certify`` does.
+
+    Args:
+        encoder: one, or a list of them, for which a list of records is returned.
+        images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1].
+        ball: the changes, as ``Linf(1 / 255)`` or ``"linf:1/255"``.
+        eps: radius of a linf ball, instead of ``ball``.
+        negatives: how many of the other images each must stay apart from.
+        method: interval, crown, alpha, branch, semidefinite or exact; or smoothing, as in ``"smoothing:sigma=0.25"``,
+            which certifies noisy copies of any encoder in a l2 ball.
+        attack: what tries to refute; smoothing runs none.
+        limit: certify at most so many images, chosen by ``seed``.
+        neurons: refuse encoders with more nonlinear entries.
+        seed: of what is random in attacks and chosen among images.
+        arch: ``package.module:factory``, which builds the module of a checkpoint.
+        size: height and width of the inputs of an encoder by reference, instead of its own.
+        trust_remote_code: whether a model repository may run its own code.
+        device: cpu or cuda; bounds need float64.
+        precision: in which witnesses are replayed.
+        batch_size: at most so many images at a time.
+        budget: seconds after which no new work begins; ``missing`` then says how many images are left.
+        cluster: compute on a Ray cluster: auto, local or its address.
+        workers: compute in so many processes of this machine.
+        out: folder in which certificates and the pixels of witnesses are kept, and where an interrupted call goes on; by
+            default they are not. Several encoders need one each.
+        progress: show it on stderr; by default in terminals and notebooks.
+
+    Raises:
+        HoldfastError: the encoder cannot be bounded, or something that was named does not exist or does not fit.
+        BudgetSpentError: the budget ended before any image was certified.
+    """
+    refuse_blanks(locals())
+    if (chosen := ball_of(eps, ball)) is None:
+        raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
+    smoothing = certificates = None
+    if isinstance(method, str) and method.partition(":")[0] == SMOOTHING:
+        for name, value in (("limit", limit), ("negatives", negatives), ("batch_size", batch_size)):
+            check_whole(value, name)
+        smoothing, batch_size = read_smoothing(method, chosen, limit, negatives), COPIES * batch_size
+    else:
+        certificates = Certificates.of(chosen, limit, negatives, method, attack, neurons)
+    run, options = RunSettings(seed, device, precision, batch_size), Options(arch, size, trust_remote_code)
+    with place_of(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as place:
+        population = population_of(encoder, images, place.run, options, neurons=None if smoothing else neurons)
+        chosen.check(population.encoder.domain)
+        if smoothing:
+            record = _smoothed(smoothing, population, place)
+        else:
+            assert certificates is not None
+            record = _bounded(certificates, population, place)
+        place.warn_of(record.missing)
+    if record.contradictions:
+        warnings.warn(
+            "attacks succeed inside certified balls: trust no certificate of this encoder, and report this",
+            HoldfastWarning,
+            stacklevel=3,
+        )
+    if out is not None:
+        return record
+    lost = [certificate.model_copy(update={"witness": None}) for certificate in record.certificates]
+    return record.model_copy(update={"certificates": tuple(lost)})
+
+
+def _bounded(certificates: Certificates, population: Population, place: Place) -> CertificateRecord:
+    """Return the record of bounds and attacks, which the first of several ranks alone writes and fills."""
+    _, rows, observed = place.observe("certify", certificates, population, codes=False)
+    return export(population, certificates, rows if place.leads else (), observed, place.store, place.started)
+
+
+def _smoothed(smoothing: SmoothedRetrieval, population: Population, place: Place) -> CertificateRecord:
+    """Return the record of noisy copies, of which the first of several ranks alone writes and fills one."""
+    if place.show:
+        place.show.say(plan(smoothing))
+    population, rows, observed = place.observe("certify", noisy_codes(smoothing), population)
+    return export_smoothed(population, smoothing, rows if place.leads else (), observed, place.store, place.started)

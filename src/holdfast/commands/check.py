@@ -1,0 +1,41 @@
+"""Bounds that stored results must keep."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.commands.inputs import StoredRun, folders_of, listed
+from holdfast.commands.stored_runs import read_requested
+from holdfast.core.errors import HoldfastWarning, refuse_blanks
+from holdfast.core.files import write_whole
+from holdfast.report import gate
+from holdfast.report.printed import gates_markdown
+from holdfast.report.relative import with_relative_errors
+
+
+def check(
+    runs: StoredRun | Sequence[StoredRun], require: str | Sequence[str], *, markdown: str | Path | None = None
+) -> tuple[gate.Answer, ...]:
+    """Return for each bound and each encoder whether it is kept, and a sentence on it.
+
+    Args:
+        runs: one or several runs, or their folders.
+        require: bounds for every encoder, or the one named, as in ``"breakaway_risk@8/255<=0.05"``.
+        markdown: write the answers there as a table, too, failures first.
+
+    Raises:
+        HoldfastError: a bound makes no sense, or a folder holds no run.
+    """
+    refuse_blanks(locals())
+    gates = [gate.parse(text) for text in listed(require)]
+    results, failures = read_requested(folders_of(runs))
+    results = with_relative_errors(results)
+    answers = tuple(answer for bound in gates for answer in gate.check(bound, results, failures))
+    sentences = [sentence for bound in gates if (sentence := gate.warning(bound, results))]
+    for sentence in sentences:
+        warnings.warn(sentence.removeprefix("warning: "), HoldfastWarning, stacklevel=2)
+    if markdown is not None:
+        write_whole(Path(markdown), gates_markdown(answers, results, sentences).encode())
+    return answers

@@ -1,0 +1,47 @@
+"""May this encoder's numbers be trusted?"""
+
+from __future__ import annotations
+
+from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, checked
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import refuse_blanks
+from holdfast.core.run_settings import RunSettings
+from holdfast.encoders import Options
+from holdfast.execution.examination import IMAGES, Check, examine_loading, examine_wholly
+from holdfast.execution.loading import load_encoder, select
+
+
+def doctor(
+    encoder: NamedEncoder,
+    images: NamedImages | None = None,
+    *,
+    arch: str | None = None,
+    size: int | None = None,
+    trust_remote_code: bool = False,
+    device: str = "cpu",
+    precision: str = "float32",
+) -> tuple[Check, ...]:
+    """Return what speaks against an encoder: does it load the same twice, ignore the batch, pass gradients ...?
+
+    Args:
+        encoder: a reference, or one at hand, which is not loaded again.
+        images: to look at, of which the first few are used; by default noise.
+        arch: ``package.module:factory``, which builds the module of a checkpoint.
+        size: height and width of the inputs, instead of the encoder's own.
+        trust_remote_code: whether a model repository may run its own Python code here.
+        device: where torch computes.
+        precision: float32, float64, bfloat16 or float16.
+
+    Raises:
+        HoldfastError: something that was named does not exist or does not fit.
+    """
+    refuse_blanks(locals())
+    run, options = RunSettings(device=device, precision=precision), Options(arch, size, trust_remote_code)
+    named, pixels = checked(encoder), None
+    if images is not None:
+        first = load_encoder(named, options)
+        chosen = select(at_hand(images), first.domain, first.geometry, limit=IMAGES)
+        pixels = chosen.pixels(range(len(chosen)))
+    if isinstance(named, Encoder):
+        return examine_wholly(load_encoder(named, options), pixels, run)
+    return tuple(examine_loading(lambda: load_encoder(named, options), pixels, run))

@@ -1,0 +1,177 @@
+"""Encoders and images in, the results of a run out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from weakref import finalize
+
+from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.commands.inputs import (
+    NamedEncoder,
+    NamedImages,
+    at_hand,
+    by_reference,
+    listed,
+    names_of,
+    reference_of,
+    shown,
+)
+from holdfast.core.balls import Ball
+from holdfast.core.encoder import MADE_IN_PYTHON
+from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
+from holdfast.core.images import Images
+from holdfast.core.settings import seconds
+from holdfast.execution.loading import AtHand
+from holdfast.execution.request import Request, in_a_sentence, require_sense
+from holdfast.execution.session import Session
+from holdfast.protocol.evaluation import plain
+from holdfast.store.store import Store
+
+
+class MissingResultsWarning(HoldfastWarning):
+    """Some cells have no result, or only that of fewer samples than planned."""
+
+
+def evaluate(
+    encoders: NamedEncoder | Sequence[NamedEncoder] = (),
+    images: NamedImages | None = None,
+    *,
+    bank: NamedImages | None = None,
+    suite: str = "quick",
+    only: str | Sequence[str] = (),
+    eps: str | float | Sequence[str | float] = (),
+    ball: str | Ball | Sequence[str | Ball] = (),
+    baselines: str | Sequence[str] = (),
+    limit: int | None = None,
+    seed: int = 0,
+    attack_seed: int | None = None,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    arch: str | Sequence[str] = (),
+    size: int | None = None,
+    trust_remote_code: bool = False,
+    black_box: bool = False,
+    device: str = "cpu",
+    precision: str = "float32",
+    batch_size: int = 256,
+    budget: float | None = None,
+    cluster: str | None = None,
+    workers: int | None = None,
+    rehash: bool = False,
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> EvaluatedRun:
+    """Return what evaluations find of encoders on unlabelled images.
+
+    Args:
+        encoders: one or several, at hand or by reference; by default the built-in ones.
+        images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; the built-in encoders have their own.
+        bank: other images, usually labelled, that probes learn from and retrieval searches.
+        suite: how much of each: quick, standard or full.
+        only: names of evaluations; all by default.
+        eps: radius of a linf ball, or several, instead of the evaluations' own.
+        ball: any ball, or several, as ``Linf(8 / 255)`` or ``"l2:0.5"``.
+        baselines: what to measure beside the encoders: pixels, random.
+        limit: at most so many images, chosen by ``seed``.
+        seed: decides which images are looked at, and what is random unless ``attack_seed`` does.
+        attack_seed: decides what is random inside attacks and sampling.
+        settings: of evaluations by name, as in ``{"breakaway": {"samples": 500}}``.
+        arch: ``package.module:factory``, which builds the module of a checkpoint; one for all, or one for each.
+        size: height and width of the inputs, instead of the encoder's own.
+        trust_remote_code: whether a model repository may run its own Python code here.
+        black_box: use no gradients: the attack square everywhere.
+        device: where torch computes.
+        precision: float32, float64, bfloat16 or float16.
+        batch_size: at most so many images at a time; changes no result.
+        budget: seconds for everything: all have their share, and what is seen by then is reported.
+        cluster: compute on a Ray cluster: auto, local or its address.
+        workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; by default in this one.
+        rehash: read all image files again, unchanged ones too.
+        out: folder of the run; with the same folder an interrupted run continues. By default it is kept in memory.
+        progress: show it on stderr; by default in terminals and notebooks.
+
+    Raises:
+        HoldfastError: something that was named does not exist or does not fit.
+    """
+    refuse_blanks(locals())
+    _require_tables(settings)
+    named = listed(encoders)
+    pictures, others = None if images is None else at_hand(images), None if bank is None else at_hand(bank)
+    with ExitStack() as stack:
+        folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
+        with in_a_sentence():
+            request = Request(
+                encoders=tuple(encoder if isinstance(encoder, str) else reference_of(encoder) for encoder in named),
+                images=_reference(pictures),
+                bank=_reference(others),
+                suite=suite,
+                only=tuple(names_of(only, "only")),
+                eps=tuple(listed(eps)),
+                ball=tuple(map(str, listed(ball))),
+                baselines=tuple(names_of(baselines, "baselines")),
+                limit=limit,
+                seed=seed,
+                attack_seed=attack_seed,
+                settings={name: {key: plain(v) for key, v in s.items()} for name, s in (settings or {}).items()},
+                arch=tuple(listed(arch)),
+                size=size,
+                trust_remote_code=trust_remote_code,
+                black_box=black_box,
+                device=device,
+                precision=precision,
+                batch_size=batch_size,
+                budget=None if budget is None else seconds(budget),
+                cluster=cluster,
+                workers=workers,
+                rehash=rehash,
+                out=folder,
+            )
+        require_sense(request)
+        ready = AtHand(by_reference(named), _images(pictures), _images(others))
+        with shown(progress) as show:
+            results, failures = Session.of(request, Store(Path(folder)), ready).fill(show)
+        run = EvaluatedRun(tuple(results), tuple(failures), Path(folder))
+        finalize(run, stack.pop_all().close)  # what nobody chose a folder for lives as long as the run
+    for sentence in _gaps(run):
+        warnings.warn(sentence, MissingResultsWarning, stacklevel=2)
+    return run
+
+
+def _require_tables(settings: object) -> None:
+    """Raise unless ``settings`` are tables of settings by the name of their evaluation."""
+    tables = settings.items() if isinstance(settings, Mapping) else ()
+    for name, values in (("settings", {} if settings is None else settings), *tables):
+        if not isinstance(values, Mapping):
+            raise HoldfastError(
+                f'settings have the form {{"breakaway": {{"samples": 500}}}}, got {values!r} for {name}'
+            )
+
+
+def _reference(images: str | Images | None) -> str | None:
+    """Return what a request calls images."""
+    return f"{MADE_IN_PYTHON}:{images.name}" if isinstance(images, Images) else images
+
+
+def _images(images: str | Images | None) -> Images | None:
+    return images if isinstance(images, Images) else None
+
+
+def _gaps(run: EvaluatedRun) -> list[str]:
+    """Return a sentence on cells without a result and one on partial results, if there are some."""
+    cells, sentences = len(run.results) + len(run.failures), []
+    if run.failures:
+        first = run.failures[0]
+        sentences.append(
+            f"{len(run.failures)} of {cells} cells have no result, see run.failures; the first: "
+            f"{first.evaluation} of {first.encoder}: {first.reason}"
+        )
+    if run.partial:
+        sentences.append(
+            f"{len(run.partial)} of {cells} cells are of fewer samples than planned, because the budget ended; the same "
+            "call with out= goes on"
+        )
+    return sentences

@@ -1,0 +1,113 @@
+"""Where a verb that fills one folder computes, for how long, and what it leaves: for ``attack`` and ``certify``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+
+from holdfast.commands.inputs import shown
+from holdfast.commands.output_folder import claim, require_free
+from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
+from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.core.settings import seconds
+from holdfast.execution.engines.base import Engine
+from holdfast.execution.engines.ranks import RANKS, leads
+from holdfast.execution.progress import Shown
+from holdfast.execution.session import devices_of, engine
+from holdfast.execution.table import collect, unfit
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+from holdfast.store.store import Store, key_of
+
+DONE = {"attack": "attacked", "certify": "certified"}
+"""What each verb does to an encoder."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What computes a verb's observations, into which folder, and until when."""
+
+    run: RunSettings
+    store: Store
+    engine: Engine
+    show: Shown | None
+    budget: float | None
+    began: float
+    started: datetime
+    kept: bool
+    """Whether somebody named the folder; the others go with the call."""
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this process concludes: all do but ranks after the first."""
+        return leads(self.engine)
+
+    def observe(
+        self, verb: str, observation: Observation, population: Population, codes: bool = True
+    ) -> tuple[Population, list[int], Observed]:
+        """Return the population with its clean codes, the rows that were observed by the end of the budget, and those.
+
+        Raises:
+            HoldfastError: the folder holds the answer to another request, or the encoder is not fit for this.
+            BudgetSpentError: the budget ended before anything was observed.
+        """
+        claim(self.store, verb, key_of(observation, population.encoder, population.images, population.run))
+        if problem := unfit(population, self.engine):
+            raise HoldfastError(f"{population.encoder.name} is not fit to be {DONE[verb]}: {problem}")
+        population, rows, observed = collect(
+            observation, population, self.store, self.engine, self.show, self.budget, self.began, codes
+        )
+        if self.leads and not rows:
+            inputs = sum(observation.inputs(population) for _ in observation.rows(population))
+            raise BudgetSpentError(self.left_over(min(inputs, len(population.images))))
+        return population, rows, observed
+
+    def left_over(self, missing: int) -> str:
+        """Return a sentence on how many images a spent budget left over."""
+        what = "1 image is" if missing == 1 else f"{missing:,} images are"
+        again = "run the same command again to continue" if self.kept else "name a folder as out to go on later"
+        return f"{what} missing: the budget was spent; {again}"
+
+    def warn_of(self, missing: int) -> None:
+        """Say how many images are missing, if any."""
+        if missing and self.leads:
+            warnings.warn(self.left_over(missing), HoldfastWarning, stacklevel=4)  # from who called the verb
+
+
+@contextmanager
+def place_of(
+    run: RunSettings,
+    *,
+    out: str | Path | None,
+    cluster: str | None,
+    workers: int | None,
+    budget: float | None,
+    progress: bool | None,
+) -> Iterator[Place]:
+    """Give where ``run``, whose device is the one asked for, is computed.
+
+    Raises:
+        HoldfastError: there is no such place, or the folder is in use for something else.
+    """
+    began, started = monotonic(), datetime.now(UTC)
+    budget = None if budget is None else seconds(budget)
+    if out is None and cluster == RANKS:
+        raise HoldfastError("ranks meet in a folder that all of them see; name it as out")
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="holdfast-")) if out is None else out)
+        where = engine(cluster, run.device, workers, folder)
+        placed = RunSettings(
+            run.seed,
+            precision=run.precision,
+            batch_size=run.batch_size,
+            **devices_of(cluster, run.device, workers),
+        )
+        require_free(folder)
+        show = stack.enter_context(shown(progress if leads(where) else False))
+        yield Place(placed, Store(folder), where, show, budget, began, started, out is not None)

@@ -1,0 +1,85 @@
+"""Stored results as the evaluation-result files of a model repository."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.commands.inputs import StoredRun, folder_of, listed, names_of
+from holdfast.commands.stored_runs import read
+from holdfast.core.errors import HoldfastError, refuse_blanks
+from holdfast.core.files import write_whole
+from holdfast.report.hub import files, of_encoder, require_repository, yaml
+from holdfast.report.select import select_results
+
+
+@dataclass(frozen=True)
+class Published:
+    """What was written, and where it was proposed."""
+
+    numbers: Mapping[Path, int]
+    """How many numbers each file holds."""
+    proposal: str | None
+    """The address of the pull request, if one was asked for."""
+
+
+def publish(
+    run: StoredRun,
+    dataset: str,
+    out: str | Path,
+    *,
+    encoder: str | None = None,
+    only: str | Sequence[str] = (),
+    where: str | Sequence[str] = (),
+    push: str | None = None,
+) -> Published:
+    """Write an encoder's main numbers as evaluation results of its Hugging Face model page.
+
+    Args:
+        run: a run, or the folder of one.
+        dataset: the benchmark these results are of, as OWNER/NAME on the hub.
+        out: folder to write ``.eval_results/`` into, such as a clone of the model's.
+        encoder: which one, if the run has several.
+        only: names of evaluations; all by default.
+        where: conditions, as in ``"attack=adaptive"`` or ``"linf:8/255"``, that all must hold.
+        push: propose the files to this model, OWNER/NAME on the hub, as a pull request.
+
+    Raises:
+        HoldfastError: there is nothing to publish, or the hub refuses the proposal.
+    """
+    refuse_blanks(locals())
+    for flag, repository in (("dataset", dataset), ("push", push)):
+        if repository is not None:
+            require_repository(repository, flag)
+    folder, wanted = folder_of(run), names_of(only, "only")
+    results, _ = read([folder])
+    if not results:
+        raise HoldfastError(f"{folder}: no results to publish; repeat the run's holdfast evaluate")
+    entries = files(select_results(of_encoder(results, encoder), wanted, listed(where)), dataset)
+    if not entries:
+        raise HoldfastError(f"{folder}: none of the main numbers chosen is defined, so there is nothing to publish")
+    contents = {path: yaml(entries_of_file) for path, entries_of_file in entries.items()}
+    for path, content in contents.items():
+        write_whole(Path(out) / path, content.encode())
+    return Published(
+        {Path(out) / path: len(entries_of_file) for path, entries_of_file in entries.items()},
+        _propose(push, contents) if push else None,
+    )
+
+
+def _propose(model: str, contents: Mapping[str, str]) -> str:
+    """Open a pull request with the files on the model's repository and return its address."""
+    from huggingface_hub import CommitOperationAdd, HfApi
+
+    operations = [CommitOperationAdd(path, content.encode()) for path, content in contents.items()]
+    try:
+        proposed = HfApi().create_commit(
+            model, operations, commit_message="Add robustness results by Holdfast", create_pr=True
+        )
+    except Exception as error:  # the hub's clients raise errors of many libraries
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise HoldfastError(
+            f"the files are written, but cannot be proposed to {model!r} ({reason}); check the name and hf auth login"
+        ) from error
+    return str(proposed.pr_url)

@@ -1,0 +1,13 @@
+"""How much the suites ask of evaluations of the smoothed encoder, the same of each: they then share one pass."""
+
+from __future__ import annotations
+
+from holdfast.protocol.sizes import Sizes
+
+SIZES = Sizes(
+    quick={"samples": 25, "selection": 4000, "copies": 6000, "others": 300, "divergences": ["l2"]},
+    full={"samples": 500},
+    large={"samples": 4, "selection": 200, "copies": 1000, "others": 30, "divergences": ["l2"]},
+)
+CENTRES_OF_LARGE = {**SIZES.large, "slack": 0.2, "attack": "adaptive:restarts=1,steps=5"}
+"""What quick changes for large encoders where centres of smoothing are looked for and attacked."""

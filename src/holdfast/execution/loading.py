@@ -1,0 +1,165 @@
+"""What a request looks at: encoders and images, at hand or by reference, limited, each loaded once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+
+from holdfast import data, encoders
+from holdfast.core.encoder import MADE_IN_PYTHON, Domain, Encoder, Geometry
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.images import Images
+from holdfast.data.base import Selection
+from holdfast.data.remembered import Remembered
+from holdfast.encoders.baseline import random_init, raw_pixels
+from holdfast.encoders.builtin import names
+from holdfast.encoders.reference import Options, named
+from holdfast.execution.request import Request, references
+from holdfast.protocol.bank import apart
+
+TOUR = "builtin:digits"
+AS_LOADED = Options()
+
+
+@dataclass(frozen=True)
+class AtHand:
+    """What needs no loading: encoders by what the request calls them, and images."""
+
+    encoders: Mapping[str, Encoder] = field(default_factory=dict)
+    images: Images | None = None
+    bank: Images | None = None
+
+
+NOTHING = AtHand()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The encoders of a request, and the images and the bank for each domain and geometry, which are loaded when needed."""
+
+    request: Request
+    encoders: Sequence[Encoder]
+    images_named: str | Images
+    bank_named: str | Images | None
+    remembered: Remembered
+    loaded: dict[tuple[Domain, Geometry | None], tuple[Images, Images | None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, request: Request, at_hand: AtHand, remembered: Remembered) -> Inputs:
+        """Return the inputs that ``request`` names, with its encoders loaded.
+
+        Raises:
+            HoldfastError: something it names does not exist or cannot be read.
+        """
+        images = images_reference(request) if at_hand.images is None else at_hand.images
+        bank = request.bank if at_hand.bank is None else at_hand.bank
+        return cls(request, encoders_of(request, at_hand.encoders), images, bank, remembered)
+
+    def images(self, encoder: Encoder) -> Images:
+        """Return the images that ``encoder`` is measured on."""
+        return self._for(encoder.domain, encoder.geometry)[0]
+
+    def bank(self, encoder: Encoder) -> Images | None:
+        """Return the other images for ``encoder``, apart from those that it is measured on, if there are some."""
+        return self._for(encoder.domain, encoder.geometry)[1]
+
+    def _for(self, domain: Domain, geometry: Geometry | None) -> tuple[Images, Images | None]:
+        if (domain, geometry) not in self.loaded:
+            self.loaded[domain, geometry] = self._load(domain, geometry)
+        return self.loaded[domain, geometry]
+
+    def _load(self, domain: Domain, geometry: Geometry | None) -> tuple[Images, Images | None]:
+        limit, seed = self.request.limit, self.request.seed
+        images = select(self.images_named, domain, geometry, limit=limit, seed=seed, remembered=self.remembered)
+        if self.bank_named is None:
+            return images, None
+        return images, apart(select(self.bank_named, domain, geometry, remembered=self.remembered), images)
+
+
+def load_encoder(encoder: str | Encoder, options: Options = AS_LOADED) -> Encoder:
+    """Return an encoder at hand, or the one that a reference names.
+
+    Raises:
+        HoldfastError: it cannot be loaded, or is at hand and ``options`` say how to load it.
+    """
+    if isinstance(encoder, str):
+        return encoders.load(encoder, options)
+    if options != AS_LOADED:
+        raise HoldfastError(
+            f"arch, size and trust_remote_code say how to load an encoder, and {encoder.name} is at hand; leave them out"
+        )
+    return encoder
+
+
+def select(
+    images: str | Images,
+    domain: Domain,
+    geometry: Geometry | None = None,
+    *,
+    limit: int | None = None,
+    seed: int = 0,
+    remembered: Remembered | None = None,
+) -> Images:
+    """Return images at hand, or those that a reference names, as inputs of ``domain``; ``seed`` chooses ``limit`` of them.
+
+    Raises:
+        HoldfastError: they cannot be loaded, or are no inputs for this domain.
+    """
+    if isinstance(images, str):
+        return data.load(images, domain, geometry, limit=limit, seed=seed, remembered=remembered)
+    images.pixels([0], domain=domain)
+    return images if limit is None else images[Selection(domain, limit=limit, seed=seed).choose(images.ids)]
+
+
+def images_reference(request: Request) -> str:
+    """Return the images that ``request`` names, or the built-in ones for the built-in encoders."""
+    if request.images is None and not all(named(encoder)[1].startswith("builtin:") for encoder in request.encoders):
+        raise HoldfastError("no images to measure on; name a folder of them with --images")
+    return request.images or TOUR
+
+
+def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encoder]:
+    """Return the encoders that ``request`` names, the baselines last; two of one name are called by their source.
+
+    Those ``at_hand``, by reference, are not loaded.
+    """
+    if not request.encoders and request.images not in (None, TOUR):
+        raise HoldfastError(f"no encoder to measure on {request.images}; name one, as in timm:resnet50")
+    loaded = [at_hand.get(reference) or load_encoder(reference, options) for reference, options in references(request)]
+    loaded = loaded or [load_encoder(f"builtin:{name}") for name in names()]
+    everyone = [*loaded, *_baselines(request, loaded)]
+    counted = Counter(encoder.name for encoder in everyone)
+    return [_called_by_source(encoder) if counted[encoder.name] > 1 else encoder for encoder in everyone]
+
+
+def _called_by_source(encoder: Encoder) -> Encoder:
+    """Return ``encoder`` under another name; one that was made in Python has its own name alone."""
+    if encoder.source == MADE_IN_PYTHON:
+        return encoder
+    renamed = copy(encoder)  # the caller's own keeps its name
+    renamed.name = encoder.source
+    return renamed
+
+
+def _baselines(request: Request, encoders: Sequence[Encoder]) -> list[Encoder]:
+    kinds = ("pixels", "random")
+    for name in request.baselines:
+        if name not in kinds:
+            raise HoldfastError(f"unknown baseline {name!r}; {did_you_mean(name, list(kinds))}")
+    made: list[Encoder] = []
+    if "pixels" in request.baselines:
+        for encoder in {encoder.domain: encoder for encoder in reversed(encoders)}.values():
+            pixels = raw_pixels(encoder.domain)
+            pixels.geometry = encoder.geometry  # so that both see the same images
+            made.append(pixels)
+    if "random" in request.baselines:
+        drawn: dict[str, tuple[Encoder, list[str]]] = {}
+        for encoder in encoders:
+            fresh = random_init(encoder, request.seed)
+            drawn.setdefault(fresh.fingerprint, (fresh, []))[1].append(encoder.name)
+        for fresh, alike in drawn.values():  # one architecture has one random baseline
+            fresh.name = f"{' and '.join(alike)} (random weights)"
+            made.append(fresh)
+    return made

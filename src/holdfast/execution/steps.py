@@ -1,0 +1,129 @@
+"""What comes next under a budget: for each observation a few images first, then twice as many, and again.
+
+So all questions have an answer as early as possible, and all answers become better together. What must be learned for an
+observation belongs to its next step, and is learned only when its turn comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from holdfast.core.errors import BudgetSpentError
+from holdfast.core.pictures import SHOWN
+from holdfast.execution.begun import Begun
+from holdfast.execution.computing import Computing
+from holdfast.execution.cost import Piece
+from holdfast.execution.shards import first_held
+from holdfast.protocol.evaluation import Evaluation, learning, parts
+from holdfast.protocol.fits import Fit
+from holdfast.protocol.observation import Observation
+
+FEWEST = 4
+"""So many rows at least make a partial result: with fewer there is an interval of hardly anything."""
+PICTURED = 2 * SHOWN
+"""So many rows at most are looked at again for the pictures of a full result: the worst and the best."""
+LITTLE = 0.1
+"""Pictures that take a smaller share of what an observation may take at once need no step of their own."""
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """What brings an observation to its next answer."""
+
+    observation: Observation
+    rows: int
+    """So many rows are seen then, the first in random order."""
+    whole: bool
+    """Whether fewer would say nothing."""
+    fits: tuple[Fit[Any], ...]
+    """Learned first."""
+    seconds: float
+    """What all of it is expected to take, with conclusions that take long."""
+    concluding: dict[Piece, float] = field(default_factory=dict)
+    """Those."""
+    pictures: dict[Piece, float] = field(default_factory=dict)
+    """What the pictures of full results are expected to take, beside the conclusions."""
+    alone: bool = True
+    """Whether it is taken by itself, only if there is time for all of it."""
+
+
+@final
+@dataclass(frozen=True)
+class Seen:
+    """How far an observation is."""
+
+    observation: Observation
+    count: int
+    """So many rows are seen."""
+    total: int
+    row: float
+    """The seconds that another one is expected to take."""
+    fits: tuple[Fit[Any], ...]
+    """Not learned yet."""
+    learning: float
+    """The seconds that these are expected to take."""
+
+    def next(self, begun: Begun, work: Computing) -> Step | None:
+        """Return the step to the next answer, to the full one if little is left."""
+        group = begun.groups[self.observation]
+        ample = work.left / (2 * max(1, len(begun.groups)))
+        partial = any(evaluation.partial for evaluation in group)
+        fewest = min(self.total, FEWEST if partial else self.total)
+        # What is nearly nothing beside the others is done at once.
+        little = self.count >= fewest and (self.total - self.count) * self.row <= ample
+        rows = self.total if little else min(self.total, max(fewest, 2 * self.count))
+        if rows < self.total:
+            return self._to(rows, fewest)
+        last = self._last(begun, fewest, ample)
+        if not last.pictures or not partial or self.total <= fewest or work.affordable(last.seconds):
+            return last
+        # All rows but one make a partial result, whose pictures come with the full one.
+        return self._to(self.total - 1, fewest) if self.count < self.total - 1 or self.fits else None
+
+    def _to(self, rows: int, fewest: int) -> Step:
+        seconds = self.learning + max(0, rows - self.count) * self.row
+        return Step(self.observation, rows, self.count < fewest, self.fits, seconds, alone=bool(self.fits))
+
+    def _last(self, begun: Begun, fewest: int, ample: float) -> Step:
+        """Return the step to the full answer, its conclusions and pictures included."""
+        name, group = begun.encoder.name, begun.groups[self.observation]
+        dear: dict[Piece, float] = {(name, each): long for each in group if (long := each.concluding(begun.planning))}
+        pictures: dict[Piece, float] = {
+            (name, each): min(self.total, PICTURED) * self.row for each in group if illustrates(each)
+        }
+        after = sum(dear.values()) + sum(pictures.values())
+        seconds = self.learning + (self.total - self.count) * self.row + after
+        alone = bool(self.fits or dear) or sum(pictures.values()) > LITTLE * ample
+        return Step(self.observation, self.total, self.count < fewest, self.fits, seconds, dear, pictures, alone)
+
+
+def steps(begun: Begun, work: Computing) -> Iterator[Step]:
+    """Yield the next step of every observation of an encoder that is not complete."""
+    for observation in begun.groups:
+        if not begun.why_not(observation) and (step := next_step(begun, observation, work)):
+            yield step
+
+
+def next_step(begun: Begun, observation: Observation, work: Computing) -> Step | None:
+    """Return what comes next of ``observation``; nothing if it is complete, or if what is left takes too long."""
+    name, group, population = begun.encoder.name, begun.groups[observation], begun.planning
+    asked = dict.fromkeys(fit for evaluation in group for fit in learning(evaluation))
+    fits = tuple(fit for fit in asked if fit not in begun.learned)
+    learned_in = sum((work.forecast.expected((name, fit), 1) for fit in fits), 0.0)
+    try:
+        total, seen = len(observation.rows(population)), len(first_held(observation, population, work.store))
+    except BudgetSpentError:  # which images it looks at is learned, too
+        return Step(observation, 0, False, fits, learned_in)
+    if seen == total and not fits:
+        return None
+    row = sum((work.forecast.expected((name, part), 1) for part in parts(observation)), 0.0)
+    progress = Seen(observation, seen, total, row, fits, learned_in)
+    return progress.next(begun, work)
+
+
+def illustrates(evaluation: Evaluation) -> bool:
+    """Return whether the full result of ``evaluation`` comes with pictures."""
+    return type(evaluation).illustrate is not Evaluation.illustrate

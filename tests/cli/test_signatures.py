@@ -1,0 +1,89 @@
+"""One verb, one function: every flag is a keyword of the function that its command calls, and every keyword is a flag."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from inspect import Parameter, getdoc, signature
+from pkgutil import iter_modules
+from typing import Any
+
+import pytest
+import typer
+
+from holdfast import commands
+from holdfast.cli import application
+
+RENAMED = {"set": "settings"}
+"""Flags that are repeated and keywords that hold all of them at once."""
+NO_FUNCTION = {"list": "prints the catalogue, whose parts are public names of holdfast already"}
+FLAGS_ALONE = {
+    "evaluate --config": "a file of flags; Python has keywords",
+    "compare --html": "prints what the comparison returned writes with its page()",
+    "compare --format": "prints the comparison that Python has as an object",
+    "runs --json": "prints the inventories that Python has as objects",
+}
+MEMORY = {"attack": "out", "certify": "out", "harden": "out"}
+"""What a command needs, and a function not: it returns what it does, whether or not that is kept."""
+KEYWORDS_ALONE = {
+    "progress": "the command line always shows it",
+    "start": "an encoder at hand; the command line names one in the recipe",
+    "watch": "a function of the module in training",
+}
+COMMANDS: dict[str, Any] = dict(typer.main.get_command(application()).commands)  # type: ignore[attr-defined]
+MODULES = {module.name for module in iter_modules(commands.__path__)}
+VERBS = sorted(
+    name for name in COMMANDS if name in MODULES and hasattr(import_module(f"holdfast.commands.{name}"), name)
+)
+
+
+def function(verb: str) -> Any:
+    return getattr(import_module(f"holdfast.commands.{verb}"), verb)
+
+
+def flags(verb: str) -> dict[str, Any]:
+    """Return the flags and arguments of a command by the keyword that each should be."""
+    called = {
+        spelled(flag).lstrip("-").replace("-", "_").lower(): flag
+        for flag in COMMANDS[verb].params
+        if f"{verb} {spelled(flag)}" not in FLAGS_ALONE
+    }
+    return {RENAMED.get(name, name): flag for name, flag in called.items()}
+
+
+def spelled(flag: Any) -> str:
+    return str(max(flag.opts, key=len))
+
+
+def keywords(verb: str) -> dict[str, Parameter]:
+    return {name: of for name, of in signature(function(verb)).parameters.items() if name not in KEYWORDS_ALONE}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_flag_is_a_keyword_and_every_keyword_a_flag(verb: str) -> None:
+    assert set(flags(verb)) == set(keywords(verb))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_flags_and_keywords_have_the_same_default(verb: str) -> None:
+    for name, flag in flags(verb).items():
+        keyword = keywords(verb)[name]
+        assert flag.required == (keyword.default is Parameter.empty or MEMORY.get(verb) == name), name
+        if not flag.required and flag.default is not None:  # what is not given is left to the function
+            assert flag.default == keyword.default, name
+
+
+def test_the_law_is_awake_and_its_exceptions_are_needed() -> None:
+    assert set(VERBS) == set(COMMANDS) - set(NO_FUNCTION)
+    assert all(signature(function(verb)).parameters[name].default is None for verb, name in MEMORY.items())
+    assert not set(NO_FUNCTION) & set(VERBS)
+    assert set(FLAGS_ALONE) <= {
+        f"{verb} {spelled(flag)}" for verb, command in COMMANDS.items() for flag in command.params
+    }
+    assert all(any(name in signature(function(verb)).parameters for verb in VERBS) for name in KEYWORDS_ALONE)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_keyword_is_explained(verb: str) -> None:
+    arguments = (getdoc(function(verb)) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    assert re.findall(r"^    (\w+): ", arguments, re.MULTILINE) == list(signature(function(verb)).parameters)
