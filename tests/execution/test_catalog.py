@@ -292,3 +292,14 @@ def test_settings_of_what_does_not_run_are_named(tmp_path):
     (tmp_path / "run.toml").write_text("[overlap]\nsamples = 5\n[breakaway]\nsamples = 3")
     with pytest.warns(HoldfastWarning, match=r"\[overlap\] changes nothing, because overlap is not run"):
         planned(request({"only": ["breakaway"]}, tmp_path / "run.toml"))
+
+
+def test_a_source_that_takes_arch_says_so_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new adapter is one file: whether ``--arch`` belongs to it is read there."""
+    from holdfast.encoders import sources
+    from holdfast.execution.request import Request, references
+
+    asked = Request(encoders=("onnx:a.onnx", "checkpoint:b.pt"), arch=("mine:encoder",))
+    assert [options.arch for _, options in references(asked)] == [None, "mine:encoder"]
+    monkeypatch.setattr(sources()["onnx"], "TAKES_ARCH", True, raising=False)
+    assert [options.arch for _, options in references(asked)] == ["mine:encoder", "mine:encoder"]

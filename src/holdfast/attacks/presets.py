@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
-from pkgutil import iter_modules
 
 import torch
 
@@ -15,6 +13,7 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.gradient import GradientAttack, bim, fgsm
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import L2, Ball, Linf
+from holdfast.core.discovery import named_classes
 from holdfast.core.divergences import Cosine, SoftmaxKL, Wasserstein
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
@@ -51,9 +50,7 @@ def read_attack(text: str) -> Attack:
 
 def kinds() -> dict[str, type[Attack]]:
     """Return the attacks in the modules of this package by name, so that a new one is one new file."""
-    modules = [import_module(f"holdfast.attacks.{module.name}") for module in iter_modules(holdfast.attacks.__path__)]
-    classes = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
-    return {kind.name: kind for kind in classes if issubclass(kind, Attack) and kind is not Attack}
+    return named_classes(holdfast.attacks, Attack)
 
 
 def label(attack: Attack) -> str:

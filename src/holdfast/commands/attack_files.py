@@ -46,7 +46,7 @@ SHOWN = 4
 def export(
     population: Population, preset: Preset, adversarial: Adversarial, store: Store, started: datetime
 ) -> AttackRecord:
-    """Write ``found``, which ``preset`` made of ``population``, into the folder of ``store`` and return its record.
+    """Write ``adversarial``, which ``preset`` made of ``population``, into the folder of ``store`` and return its record.
 
     Raises:
         StoreError: the folder cannot be written.

@@ -172,7 +172,7 @@ def export(
 def _certificate(
     population: Population, row: int, others: Sequence[int], values: Observed, store: Store
 ) -> Certificate:
-    """Return the certificate of the image at ``row``, its witness written; ``seen`` is what was observed of it."""
+    """Return the certificate of the image at ``row``, its witness written; ``values`` are what was observed of it."""
     names, bound, attacked = population.images.ids, values["bound"], values["attacked"]
     weakest = int(values["weakest"])
     witness = replayed = None

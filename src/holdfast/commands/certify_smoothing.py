@@ -87,7 +87,7 @@ def export_smoothed(
         encoder=population.encoder_info,
         images=population.images_info,
         settings={name: str(value) for name, value in settings(noisy_codes(evaluation)).items()}
-        | {"method": SMOOTHING, "ball": f"l2:{ball:g}", "alpha": f"{evaluation.alpha:g}"}
+        | {"method": SMOOTHING, "ball": str(L2(ball)), "alpha": f"{evaluation.alpha:g}"}
         | {"negatives": str(evaluation.others)}
         | {"seed": str(population.run.seed), "precision": population.run.precision},
         certificates=certificates,

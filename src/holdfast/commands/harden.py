@@ -258,7 +258,7 @@ def _require_gradients(encoder: Encoder, images: Images) -> None:
 
 
 def agreement_of(original: Encoder, held_out: Images, device: str) -> Callable[[nn.Module], dict[str, float]]:
-    """Return what compares a module's codes of the images ``held`` with those of the ``original``."""
+    """Return what compares a module's codes of the images ``held_out`` with those of the ``original``."""
     parts = [range(start, min(start + PART, len(held_out))) for start in range(0, len(held_out), PART)]
 
     def codes_of(module: nn.Module) -> Codes:

@@ -166,7 +166,7 @@ def _silent(doing: str, share: float) -> None:
 def read_recipe(
     recipe: Recipe | str | Path | Mapping[str, Any], settings: Mapping[str, Any], inputs: Mapping[str, Any]
 ) -> tuple[Recipe, dict[str, Any]]:
-    """Return the recipe and where it is to be carried out; what is ``given`` wins over what a file says."""
+    """Return the recipe and where it is to be carried out; ``inputs`` win over what a file says."""
     if isinstance(recipe, Recipe):
         values: dict[str, Any] = recipe.plain() if settings else {}
         places: dict[str, Any] = {}

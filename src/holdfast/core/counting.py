@@ -38,12 +38,12 @@ Clean = Float[Tensor, "n d"]
 def closer_counts(
     divergence: Divergence, moved: Moved, originals_of: Int[Tensor, "m"], clean: Clean
 ) -> Int[Tensor, "m"]:
-    """Return for each moved code how many clean codes other than ``own`` are strictly closer than its own.
+    """Return for each moved code how many clean codes other than its original are strictly closer than its own.
 
     Args:
         divergence: fitted, if it needs to be.
         moved: codes of perturbed samples, shape (m, d); rows that are not finite count nobody.
-        own: row of ``clean`` that each belongs to.
+        originals_of: row of ``clean`` that each belongs to.
         clean: the population's codes, shape (n, d).
 
     Example:
@@ -66,7 +66,7 @@ def crossings(
     """Return for each moved code how many clean codes are strictly closer than its own, and for each of those to how many.
 
     Arguments are those of ``closer_counts``. Where the own codes are not among ``clean``, they are ``originals``, and
-    ``own`` is -1. Clean codes that are ``left_out`` are nobody's neighbours.
+    ``originals_of`` is -1. Clean codes that are ``left_out`` are nobody's neighbours.
     """
     originals = clean[originals_of] if originals is None else originals
     if divergence.embed(clean[:1]) is None:
@@ -284,7 +284,7 @@ def _triangle(points: Clean, top: int, width: int) -> Float[Tensor, "b k"]:
 def nearest_rows(
     divergence: Divergence, codes: Codes, clean: Clean, count: int, exclude: Sequence[int] = ()
 ) -> Int[Tensor, "b k"]:
-    """Return the rows of the ``count`` clean codes nearest to each code, nearest first, its ``own`` left out.
+    """Return the rows of the ``count`` clean codes nearest to each code, nearest first, the row in ``exclude`` left out.
 
     Example:
         >>> from holdfast.core.divergences import L2Distance

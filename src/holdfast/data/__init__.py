@@ -1,6 +1,6 @@
 """Image loaders: each file turns one kind of reference (a folder, an array file, `builtin:`) into Images.
 
-A module of this package that defines ``SOURCE`` (the word before the colon) and ``load(name, settings, request)`` is a
+A module of this package that defines ``SOURCE`` (the word before the colon) and ``load(name, settings, selection)`` is a
 loader; adding one takes no other change.
 """
 

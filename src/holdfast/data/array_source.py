@@ -45,22 +45,22 @@ def load_array(
     name: str,
     stored: Rows,
     labels: Int[Tensor, "n"] | None,
-    request: Selection,
+    selection: Selection,
     file: Path | str | None = None,
     part: str = "",
 ) -> Images:
-    """Return the rows of ``stored`` that ``request`` chooses, with their positions as ids.
+    """Return the rows of ``stored`` that ``selection`` chooses, with their positions as ids.
 
     Rows found sound and their digests are remembered of ``file`` and the array ``part`` of it.
 
     Raises:
         HoldfastError: shape or type do not suit the encoder, or a chosen image holds NaN or is out of range.
     """
-    source = ArraySource(name, stored, request)
+    source = ArraySource(name, stored, selection)
     if len(stored) == 0:
         raise HoldfastError(f"{name} holds no images")
     ids = [str(row) for row in range(len(stored))]
-    chosen, domain, remembered = request.choose(ids), request.domain, request.remembered
+    chosen, domain, remembered = selection.choose(ids), selection.domain, selection.remembered
     which = blake2b(np.array(chosen, dtype=np.int64).tobytes()).hexdigest()
 
     def checked() -> bytes:
@@ -80,8 +80,8 @@ class ArraySource:
     three channels. A digest is that of the stored row, so that encoders of different sizes share it.
     """
 
-    def __init__(self, name: str, stored: Rows, request: Selection) -> None:
-        self.name, self.stored, self.domain = name, stored, request.domain
+    def __init__(self, name: str, stored: Rows, selection: Selection) -> None:
+        self.name, self.stored, self.domain = name, stored, selection.domain
         if stored.dtype == torch.uint8 and (self.domain.low, self.domain.high) != (0, 1):
             raise HoldfastError(
                 f"{name} holds uint8, which stands for pixels in [0, 1], but the encoder takes values in "
@@ -90,7 +90,7 @@ class ArraySource:
         self.layout = layout(name, tuple(stored.shape), self.domain)
         self.geometry: Geometry | None = None
         if self.layout != "as stored" and _size(stored, self.layout) != self.domain.shape[1:]:
-            self.geometry = request.framing
+            self.geometry = selection.framing
             if self.geometry.interpolation == "lanczos":
                 raise HoldfastError(
                     f"{name} holds images of {_size(stored, self.layout)} pixels, and arrays cannot be resized with "

@@ -39,7 +39,7 @@ STORED = {"U8": "u1", "F16": "<f2", "F32": "<f4", "F64": "<f8", "I8": "i1", "I16
 """The types of safetensors files and numpy's names for them."""
 
 
-def load(name: str, settings: dict[str, str], request: Selection) -> Images:
+def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the inputs of the file ``name``; the settings ``images`` and ``labels`` choose among its arrays.
 
     Values are uint8 (0 to 255, for encoders of pixels in [0, 1]) or floats in the encoder's range. Ids are positions.
@@ -56,7 +56,7 @@ def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     labels = None
     if "labels" in arrays:
         labels = as_labels(arrays["labels"], len(stored), "labels" in settings, f"labels of {name}")
-    return load_array(name, stored, labels, request, path, settings.get("images", ""))
+    return load_array(name, stored, labels, selection, path, settings.get("images", ""))
 
 
 def _npy(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def names() -> list[str]:
     return list(SETS)
 
 
-def load(name: str, settings: dict[str, str], request: Selection) -> Images:
+def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the held-out ``digits`` or those the built-in encoders learned from, ``digits-train``, with labels."""
     from sklearn.datasets import load_digits
 
@@ -32,6 +32,6 @@ def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     rows = list(SETS[name])
     stored = torch.from_numpy(pixels).float().reshape(-1, 1, 8, 8)[rows] / 16
     ids = [f"digits/{row:04}" for row in rows]
-    source = ArraySource(f"builtin:{name}", stored, request)
+    source = ArraySource(f"builtin:{name}", stored, selection)
     images = Images(source, ids, torch.from_numpy(labels)[rows].long(), f"builtin:{name}")
-    return images[request.choose(ids)]
+    return images[selection.choose(ids)]

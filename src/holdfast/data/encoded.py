@@ -83,40 +83,40 @@ def load_encoded(
     fetch: Fetch,
     ids: Sequence[str],
     labels: Int[Tensor, "n"] | None,
-    request: Selection,
+    selection: Selection,
     settings: Mapping[str, str],
     classes: Sequence[str] = (),
     distant: bool = False,
 ) -> Images:
-    """Return the images that ``request`` chooses of the sound ones that ``fetch`` gives.
+    """Return the images that ``selection`` chooses of the sound ones that ``fetch`` gives.
 
     All are judged before any is chosen, so that a command says the same of a folder however few images it needs; but
     of more than ``THOROUGH`` that are ``distant`` or in tars, where a header costs as much as an image, those chosen. The
     setting ``max_pixels`` replaces ``MAX_PIXELS``.
 
     Raises:
-        HoldfastError: more are damaged than ``request`` allows, or the encoder does not take pictures.
+        HoldfastError: more are damaged than ``selection`` allows, or the encoder does not take pictures.
     """
-    channels, most = _channels(request), convert(settings.get("max_pixels", str(MAX_PIXELS)), int, "max_pixels")
-    survey = Survey(fetch, ids, most, request.remembered)
-    few, every = len(ids) <= THOROUGH, request.limit is None or request.limit >= len(ids)
+    channels, most = _channels(selection), convert(settings.get("max_pixels", str(MAX_PIXELS)), int, "max_pixels")
+    survey = Survey(fetch, ids, most, selection.remembered)
+    few, every = len(ids) <= THOROUGH, selection.limit is None or selection.limit >= len(ids)
     judged = range(len(ids)) if few or every or not distant else range(0)
     survey.examine(judged, few, every)
     sound = [row for row in range(len(ids)) if row not in survey.reasons]
-    rows = [sound[position] for position in request.choose([ids[row] for row in sound])]
+    rows = [sound[position] for position in selection.choose([ids[row] for row in sound])]
     count = len(judged) or len(rows)
     if not judged or len(rows) <= THOROUGH < len(ids):  # of which headers were read at most
         survey.examine(rows, len(rows) <= THOROUGH, True)
         rows = [row for row in rows if row not in survey.reasons]
     skipped = {ids[row]: survey.reasons[row] for row in sorted(survey.reasons)}
-    _judge(name, skipped, count, request.max_unreadable)
+    _judge(name, skipped, count, selection.max_unreadable)
     kept_ids = [ids[row] for row in rows]
-    source = Encoded(survey, rows, kept_ids, channels, request.framing, skipped)
+    source = Encoded(survey, rows, kept_ids, channels, selection.framing, skipped)
     return Images(source, kept_ids, None if labels is None else labels[rows], name, classes)
 
 
-def _channels(request: Selection) -> int:
-    domain = request.domain
+def _channels(selection: Selection) -> int:
+    domain = selection.domain
     if len(domain.shape) != 3 or domain.shape[0] not in (1, 3) or (domain.low, domain.high) != (0, 1):
         raise HoldfastError(
             "image files suit encoders of 1 or 3 channels with pixels in [0, 1], but this one takes shape "

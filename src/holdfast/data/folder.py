@@ -20,7 +20,7 @@ SETTINGS = ("labels", "max_pixels")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm")
 
 
-def load(name: str, settings: dict[str, str], request: Selection) -> Images:
+def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the image files below the folder ``name``, with their sorted relative paths as ids.
 
     With the setting ``labels=folders``, the first folder of each path is its class, numbered in sorted order. Larger
@@ -35,7 +35,7 @@ def load(name: str, settings: dict[str, str], request: Selection) -> Images:
         raise HoldfastError(f"folder {name!r} holds no images; expected files ending in {', '.join(SUFFIXES)}")
     labels, names = labelled(paths, settings)
     ids = [_text(path) for path in paths]
-    return load_encoded(name, Files(str(root), paths), ids, labels, request, settings, names)
+    return load_encoded(name, Files(str(root), paths), ids, labels, selection, settings, names)
 
 
 def labelled(paths: Sequence[str], settings: Mapping[str, str]) -> tuple[Int[Tensor, "n"] | None, tuple[str, ...]]:

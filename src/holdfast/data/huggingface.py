@@ -20,7 +20,7 @@ def saved(path: Path) -> bool:
     return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
-def load(name: str, settings: dict[str, str], request: Selection) -> Images:
+def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the images of the dataset ``name`` (a saved folder, or ``user/name@revision``), decoded when read.
 
     Settings: ``split``, ``config`` (where a hub dataset has several), the columns ``image`` and ``label``,
@@ -28,7 +28,7 @@ def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     rows. Ids are positions in the split.
     """
     check_settings(settings, ["split", "config", "image", "label", "max_pixels", "streaming", "take"], SOURCE)
-    dataset = _streamed(name, settings, request) if _streaming(settings) else _whole(name, settings)
+    dataset = _streamed(name, settings, selection) if _streaming(settings) else _whole(name, settings)
     column = _image_column(name, dataset, settings.get("image"))
     labels, names = None, ()
     if (key := settings.get("label", "label")) in dataset.column_names:
@@ -37,7 +37,7 @@ def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     elif "label" in settings:
         raise HoldfastError(f"{name} has no column {key!r}; {did_you_mean(key, dataset.column_names)}")
     ids = [str(row) for row in range(len(dataset))]
-    return load_encoded(name, Column(dataset, column), ids, labels, request, settings, names)
+    return load_encoded(name, Column(dataset, column), ids, labels, selection, settings, names)
 
 
 class Column:
@@ -69,7 +69,7 @@ def _whole(name: str, settings: Mapping[str, str]) -> Any:
     return _split(name, _open(name, settings), settings.get("split"))
 
 
-def _streamed(name: str, settings: Mapping[str, str], request: Selection) -> Any:
+def _streamed(name: str, settings: Mapping[str, str], selection: Selection) -> Any:
     """Return the first rows of a dataset, with the columns that are needed."""
 
     def start() -> Any:
@@ -80,7 +80,7 @@ def _streamed(name: str, settings: Mapping[str, str], request: Selection) -> Any
 
     _datasets()
     try:
-        return first_rows(name, settings, request, start)
+        return first_rows(name, settings, selection, start)
     except HoldfastError:
         raise
     except Exception as error:  # the library raises anything at all about what it streams

@@ -12,18 +12,18 @@ from holdfast.data.stores import Store, StoredFiles
 SOURCE = "fsspec"
 
 
-def load(name: str, settings: dict[str, str], request: Selection) -> Images:
+def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the images of the folder, array file or tars at the address ``name``; nothing is copied to this machine.
 
     Settings are those of the same thing on this machine: see ``folder``, ``arrays`` and ``wds``.
     """
     store, path = Store.at(name)
     if store.local:
-        return local(path, settings, request)
+        return local(path, settings, selection)
     if path.endswith(".tar"):
-        return tars.load(name, settings, request)
+        return tars.load(name, settings, selection)
     if path.lower().endswith(tuple(arrays.SUFFIXES)):
-        return remote_arrays.load(name, settings, request)
+        return remote_arrays.load(name, settings, selection)
     check_settings(settings, folder.SETTINGS, SOURCE)
     images = {name: file for name, file in store.find(path).items() if name.lower().endswith(folder.SUFFIXES)}
     if not images:
@@ -33,11 +33,11 @@ def load(name: str, settings: dict[str, str], request: Selection) -> Images:
         )
     labels, names = folder.labelled(list(images), settings)
     files = StoredFiles(list(images.values()))
-    return load_encoded(name, files, list(images), labels, request, settings, names, distant=True)
+    return load_encoded(name, files, list(images), labels, selection, settings, names, distant=True)
 
 
-def local(path: str, settings: dict[str, str], request: Selection) -> Images:
+def local(path: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the images at a path of this machine, spelled as ``file://``."""
     from holdfast.data import kind, loaders
 
-    return loaders()[kind(path)](path, settings, request)
+    return loaders()[kind(path)](path, settings, selection)

@@ -21,18 +21,18 @@ from holdfast.data.base import Selection, check_settings
 from holdfast.data.stores import Store, StoredFile
 
 
-def load(name: str, settings: dict[str, str], request: Selection) -> Images:
+def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the inputs of the array file at the address ``name``, by the rules of ``arrays``."""
     store, path = Store.at(name)
     (file,) = store.expand(path).values()
     if path.lower().endswith(".npy"):
         check_settings(settings, [], ".npy")
-        return load_array(name, FetchedRows(file), None, request, file.version)
+        return load_array(name, FetchedRows(file), None, selection, file.version)
     with TemporaryDirectory() as folder:
         copy = Path(folder, path.rpartition("/")[2])
         copy.write_bytes(file.read())
         try:
-            images = arrays.load(str(copy), settings, request)
+            images = arrays.load(str(copy), settings, selection)
         except HoldfastError as error:
             raise HoldfastError(str(error).replace(str(copy), name)) from error
     images.name = name

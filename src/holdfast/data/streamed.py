@@ -23,7 +23,7 @@ CHOOSING = ("config", "split", "image", "label")
 """Settings that decide which rows and columns a stream has."""
 
 
-def first_rows(name: str, settings: Mapping[str, str], request: Selection, start: Callable[[], Any]) -> Any:
+def first_rows(name: str, settings: Mapping[str, str], selection: Selection, start: Callable[[], Any]) -> Any:
     """Return the first ``take`` rows (by default as many as the request's limit) of the stream that ``start`` begins.
 
     They are read from the stream once, unless files of a local folder changed since.
@@ -33,7 +33,7 @@ def first_rows(name: str, settings: Mapping[str, str], request: Selection, start
     """
     import datasets
 
-    count = convert(settings["take"], int, "take") if "take" in settings else request.limit
+    count = convert(settings["take"], int, "take") if "take" in settings else selection.limit
     if count is None or count < 1:
         raise HoldfastError(
             f"{name} is to be streamed, so say how many of its first images to fetch, as in --limit 1000 or "

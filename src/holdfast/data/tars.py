@@ -44,7 +44,7 @@ def spelled(path: str) -> bool:
     return path.endswith(".tar")
 
 
-def load(name: str, settings: dict[str, str], request: Selection) -> Images:
+def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the images of the tars that ``name`` stands for: a tar, a folder of them, or a pattern such as {000..099}.tar.
 
     Settings: ``image``, the ending of the images where samples have several (``left.png``); ``label``, a field of the
@@ -56,20 +56,20 @@ def load(name: str, settings: dict[str, str], request: Selection) -> Images:
     tars, versions = list(shards.values()), [tar.version for tar in shards.values()]
 
     def indexed(position: int) -> Samples:
-        stamp = request.remembered.stamp(versions[position], "samples", *chosen)
-        content = request.remembered.recall(stamp, lambda: json.dumps(index(tars[position], *chosen)).encode())
+        stamp = selection.remembered.stamp(versions[position], "samples", *chosen)
+        content = selection.remembered.recall(stamp, lambda: json.dumps(index(tars[position], *chosen)).encode())
         return Samples(*json.loads(content))
 
     try:
         samples = list(side_by_side(indexed, range(len(tars))))
     finally:
-        request.remembered.save()
+        selection.remembered.save()
     ids = [f"{shard}/{key}" for shard, members in zip(shards, samples, strict=True) for key in members.keys]
     if not ids:
         raise HoldfastError(f"{name} holds no images; expected members ending in {', '.join(folder.SUFFIXES)}")
     labels, classes = _labels(name, [label for sample in samples for label in sample.labels], "label" in settings)
     members = Members(tars, versions, samples)
-    return load_encoded(name, members, ids, labels, request, settings, classes, distant=True)
+    return load_encoded(name, members, ids, labels, selection, settings, classes, distant=True)
 
 
 def find(name: str) -> dict[str, StoredFile]:

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import kinds
 from holdfast.core.balls import BALLS
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.errors import HoldfastError
@@ -54,7 +55,7 @@ def families() -> list[str]:
 
 def attacks() -> dict[str, type[Attack]]:
     """Return every attack by name."""
-    return _by_name(_classes(Attack, ("attacks",)))
+    return kinds()
 
 
 def objectives() -> dict[str, type[Objective]]:

@@ -20,6 +20,7 @@ from holdfast.core.balls import Ball, Linf
 from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, refuse_blanks, refuse_twice
 from holdfast.core.records import Record
 from holdfast.core.settings import convert, fields_of, seconds, spelled, types_of
+from holdfast.encoders import sources
 from holdfast.encoders.reference import Options, named
 from holdfast.encoders.trained import written_in_python
 from holdfast.execution.catalog import evaluations
@@ -133,7 +134,10 @@ def references(request: Request) -> list[tuple[str, Options]]:
 
 
 def _takes_arch(source: str, name: str) -> bool:
-    return source == "checkpoint" or (source == "trained" and written_in_python(name))
+    """Return whether an encoder is built by ``--arch``: its source says so, and a trained one has a module in Python."""
+    adapter = sources().get(source)
+    takes_arch = adapter is not None and getattr(adapter, "TAKES_ARCH", False)
+    return takes_arch and (source != "trained" or written_in_python(name))
 
 
 def planned(request: Request, operations: int = 0) -> list[Evaluation]:

@@ -248,7 +248,7 @@ def _key(observation: Observation, population: Population) -> Key:
 def _missing(
     rows: Sequence[int], kept_ids: set[str], observation: Observation, population: Population, most: int | None = None
 ) -> list[list[int]]:
-    """Return the rows not ``held`` among the first ``most``, cut into shards.
+    """Return the rows among the first ``most`` that ``kept_ids`` lacks, cut into shards.
 
     Cutting comes first, so that an interrupted run goes on with the very shards of an unbroken one; but what is begun of
     under a budget is cut as it comes, in no more shards than needed.

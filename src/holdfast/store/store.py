@@ -6,7 +6,7 @@ are named by their checksums, and records, which keep their names, begin with th
 
     run.json                          what was asked for, last
     results/EVALUATION-ENCODER-KEY.json
-    failures/EVALUATION-ENCODER.json
+    failures/EVALUATION-ENCODER-HASH.json
     cells/CHECKSUM.json               which cells were asked for, and what each is made from
     fits/FIT-KEY/CHECKSUM.safetensors
     shards/OBSERVATION-KEY/CHECKSUM.safetensors   or many of them in CHECKSUM.pack, with CHECKSUM.index

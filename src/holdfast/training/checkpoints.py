@@ -23,7 +23,7 @@ ASKED = "asked"
 
 
 def save(folder: Path, recipe: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Write ``state`` of the training that was ``asked`` for.
+    """Write ``state`` of the training by ``recipe``.
 
     Raises:
         HoldfastError: it cannot be written; the checkpoint before it stays.
@@ -62,7 +62,7 @@ def load(folder: Path, recipe: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def require_same(folder: Path, before: Mapping[str, Any], recipe: Mapping[str, Any]) -> None:
-    """Raise unless what was asked for ``before`` is what is ``asked`` for now; the sentence names the differences."""
+    """Raise unless the recipe ``before`` is the ``recipe`` now; the sentence names the differences."""
     other = [
         f"{name} was {before.get(name, 'not there')!r} and is {recipe.get(name, 'not there')!r}"
         for name in sorted({*before, *recipe})

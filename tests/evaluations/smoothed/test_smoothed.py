@@ -10,6 +10,7 @@ import torch
 from scipy.stats import binom
 from torch import Tensor, nn
 
+from holdfast.core.balls import BALLS, L2
 from holdfast.core.divergences import Cosine, L1Distance, L2Distance
 from holdfast.core.enclosing_balls import enclosing_balls
 from holdfast.core.encoder import Domain, Encoder
@@ -17,6 +18,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Result
 from holdfast.core.run_settings import RunSettings
+from holdfast.core.settings import read
 from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing
 from holdfast.evaluations.smoothed.copies import Copies
 from holdfast.evaluations.smoothed.index import Index, Smoothing
@@ -291,3 +293,10 @@ def test_an_image_is_kept_only_where_it_is_carried_past_no_other():
         kept = numbers(result, "certified_smoothed_nearest_neighbour", method=method)
         assert kept == [float(share == 0) for share in risk]
         assert any(share == pytest.approx(1 / 3) for share in risk), "vacuous: all of them are passed, or none"
+
+
+@pytest.mark.parametrize("radius", [8 / 255, 0.25, 1 / 3, 0.1])
+def test_the_ball_of_a_number_is_the_ball_that_was_asked_for(radius: float):
+    """Gates look numbers up by it: a radius cut to six digits would be another one."""
+    case = SmoothedRetrieval(radii=(radius,), **FEW).conditions(radius, L2Distance())
+    assert read(case["ball"], BALLS, "ball") == L2(radius)

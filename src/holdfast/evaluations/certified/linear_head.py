@@ -106,9 +106,9 @@ def margins(
     it takes none for that, it is the corner of the domain that is farthest away, for the search may have to go there.
 
     Args:
-        told: the classifier.
+        classifier: a linear head on the encoder.
         pixels: images, in float64.
-        places: the logit of each image's own class.
+        columns: the logit of each image's own class.
         pool: other images.
         noise: one stream for each pair.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.core.balls import L2
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.records import Conditions
 from holdfast.evaluations.smoothed.index import Smoothing
@@ -48,4 +49,4 @@ class SmoothedEvaluation(Evaluation):
 
     def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
         """Return how series and estimates name a case."""
-        return {"ball": f"l2:{radius:g}", "noise": f"{self.sigma:g}", "divergence": str(divergence), **more}
+        return {"ball": str(L2(radius)), "noise": f"{self.sigma:g}", "divergence": str(divergence), **more}

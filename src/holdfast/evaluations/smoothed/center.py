@@ -115,7 +115,7 @@ def quantile(eps: float, sigma: float, slack: float, draws: int, alpha: float) -
 
 
 def abstains(share: Float[Tensor, "b"], selection: int, slack: float, alpha: float) -> Tensor:
-    """Return where the ball around the centre may hold less than ``1/2 - slack``: ``held`` is its share of fresh draws.
+    """Return where the ball around the centre may hold less than ``1/2 - slack``: ``share`` is that of fresh draws in it.
 
     Both the ball's own mass and that of the smallest one are allowed for: hence ``alpha`` is divided by two.
     """

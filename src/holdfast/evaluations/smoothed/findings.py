@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast.core.balls import L2
 from holdfast.core.divergences import Cosine, Divergence, Rank, UnitL2
 from holdfast.core.records import Curve, Estimate
 from holdfast.evaluations.smoothed.center import BETA, abstains, quantile
@@ -58,19 +59,19 @@ def sure(estimate: Estimate, alpha: float, images: int) -> Estimate:
     return estimate.model_copy(update={"method": f"{estimate.method}; {confidence}"})
 
 
-def radius_curves(estimates: Sequence[Estimate], radii: Sequence[float], norm: str = "l2") -> tuple[Curve, ...]:
+def radius_curves(estimates: Sequence[Estimate], radii: Sequence[float]) -> tuple[Curve, ...]:
     """Return estimates that differ in the radius alone as curves, where there are at least two radii."""
-    by_text = {f"{norm}:{radius:g}": radius for radius in radii}
+    by_text = {str(L2(radius)): radius for radius in radii}
     lines: dict[tuple[str, tuple[tuple[str, str], ...]], list[tuple[float, Estimate]]] = {}
     for estimate in estimates:
         if (radius := by_text.get(estimate.conditions.get("ball", ""))) is not None:
-            case = tuple({**estimate.conditions, "ball": norm}.items())
+            case = tuple({**estimate.conditions, "ball": L2.name}.items())
             lines.setdefault((estimate.quantity, case), []).append((radius, estimate))
     return tuple(
         Curve(
             quantity=quantity,
             conditions=dict(case),
-            x_label=f"{norm} radius",
+            x_label=f"{L2.name} radius",
             y_label=quantity.replace("_", " "),
             x=tuple(radius for radius, _ in points),
             y=tuple(estimate.value for _, estimate in points),

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from holdfast.core.balls import L2
 from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
@@ -141,7 +142,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
             summarise(abstained, "share", "lower"),
         ]
         for radius in self.radii:
-            ball = {"ball": f"l2:{radius:g}", **case}
+            ball = {"ball": str(L2(radius)), **case}
             survival = series_of(
                 "certified_probe_accuracy", ball, (kept > radius).double(), flag, Claim.LOWER, ACCURACY, UNKNOWN
             )

@@ -34,7 +34,7 @@ def assembled(
 
     Args:
         ids: of the samples.
-        found: their scores.
+        scores: of the map.
         subsets: the numbers of random subsets.
         baselines: the numbers of maps that have learned nothing, draw by draw.
         groups: samples by label or cluster.

@@ -83,7 +83,7 @@ class Ranks:
     ) -> Generator[tuple[Shard, Done | None], None, None]:
         """Yield each of the named ``units`` with what ``task`` made of it here, or with None once others did.
 
-        ``held`` says whether a unit's outcome is in the folder, ``begin`` whether there is time for another unit, and
+        ``is_kept`` says whether a unit's outcome is in the folder, ``begin`` whether there is time for another unit, and
         ``patient`` whether there is time for anything. What is computed here must be put into the folder before
         the next is asked for. A unit that failed here is left to others: each rank tries it once, so each knows why.
 
