@@ -195,8 +195,8 @@ def test_only_near_names_are_suggested():
 
 
 SIGNED = {("brightness", "amount"), ("crop", "share"), ("rotation", "degrees"), ("global-shuffle", "seed")}
-SIGNED |= {("local-shuffle", "seed"), ("sparsified", "seed")}
-"""Numbers that may be below zero: directions and seeds."""
+SIGNED |= {("local-shuffle", "seed"), ("sparsified", "seed"), ("supervised", "uniformity")}
+"""Numbers that may be below zero: directions, seeds, and a weight that may pull either way."""
 
 
 def numeric_settings() -> list[tuple[type[Any], str, dict[str, Any]]]:

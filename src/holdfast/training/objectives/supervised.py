@@ -10,7 +10,7 @@ adversary on the loss, the attacked view takes the place of the clean one (Madry
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log
+from math import isfinite, log
 from typing import final
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from holdfast.core.encoder import Codes
-from holdfast.core.settings import require_not_negative
+from holdfast.core.errors import HoldfastError
 from holdfast.objectives.base import ObjectiveFunction
 from holdfast.training.gathering import gathered
 from holdfast.training.learner import Batch, Learner, Setting, TrainingObjective, require_two_images
@@ -49,7 +49,8 @@ class Supervised(TrainingObjective):
     needs_labels = True
 
     def __post_init__(self) -> None:
-        require_not_negative(self, "uniformity")
+        if not isfinite(self.uniformity):
+            raise HoldfastError(f"{self.name}: uniformity must be finite, below or above zero, got {self.uniformity}")
 
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         if self.uniformity:
