@@ -60,7 +60,8 @@ def _encoded(row: Row, cells: Cells) -> Begun:
     codes, bank = cells.work.codes(population, "codes"), None
     if row.searched is not None:
         bank = row.searched, _codes_of_bank(population, row.searched, cells.work)
-    begun = Begun(row.encoder, row.images, bank, codes, dict[Fit[Any], Observed | Exception](), cells.run)
+    learned = dict[Fit[Any], Observed | Exception]()
+    begun = Begun(row.encoder, row.images, bank, codes, learned, cells.run, cells.others(row))
     for evaluation in row.evaluations:
         begun.groups.setdefault(evaluation.observation(), []).append(evaluation)
     return begun

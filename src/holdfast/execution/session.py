@@ -56,7 +56,7 @@ class Session:
         began, plan, run = monotonic(), planned(request), run_settings(request)
         _warn_of_damage(store)
         inputs = Inputs.of(request, at_hand, Remembered.at(store.folder / FILE, request.rehash))
-        plan = sized(request, inputs.encoders) or plan
+        plan = among(request, sized(request, inputs.encoders) or plan, inputs.encoders)
         for ball, encoder in product(requested_balls(plan), inputs.encoders):
             ball.check(encoder.domain)
         for encoder in inputs.encoders:
@@ -124,6 +124,21 @@ def labelled(
             "photos?labels=folders, or as the array labels beside the images"
         )
     return [evaluation for evaluation in evaluations if evaluation.name not in without]
+
+
+def among(request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return ``evaluations`` as they are in a run of these ``encoders``, without those that need others than one.
+
+    Raises:
+        HoldfastError: these were asked for by name, or their settings name an encoder that is not there.
+    """
+    lonely = [evaluation.name for evaluation in evaluations if evaluation.needs_others and len(encoders) < 2]
+    if request.only and lonely:
+        raise HoldfastError(
+            f"{', '.join(lonely)} need another encoder to make attacks on, and {encoders[0].name} is the only one; name a "
+            "second one, or add --baselines random"
+        )
+    return [evaluation.among(encoders) for evaluation in evaluations if evaluation.name not in lonely]
 
 
 def sized(request: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
