@@ -151,11 +151,14 @@ def sized(request: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warned when it was planned first
-        plan = planned(request, largest)
+        plan, whole = planned(request, largest), planned(request)
     name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
+    kinds = {type(evaluation) for evaluation in plan}
+    missing = "".join(f", and leaves {each.name} out" for each in whole if type(each) not in kinds)
     warnings.warn(
         f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick looks at {100 * share(largest):.2g}% of "
-        "the images of others and attacks them less often; --suite standard asks for everything, --device cuda is faster",
+        f"the images of others and attacks them less often{missing}; --suite standard asks for everything, --device cuda is "
+        "faster",
         HoldfastWarning,
         stacklevel=2,
     )

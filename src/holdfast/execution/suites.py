@@ -59,6 +59,11 @@ def suite_settings(suite: str, kinds: Collection[type[Evaluation]], operations: 
     return {name: fields for name, fields in settings.items() if fields}
 
 
+def left_out(suite: str, kind: type[Evaluation], operations: int) -> bool:
+    """Return whether ``suite`` asks nothing of this ``kind`` of an encoder of so many ``operations``."""
+    return suite == "quick" and operations > LARGE and kind.sizes.large is None
+
+
 def share(operations: int) -> float:
     """Return the share of its counts that quick asks of a large encoder."""
     return min(1.0, REACH / operations)
@@ -71,4 +76,4 @@ def _reduced(sizes: Sizes, operations: int) -> dict[str, Any]:
         for name, value in sizes.quick.items()
         if name in COUNTS and isinstance(value, int)
     }
-    return {**sizes.quick, **counts, **sizes.large}
+    return {**sizes.quick, **counts, **(sizes.large or {})}
