@@ -32,7 +32,7 @@ def test_it_finds_the_top_of_a_linear_objective_and_counts_its_queries(ball: Bal
     moved = attack(encoder, pixels, lambda codes: codes[:, 0], ball, Noise.of(0, ["a", "b", "c"]))
     assert Counted.asked == 3 * attack.forwards <= 3 * 500
     best = ball.dual_norm(torch.ones_like(pixels)) * ball.radius
-    assert ((moved - pixels).flatten(1).sum(1) / best).tolist() == pytest.approx([1] * 3, abs=0.02)
+    assert ((moved - pixels).flatten(1).sum(1) / best).tolist() == pytest.approx([1] * 3, abs=0.05)
 
 
 def test_too_few_queries_for_a_step_are_refused() -> None:
