@@ -53,7 +53,11 @@ class QueryOnly(Evaluation):
     searches: tuple[Attack, ...] = SEARCHES
     divergences: tuple[Divergence, ...] = (L2Distance(),)
     samples: int = 100
-    sizes = Sizes(quick={"samples": 50}, full={**SIZES.full, "samples": 1000}, large=None)
+    sizes = Sizes(
+        quick={"samples": 50, "searches": ["square:queries=100", "square"]},
+        full={**SIZES.full, "samples": 1000},
+        large=None,
+    )
     name = "query-only"
     version = 1
     partial = True
