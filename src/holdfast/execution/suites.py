@@ -61,7 +61,7 @@ def suite_settings(suite: str, kinds: Collection[type[Evaluation]], operations: 
 
 def left_out(suite: str, kind: type[Evaluation], operations: int) -> bool:
     """Return whether ``suite`` asks nothing of this ``kind`` of an encoder of so many ``operations``."""
-    return suite == "quick" and operations > LARGE and kind.sizes.large is None
+    return suite == "quick" and operations > LARGE and kind.sizes.small_only
 
 
 def share(operations: int) -> float:
@@ -76,4 +76,4 @@ def _reduced(sizes: Sizes, operations: int) -> dict[str, Any]:
         for name, value in sizes.quick.items()
         if name in COUNTS and isinstance(value, int)
     }
-    return {**sizes.quick, **counts, **(sizes.large or {})}
+    return {**sizes.quick, **counts, **sizes.large}

@@ -13,7 +13,7 @@ class Sizes:
 
     quick: Mapping[str, Any] = field(default_factory=dict)
     full: Mapping[str, Any] = field(default_factory=dict)
-    large: Mapping[str, Any] | None = field(default_factory=dict)
-    """What quick sets for large encoders, beside its counts of images, which it lowers by itself unless they are named.
-
-    None leaves the evaluation out of it for them, unless it is asked for by name."""
+    large: Mapping[str, Any] = field(default_factory=dict)
+    """What quick sets for large encoders, beside its counts of images, which it lowers by itself unless they are named."""
+    small_only: bool = False
+    """Whether quick leaves the evaluation out for large encoders, unless it is asked for by name."""
