@@ -56,7 +56,7 @@ class QueryOnly(Evaluation):
     sizes = Sizes(
         quick={"samples": 50, "searches": ["square:queries=100", "square"]},
         full={**SIZES.full, "samples": 1000},
-        large=None,
+        small_only=True,
     )
     name = "query-only"
     version = 1
