@@ -48,6 +48,8 @@ class Cells:
 
     run: RunSettings
     work: Computing
+    encoders: Sequence[Encoder]
+    """All encoders of the table."""
     results: list[Result] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     partial: dict[tuple[str, Evaluation], Result] = field(default_factory=dict)
@@ -71,6 +73,11 @@ class Cells:
             for what in pieces(evaluation):
                 forecast.expect((encoder.name, what))
         return MissingCells(encoder, images, bank, missing)
+
+    def others(self, row: Row) -> tuple[Encoder, ...]:
+        """Return the encoders beside that of ``row``, if anything that is missing of it looks at them."""
+        asked = any(evaluation.needs_others for evaluation in row.evaluations)
+        return tuple(encoder for encoder in self.encoders if asked and encoder is not row.encoder)
 
     def forget_failures(self, encoder: Encoder, evaluations: Sequence[Evaluation]) -> None:
         """Remove what an earlier run noted of cells that are tried again."""

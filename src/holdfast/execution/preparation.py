@@ -60,7 +60,8 @@ def _prepared(missing: MissingCells, cells: Cells) -> Subject:
     codes, bank = cells.work.codes(population, "codes"), None
     if missing.searched is not None:
         bank = missing.searched, _codes_of_bank(population, missing.searched, cells.work)
-    subject = Subject(missing.encoder, missing.images, bank, codes, dict[Fit[Any], Observed | Exception](), cells.run)
+    learned = dict[Fit[Any], Observed | Exception]()
+    subject = Subject(missing.encoder, missing.images, bank, codes, learned, cells.run, cells.others(missing))
     for evaluation in missing.evaluations:
         subject.groups.setdefault(evaluation.observation(), []).append(evaluation)
     return subject

@@ -24,7 +24,7 @@ from holdfast.encoders import sources
 from holdfast.encoders.reference import Options, named
 from holdfast.encoders.trained import written_in_python
 from holdfast.execution.catalog import evaluations
-from holdfast.execution.suites import SUITES, suite_settings
+from holdfast.execution.suites import SUITES, left_out, suite_settings
 from holdfast.protocol.evaluation import Evaluation, with_bank
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -148,11 +148,12 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
         if name not in known:
             raise HoldfastError(f"unknown evaluation {name!r}; {did_you_mean(name, list(known))}")
     kinds = [known[name] for name in request.only or known if not (request.black_box and known[name].needs_gradients)]
-    if left_out := [name for name in request.only if known[name] not in kinds]:
-        raise HoldfastError(f"{', '.join(left_out)} need the encoder's gradients; leave them out with --black-box")
+    if blocked := [name for name in request.only if known[name] not in kinds]:
+        raise HoldfastError(f"{', '.join(blocked)} need the encoder's gradients; leave them out with --black-box")
     if request.only and not request.bank and (without := [kind.name for kind in kinds if kind.needs_bank]):
         raise HoldfastError(f"there is no bank of images for {', '.join(without)} to learn from; name it with --bank")
     kinds = [kind for kind in kinds if request.bank or not kind.needs_bank]
+    kinds = [kind for kind in kinds if request.only or not left_out(request.suite, kind, operations)]
     balls = [*request.ball, *(str(Linf(convert(radius, float, "eps"))) for radius in request.eps)]
     refuse_twice("eps or ball", [Ball.read(ball) for ball in balls])
     with_balls = [kind for kind in kinds if attacks_in_balls(kind)]

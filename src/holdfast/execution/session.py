@@ -56,7 +56,7 @@ class Session:
         began, plan, run = monotonic(), planned(request), run_settings(request)
         _warn_of_damage(store)
         inputs = Inputs.of(request, at_hand, Remembered.at(store.folder / FILE, request.rehash))
-        plan = sized(request, inputs.encoders) or plan
+        plan = among(request, sized(request, inputs.encoders) or plan, inputs.encoders)
         for ball, encoder in product(requested_balls(plan), inputs.encoders):
             ball.check(encoder.domain)
         for encoder in inputs.encoders:
@@ -126,6 +126,21 @@ def labelled(
     return [evaluation for evaluation in evaluations if evaluation.name not in without]
 
 
+def among(request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return ``evaluations`` as they are in a run of these ``encoders``, without those that need others than one.
+
+    Raises:
+        HoldfastError: these were asked for by name, or their settings name an encoder that is not there.
+    """
+    lonely = [evaluation.name for evaluation in evaluations if evaluation.needs_others and len(encoders) < 2]
+    if request.only and lonely:
+        raise HoldfastError(
+            f"{', '.join(lonely)} need another encoder to make attacks on, and {encoders[0].name} is the only one; name a "
+            "second one, or add --baselines random"
+        )
+    return [evaluation.among(encoders) for evaluation in evaluations if evaluation.name not in lonely]
+
+
 def sized(request: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
     """Return the plan of quick for large encoders, one for all of them, so that they can be compared; else nothing.
 
@@ -136,11 +151,14 @@ def sized(request: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
         return []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warned when it was planned first
-        plan = planned(request, largest)
+        plan, whole = planned(request, largest), planned(request)
     name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
+    kinds = {type(evaluation) for evaluation in plan}
+    missing = "".join(f", and leaves {each.name} out" for each in whole if type(each) not in kinds)
     warnings.warn(
         f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick looks at {100 * share(largest):.2g}% of "
-        "the images of others and attacks them less often; --suite standard asks for everything, --device cuda is faster",
+        f"the images of others and attacks them less often{missing}; --suite standard asks for everything, --device cuda is "
+        "faster",
         HoldfastWarning,
         stacklevel=2,
     )

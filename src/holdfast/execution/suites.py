@@ -59,6 +59,11 @@ def suite_settings(suite: str, kinds: Collection[type[Evaluation]], operations: 
     return {name: fields for name, fields in settings.items() if fields}
 
 
+def left_out(suite: str, kind: type[Evaluation], operations: int) -> bool:
+    """Return whether ``suite`` asks nothing of this ``kind`` of an encoder of so many ``operations``."""
+    return suite == "quick" and operations > LARGE and kind.sizes.small_only
+
+
 def share(operations: int) -> float:
     """Return the share of its counts that quick asks of a large encoder."""
     return min(1.0, REACH / operations)

@@ -76,7 +76,7 @@ def evaluate(
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
     began = monotonic() if began is None else began
     work = Computing(store, engine or Local(), progress, budget, began, Forecast({}))
-    cells = Cells(run, work)
+    cells = Cells(run, work, encoders)
     rows = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
     fill([missing for missing in rows if missing is not None], cells)
     if isinstance(engine, Ranks):

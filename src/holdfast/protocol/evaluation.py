@@ -38,6 +38,8 @@ class Evaluation(ABC):
     """Whether there is nothing to measure without a bank."""
     needs_labels: ClassVar[bool] = False
     """Whether there is nothing to measure without labels, of the images and of the bank if that is needed, too."""
+    needs_others: ClassVar[bool] = False
+    """Whether there is nothing to measure without other encoders, which ``among`` then takes note of."""
     needs_gradients: ClassVar[bool] = False
     """Whether the encoder must pass gradients or be traced, whatever the attacks are."""
     robustness: ClassVar[bool] = True
@@ -69,6 +71,14 @@ class Evaluation(ABC):
         """
         return whitenings(self)
 
+    def among(self, encoders: Sequence[Encoder]) -> Evaluation:
+        """Return this evaluation as it is in a run of these ``encoders``; by default they do not matter to it.
+
+        Raises:
+            HoldfastError: its settings name an encoder that is not there.
+        """
+        return self
+
     @abstractmethod
     def observation(self) -> Observation:
         """Return what must be seen of each sample."""
@@ -86,16 +96,30 @@ class Evaluation(ABC):
         return ()
 
     def __call__(
-        self, encoder: Encoder, images: Images, run: RunSettings | None = None, bank: Images | None = None
+        self,
+        encoder: Encoder,
+        images: Images,
+        run: RunSettings | None = None,
+        bank: Images | None = None,
+        others: Sequence[Encoder] = (),
     ) -> Result:
-        """Measure ``encoder`` on ``images`` in this process, with a ``bank`` to learn from or to search."""
+        """Measure ``encoder`` on ``images`` in this process.
+
+        Args:
+            encoder: to measure.
+            images: on these.
+            run: seed, device, precision and batch size.
+            bank: to learn from or to search.
+            others: further encoders, for evaluations that compare what is made on one with what it does to another.
+        """
         run = run or RunSettings()
         bank_population = None if bank is None else Population(encoder, apart(bank, images), run)
-        population = Population(encoder, images, run, bank=bank_population)
-        observation = self.observation()
+        population = Population(encoder, images, run, bank=bank_population, others=others)
+        evaluation = self.among((encoder, *others)) if others else self
+        observation = evaluation.observation()
         rows = observation.rows(population)
         observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
-        return self.result(population, rows, observed)
+        return evaluation.result(population, rows, observed)
 
     def result(
         self, population: Population, rows: Sequence[int], observed: Observed, illustrated: bool = True

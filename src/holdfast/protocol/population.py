@@ -38,6 +38,7 @@ class Population:
         codes: of all images, if they are known already.
         known: what was learned already, or why it could not be; the rest is learned when it is first asked for.
         bank: the bank, if there is one.
+        others: other encoders of the run, on which attacks may be made that are shown to this one.
     """
 
     def __init__(
@@ -48,16 +49,18 @@ class Population:
         codes: Codes | None = None,
         known: Mapping[Fit[Any], Observed | Exception] | None = None,
         bank: Population | None = None,
+        others: Sequence[Encoder] = (),
     ) -> None:
         self.encoder, self.images, self.run = encoder.to(run.device, run.dtype), images, run
         self._bank = bank
+        self._others, self._placed = tuple(others), dict[str, Encoder]()
         self._codes = codes
         self._known, self._restored = dict(known or {}), dict[Fit[Any], Any]()
 
     def __getstate__(self) -> dict[str, Any]:
         """Hand a worker what was learned, but not what each process makes of it."""
         state = {name: value for name, value in vars(self).items() if name != "double"}
-        return {**state, "_restored": {}}
+        return {**state, "_restored": {}, "_placed": {}}
 
     def at_work(self) -> Population:
         """Return this population as a worker computes on it: on the device of the workers, which must be there.
@@ -69,7 +72,7 @@ class Population:
             return self
         bank = None if self._bank is None else self._bank.at_work()
         run = replace(self.run, device=self.run.workers, workers=None)
-        return Population(self.encoder, self.images, run, self._codes, self._known, bank)
+        return Population(self.encoder, self.images, run, self._codes, self._known, bank, self._others)
 
     @cached_property
     def codes(self) -> Float[Tensor, "n d"]:
@@ -95,6 +98,21 @@ class Population:
         if self._bank is None:
             raise HoldfastError("this needs a bank, images to learn from or to search; name them with --bank")
         return self._bank
+
+    def encoder_of(self, fingerprint: str) -> Encoder:
+        """Return this encoder or one of the others, by its fingerprint, on the run's device and in its precision.
+
+        Raises:
+            HoldfastError: there is none with this fingerprint.
+        """
+        if fingerprint not in self._placed:
+            known = {encoder.fingerprint: encoder for encoder in (*self._others, self.encoder)}
+            if fingerprint not in known:
+                raise HoldfastError(
+                    f"no encoder of this run has the fingerprint {fingerprint}; name it among its encoders"
+                )
+            self._placed[fingerprint] = known[fingerprint].to(self.run.device, self.run.dtype)
+        return self._placed[fingerprint]
 
     @property
     def labels(self) -> Int[Tensor, "n"]:

@@ -8,6 +8,7 @@ from typing import final
 
 import torch
 
+from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import GRADIENT, Attack, climb
 from holdfast.attacks.gradient import random_start
 from holdfast.attacks.presets import NAMED, U_PGD, label
@@ -41,18 +42,36 @@ class Case:
     """What the attack goes for, where it is not the case's usual objective."""
     probe: str = ""
     """The probe that judges, where one does."""
+    further: tuple[tuple[str, str], ...] = ()
+    """Further conditions by name, or others: the ``attack`` of what is none, such as noise."""
 
     @property
     def conditions(self) -> Conditions:
         """How series and estimates name it."""
         attack = f"{label(self.attack)} at {self.aim}" if self.aim else label(self.attack)
         conditions = {"ball": str(self.ball), "attack": attack, "divergence": str(self.divergence)}
-        return conditions | ({"probe": self.probe} if self.probe else {})
+        return conditions | ({"probe": self.probe} if self.probe else {}) | dict(self.further)
+
+
+RANDOM_NOISE = "random noise"
+"""What the conditions call it in place of an attack."""
+SPREAD = 0.05
+"""Share of the coordinates that noise in a sparse ball touches."""
 
 
 def cases(balls: Sequence[Ball], attacks: Sequence[Attack], divergences: Sequence[Divergence]) -> list[Case]:
     """Return every combination, balls outermost."""
     return [Case(ball, attack, divergence) for ball in balls for attack in attacks for divergence in divergences]
+
+
+def strongest(attacks: Sequence[Attack]) -> Attack:
+    """Return the attack that is never weaker than another of the list: its last adaptive one, else the last.
+
+    Example:
+        >>> label(strongest([U_PGD, NAMED["adaptive"], NAMED["square"]]))
+        'adaptive'
+    """
+    return next((attack for attack in reversed(attacks) if isinstance(attack, AdaptiveAttack)), attacks[-1])
 
 
 def shown_case(cases: Sequence[Case]) -> Case:
@@ -199,6 +218,26 @@ def attacked_by_each(
     judge = None if objective.divergence.smooth else objective(context)
     noise = context.noise.fork(objective.name)
     return attack_together(attacks, context.encoder, context.pixels, climbed(context), ball, noise, judge)
+
+
+@final
+@dataclass(frozen=True)
+class Noise(Observation):
+    """Codes of images moved by random noise as large as the ball allows: what a perturbation of its size does by itself."""
+
+    ball: Ball
+    samples: int
+    name = "noise"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        context, domain = population.context(rows), population.encoder.domain
+        drawn = context.noise.fork("noise").normal(domain.shape, context.pixels.dtype)
+        delta = self.ball.project(self.ball.radius * self.ball.steepest(drawn, SPREAD))
+        return {"codes": population.encode(domain.clip(context.pixels + delta))}
 
 
 @final

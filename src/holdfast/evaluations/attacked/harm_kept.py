@@ -1,0 +1,141 @@
+"""How much harm is left to an attacker who knows less than an attack on the encoder itself does.
+
+``harm kept = mean d(f(x~), f(x)) / mean d(f(x^), f(x))``: how far images ``x~`` moved with less knowledge are carried, as a
+share of how far the encoder's own attack carries its ``x^``. ``losses kept`` is the same of how many images are no longer
+the nearest to their clean selves. Both are ratios of means over the same images, with intervals by the delta method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.core.records import Claim, Estimate, Series
+from holdfast.core.series import ratio_of_means
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.attacked.breakaway import KEPT, LEFT_OUT, RISK, Searched, influence, kept_nearest, risk
+from holdfast.evaluations.attacked.findings import series_of
+from holdfast.evaluations.attacked.observations import Case
+
+Further = tuple[tuple[str, str], ...]
+"""Conditions that a case has beside its own, by name."""
+OF = "harm of the encoder's own attack"
+ELSEWHERE = f"not among the images that this number is of; or the surrogate takes other inputs; or {LEFT_OUT}"
+UNCOMPARED = f"{ELSEWHERE}; or the encoder's own attack does no harm to compare with"
+
+
+@final
+@dataclass(frozen=True)
+class Harm:
+    """What one way to move images did to an encoder: one value for each row, nan where it is undefined or not asked for."""
+
+    case: Case
+    displacement: Float[Tensor, "n"]
+    closer: Float[Tensor, "n"]
+    """How many of the ``others`` are closer to the moved code than the image's clean code."""
+    passed: Float[Tensor, "n"] | None
+    """How many moved codes pass each image; None where there is a bank."""
+    others: int
+
+    @property
+    def lost(self) -> Float[Tensor, "n"]:
+        """1 where an image is no longer the nearest to its clean self."""
+        return 1 - kept_nearest(self.closer)
+
+
+def compared(
+    searched: Searched,
+    rows: Sequence[int],
+    case: Case,
+    codes: Float[Tensor, "n d"],
+    others: Mapping[Further, Float[Tensor, "n d"]],
+    asked: Bool[Tensor, "n"] | None = None,
+) -> tuple[list[Series], list[Estimate]]:
+    """Return the numbers of the encoder's own attack, and those of other ways to move images beside and relative to it.
+
+    Args:
+        searched: the images that moved ones are looked up in.
+        rows: the images that were moved.
+        case: the encoder's own attack.
+        codes: of its images.
+        others: codes of images moved in other ways, by the conditions in which these differ from ``case``.
+        asked: which of ``rows`` the numbers are of; by default all.
+    """
+    strongest = harm_of(searched, rows, case, codes, asked)
+    series, estimates = numbers_of(strongest)
+    for further, moved in others.items():
+        harm = harm_of(searched, rows, replace(case, further=(*case.further, *further)), moved, asked)
+        for more_series, more_estimates in (relative_numbers_of(harm, strongest), numbers_of(harm)):
+            series += more_series
+            estimates += more_estimates
+    return series, estimates
+
+
+def harm_of(
+    searched: Searched,
+    rows: Sequence[int],
+    case: Case,
+    codes: Float[Tensor, "n d"],
+    asked: Bool[Tensor, "n"] | None = None,
+) -> Harm:
+    """Return what became of images moved to ``codes``: of those of ``rows`` that are ``asked`` for, by default of all."""
+    places = torch.arange(len(rows)) if asked is None else asked.nonzero()[:, 0]
+    chosen = [rows[place] for place in places.tolist()]
+    unknown = torch.full((len(rows),), torch.nan, dtype=torch.float64)
+    if not chosen:
+        return Harm(case, unknown, unknown, unknown, searched.others)
+    clean = searched.population.codes[chosen]
+    moved = codes[places.to(codes.device)].to(clean.device)
+    displacement = searched.population.fitted(case.divergence)(moved.double(), clean.double())
+    closer, passed = searched.closer(chosen, case, moved)
+
+    def spread(values: Tensor) -> Tensor:
+        return unknown.index_put((places,), values.double().cpu())
+
+    return Harm(case, spread(displacement), spread(closer), None if passed is None else spread(passed), searched.others)
+
+
+def relative_numbers_of(harm: Harm, strongest: Harm) -> tuple[list[Series], list[Estimate]]:
+    """Return the series and estimates of ``harm`` relative to that of the encoder's own attack, the ``strongest``."""
+    relative = {
+        "harm_kept": share_kept(harm.displacement, strongest.displacement),
+        "losses_kept": share_kept(harm.lost, strongest.lost),
+    }
+    series = [
+        series_of(name, harm.case, values, "ratio", Claim.ESTIMATE, OF, UNCOMPARED) for name, values in relative.items()
+    ]
+    return series, [summarise(each, "mean", "neither") for each in series]
+
+
+def numbers_of(harm: Harm) -> tuple[list[Series], list[Estimate]]:
+    """Return the series and estimates of ``harm`` by itself: retrieval, breakaway risk and displacement."""
+    case, shares = harm.case, harm.closer / harm.others
+    nearest = series_of("nearest_neighbour_kept", case, 1 - harm.lost, "yes or no", Claim.UPPER, KEPT, ELSEWHERE)
+    broken = series_of("breakaway_share", case, shares, "share of other images", Claim.LOWER, RISK, ELSEWHERE)
+    moves = series_of(
+        "displacement", case, harm.displacement, str(case.divergence), Claim.LOWER, "largest displacement", ELSEWHERE
+    )
+    weights = [] if harm.passed is None else [influence(case, shares, harm.passed, harm.others)]
+    return [nearest, broken, *weights, moves], [
+        summarise(nearest, "share", "higher", "nearest_neighbour_accuracy"),
+        risk(broken, *weights or [broken]),
+        summarise(moves, "mean", "lower"),
+    ]
+
+
+def share_kept(part: Float[Tensor, "n"], whole: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
+    """Return values whose mean is ``mean(part) / mean(whole)`` over the rows where both are defined; nan elsewhere.
+
+    Example:
+        >>> share_kept(torch.tensor([1.0, torch.nan, 2.0]), torch.tensor([2.0, 5.0, 4.0]))
+        tensor([0.5000,    nan, 0.5000])
+    """
+    defined = part.isfinite() & whole.isfinite()
+    kept = torch.full_like(part, torch.nan)
+    kept[defined] = ratio_of_means(part[defined], whole[defined])
+    return kept

@@ -1,0 +1,199 @@
+"""Transfer: images attacked on another encoder, the surrogate, and shown to this one.
+
+Papernot et al. 2016, https://arxiv.org/abs/1605.07277: attacks often carry over between networks, so that somebody without
+access to a service attacks another network in its place. Every encoder of a run is a surrogate for every other one: the rows
+of one quantity, a surrogate each, and its columns, an encoder each, are the transfer matrix.
+
+Departure: harm to codes in place of labels, in proportion to what an attack on the encoder itself does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import label
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.records import Estimate, Findings, Series
+from holdfast.core.run_settings import Observed
+from holdfast.evaluations.attacked.breakaway import Searched
+from holdfast.evaluations.attacked.harm_kept import Further, compared
+from holdfast.evaluations.attacked.observations import (
+    ATTACKS,
+    BALLS,
+    RANDOM_NOISE,
+    Case,
+    Noise,
+    Untargeted,
+    attacked,
+    climbable,
+    strongest,
+)
+from holdfast.evaluations.attacked.sizes import SIZES
+from holdfast.objectives.away import Away
+from holdfast.objectives.base import AttackContext
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
+from holdfast.protocol.warnings import population_warnings
+
+
+@final
+@dataclass(frozen=True)
+class Transferred(Observation):
+    """Codes of randomly chosen images moved away from their codes under another encoder, the ``surrogate``.
+
+    It is named by its fingerprint. Where it takes images of another size, the attack goes through a bilinear resizing, so
+    that the ball is one of the pixels that the measured encoder gets. Where it takes other inputs, all codes are nan.
+    """
+
+    ball: Ball
+    attack: Attack
+    divergence: Divergence
+    surrogate: str
+    samples: int
+    name = "transferred"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.attack.forwards + 1
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        context = population.context(rows)
+        surrogate = resized(population.encoder_of(self.surrogate), population.encoder.domain)
+        if surrogate is None:
+            return {"codes": torch.full_like(population.codes[list(rows)], torch.nan)}
+        # What a divergence learned from the codes of one encoder means nothing for those of another.
+        climbed = L2Distance() if self.divergence.learns else climbable(self.divergence)
+        attacked_context = AttackContext(surrogate, context.pixels, context.noise)
+        return {"codes": population.encode(attacked(attacked_context, Away(climbed), self.attack, self.ball))}
+
+
+@final
+@dataclass(frozen=True)
+class Transfer(Evaluation):
+    """What images attacked on another encoder do to this one."""
+
+    balls: tuple[Ball, ...] = BALLS
+    attack: Attack = AdaptiveAttack(restarts=1)
+    attacks: tuple[Attack, ...] = ATTACKS
+    divergences: tuple[Divergence, ...] = (L2Distance(),)
+    samples: int = 1000
+    surrogates: tuple[str, ...] = ()
+    sizes = Sizes(
+        quick={**SIZES.quick, "attack": "adaptive:restarts=1,steps=10"},
+        full={**SIZES.full, "attack": "adaptive"},
+        large=SIZES.large,
+    )
+    name = "transfer"
+    version = 1
+    partial = True
+    uses_bank = True
+    needs_others = True
+    robustness = False  # each encoder is its own worst surrogate
+    title = "Transfer"
+    meaning = (
+        "Images attacked on one encoder, the surrogate, are shown to another, as by somebody who cannot attack that one. "
+        "Harm kept says how far they carry its codes, as a share of how far an attack on itself does: near 1 the surrogate "
+        "serves as well. Random noise of the same size stands beside it; attacks made to carry over may do more."
+    )
+    headline = ("harm_kept", "nearest_neighbour_accuracy")
+
+    def among(self, encoders: Sequence[Encoder]) -> Transfer:
+        known = {encoder.name: f"{encoder.name}@{encoder.fingerprint}" for encoder in encoders}
+        for name in self.surrogates:
+            if name not in (*known, *known.values()):
+                raise HoldfastError(
+                    f"transfer: surrogates are encoders of the run, got {name!r}; {did_you_mean(name, list(known))}"
+                )
+        chosen = [known.get(name, name) for name in self.surrogates] or known.values()
+        return replace(self, surrogates=tuple(sorted(chosen)))
+
+    def observation(self) -> Joint:
+        parts = [
+            part
+            for ball in self.balls
+            for divergence in self.divergences
+            for part in (
+                self._itself(ball, divergence),
+                Noise(ball, self.samples),
+                *(self._transferred(ball, divergence, surrogate) for surrogate in self.surrogates),
+            )
+        ]
+        return Joint(tuple(dict.fromkeys(parts)))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        searched, joint, attack = Searched(population), self.observation(), strongest(self.attacks)
+        series, estimates = list[Series](), list[Estimate]()
+        for ball in self.balls:
+            for divergence in self.divergences:
+                others: dict[Further, Tensor] = {
+                    (("attack", label(self.attack)), ("surrogate", surrogate.rpartition("@")[0])): joint.of(
+                        self._transferred(ball, divergence, surrogate), observed
+                    )["codes"]
+                    for surrogate in self.surrogates
+                }
+                others[(("attack", RANDOM_NOISE),)] = joint.of(Noise(ball, self.samples), observed)["codes"]
+                itself = self._itself(ball, divergence)
+                codes = itself.of_attack(attack, joint.of(itself, observed))["codes"]
+                more = compared(searched, rows, Case(ball, attack, divergence), codes, others)
+                series += more[0]
+                estimates += more[1]
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=tuple(estimates),
+            warnings=population_warnings(population, self.divergences),
+        )
+
+    def _itself(self, ball: Ball, divergence: Divergence) -> Untargeted:
+        return Untargeted(ball, self.attacks, divergence, self.samples)
+
+    def _transferred(self, ball: Ball, divergence: Divergence, surrogate: str) -> Transferred:
+        return Transferred(ball, self.attack, divergence, surrogate.rpartition("@")[2], self.samples)
+
+
+class Resize(nn.Module):
+    """Images brought to another size, as a surrogate sees what another encoder is given."""
+
+    def __init__(self, size: tuple[int, ...]) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return functional.interpolate(pixels, self.size, mode="bilinear", antialias=True)
+
+
+def resized(encoder: Encoder, domain: Domain) -> Encoder | None:
+    """Return ``encoder`` as one of inputs of ``domain``, or None if these are no images of its channels and range.
+
+    Example:
+        >>> small = Encoder(nn.Flatten(), "small", Domain((1, 4, 4)))
+        >>> resized(small, Domain((1, 8, 8)))(torch.rand(2, 1, 8, 8)).shape
+        torch.Size([2, 16])
+        >>> resized(small, Domain((3, 8, 8)))
+    """
+    theirs = encoder.domain
+    if theirs == domain:
+        return encoder
+    images = len(theirs.shape) == len(domain.shape) == 3
+    if not images or theirs != Domain((domain.shape[0], *theirs.shape[1:]), domain.low, domain.high):
+        return None
+    fitted = copy(encoder)
+    fitted.module, fitted.domain = nn.Sequential(Resize(theirs.shape[1:]), encoder.module), domain
+    return fitted
