@@ -19,7 +19,7 @@ from holdfast.core.settings import seconds
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import RANKS, leads
 from holdfast.execution.progress import Shown
-from holdfast.execution.session import devices_of, engine
+from holdfast.execution.session import Workers, devices_of, engine
 from holdfast.execution.table import collect, unfit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -86,7 +86,7 @@ def place_of(
     *,
     out: str | Path | None,
     cluster: str | None,
-    workers: int | None,
+    workers: Workers,
     budget: float | None,
     progress: bool | None,
 ) -> Iterator[Place]:
