@@ -29,7 +29,7 @@ from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.loading import NOTHING, AtHand, Inputs
 from holdfast.execution.request import Request, planned, requested_balls
-from holdfast.execution.suites import LARGE, share
+from holdfast.execution.suites import HEAVY, LARGE, TOTAL, share
 from holdfast.execution.table import evaluate
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
@@ -146,12 +146,19 @@ def sized(request: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
         plan = planned(request, largest)
     name = next(encoder.name for encoder in encoders if operations(encoder) == largest)
     warnings.warn(
-        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick looks at {100 * share(largest):.2g}% of "
-        "the images of others and attacks them less often; --suite standard asks for everything, --device cuda is faster",
+        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick {_less(largest)}; --suite standard asks "
+        "for everything, --device cuda is faster",
         HoldfastWarning,
         stacklevel=2,
     )
     return plan
+
+
+def _less(operations: int) -> str:
+    """Return what quick asks of an encoder of so many operations."""
+    if operations >= HEAVY:
+        return f"asks for {TOTAL:,} forwards of it at most, a gradient counted as three, and attacks 30 images"
+    return f"looks at {100 * share(operations):.2g}% of the images of others and attacks them less often"
 
 
 class Devices(TypedDict, total=False):

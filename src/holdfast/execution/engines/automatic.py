@@ -32,7 +32,9 @@ def automatic(threaded: Callable[[Any], bool]) -> Automatic | Local:
 
     ``threaded`` says of what is given to a task whether this process's threads are better at it than workers.
     """
-    alone = multiprocessing.parent_process() is not None  # such a process may not start others, and has its share of cores
+    alone = (
+        multiprocessing.parent_process() is not None
+    )  # such a process may not start others, and has its share of cores
     count = 1 if alone else min(MOST, cores())
     return Automatic(Processes(count, threads=1), threaded) if count > 1 else Local()
 
@@ -99,7 +101,9 @@ class Automatic:
         try:
             for _ in self.workers.map(_read, given, range(self.workers.count)):
                 pass
-        except Exception:  # what cannot be pickled, or is of a module that a worker cannot import, has errors of all kinds
+        except (
+            Exception
+        ):  # what cannot be pickled, or is of a module that a worker cannot import, has errors of all kinds
             self.spent = float("-inf")
             return False
         self.ready = given
