@@ -269,7 +269,7 @@ def _missing(
 
 
 def _size(population: Population, observation: Observation) -> int:
-    """Return how many rows make a shard: a batch of inputs, or less where it would last for hours; of clean codes several."""
+    """Return how many rows make a shard: a batch of inputs, less where it would last for hours; of clean codes several."""
     run, encoder, inputs = population.run, population.encoder, observation.inputs(population)
     if run.computes_on != "cpu":
         return max(1, run.batch_size // inputs)
