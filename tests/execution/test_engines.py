@@ -17,6 +17,7 @@ from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.execution import catalog
+from holdfast.execution.engines import automatic
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import Ranks
@@ -79,6 +80,16 @@ def numbers(result: Result) -> list[float]:
 @pytest.mark.slow
 def test_two_workers_give_the_numbers_of_one_process(alone: dict[str, Result], tmp_path: Path) -> None:
     assert different(cells(tmp_path, Processes(2)), alone) == []
+
+
+@pytest.mark.slow
+def test_workers_that_start_midway_give_the_numbers_of_one_process(
+    alone: dict[str, Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(automatic, "PATIENCE", 1.0)
+    engine = automatic.Automatic(Processes(2), lambda _: False)
+    assert different(cells(tmp_path, engine), alone) == []
+    assert engine.workers._pools, "vacuous: all was done here"
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ class Rank:
         return DelayedSubmission(self, *arguments)
 
 
-def cluster_of(cluster: str | None, workers: int | None, out: Path) -> str | None:
+def cluster_of(cluster: str | None, workers: int | str | None, out: Path) -> str | None:
     """Return the ``cluster`` that is named, or else ``ranks`` where torchrun or srun started several processes.
 
     Raises:

@@ -32,11 +32,23 @@ Cluster = Annotated[
         rich_help_panel="How it is computed",
     ),
 ]
+
+
+def _workers(text: str) -> int | str:
+    """Return a number of processes, or ``auto``."""
+    if text == "auto":
+        return text
+    if text.isdigit() and int(text) >= 1:
+        return int(text)
+    raise typer.BadParameter(f"--workers is a number of processes, at least 1, or auto; got {text!r}")
+
+
 Workers = Annotated[
-    int | None,
+    Any,
     typer.Option(
-        help="Compute in so many processes of this machine, or on so many of its GPUs.",
-        min=1,
+        parser=_workers,
+        metavar="N|auto",
+        help="Compute in so many processes of this machine, or on so many of its GPUs; auto: as many as pay.",
         rich_help_panel="How it is computed",
     ),
 ]

@@ -19,6 +19,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import read
 from holdfast.encoders import Options
 from holdfast.execution.catalog import objectives
+from holdfast.execution.session import Workers
 from holdfast.objectives.base import DivergenceObjective, Objective
 
 
@@ -43,7 +44,7 @@ def attack(
     batch_size: int = 256,
     budget: float | None = None,
     cluster: str | None = None,
-    workers: int | None = None,
+    workers: Workers = None,
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> Adversarial:

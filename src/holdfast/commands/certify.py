@@ -19,6 +19,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options
 from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
+from holdfast.execution.session import Workers
 from holdfast.protocol.population import Population
 
 COPIES = 32
@@ -46,7 +47,7 @@ def certify(
     batch_size: int = 8,
     budget: float | None = None,
     cluster: str | None = None,
-    workers: int | None = None,
+    workers: Workers = None,
     out: str | Path | None = None,
     progress: bool | None = None,
 ) -> CertificateRecord:

@@ -37,7 +37,7 @@ from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import Ranks, leads
 from holdfast.execution.loading import select
 from holdfast.execution.progress import Shown
-from holdfast.execution.session import engine
+from holdfast.execution.session import Workers, engine
 from holdfast.store.provenance import provenance
 from holdfast.store.store import Store
 from holdfast.transforms.base import Transform, transformed, versions
@@ -113,7 +113,7 @@ def corrupt(
     seed: int = 0,
     batch_size: int = 64,
     cluster: str | None = None,
-    workers: int | None = None,
+    workers: Workers = None,
     progress: bool | None = None,
 ) -> tuple[Manifest, ...]:
     """Write ``images`` as each transform changes them below the folder ``out``; what is there already stays.

@@ -27,7 +27,7 @@ from holdfast.core.images import Images
 from holdfast.core.settings import listed, names_of, seconds
 from holdfast.execution.loading import AtHand
 from holdfast.execution.request import Request, in_a_sentence, require_sense
-from holdfast.execution.session import Session
+from holdfast.execution.session import Session, Workers
 from holdfast.protocol.evaluation import plain
 from holdfast.store.store import Store
 
@@ -59,7 +59,7 @@ def evaluate(
     batch_size: int = 256,
     budget: float | None = None,
     cluster: str | None = None,
-    workers: int | None = None,
+    workers: Workers = "auto",
     rehash: bool = False,
     out: str | Path | None = None,
     progress: bool | None = None,
@@ -88,7 +88,8 @@ def evaluate(
         batch_size: at most so many images at a time; changes no result.
         budget: seconds for everything: all have their share, and what is seen by then is reported.
         cluster: compute on a Ray cluster: auto, local or its address.
-        workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; by default in this one.
+        workers: compute in so many processes of this machine, with ``cuda`` in one for each GPU; ``auto``: in this one,
+            and of small encoders soon in one for each core.
         rehash: read all image files again, unchanged ones too.
         out: folder of the run; with the same folder an interrupted run continues. By default it is kept in memory.
         progress: show it on stderr; by default in terminals and notebooks.

@@ -42,7 +42,7 @@ from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.execution.engines.ranks import place as process
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.loading import load_encoder, select
-from holdfast.execution.session import engine
+from holdfast.execution.session import Workers, engine
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.health import eval_codes
 from holdfast.training.objectives.distillation import Distillation
@@ -97,7 +97,7 @@ def harden(
     device: str = "cpu",
     budget: float | None = None,
     cluster: str | None = None,
-    workers: int | None = None,
+    workers: Workers = "auto",
     arch: str | None = None,
     size: int | None = None,
     trust_remote_code: bool = False,
@@ -121,7 +121,7 @@ def harden(
         budget: seconds for everything. Training has half of them at most; what it made by then is measured in the rest, and
             the same call goes on with both.
         cluster: measure on a Ray cluster: auto, local or its address. Training stays in this process.
-        workers: measure in so many processes of this machine.
+        workers: measure in so many processes of this machine; ``auto``: in as many as pay.
         arch: ``package.module:factory``, which builds the module of a checkpoint.
         size: height and width of the inputs of an encoder by reference, instead of its own.
         trust_remote_code: whether a model repository may run its own code.

@@ -20,7 +20,7 @@ from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import RANKS, leads
 from holdfast.execution.preparation import unfit
 from holdfast.execution.progress import Shown
-from holdfast.execution.session import devices_of, engine
+from holdfast.execution.session import Workers, devices_of, engine
 from holdfast.execution.table import collect
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -87,7 +87,7 @@ def place_of(
     *,
     out: str | Path | None,
     cluster: str | None,
-    workers: int | None,
+    workers: Workers,
     budget: float | None,
     progress: bool | None,
 ) -> Iterator[Place]:

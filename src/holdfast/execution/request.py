@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -58,7 +58,7 @@ class Request(Record):
     trust_remote_code: bool = False
     black_box: bool = False
     cluster: str | None = None
-    workers: int | None = Field(default=None, ge=1)
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
     rehash: bool = False
     out: str | None = None
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from time import monotonic
-from typing import TypedDict
+from typing import Any, Literal, TypedDict
 
 import torch
 
@@ -21,6 +21,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.execution.computing import Progress
 from holdfast.execution.cost import operations
+from holdfast.execution.engines.automatic import automatic
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
@@ -28,10 +29,16 @@ from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.loading import NOTHING, AtHand, Inputs
 from holdfast.execution.request import Request, planned, requested_balls
-from holdfast.execution.suites import LARGE, share
+from holdfast.execution.suites import HEAVY, LARGE, TOTAL, share
 from holdfast.execution.table import evaluate
 from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.population import Population
 from holdfast.store.store import Store, some
+
+THREADED = 1 << 28
+"""Operations an image from which one process with many threads computes an encoder as fast as many processes."""
+Workers = int | Literal["auto"] | None
+"""How many processes compute; ``auto``: as many as are of use; None or 1: this one."""
 
 
 @dataclass(frozen=True)
@@ -156,13 +163,19 @@ def sized(request: Request, encoders: Sequence[Encoder]) -> list[Evaluation]:
     kinds = {type(evaluation) for evaluation in plan}
     missing = "".join(f", and leaves {each.name} out" for each in whole if type(each) not in kinds)
     warnings.warn(
-        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick looks at {100 * share(largest):.2g}% of "
-        f"the images of others and attacks them less often{missing}; --suite standard asks for everything, --device cuda is "
-        "faster",
+        f"{name} takes {largest / 1e6:,.0f} million operations an image, so quick {_less(largest)}{missing}; --suite "
+        "standard asks for everything, --device cuda is faster",
         HoldfastWarning,
         stacklevel=2,
     )
     return plan
+
+
+def _less(operations: int) -> str:
+    """Return what quick asks of an encoder of so many operations."""
+    if operations >= HEAVY:
+        return f"asks for {TOTAL:,} forwards of it at most, a gradient counted as three, and attacks 30 images"
+    return f"looks at {100 * share(operations):.2g}% of the images of others and attacks them less often"
 
 
 class Devices(TypedDict, total=False):
@@ -172,35 +185,45 @@ class Devices(TypedDict, total=False):
     workers: str
 
 
-def devices_of(cluster: str | None, device: str, workers: int | None = None) -> Devices:
+def devices_of(cluster: str | None, device: str, workers: Workers = None) -> Devices:
     """Return where a run computes: on ``device``, here or else in workers that alone have it.
 
     Ranks on one machine take its GPUs in turn, unless one of them is named.
     """
     if cluster == RANKS:
         return Devices(device=f"cuda:{place()[2] % max(1, torch.cuda.device_count())}" if device == "cuda" else device)
-    return Devices(device=device) if cluster is None and workers is None else Devices(workers=device)
+    return Devices(device=device) if cluster is None and not _several(workers) else Devices(workers=device)
 
 
-def engine(cluster: str | None, device: str, workers: int | None, folder: Path) -> Engine:
+def engine(cluster: str | None, device: str, workers: Workers, folder: Path) -> Engine:
     """Return what computes shards: this process, so many others here, the ranks that share ``folder``, or a Ray cluster.
 
     Raises:
         HoldfastError: workers are asked for where they are of no use.
     """
-    if workers is not None and (cluster is not None or device not in ("cpu", "cuda")):
+    if isinstance(workers, int) and (cluster is not None or device not in ("cpu", "cuda")):
         raise HoldfastError(
             "--workers are processes on the CPUs of this machine, or with --device cuda one for each of its GPUs; leave "
             "--cluster and any other --device out, or --workers"
         )
-    if workers is not None:
+    if isinstance(workers, int) and workers != 1:
         return Processes(workers, _visible_gpus() if device == "cuda" else ())
     if cluster is None:
-        return Local()
+        return automatic(threaded) if workers == "auto" and device == "cpu" else Local()
     if cluster == RANKS:
         rank, count, _ = place()
         return Ranks(rank, count, folder / LEASES)
     return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)
+
+
+def threaded(given: Any) -> bool:
+    """Return whether what is done with ``given`` is left to this process's threads: the encoder of a population is large."""
+    return isinstance(given, Population) and operations(given.encoder) > THREADED
+
+
+def _several(workers: Workers) -> bool:
+    """Return whether somebody asked for several processes."""
+    return isinstance(workers, int) and workers > 1
 
 
 def _visible_gpus() -> list[str]:

@@ -34,6 +34,9 @@ CPU_OPERATIONS = 1 << 29
 
 Larger batches are no faster there: 9 images of a CNN of 60 million operations, one of a ResNet-50.
 """
+SHARD_OPERATIONS = 1 << 33
+"""How many a shard may have whose rows are of many inputs, which are not encoded all at once: a quick network's edits of one
+image take longer to make than to encode, and less if they are made of many images together."""
 CLEAN_OPERATIONS = 1 << 37
 """How many operations of the encoder a shard of clean codes may have on a CPU, several batches: seconds of work."""
 FIRST = 8
@@ -253,7 +256,7 @@ def _missing(
     Cutting comes first, so that an interrupted run goes on with the very shards of an unbroken one; but what is begun of
     under a budget is cut as it comes, in no more shards than needed.
     """
-    size, ids = max(1, _size(population, observation) // observation.inputs(population)), observation.ids(population)
+    size, ids = _size(population, observation), observation.ids(population)
     # Clean codes are quick, and copies of one image keep one code while they share a batch.
     first = size if isinstance(observation, CleanCodes) else min(size, max(1, len(rows) // FIRST))
     rows = in_random_order(rows, observation, population)
@@ -266,13 +269,14 @@ def _missing(
 
 
 def _size(population: Population, observation: Observation) -> int:
-    """Return how many inputs make a shard: a batch, or less where it would last for hours; of clean codes several."""
-    run, encoder = population.run, population.encoder
+    """Return how many rows make a shard: a batch of inputs, less where it would last for hours; of clean codes several."""
+    run, encoder, inputs = population.run, population.encoder, observation.inputs(population)
     if run.computes_on != "cpu":
-        return run.batch_size
+        return max(1, run.batch_size // inputs)
     size = min(run.batch_size, CPU_VALUES // prod(encoder.domain.shape))
     if isinstance(observation, CleanCodes):
         # Whole batches, so that a file is not written every few milliseconds.
         most = min(CPU_VALUES // prod(encoder.domain.shape), CLEAN_OPERATIONS // max(operations(encoder), 1))
         return max(1, size, size * (most // max(1, size)))
-    return max(1, min(size, CPU_OPERATIONS // max(operations(encoder), 1)))
+    size = max(1, min(size, CPU_OPERATIONS // max(operations(encoder), 1)))
+    return max(1, min(size, max(size, SHARD_OPERATIONS // max(operations(encoder), 1)) // inputs))

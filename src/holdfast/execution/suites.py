@@ -38,6 +38,11 @@ LARGE = 1_000_000
 """From so many operations an image on, quick asks less of an encoder on a CPU: in full, it would take hours."""
 REACH = 6_000_000
 """An encoder of so many operations gets the counts of quick in full, one of twice as many half of them."""
+HEAVY = 100_000_000
+"""From so many operations on, quick asks the same of every encoder: ``TOTAL`` forwards, shared by its questions."""
+TOTAL = 24_000
+"""Forwards of an image that quick asks of a heavy encoder at most, a gradient counted as three, beside those that grow with
+the number of images: their clean codes, and what probes learn from a bank. Ten minutes of processor time at 25 ms each."""
 COUNTS = ("samples", "random")
 LEAST = 8
 
@@ -51,7 +56,7 @@ def suite_settings(suite: str, kinds: Collection[type[Evaluation]], operations: 
         >>> from holdfast.evaluations.attacked.overlap import Overlap
         >>> sizes = (suite_settings("quick", [Overlap], n) for n in (0, 12_000_000, 60_000_000, 10**10))
         >>> [of["overlap"]["samples"] for of in sizes]
-        [300, 150, 30, 8]
+        [200, 100, 20, 30]
     """
     settings = {kind.name: SUITES[suite].sizes(kind.sizes) for kind in kinds}
     if suite == "quick" and operations > LARGE:
@@ -70,10 +75,10 @@ def share(operations: int) -> float:
 
 
 def _reduced(sizes: Sizes, operations: int) -> dict[str, Any]:
-    """Return the sizes of quick with counts in proportion to what the encoder allows."""
+    """Return the sizes of quick with counts in proportion to what the encoder allows; a heavy one has sizes of its own."""
     counts = {
         name: max(LEAST, round(value * share(operations)))
         for name, value in sizes.quick.items()
         if name in COUNTS and isinstance(value, int)
     }
-    return {**sizes.quick, **counts, **sizes.large}
+    return {**sizes.quick, **counts, **sizes.large, **(sizes.heavy if operations >= HEAVY else {})}

@@ -71,7 +71,12 @@ class Breakaway(Evaluation):
     samples: int = 1000
     pairwise: Attack = NAMED["adaptive"]
     rivals: int = 10
-    sizes = Sizes(SIZES.quick, SIZES.full, {**SIZES.large, "pairwise": "adaptive:restarts=1"})
+    sizes = Sizes(
+        SIZES.quick,
+        SIZES.full,
+        {**SIZES.large, "pairwise": "adaptive:restarts=1"},
+        {**SIZES.heavy, "pairwise": "adaptive:restarts=1,steps=8"},
+    )
     name = "breakaway"
     version = 5
     partial = True

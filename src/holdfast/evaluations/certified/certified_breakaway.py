@@ -33,7 +33,7 @@ from holdfast.evaluations.certified.linear_bounds import lower_bounds
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import Pairs, bounded
 from holdfast.evaluations.certified.radius_bounds import cross_check
-from holdfast.evaluations.certified.sizes import SIZES
+from holdfast.evaluations.certified.sizes import BRACKETS
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -139,9 +139,10 @@ class CertifiedBreakaway(BracketEvaluation):
     others: int = 1000
     rivals: int = 10
     sizes = Sizes(
-        quick={**SIZES.quick, "samples": 25, "others": 300, "rivals": 3},
-        full={**SIZES.full, "rivals": 30, "attack": "adaptive:restarts=10"},
-        large=SIZES.large,
+        quick={**BRACKETS.quick, "samples": 25, "others": 300, "rivals": 3},
+        full={**BRACKETS.full, "rivals": 30, "attack": "adaptive:restarts=10"},
+        large=BRACKETS.large,
+        heavy=BRACKETS.heavy,
     )
     name = "certified-breakaway"
     version = 4

@@ -27,7 +27,7 @@ from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.pairs import bounded
-from holdfast.evaluations.certified.sizes import SIZES
+from holdfast.evaluations.certified.sizes import BRACKETS
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
@@ -86,7 +86,7 @@ def farthest_attacked(
 class CertifiedDisplacement(BracketEvaluation):
     """How far codes can be moved: no farther than proved, at least as far as attacked."""
 
-    sizes = SIZES
+    sizes = BRACKETS
     name = "certified-displacement"
     version = 5
     needs_gradients = True

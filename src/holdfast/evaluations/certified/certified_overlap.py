@@ -32,7 +32,7 @@ from holdfast.evaluations.certified.certified_displacement import exceeds, farth
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.evaluations.certified.output_bounds import OutputBounds
 from holdfast.evaluations.certified.pairs import bounded
-from holdfast.evaluations.certified.sizes import SIZES
+from holdfast.evaluations.certified.sizes import BRACKETS
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
@@ -100,7 +100,7 @@ class OverlapBounds(Observation):
 class CertifiedOverlap(BracketEvaluation):
     """Which pairs of images can be brought past each other: no more than proved, no fewer than attacked."""
 
-    sizes = SIZES
+    sizes = BRACKETS
     name = "certified-overlap"
     version = 5
     needs_gradients = True

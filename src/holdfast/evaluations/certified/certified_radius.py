@@ -65,7 +65,7 @@ class CertifiedRadius(Evaluation):
     tolerance: float = 1e-4
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
-    sizes = Sizes(quick={**SIZES.quick, "negatives": 3}, full=SIZES.full)
+    sizes = Sizes(quick={**SIZES.quick, "negatives": 3}, full=SIZES.full, heavy=SIZES.heavy)
     name = "certified-radius"
     version = 6
     partial = True

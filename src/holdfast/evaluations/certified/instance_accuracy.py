@@ -69,6 +69,7 @@ class InstanceAccuracy(Evaluation):
         quick={"samples": 50, "negatives": 3},
         full=SIZES.full,
         large={"balls": ["linf:0.05"]},
+        heavy=SIZES.heavy,
     )
     name = "instance-accuracy"
     version = 4

@@ -172,7 +172,7 @@ class LinearRadius(Evaluation):
     tolerance: float = 1e-4
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
-    sizes = Sizes(quick={**SIZES.quick, "rivals": 1}, full=SIZES.full)
+    sizes = Sizes(quick={**SIZES.quick, "rivals": 1}, full=SIZES.full, heavy=SIZES.heavy)
     name = "linear-radius"
     version = 4
     partial = True

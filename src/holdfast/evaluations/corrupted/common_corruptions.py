@@ -38,6 +38,7 @@ class CommonCorruptions(Evaluation):
         quick={"samples": 100},
         full={"samples": 2000, "reference": 10_000},
         large={"samples": 12, "severities": [1, 3, 5]},
+        heavy={"samples": 30, "severities": [2, 4]},
     )
     name = "common-corruptions"
     version = 1

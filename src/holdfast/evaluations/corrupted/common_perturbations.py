@@ -47,6 +47,7 @@ class CommonPerturbations(Evaluation):
         quick={"samples": 100},
         full={"samples": 2000, "chained": 3, "reference": 10_000},
         large={"samples": 20, "chained": 1},
+        heavy={"samples": 30},
     )
     name = "common-perturbations"
     version = 1

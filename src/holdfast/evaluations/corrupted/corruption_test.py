@@ -74,6 +74,7 @@ class CorruptionTest(Evaluation):
         quick={"samples": 1000},
         full={"samples": 50_000, "permutations": 8, "reference": 10_000},
         large={"samples": 200, "permutations": 1},
+        heavy={"samples": 60},
     )
     name = "corruption-test"
     version = 2

@@ -54,7 +54,7 @@ class Alignment(Evaluation):
 
     views: tuple[Transform, ...] = VIEWS
     samples: int = 1000
-    sizes = Sizes(quick={"samples": 300}, full={"samples": 10_000}, large={"samples": 60})
+    sizes = Sizes(quick={"samples": 300}, full={"samples": 10_000}, large={"samples": 60}, heavy={"samples": 30})
     name = "alignment"
     version = 1
     partial = False  # LiDAR grows with the number of images

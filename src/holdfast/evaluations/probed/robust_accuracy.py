@@ -79,6 +79,7 @@ class RobustAccuracy(Evaluation):
             "probes": ["knn", "linear", "noise"],
         },
         large={"balls": ["linf:0.05"]},
+        heavy={"samples": 30, "attacks": ["adaptive:restarts=1,steps=8"]},
     )
     name = "robust-accuracy"
     version = 2

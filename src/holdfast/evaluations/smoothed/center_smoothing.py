@@ -33,7 +33,7 @@ from holdfast.evaluations.smoothed.center import abstains
 from holdfast.evaluations.smoothed.findings import ABSTAINED, certified_distance, of_distance, radius_curves, sure
 from holdfast.evaluations.smoothed.observations import AttackedCentres
 from holdfast.evaluations.smoothed.plan import require_centres
-from holdfast.evaluations.smoothed.sizes import CENTRES_OF_LARGE, SIZES
+from holdfast.evaluations.smoothed.sizes import CENTRES_OF_HEAVY, CENTRES_OF_LARGE, SIZES
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
@@ -54,7 +54,7 @@ class CenterSmoothing(SmoothedEvaluation):
     slack: float = 0.05
     attack: Attack = AdaptiveAttack(restarts=1)
     reference: int = 10_000
-    sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE)
+    sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
     name = "center-smoothing"
     version = 2
     title = "Center smoothing"

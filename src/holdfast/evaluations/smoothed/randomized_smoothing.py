@@ -45,7 +45,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
     """How far images may change while a probe, smoothed, provably stays right."""
 
     radii: tuple[float, ...] = (0.25, 0.5, 0.75)
-    sizes = Sizes(SIZES.quick, SIZES.full, {**SIZES.large, "radii": [0.25, 0.5]})
+    sizes = Sizes(SIZES.quick, SIZES.full, {**SIZES.large, "radii": [0.25, 0.5]}, SIZES.heavy)
     name = "randomized-smoothing"
     version = 2
     uses_labels = True

@@ -37,7 +37,7 @@ from holdfast.evaluations.smoothed.findings import certified_distance, radius_cu
 from holdfast.evaluations.smoothed.index import Index, embedding, told_apart
 from holdfast.evaluations.smoothed.observations import AttackedCentres
 from holdfast.evaluations.smoothed.plan import require_slack, require_votes
-from holdfast.evaluations.smoothed.sizes import CENTRES_OF_LARGE, SIZES
+from holdfast.evaluations.smoothed.sizes import CENTRES_OF_HEAVY, CENTRES_OF_LARGE, SIZES
 from holdfast.evaluations.smoothed.votes import farthest, least_share
 from holdfast.evaluations.smoothed.votes import radius as certified_radius
 from holdfast.protocol.observation import Joint
@@ -60,7 +60,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
 
     slack: float = 0.05
     attack: Attack = AdaptiveAttack(restarts=1)
-    sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE)
+    sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
     name = "smoothed-retrieval"
     version = 3
     uses_bank = True

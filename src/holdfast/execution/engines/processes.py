@@ -28,16 +28,29 @@ _FILE: list[str] = []
 """In a worker, the file of what it was given last."""
 
 
+class WorkersDiedError(HoldfastError):
+    """Worker processes die again and again."""
+
+
+def cores() -> int:
+    """Return how many cores this process may use: a container or a batch system may allow fewer than there are."""
+    from loky import cpu_count
+
+    return max(1, int(cpu_count()))
+
+
 @final
 @dataclass(frozen=True)
 class Processes:
-    """Computes in ``count`` processes, which share this machine's cores evenly; each sees one of ``gpus``, if there are.
+    """Computes in ``count`` processes of so many ``threads``; each sees one of ``gpus``, if there are.
 
-    GPUs are named as in ``CUDA_VISIBLE_DEVICES``. There are no more processes than those.
+    GPUs are named as in ``CUDA_VISIBLE_DEVICES``. There are no more processes than those. By default processes share this
+    machine's cores evenly.
     """
 
     count: int
     gpus: Sequence[str] = ()
+    threads: int | None = None
     _pools: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """One pool for each process: when one dies, no other is disturbed."""
     _sent: list[tuple[Any, Path]] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -73,7 +86,7 @@ class Processes:
                 except BrokenProcessPool as error:
                     deaths += 1
                     if deaths > RETRIES:
-                        raise HoldfastError(
+                        raise WorkersDiedError(
                             f"worker processes died {deaths} times in a row, most likely for want of memory; use fewer "
                             "--workers or a smaller --batch-size"
                         ) from error
@@ -93,7 +106,7 @@ class Processes:
         if worker in self._pools:
             with suppress(BrokenProcessPool):
                 return self._pools[worker].submit(_apply, task, path, shard)
-        environment = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.count))}
+        environment = {"OMP_NUM_THREADS": str(self.threads or max(1, cores() // self.count))}
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
         self._pools[worker] = ProcessPoolExecutor(1, env=environment, initializer=_end_with, initargs=(os.getpid(),))

@@ -1,0 +1,53 @@
+"""What quick asks of encoders on a CPU: a total of forwards that no encoder exceeds, however large."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from holdfast.core.run_settings import RunSettings
+from holdfast.execution.request import Request, planned
+from holdfast.execution.suites import HEAVY, TOTAL
+from holdfast.protocol.evaluation import learning, parts
+from holdfast.protocol.population import Population
+
+LEFT = 0.85
+"""Share of the total that the evaluations there are may take: the rest is kept for the radius of attacks."""
+COUNT = 144
+
+
+def forwards(operations: int) -> int:
+    """Return the forwards that quick asks of an encoder of so many operations, what is shared counted once."""
+    encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 8, 8)))
+    population = Population(encoder, Images(torch.rand(COUNT, 1, 8, 8)), RunSettings())
+    plan, total = planned(Request(), operations), 0
+    for fit in dict.fromkeys(fit for evaluation in plan for fit in learning(evaluation)):
+        with suppress(HoldfastError):  # a probe, which there is no bank for
+            total += fit.forwards(population)
+    for part in dict.fromkeys(part for evaluation in plan for part in parts(evaluation.observation())):
+        with suppress(HoldfastError):
+            total += len(part.rows(population)) * part.forwards(population)
+    return total
+
+
+@pytest.mark.parametrize("operations", [10**8, 768_000_000, 8 * 10**9, 10**11])
+def test_heavy_encoders_share_one_total(operations: int) -> None:
+    assert TOTAL / 2 < forwards(operations) <= LEFT * TOTAL
+    assert planned(Request(), operations) == planned(Request(), HEAVY), "the same command asks for the same"
+
+
+@pytest.mark.parametrize("operations", [10**6 + 1, 6 * 10**6, 3 * 10**7, 10**8 - 1])
+def test_lighter_ones_take_no_more_operations_than_three_times_those_of_the_lightest_heavy_one(operations: int) -> None:
+    assert forwards(operations) * operations <= 3 * TOTAL * HEAVY
+
+
+def test_attacks_on_heavy_encoders_look_at_thirty_images() -> None:
+    plan = {evaluation.name: evaluation for evaluation in planned(Request(), HEAVY)}
+    for name in ("breakaway", "displacement", "overlap", "impersonation", "masking"):
+        assert vars(plan[name])["samples"] == 30
