@@ -139,7 +139,7 @@ def test_unread_images_and_a_spent_budget_are_told_with_what_to_do():
     words = Page(render(Contents([one], [spent]))).words
     first, facts = words.split("What to do with this")
     assert "1 image could not be read and was skipped" in first
-    assert "1 result missing: stopped by --budget; run the same command again" in first
+    assert "1 result missing: stopped by --budget or by hand; run the same command again" in first
     assert "broken.png: truncated" in facts.split("What was measured")[1]
     assert "mend" not in words.split()
 

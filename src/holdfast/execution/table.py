@@ -1,13 +1,12 @@
 """Fill the table of encoders and evaluations, cell by cell, keeping every piece of finished work.
 
 Per encoder: is it fit to be measured, its clean codes, what is learned from them (the fits that evaluations name), then
-each distinct observation once (evaluations that ask for an equal one share it): a first shard of all, from which the
-time left is known, then the rest, then the conclusions.
-Whatever the store already holds is not computed again.
+each distinct observation once (evaluations that ask for an equal one share it), then the conclusions. Whatever the store
+already holds is not computed again.
 
-Under a budget all cells go forward together, as ``execution/rounds`` plans: first those that soonest have an answer, then
-twice as many images of each, and again. What is seen when it ends, a random sample, is concluded where an evaluation
-allows that.
+All cells go forward together, as ``execution/rounds`` plans: first those that soonest have an answer, then twice as many
+images of each, and again. What is seen when a run ends early, by its budget or by Ctrl-C, is a random sample, and is
+concluded where an evaluation allows that; so are parts of a run that goes on.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.execution.beginning import begin, unfit
+from holdfast.execution.begun import Begun
 from holdfast.execution.cells import Cells, Row
 from holdfast.execution.computing import Computing, Progress
 from holdfast.execution.conclusions import finish
@@ -29,6 +29,8 @@ from holdfast.execution.cost import Forecast, pace
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.ranks import Ranks, leads
+from holdfast.execution.interim import Interim, WriteReport
+from holdfast.execution.planning import expectation, plan
 from holdfast.execution.rounds import Rounds
 from holdfast.execution.shards import CleanCodes
 from holdfast.protocol.evaluation import Evaluation, with_bank
@@ -50,6 +52,8 @@ def evaluate(
     budget: float | None = None,
     began: float | None = None,
     bank_for: Callable[[Encoder], Images | None] | None = None,
+    write: WriteReport | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> tuple[list[Result], list[Failure]]:
     """Return the result of every evaluation of every encoder, and why others are missing.
 
@@ -65,10 +69,13 @@ def evaluate(
             their share of it, and what is seen by then is concluded as partial results.
         began: when the budget began to run, by ``time.monotonic``; now by default.
         bank_for: gives the bank for an encoder, apart from its images, if there is one.
+        write: writes a report of what is stored while the run goes on.
+        say: is told, before the work begins, how long it will take.
 
     Raises:
         HoldfastError: two encoders have the same name.
         StoreError: the store cannot be written.
+        KeyboardInterrupt: somebody stopped the run; what was seen by then is concluded.
     """
     names = [encoder.name for encoder in encoders]
     if len(set(names)) != len(names):
@@ -79,8 +86,13 @@ def evaluate(
     began = monotonic() if began is None else began
     work = Computing(store, engine or Local(), progress, budget, began, Forecast({}))
     cells = Cells(run, work)
-    rows = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
-    fill([row for row in rows if row is not None], cells)
+    looked_up = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
+    rows = [row for row in looked_up if row is not None]
+    for row in rows:
+        plan(row, cells)
+    if say and (sentence := expectation(work)):
+        say(sentence)
+    fill(rows, cells, Interim(cells, write))
     if isinstance(engine, Ranks):
         engine.end()
     if progress:
@@ -108,23 +120,40 @@ def look_up(
     return None
 
 
-def fill(rows: Sequence[Row], cells: Cells) -> None:
-    """Compute what is missing: one encoder after the other; under a budget all at once, in turns."""
-    work = cells.work
-    if work.budget is None:
-        for row in rows:
-            if begun := begin(row, cells):
-                if not isinstance(work.engine, Ranks):  # which would wait for each other
-                    work.forward(begun, begun.groups, most=1)
-                if not isinstance(work.engine, Local):
-                    work.forward(begun, begun.groups)
-                finish(begun, cells)
-        return
-    every = [begun for row in rows if (begun := begin(row, cells))]
-    Rounds(work, every).run()
+def fill(rows: Sequence[Row], cells: Cells, interim: Interim) -> None:
+    """Compute what is missing, of all encoders side by side.
+
+    Raises:
+        KeyboardInterrupt: somebody stopped it; what was seen by then is concluded.
+    """
+    every: list[Begun] = []
+    try:
+        if isinstance(cells.work.engine, Ranks) and cells.work.budget is None:
+            in_turn(rows, cells)
+        else:
+            every += [begun for row in rows if (begun := begin(row, cells))]
+            Rounds(cells.work, every, interim).run()
+    except KeyboardInterrupt:
+        cells.work.stopped = True
+        cells.work.tell("stopped; concluding what was seen, Ctrl-C again leaves that for later")
+        finish_all(every, cells)
+        raise
+    finish_all(every, cells)
+
+
+def finish_all(every: Sequence[Begun], cells: Cells) -> None:
+    """Conclude all that was observed of these encoders."""
     for begun in every:
         finish(begun, cells)
         begun.rest()
+
+
+def in_turn(rows: Sequence[Row], cells: Cells) -> None:
+    """Compute what is missing, one encoder after the other: side by side, ranks would wait for each other at every step."""
+    for row in rows:
+        if begun := begin(row, cells):
+            cells.work.forward(begun, begun.groups)
+            finish(begun, cells)
 
 
 def collect(
