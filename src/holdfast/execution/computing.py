@@ -195,7 +195,7 @@ class Computing:
     def tell(self, doing: str) -> None:
         """Report progress, if anyone listens."""
         spent, left = monotonic() - self.began, self.foretold
-        if left < inf:
+        if left < inf and (self.forecast.worked or not left):  # plans alone are too rough for what never falls
             self.share = max(self.share, spent / (spent + left) if left else 1.0)
         if self.progress:
             self.progress(doing, self.share, left)

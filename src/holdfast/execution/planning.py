@@ -19,8 +19,11 @@ from holdfast.protocol.population import Population
 from holdfast.report.text import about, counted
 
 
-def plan(row: Row, cells: Cells) -> None:
-    """Take note of how much is missing of an encoder, as far as that can be told without a code of it."""
+def plan(row: Row, cells: Cells) -> float:
+    """Take note of how much is missing of an encoder, as far as that can be told without a code of it.
+
+    Returns the seconds until it has its codes, without which nothing begins, whatever they take.
+    """
     name, forecast = row.encoder.name, cells.work.forecast
     bank = None if row.searched is None else (row.searched, torch.zeros(len(row.searched), 1))
     begun = Begun(row.encoder, row.images, bank, torch.zeros(len(row.images), 1), {}, cells.run)
@@ -32,20 +35,18 @@ def plan(row: Row, cells: Cells) -> None:
     for part in dict.fromkeys(part for observation in begun.groups for part in parts(observation)):
         with suppress(Exception):  # said when it is observed
             forecast.plan((name, part), part.forwards(begun.planning), _missing(part, begun.planning, cells.work))
-    if row.evaluations:
-        codes = CleanCodes()
-        forecast.expect((name, codes))
-        populations = [begun.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
-        forecast.plan((name, codes), 1, sum(_missing(codes, each, cells.work) for each in populations))
+    populations = [begun.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
+    images = sum(_missing(CleanCodes(), each, cells.work) for each in populations) if row.evaluations else 0
+    return images * forecast.paces.get(name, 0.0)
 
 
 def _missing(observation: Observation, population: Population, work: Computing) -> int:
     return lacking(observation, population, work.store)
 
 
-def expectation(work: Computing) -> str:
-    """Return in a sentence how long a run will take, if that is long enough to be said."""
-    left = work.forecast.left
+def expectation(work: Computing, encoding: float) -> str:
+    """Return in a sentence how long a run will take, with so many seconds for codes, if that is long enough to be said."""
+    left = work.forecast.left + encoding
     if not isfinite(left) or left <= SHORT:
         return ""
     sentence = f"expected to take {about(left)}{_where(work)}"

@@ -88,9 +88,8 @@ def evaluate(
     cells = Cells(run, work)
     looked_up = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
     rows = [row for row in looked_up if row is not None]
-    for row in rows:
-        plan(row, cells)
-    if say and (sentence := expectation(work)):
+    encoding = sum(plan(row, cells) for row in rows)
+    if say and (sentence := expectation(work, encoding)):
         say(sentence)
     fill(rows, cells, Interim(cells, write))
     if isinstance(engine, Ranks):
