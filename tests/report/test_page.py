@@ -308,3 +308,12 @@ def test_the_bank_is_named_beside_the_images():
     )
     assert "train, 1,200 images, fingerprint ab12" in searched
     assert "1,200 images" not in without
+
+
+def test_a_page_reloads_itself_only_while_the_run_lasts() -> None:
+    contents = Contents([breakaway("digits-robust")], [])
+    going = render(contents, state=RunState(0.38, 230.0, "2026-11-23 10:00:00 UTC"))
+    assert '<meta http-equiv="refresh" content="20">' in going, "itself, without an address"
+    assert "38% done, about 4 minutes left" in going
+    assert "<script" not in going
+    assert "refresh" not in render(contents)

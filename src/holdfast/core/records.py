@@ -215,7 +215,7 @@ class Result(Record):
     """The evaluation's settings in text form, the seed and the precision: results that differ here are not compared."""
     findings: Findings
     planned: int | None = None
-    """How many samples should have been looked at, where a run ended before, or goes on; None if all were. Those of the findings
+    """How many samples should have been looked at, where a budget ended before; None if all were. Those of the findings
     are then the first in random order, and running the same command again goes on."""
     provenance: dict[str, str] = Field(default_factory=dict)
     """Versions, commit, device, times: who, where and when, changing no number."""

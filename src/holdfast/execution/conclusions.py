@@ -12,17 +12,16 @@ from typing import final
 from holdfast.core.errors import BudgetSpentError
 from holdfast.core.records import Result
 from holdfast.core.run_settings import Observed
-from holdfast.execution.begun import Begun
 from holdfast.execution.cells import Cells
 from holdfast.execution.computing import Computing
 from holdfast.execution.engines.ranks import leads
 from holdfast.execution.shards import first_held, in_random_order, observe
 from holdfast.execution.steps import FEWEST, PICTURED, illustrates
+from holdfast.execution.subject import Subject
 from holdfast.protocol.evaluation import Evaluation, learning, parts
 from holdfast.protocol.observation import Observation
 from holdfast.store.provenance import provenance
 from holdfast.store.store import StoreError, key_of
-
 
 HASTE = 2.0
 """Seconds: conclusions and pictures that take longer are left where somebody has stopped the run and waits."""
@@ -47,101 +46,103 @@ class Sample:
         return len(self.rows) == self.planned
 
     @classmethod
-    def of(cls, begun: Begun, observation: Observation, work: Computing, but: int = 0) -> Sample:
+    def of(cls, subject: Subject, observation: Observation, work: Computing, but: int = 0) -> Sample:
         """Return what there is of ``observation``, or all but the last rows of it.
 
         Raises:
             Exception: it cannot be made.
         """
-        since, planned = datetime.now(UTC), observation.rows(begun.population)
-        if error := begun.why_not(observation):
+        since, planned = datetime.now(UTC), observation.rows(subject.population)
+        if error := subject.why_not(observation):
             raise error
-        rows = first_held(observation, begun.population, work.store)
+        rows = first_held(observation, subject.population, work.store)
         if but:
-            last = in_random_order(rows, observation, begun.population)[len(rows) - but :]
+            last = in_random_order(rows, observation, subject.population)[len(rows) - but :]
             rows = [row for row in rows if row not in last]
         enough = len(rows) in (len(planned), *range(FEWEST, len(planned)))
-        observed = observe(observation, begun.population, rows, work.store) if enough else {}
+        observed = observe(observation, subject.population, rows, work.store) if enough else {}
         return cls(rows, len(planned), observed, since)
 
 
-def finish(begun: Begun, cells: Cells) -> None:
+def finish(subject: Subject, cells: Cells) -> None:
     """Conclude all that was observed of an encoder, unless another rank does; without what takes long in a stopped run."""
-    for fit in begun.fits:
-        begun.learned.setdefault(fit, cells.work.spent())  # else it would be learned now
-    begun.rest()
-    for observation, group in begun.groups.items() if leads(cells.work.engine) else ():
-        with cells.failing(begun.encoder, begun.images.name, group):
-            sample = Sample.of(begun, observation, cells.work)
+    for fit in subject.fits:
+        subject.learned.setdefault(fit, cells.work.spent())  # else it would be learned now
+    subject.rest()
+    for observation, group in subject.groups.items() if leads(cells.work.engine) else ():
+        with cells.failing(subject.encoder, subject.images.name, group):
+            sample = Sample.of(subject, observation, cells.work)
             for evaluation in group:
-                with cells.failing(begun.encoder, begun.images.name, [evaluation]):
-                    cells.results.append(_final(begun, observation, evaluation, sample, cells))
+                with cells.failing(subject.encoder, subject.images.name, [evaluation]):
+                    cells.results.append(_final(subject, observation, evaluation, sample, cells))
 
 
-def _final(begun: Begun, observation: Observation, evaluation: Evaluation, sample: Sample, cells: Cells) -> Result:
-    if known := cells.concluded.get((begun.encoder.name, evaluation)):
+def _final(subject: Subject, observation: Observation, evaluation: Evaluation, sample: Sample, cells: Cells) -> Result:
+    if known := cells.concluded.get((subject.encoder.name, evaluation)):
         return known
     if cells.work.stopped and sample.whole:
-        if evaluation.concluding(begun.planning) > HASTE:
+        if evaluation.concluding(subject.planning) > HASTE:
             raise cells.work.spent()
-        if _pictures(begun, observation, evaluation, sample, cells.work) > HASTE:
-            sample = Sample.of(begun, observation, cells.work, but=1)
-    return conclude(begun, evaluation, sample, cells)
+        if _pictures(subject, observation, evaluation, sample, cells.work) > HASTE:
+            sample = Sample.of(subject, observation, cells.work, but=1)
+    return conclude(subject, evaluation, sample, cells)
 
 
 def _pictures(
-    begun: Begun, observation: Observation, evaluation: Evaluation, sample: Sample, work: Computing
+    subject: Subject, observation: Observation, evaluation: Evaluation, sample: Sample, work: Computing
 ) -> float:
     """Return the seconds that the pictures of a full result will take."""
-    row = sum(work.forecast.expected((begun.encoder.name, part), 1) for part in parts(observation))
+    row = sum(work.forecast.expected((subject.encoder.name, part), 1) for part in parts(observation))
     return min(sample.planned, PICTURED) * row if illustrates(evaluation) else 0.0
 
 
-def conclude(begun: Begun, evaluation: Evaluation, sample: Sample, cells: Cells) -> Result:
+def conclude(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> Result:
     """Return the result of ``evaluation``, which the store then holds.
 
     Raises:
         BudgetSpentError: too little was seen, or no more than before.
     """
-    work, piece, since = cells.work, (begun.encoder.name, evaluation), monotonic()
+    work, piece, since = cells.work, (subject.encoder.name, evaluation), monotonic()
     if not sample.whole:
         known = cells.partial.get(piece)
         if not (evaluation.partial and len(sample.rows) >= FEWEST):
             raise work.spent()
         if known is not None and len(known.findings.ids) >= len(sample.rows):
             raise work.spent()
-    work.tell(f"{begun.encoder.name}: {evaluation.name}, conclusion")
+    work.tell(f"{subject.encoder.name}: {evaluation.name}, conclusion")
     # Pictures may take as long as what was observed; those of a partial result come with the full one.
-    result = evaluation.result(begun.population, sample.rows, sample.observed, illustrated=sample.whole)
+    result = evaluation.result(subject.population, sample.rows, sample.observed, illustrated=sample.whole)
     planned = None if sample.whole else sample.planned
     result = result.model_copy(update={"provenance": provenance(cells.run, sample.since), "planned": planned})
-    work.store.finish(key_of(evaluation, begun.encoder, begun.images, cells.run, begun.population.bank_images), result)
+    work.store.finish(
+        key_of(evaluation, subject.encoder, subject.images, cells.run, subject.population.bank_images), result
+    )
     timed = int(not (sample.whole and illustrates(evaluation)))  # pictures are forecast by themselves
     work.forecast.tell(piece, timed, monotonic() - since, int(sample.whole), 1)
     return result
 
 
-def conclude_so_far(begun: Begun, cells: Cells) -> None:
+def conclude_so_far(subject: Subject, cells: Cells) -> None:
     """Keep what follows from what more was seen of an encoder: of all its images, or of some; other cells wait."""
-    for observation, group in begun.groups.items():
+    for observation, group in subject.groups.items():
         ready = [
             evaluation
             for evaluation in group
-            if (begun.encoder.name, evaluation) not in cells.concluded
-            and all(isinstance(begun.learned.get(fit), dict) for fit in learning(evaluation))
+            if (subject.encoder.name, evaluation) not in cells.concluded
+            and all(isinstance(subject.learned.get(fit), dict) for fit in learning(evaluation))
         ]
         with suppress(BudgetSpentError):  # which images are looked at is not learned yet
-            if not ready or begun.why_not(observation):
+            if not ready or subject.why_not(observation):
                 continue
-            sample = Sample.of(begun, observation, cells.work)
+            sample = Sample.of(subject, observation, cells.work)
             for evaluation in ready:
-                _keep_so_far(begun, evaluation, sample, cells)
+                _keep_so_far(subject, evaluation, sample, cells)
 
 
-def _keep_so_far(begun: Begun, evaluation: Evaluation, sample: Sample, cells: Cells) -> None:
-    piece = begun.encoder.name, evaluation
+def _keep_so_far(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> None:
+    piece = subject.encoder.name, evaluation
     try:
-        result = conclude(begun, evaluation, sample, cells)
+        result = conclude(subject, evaluation, sample, cells)
     except StoreError:
         raise
     except Exception:  # said when it is concluded in the end

@@ -9,9 +9,9 @@ from math import inf
 from time import monotonic
 from typing import final
 
-from holdfast.execution.begun import Begun
 from holdfast.execution.cells import Cells
 from holdfast.execution.conclusions import conclude_so_far
+from holdfast.execution.subject import Subject
 from holdfast.report.run_state import RunState
 
 WriteReport = Callable[[RunState], None]
@@ -33,20 +33,20 @@ class Interim:
     """... and when that was."""
     rehearsed: bool = False
 
-    def rehearse(self, begun: Begun) -> None:
+    def rehearse(self, subject: Subject) -> None:
         """Conclude what was seen of an encoder, once: how long conclusions take is known from then on."""
         if not self.rehearsed:
             self.rehearsed = True
-            conclude_so_far(begun, self.cells)
+            conclude_so_far(subject, self.cells)
 
-    def report(self, encoders: Sequence[Begun]) -> None:
+    def report(self, encoders: Sequence[Subject]) -> None:
         """Conclude what was seen of ``encoders`` and have the report written, unless it is too soon for that."""
         work, since = self.cells.work, monotonic()
         dear = work.budget is not None and work.forecast.conclusions > SHARE * work.budget
         if dear or since - self.last < self.cost / SHARE:
             return
-        for begun in encoders:
-            conclude_so_far(begun, self.cells)
+        for subject in encoders:
+            conclude_so_far(subject, self.cells)
         if self.write is not None and (self.cells.concluded or self.cells.partial):
             self.write(RunState(work.share, work.foretold, datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")))
         self.last = monotonic()

@@ -7,35 +7,35 @@ from math import isfinite
 
 import torch
 
-from holdfast.execution.begun import Begun
-from holdfast.execution.cells import Cells, Row
+from holdfast.execution.cells import Cells, MissingCells
 from holdfast.execution.computing import SHORT, Computing
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.shards import CleanCodes, lacking
+from holdfast.execution.subject import Subject
 from holdfast.protocol.evaluation import parts
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.report.text import about, counted
 
 
-def plan(row: Row, cells: Cells) -> float:
+def plan(row: MissingCells, cells: Cells) -> float:
     """Take note of how much is missing of an encoder, as far as that can be told without a code of it.
 
     Returns the seconds until it has its codes, without which nothing begins, whatever they take.
     """
     name, forecast = row.encoder.name, cells.work.forecast
     bank = None if row.searched is None else (row.searched, torch.zeros(len(row.searched), 1))
-    begun = Begun(row.encoder, row.images, bank, torch.zeros(len(row.images), 1), {}, cells.run)
+    subject = Subject(row.encoder, row.images, bank, torch.zeros(len(row.images), 1), {}, cells.run)
     for evaluation in row.evaluations:
-        begun.groups.setdefault(evaluation.observation(), []).append(evaluation)
-    for fit in begun.fits:
+        subject.groups.setdefault(evaluation.observation(), []).append(evaluation)
+    for fit in subject.fits:
         with suppress(Exception):  # said when it is learned
-            forecast.plan((name, fit), fit.forwards(begun.planning))
-    for part in dict.fromkeys(part for observation in begun.groups for part in parts(observation)):
+            forecast.plan((name, fit), fit.forwards(subject.planning))
+    for part in dict.fromkeys(part for observation in subject.groups for part in parts(observation)):
         with suppress(Exception):  # said when it is observed
-            forecast.plan((name, part), part.forwards(begun.planning), _missing(part, begun.planning, cells.work))
-    populations = [begun.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
+            forecast.plan((name, part), part.forwards(subject.planning), _missing(part, subject.planning, cells.work))
+    populations = [subject.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
     images = sum(_missing(CleanCodes(), each, cells.work) for each in populations) if row.evaluations else 0
     return images * forecast.paces.get(name, 0.0)
 

@@ -20,9 +20,7 @@ from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.execution.beginning import begin, unfit
-from holdfast.execution.begun import Begun
-from holdfast.execution.cells import Cells, Row
+from holdfast.execution.cells import Cells, MissingCells
 from holdfast.execution.computing import Computing, Progress
 from holdfast.execution.conclusions import finish
 from holdfast.execution.cost import Forecast, pace
@@ -31,14 +29,14 @@ from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.ranks import Ranks, leads
 from holdfast.execution.interim import Interim, WriteReport
 from holdfast.execution.planning import expectation, plan
+from holdfast.execution.preparation import prepare
 from holdfast.execution.rounds import Rounds
 from holdfast.execution.shards import CleanCodes
+from holdfast.execution.subject import Subject
 from holdfast.protocol.evaluation import Evaluation, with_bank
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store, key_of
-
-__all__ = ["collect", "evaluate", "unfit"]
 
 
 def evaluate(
@@ -105,32 +103,32 @@ def look_up(
     bank_for: Callable[[Encoder], Images | None] | None,
     evaluations: Sequence[Evaluation],
     cells: Cells,
-) -> Row | None:
+) -> MissingCells | None:
     """Return what is missing of ``encoder``; nothing if its images cannot be had, which fails all of it."""
     cells.forget_failures(encoder, evaluations)
     with cells.failing(encoder, "unknown", evaluations):
         images, bank = images_for(encoder), None
         if bank_for and any(with_bank(evaluation) for evaluation in evaluations):
             bank = bank_for(encoder)
-        row = cells.look_up(encoder, images, bank, evaluations)
-        if row.evaluations:
+        missing = cells.look_up(encoder, images, bank, evaluations)
+        if missing.evaluations:
             cells.work.forecast.paces[encoder.name] = pace(encoder.to(cells.run.device, cells.run.dtype))
-        return row
+        return missing
     return None
 
 
-def fill(rows: Sequence[Row], cells: Cells, interim: Interim) -> None:
+def fill(rows: Sequence[MissingCells], cells: Cells, interim: Interim) -> None:
     """Compute what is missing, of all encoders side by side.
 
     Raises:
         KeyboardInterrupt: somebody stopped it; what was seen by then is concluded.
     """
-    every: list[Begun] = []
+    every: list[Subject] = []
     try:
         if isinstance(cells.work.engine, Ranks) and cells.work.budget is None:
             in_turn(rows, cells)
         else:
-            every += [begun for row in rows if (begun := begin(row, cells))]
+            every += [subject for row in rows if (subject := prepare(row, cells))]
             Rounds(cells.work, every, interim).run()
     except KeyboardInterrupt:
         cells.work.stopped = True
@@ -140,19 +138,19 @@ def fill(rows: Sequence[Row], cells: Cells, interim: Interim) -> None:
     finish_all(every, cells)
 
 
-def finish_all(every: Sequence[Begun], cells: Cells) -> None:
+def finish_all(every: Sequence[Subject], cells: Cells) -> None:
     """Conclude all that was observed of these encoders."""
-    for begun in every:
-        finish(begun, cells)
-        begun.rest()
+    for subject in every:
+        finish(subject, cells)
+        subject.rest()
 
 
-def in_turn(rows: Sequence[Row], cells: Cells) -> None:
+def in_turn(rows: Sequence[MissingCells], cells: Cells) -> None:
     """Compute what is missing, one encoder after the other: side by side, ranks would wait for each other at every step."""
     for row in rows:
-        if begun := begin(row, cells):
-            cells.work.forward(begun, begun.groups)
-            finish(begun, cells)
+        if subject := prepare(row, cells):
+            cells.work.forward(subject, subject.groups)
+            finish(subject, cells)
 
 
 def collect(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import inf, isnan
+from typing import Any
 
 from holdfast.core.records import Estimate
 
@@ -126,6 +127,18 @@ def conditions(values: Mapping[str, str], without: tuple[str, ...] = ()) -> str:
     return " · ".join(condition(key, value) for key, value in values.items() if key not in without)
 
 
+def setting(value: Any) -> str:
+    """Return a setting as text.
+
+    Example:
+        >>> setting(["linf:0.05", "linf:0.1"]), setting(None)
+        ('linf:0.05, linf:0.1', 'none')
+    """
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(setting, value)) or "none"
+    return "none" if value is None else str(value)
+
+
 def listed(parts: list[str]) -> str:
     """Return a list as English.
 
@@ -187,5 +200,7 @@ def about(seconds: float) -> str:
         return "less than a minute"
     for unit, length, most in (("minute", 60.0, 99.5), ("hour", 3600.0, 47.5), ("day", 86400.0, float("inf"))):
         if round(count := seconds / length) <= most:
-            return f"about a{'n' if unit == 'hour' else ''} {unit}" if round(count) == 1 else f"about {count:,.0f} {unit}s"
+            return (
+                f"about a{'n' if unit == 'hour' else ''} {unit}" if round(count) == 1 else f"about {count:,.0f} {unit}s"
+            )
     raise AssertionError("days have no end")
