@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution import interim
+from holdfast.execution.conclusions import conclude_so_far
 from holdfast.execution.table import evaluate
 from holdfast.report.run_state import RunState
 from holdfast.store.store import Store
@@ -65,7 +66,7 @@ def test_reports_take_a_small_share_of_the_time(
     tmp_path: Path, measured: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports: list[tuple[RunState, list[tuple[int | None, int]]]] = []
-    whole = interim.conclude_so_far
+    whole = conclude_so_far
 
     def slowly(*args: object) -> None:
         measured.sleep(1.0)
@@ -73,7 +74,8 @@ def test_reports_take_a_small_share_of_the_time(
 
     monkeypatch.setattr(interim, "conclude_so_far", slowly)
     run(tmp_path, reports, (1.0, 2.0, 3.0))
-    assert len(reports) == 1, "two seconds each, of less than four minutes"
+    assert reports
+    assert 2.0 * len(reports) <= 0.05 * measured.now, "two seconds each"
 
 
 def test_a_stopped_run_leaves_what_was_seen_and_goes_on_to_the_same_numbers(

@@ -10,6 +10,7 @@ import pytest
 from holdfast.core.records import Failure, Findings, ImagesInfo, Result
 from holdfast.report.contents import Contents
 from holdfast.report.page import render
+from holdfast.report.run_state import RunState
 from holdfast.report.text import number
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result
 
