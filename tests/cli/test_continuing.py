@@ -128,7 +128,7 @@ def test_a_spent_budget_leaves_a_part_and_says_how_much_is_missing(name, capsys,
     with monkeypatch.context() as patch:
         # Time stands still until something but clean codes was kept, and then the budget is spent.
         patch.setattr(computing, "monotonic", lambda: 1e9 if shards("out") else 0.0)
-        patch.setattr("holdfast.commands.observing.monotonic", lambda: 0.0)
+        patch.setattr("holdfast.commands.observing.beginning", lambda: 0.0)
         assert run([*SHORT[name], "--out", "out", "--budget", "1000"]) == 1
     record = json.loads(Path("out", f"{SHORT[name][0]}.json").read_text())
     done = len(record["certificates"] if name == "certify" else record["moved"])

@@ -91,6 +91,24 @@ def test_a_signal_stops_a_command_as_an_interrupt_does(number: signal.Signals) -
     assert shards()
 
 
+@pytest.mark.slow
+def test_what_was_stopped_leaves_a_report_of_what_was_seen() -> None:
+    process = started([*SLOW, "--eps", "0.1", "--set", "overlap.divergences=cosine"])
+    try:
+        assert until(lambda: Path("run", "report.html").exists(), 240), Path("said").read_text()
+        assert 'http-equiv="refresh"' in Path("run", "report.html").read_text()
+    finally:
+        process.send_signal(signal.SIGINT)
+        status = process.wait(60)
+    said = Path("said").read_text().splitlines()
+    assert status == 130
+    assert said[-1] == KEPT
+    assert said[-2] == "run holds 1 results, 1 of them partial"
+    page = Path("run", "report.html").read_text()
+    assert "PARTIAL: the run ended after" in page
+    assert "refresh" not in page
+
+
 def test_what_nohup_ignores_stays_ignored() -> None:
     with Path("said").open("w") as said:
         process = subprocess.Popen(

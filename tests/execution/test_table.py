@@ -123,8 +123,8 @@ def test_a_cluster_works_on_all_observations_side_by_side(tmp_path):
     assert findings(results) == findings(fill(tmp_path / "b", both)[0])
     assert failure.error == fill(tmp_path / "c", both)[1][0].error
     _, _, first, side_by_side = filter(None, mapped)
-    assert first == 3, "a shard of each observation, from which the time left is known"
-    assert side_by_side == 2 * 4, "the others of two observations of 16 rows, of 4, 4, 4 and 2; one has failed"
+    assert first == 3 * 2, "the shards of each observation that hold four rows, from which the time left is known"
+    assert side_by_side == 2 * 3, "the others of two observations of 16 rows, of 4, 4 and 2; one has failed"
 
 
 class Elsewhere(Backwards):

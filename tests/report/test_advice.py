@@ -343,7 +343,9 @@ def test_a_spent_budget_is_no_failure_to_mend():
     failed = Failure(evaluation="overlap", encoder="a", images="x", error="HoldfastError", reason="it broke")
     spent = failed.model_copy(update={"error": "BudgetSpentError"})
     one = breakaway("digits-robust")
-    assert "1 result missing: stopped by --budget; run the same command again to continue." in told([one], [spent])
+    assert "1 result missing: stopped by --budget or by hand; run the same command again to continue." in told(
+        [one], [spent]
+    )
     assert "mend" not in told([one], [spent])
     assert "1 result could not be computed, for 1 reason listed below; mend" in told([one], [spent, failed])
 

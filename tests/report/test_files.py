@@ -93,7 +93,7 @@ def test_the_csv_holds_every_estimate(written):
 def test_a_partial_result_is_said_to_be_one_everywhere(tmp_path):
     results = [breakaway("digits-robust"), breakaway("digits-random", n=60, planned=300)]
     files = {name: path.read_text(encoding="utf-8") for name, path in write(results, [], tmp_path).items()}
-    said = "PARTIAL: a budget ended after 60 of 300 samples"
+    said = "PARTIAL: the run ended after 60 of 300 samples"
     assert said in files["report.html"]
     assert "n = 60, partial: 300 samples were planned" in files["report.html"]
     assert "n = 60, partial: 300 samples were planned" in files["table.md"]

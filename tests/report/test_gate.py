@@ -164,7 +164,7 @@ def test_an_interval_around_the_bound_is_said():
 def test_an_answer_from_a_partial_result_says_so():
     whole, partial = breakaway("digits-robust"), breakaway("digits-random", n=60, planned=300)
     said = {answer.encoder: answer.sentence for answer in check(parse("breakaway_risk<=1"), [whole, partial])}
-    assert "partial: a budget ended after 60 of 300 samples" in said["digits-random"]
+    assert "partial: the run ended after 60 of 300 samples" in said["digits-random"]
     assert "partial" not in said["digits-robust"]
 
 

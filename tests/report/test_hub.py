@@ -61,7 +61,7 @@ def test_warnings_are_published_with_the_numbers() -> None:
 
 def test_partial_results_say_so() -> None:
     (entries,) = files([breakaway("digits-robust", n=60, planned=300)], "a/b").values()
-    assert all("Partial: a budget ended after 60 of 300 samples." in str(entry.notes) for entry in entries)
+    assert all("Partial: the run ended after 60 of 300 samples." in str(entry.notes) for entry in entries)
 
 
 def test_one_encoder_is_chosen() -> None:

@@ -10,6 +10,7 @@ import pytest
 from holdfast.core.records import Failure, Findings, ImagesInfo, Result
 from holdfast.report.contents import Contents
 from holdfast.report.page import render
+from holdfast.report.run_state import RunState
 from holdfast.report.text import number
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result
 
@@ -139,7 +140,7 @@ def test_unread_images_and_a_spent_budget_are_told_with_what_to_do():
     words = Page(render(Contents([one], [spent]))).words
     first, facts = words.split("What to do with this")
     assert "1 image could not be read and was skipped" in first
-    assert "1 result missing: stopped by --budget; run the same command again" in first
+    assert "1 result missing: stopped by --budget or by hand; run the same command again" in first
     assert "broken.png: truncated" in facts.split("What was measured")[1]
     assert "mend" not in words.split()
 
@@ -308,3 +309,12 @@ def test_the_bank_is_named_beside_the_images():
     )
     assert "train, 1,200 images, fingerprint ab12" in searched
     assert "1,200 images" not in without
+
+
+def test_a_page_reloads_itself_only_while_the_run_lasts() -> None:
+    contents = Contents([breakaway("digits-robust")], [])
+    going = render(contents, state=RunState(0.38, 230.0, "2026-11-23 10:00:00 UTC"))
+    assert '<meta http-equiv="refresh" content="20">' in going, "itself, without an address"
+    assert "38% done, about 4 minutes left" in going
+    assert "<script" not in going
+    assert "refresh" not in render(contents)

@@ -28,6 +28,7 @@ from holdfast.cli.cluster import JobsRequestedError, submit
 from holdfast.cli.output import UNREAD, UnreadError, drop, prepare
 from holdfast.cli.parsing import Command
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning, out_of_memory
+from holdfast.core.stopwatch import LOADED, running_since
 from holdfast.execution.engines.ranks import place
 
 INTERRUPTED = 130
@@ -56,7 +57,8 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         prepare()
-        status = run(sys.argv[1:])
+        with running_since(LOADED):
+            status = run(sys.argv[1:])
         sys.stdout.flush()
     except UnreadError:
         status = UNREAD

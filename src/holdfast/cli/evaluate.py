@@ -145,8 +145,24 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
     follows = merged["cluster"] == RANKS and place()[0] > 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingResultsWarning)  # what is missing is said below, one by one
-        run = evaluate(**merged, progress=not follows)
+        try:
+            run = evaluate(**merged, progress=not follows)
+        except KeyboardInterrupt:
+            if not follows:
+                _print_so_far(Path(merged["out"]))
+            raise
     return 0 if follows else _print(run)
+
+
+def _print_so_far(folder: Path) -> None:
+    """Say what a stopped run leaves to look at."""
+    from holdfast.store.store import Store
+
+    results = Store(folder).results()
+    if (folder / "report.html").exists() and results:
+        partial = sum(result.planned is not None for result in results)
+        print(f"{folder} holds {len(results)} results, {partial} of them partial", file=sys.stderr)
+        print(f"Report: {folder / 'report.html'}")
 
 
 def _print(run: EvaluatedRun) -> int:

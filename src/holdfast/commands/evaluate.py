@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 from weakref import finalize
 
-from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.commands.evaluated_run import EvaluatedRun, write_report
 from holdfast.commands.inputs import (
     NamedEncoder,
     NamedImages,
@@ -29,6 +30,7 @@ from holdfast.execution.loading import AtHand
 from holdfast.execution.request import Request, in_a_sentence, require_sense
 from holdfast.execution.session import Session, Workers
 from holdfast.protocol.evaluation import plain
+from holdfast.report.run_state import RunState
 from holdfast.store.store import Store
 
 
@@ -133,13 +135,32 @@ def evaluate(
             )
         require_sense(request)
         ready = AtHand(by_reference(named), _images(pictures), _images(others))
-        with shown(progress) as show:
-            results, failures = Session.of(request, Store(Path(folder)), ready).fill(show)
-        run = EvaluatedRun(tuple(results), tuple(failures), Path(folder))
+        store, reports = Store(Path(folder)), Reports(Path(folder))
+        with shown(progress) as show, reports:
+            session = Session.of(request, store, ready)
+            results, failures = session.fill(show, reports.write if out else None, show.say if show else None)
+        run = EvaluatedRun(tuple(results), tuple(failures), Path(folder), reports.page)
         finalize(run, stack.pop_all().close)  # what nobody chose a folder for lives as long as the run
     for sentence in _gaps(run):
         warnings.warn(sentence, MissingResultsWarning, stacklevel=2)
     return run
+
+
+@dataclass
+class Reports(AbstractContextManager[None]):
+    """The reports that a run writes while it goes on; the last no longer says that it does, however the run ended."""
+
+    folder: Path
+    page: Path | None = None
+    """The page, if one was written."""
+
+    def write(self, state: RunState) -> None:
+        """Write a report of what there is."""
+        self.page = write_report(Store(self.folder), self.folder, state)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.page or (kind is KeyboardInterrupt and Store(self.folder).results()):
+            self.page = write_report(Store(self.folder), self.folder)
 
 
 def _require_tables(settings: object) -> None:
@@ -172,7 +193,7 @@ def _gaps(run: EvaluatedRun) -> list[str]:
         )
     if run.partial:
         sentences.append(
-            f"{len(run.partial)} of {cells} cells are of fewer samples than planned, because the budget ended; the same "
+            f"{len(run.partial)} of {cells} cells are of fewer samples than planned, because the run ended before; the same "
             "call with out= goes on"
         )
     return sentences

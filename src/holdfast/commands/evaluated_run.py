@@ -15,6 +15,7 @@ from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Failure, Result
 from holdfast.report import text, write
 from holdfast.report.relative import with_relative_errors
+from holdfast.report.run_state import RunState
 from holdfast.store.store import Store, StoreError
 
 HEADS = ("encoder", "evaluation", "at worst", "number", "under")
@@ -31,6 +32,8 @@ class EvaluatedRun:
     failures: tuple[Failure, ...]
     folder: Path
     """Where the run is kept; if nobody chose it, for as long as this object lives."""
+    page: Path | None = None
+    """The page of the report, if it was written already."""
 
     def __getitem__(self, key: str | tuple[str, str]) -> Result:
         evaluation, encoder = (key, None) if isinstance(key, str) else key
@@ -62,7 +65,7 @@ class EvaluatedRun:
 
     @property
     def partial(self) -> tuple[Result, ...]:
-        """Return the results that are of fewer samples than planned, because a budget ended."""
+        """Return the results that are of fewer samples than planned, because the run ended before."""
         return tuple(result for result in self.results if result.planned is not None)
 
     def table(self) -> Any:
@@ -83,6 +86,8 @@ class EvaluatedRun:
         Args:
             folder: where to; by default the run's own, which goes with this object unless it was chosen as ``out``.
         """
+        if folder is None and self.page is not None:
+            return self.page
         return write_report(Store(self.folder), self.folder if folder is None else Path(folder))
 
     def __repr__(self) -> str:
@@ -137,16 +142,17 @@ def _row(result: Result, estimate: Estimate) -> dict[str, object]:
     }
 
 
-def write_report(store: Store, folder: Path) -> Path:
+def write_report(store: Store, folder: Path, state: RunState | None = None) -> Path:
     """Write the report of everything in ``store`` into ``folder`` and return the path of its page.
 
-    It shows the whole store: an earlier command may have put other encoders there.
+    It shows the whole store: an earlier command may have put other encoders there. ``state`` says how far a run is that
+    lasts.
 
     Raises:
         StoreError: ``folder`` cannot be written.
     """
     try:
-        return write(store.results(), store.failures(), folder)["report.html"]
+        return write(store.results(), store.failures(), folder, state)["report.html"]
     except OSError as error:
         raise StoreError(
             f"cannot write the report in {folder}: {error.strerror or error}; all results are kept, "

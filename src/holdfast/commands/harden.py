@@ -36,6 +36,7 @@ from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
+from holdfast.core.stopwatch import beginning
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders import Options
 from holdfast.encoders.architectures.loaded import LoadedEncoder
@@ -136,7 +137,7 @@ def harden(
     """
     refuse_blanks(locals())
     refuse_jobs("harden", cluster)
-    began = monotonic()
+    began = beginning()
     until = deadline(budget, began)
     place: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic
 
 from holdfast.commands.inputs import shown
 from holdfast.commands.output_folder import claim, require_free
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import seconds
+from holdfast.core.stopwatch import beginning
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import RANKS, leads
 from holdfast.execution.preparation import unfit
@@ -96,7 +96,7 @@ def place_of(
     Raises:
         HoldfastError: there is no such place, or the folder is in use for something else.
     """
-    began, started = monotonic(), datetime.now(UTC)
+    began, started = beginning(), datetime.now(UTC)
     budget = None if budget is None else seconds(budget)
     if out is None and cluster == RANKS:
         raise HoldfastError("ranks meet in a folder that all of them see; name it as out")

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from math import inf
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +21,7 @@ from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastE
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import fields_of, seconds
+from holdfast.core.stopwatch import beginning
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.training import checkpoints
@@ -99,7 +99,7 @@ def train(
         BudgetSpentError: the budget ended before training did; the same call goes on.
     """
     refuse_blanks(locals())
-    began = monotonic()
+    began = beginning()
     settings_of_inputs: dict[str, Any] = {"images": images, "bank": bank, "transform": transform, "limit": limit}
     settings_of_inputs |= {"size": size, "channels": channels, "device": device}
     settings_of_inputs |= {"keep_epochs": keep_epochs, "budget": budget, "out": out}

@@ -54,6 +54,8 @@ class Cells:
     failures: list[Failure] = field(default_factory=list)
     partial: dict[tuple[str, Evaluation], Result] = field(default_factory=dict)
     """Results of some of the samples that the store holds, by the encoder's name."""
+    concluded: dict[tuple[str, Evaluation], Result] = field(default_factory=dict)
+    """Full results that were concluded before the end of the run."""
 
     def look_up(
         self, encoder: Encoder, images: Images, bank: Images | None, evaluations: Sequence[Evaluation]
@@ -97,7 +99,7 @@ class Cells:
                 self._give_up(encoder, images, evaluation, error)
 
     def _give_up(self, encoder: Encoder, images: str, evaluation: Evaluation, error: Exception) -> None:
-        """Record why there is no new result; after a spent budget the one of some samples stays."""
+        """Record why there is no new result; where a run ends early the one of some samples stays."""
         if (encoder.name, evaluation) in self.work.forecast.waiting:
             for what in pieces(evaluation):
                 self.work.forecast.drop((encoder.name, what))

@@ -27,6 +27,8 @@ Progress = Callable[[str, float, float], None]
 OVERRUN = 1.1
 """How many times the budget a piece of work may be expected to end at and still begin."""
 
+SHORT = 10.0
+"""Seconds of work that are done at once, in one round: nobody would look at a part of it."""
 REPORT, REPORT_SHARE = 5.0, 0.03
 """The seconds that are kept for the report, and the share of a budget that they are at most."""
 
@@ -58,6 +60,8 @@ class Computing:
     """When the turn of an encoder ends, by ``time.monotonic``: no work begins later ..."""
     strict: bool = False
     """... nor, if so, would any end later."""
+    stopped: bool = False
+    """Whether somebody stopped the run."""
 
     def codes(self, population: Population, doing: str) -> Codes:
         """Return the clean codes of all images."""
@@ -90,7 +94,8 @@ class Computing:
         Args:
             doing: the observations, with what progress calls them.
             most: shards of each part.
-            first: of these observations only so many rows, the first in random order.
+            first: of these observations only so many rows, the first in random order; without a budget the whole shards
+                that hold them.
             whole: these say nothing before all of those rows are seen.
         """
         called = {part: sentence for observation, sentence in doing.items() for part in parts(observation)}
@@ -107,7 +112,15 @@ class Computing:
         with suppress(BudgetSpentError):
             patient = partial(self.affordable, 0.0)
             tally.done.failed = compute(
-                pieces, population, self.store, self.engine, turns.choose, tally, patient, limits(first or {})
+                pieces,
+                population,
+                self.store,
+                self.engine,
+                turns.choose,
+                tally,
+                patient,
+                limits(first or {}),
+                recut=self.budget is not None,
             )
         return tally.done
 
@@ -158,8 +171,16 @@ class Computing:
 
     @property
     def left(self) -> float:
-        """Return the seconds left of a turn."""
+        """Return the seconds left of a turn: without a budget as many as have passed, for rounds double."""
+        if self.budget is None:
+            return max(SHORT, monotonic() - self.began)
         return max(0.0, min(self.end, self.until) - monotonic())
+
+    @property
+    def foretold(self) -> float:
+        """Return the seconds until everything is done, or the budget ends; infinite while nobody knows."""
+        left = self.forecast.left
+        return left if self.budget is None else min(left, max(0.0, self.began + self.budget - monotonic()))
 
     def turn(self, share: float, strict: bool = False) -> None:
         """Begin a turn of this share of the time that is left; a strict one ends in time."""
@@ -168,14 +189,13 @@ class Computing:
 
     def spent(self) -> BudgetSpentError:
         """Return why something is not run."""
-        return BudgetSpentError("not run: the budget was spent; run the same command again to continue")
+        why = "the run was stopped" if self.stopped else "the budget was spent"
+        return BudgetSpentError(f"not run: {why}; run the same command again to continue")
 
     def tell(self, doing: str) -> None:
         """Report progress, if anyone listens."""
-        spent, left = monotonic() - self.began, self.forecast.left
-        if self.budget is not None:
-            left = min(left, max(0.0, self.budget - spent))
-        if left < inf:
+        spent, left = monotonic() - self.began, self.foretold
+        if left < inf and (self.forecast.worked or not left):  # plans alone are too rough for what never falls
             self.share = max(self.share, spent / (spent + left) if left else 1.0)
         if self.progress:
             self.progress(doing, self.share, left)

@@ -9,17 +9,22 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import final
 
+from holdfast.core.errors import BudgetSpentError
+from holdfast.core.records import Result
 from holdfast.core.run_settings import Observed
 from holdfast.execution.cells import Cells
 from holdfast.execution.computing import Computing
 from holdfast.execution.engines.ranks import leads
-from holdfast.execution.shards import first_held, observe
-from holdfast.execution.steps import FEWEST
+from holdfast.execution.shards import first_held, in_random_order, observe
+from holdfast.execution.steps import FEWEST, PICTURED, illustrates
 from holdfast.execution.subject import Subject
-from holdfast.protocol.evaluation import Evaluation, learning
+from holdfast.protocol.evaluation import Evaluation, learning, parts
 from holdfast.protocol.observation import Observation
 from holdfast.store.provenance import provenance
-from holdfast.store.store import key_of
+from holdfast.store.store import StoreError, key_of
+
+HASTE = 2.0
+"""Seconds: conclusions and pictures that take longer are left where somebody has stopped the run and waits."""
 
 
 @final
@@ -33,7 +38,7 @@ class Sample:
     observed: Observed
     """Of ``rows``; nothing where they are too few."""
     since: datetime
-    """When what was left of it was begun."""
+    """When it was looked up."""
 
     @property
     def whole(self) -> bool:
@@ -41,25 +46,26 @@ class Sample:
         return len(self.rows) == self.planned
 
     @classmethod
-    def of(cls, subject: Subject, observation: Observation, work: Computing) -> Sample:
-        """Return what there is of ``observation``: all of it, which is computed now, unless there is a budget.
+    def of(cls, subject: Subject, observation: Observation, work: Computing, but: int = 0) -> Sample:
+        """Return what there is of ``observation``, or all but the last rows of it.
 
         Raises:
             Exception: it cannot be made.
         """
         since, planned = datetime.now(UTC), observation.rows(subject.population)
-        if work.budget is None:
-            work.forward(subject, {observation: subject.groups[observation]})
         if error := subject.why_not(observation):
             raise error
-        rows = planned if work.budget is None else first_held(observation, subject.population, work.store)
+        rows = first_held(observation, subject.population, work.store)
+        if but:
+            last = in_random_order(rows, observation, subject.population)[len(rows) - but :]
+            rows = [row for row in rows if row not in last]
         enough = len(rows) in (len(planned), *range(FEWEST, len(planned)))
         observed = observe(observation, subject.population, rows, work.store) if enough else {}
         return cls(rows, len(planned), observed, since)
 
 
 def finish(subject: Subject, cells: Cells) -> None:
-    """Conclude all that was observed of an encoder, unless another rank does."""
+    """Conclude all that was observed of an encoder, unless another rank does; without what takes long in a stopped run."""
     for fit in subject.fits:
         subject.learned.setdefault(fit, cells.work.spent())  # else it would be learned now
     subject.rest()
@@ -68,11 +74,30 @@ def finish(subject: Subject, cells: Cells) -> None:
             sample = Sample.of(subject, observation, cells.work)
             for evaluation in group:
                 with cells.failing(subject.encoder, subject.images.name, [evaluation]):
-                    conclude(subject, evaluation, sample, cells)
+                    cells.results.append(_final(subject, observation, evaluation, sample, cells))
 
 
-def conclude(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> None:
-    """Add the result of ``evaluation`` to the table and the store.
+def _final(subject: Subject, observation: Observation, evaluation: Evaluation, sample: Sample, cells: Cells) -> Result:
+    if known := cells.concluded.get((subject.encoder.name, evaluation)):
+        return known
+    if cells.work.stopped and sample.whole:
+        if evaluation.concluding(subject.planning) > HASTE:
+            raise cells.work.spent()
+        if _pictures(subject, observation, evaluation, sample, cells.work) > HASTE:
+            sample = Sample.of(subject, observation, cells.work, but=1)
+    return conclude(subject, evaluation, sample, cells)
+
+
+def _pictures(
+    subject: Subject, observation: Observation, evaluation: Evaluation, sample: Sample, work: Computing
+) -> float:
+    """Return the seconds that the pictures of a full result will take."""
+    row = sum(work.forecast.expected((subject.encoder.name, part), 1) for part in parts(observation))
+    return min(sample.planned, PICTURED) * row if illustrates(evaluation) else 0.0
+
+
+def conclude(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> Result:
+    """Return the result of ``evaluation``, which the store then holds.
 
     Raises:
         BudgetSpentError: too little was seen, or no more than before.
@@ -92,20 +117,34 @@ def conclude(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Ce
     work.store.finish(
         key_of(evaluation, subject.encoder, subject.images, cells.run, subject.population.bank_images), result
     )
-    cells.results.append(result)
-    work.forecast.tell(piece, 1, monotonic() - since, 1, 1)
+    timed = int(not (sample.whole and illustrates(evaluation)))  # pictures are forecast by themselves
+    work.forecast.tell(piece, timed, monotonic() - since, int(sample.whole), 1)
+    return result
 
 
-def rehearse(subject: Subject, work: Computing) -> None:
-    """Conclude what there is of an encoder so far, only to know how long conclusions will take in the end."""
+def conclude_so_far(subject: Subject, cells: Cells) -> None:
+    """Keep what follows from what more was seen of an encoder: of all its images, or of some; other cells wait."""
     for observation, group in subject.groups.items():
-        ready = [each for each in group if each.partial and subject.learned.keys() >= {*learning(each)}]
-        rows = first_held(observation, subject.population, work.store) if ready else []
-        if len(rows) < FEWEST or subject.why_not(observation):
-            continue
-        observed = observe(observation, subject.population, rows, work.store)
-        for evaluation in ready:
-            since = monotonic()
-            with suppress(Exception):  # said when it is concluded indeed
-                evaluation.result(subject.population, rows, observed, illustrated=False)
-                work.forecast.tell((subject.encoder.name, evaluation), 1, monotonic() - since, 0, 1)
+        ready = [
+            evaluation
+            for evaluation in group
+            if (subject.encoder.name, evaluation) not in cells.concluded
+            and all(isinstance(subject.learned.get(fit), dict) for fit in learning(evaluation))
+        ]
+        with suppress(BudgetSpentError):  # which images are looked at is not learned yet
+            if not ready or subject.why_not(observation):
+                continue
+            sample = Sample.of(subject, observation, cells.work)
+            for evaluation in ready:
+                _keep_so_far(subject, evaluation, sample, cells)
+
+
+def _keep_so_far(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Cells) -> None:
+    piece = subject.encoder.name, evaluation
+    try:
+        result = conclude(subject, evaluation, sample, cells)
+    except StoreError:
+        raise
+    except Exception:  # said when it is concluded in the end
+        return
+    (cells.concluded if sample.whole else cells.partial)[piece] = result

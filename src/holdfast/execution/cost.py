@@ -37,6 +37,8 @@ MOST_TIMED = 16
 """... and no more images."""
 PATIENCE = 2.0
 """Seconds: what takes longer is timed once."""
+FARTHEST = 5.0
+"""Forwards tell of work that they are not the cost of, as a graph of neighbours: no farther off than this is believed."""
 
 
 _COUNTED: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
@@ -141,6 +143,8 @@ class Forecast:
     """How many rows there are of what was begun for some encoder."""
     forwards: dict[Piece, int] = field(default_factory=dict)
     """How many forwards a row of each piece is planned to take."""
+    planned: dict[Piece, int] = field(default_factory=dict)
+    """How many rows of each piece are planned, until it is begun."""
     concluding: dict[Piece, float] = field(default_factory=dict)
     """The seconds of conclusions that will be drawn and take long, until they are known better."""
     pictures: dict[Piece, float] = field(default_factory=dict)
@@ -154,9 +158,11 @@ class Forecast:
         """Take note that ``piece`` is to be done; how many rows it has is not known yet."""
         self.waiting[piece] = -1
 
-    def plan(self, piece: Piece, forwards: int) -> None:
-        """Take note that a row of ``piece`` takes so many forwards of its encoder."""
+    def plan(self, piece: Piece, forwards: int, rows: int | None = None) -> None:
+        """Take note that a row of ``piece`` takes so many forwards of its encoder, and how many rows there are, if known."""
         self.forwards[piece] = forwards
+        if rows is not None:
+            self.planned[piece] = rows
 
     def drop(self, piece: Piece) -> None:
         """Take note that nothing more of ``piece`` will be done."""
@@ -190,7 +196,22 @@ class Forecast:
     def expected(self, piece: Piece, rows: int) -> float:
         """Return how long ``rows`` of ``piece`` will take, from its forwards if nothing like it was measured yet."""
         seconds = self.seconds(piece, rows)
-        return rows * self.forwards.get(piece, 0) * self.paces.get(piece[0], 0.0) if seconds is None else seconds
+        return rows * self._by_forwards(piece) * self._corrected(piece[0]) if seconds is None else seconds
+
+    def _by_forwards(self, piece: Piece) -> float:
+        """Return the seconds of a row of ``piece`` by its forwards alone."""
+        return self.forwards.get(piece, 0) * self.paces.get(piece[0], 0.0)
+
+    def _corrected(self, name: str) -> float:
+        """Return how many times as long as by their forwards the pieces of an encoder took, as far as they were measured."""
+        pairs = [
+            (sum(rows for rows, _ in times) * by_forwards, sum(seconds for _, seconds in times))
+            for what, timed in self.measured.items()
+            for other, times in timed.items()
+            if other == name and (by_forwards := self._by_forwards((name, what)))
+        ]
+        times = sum(took for _, took in pairs) / sum(foretold for foretold, _ in pairs) if pairs else 1.0
+        return min(max(times, 1 / FARTHEST), FARTHEST)
 
     def _slower(self, name: str, other: str) -> float:
         """Return how many times as long as the ``other`` encoder this one takes; 1 where that is not known."""
@@ -216,16 +237,20 @@ class Forecast:
 
     @property
     def left(self) -> float:
-        """Return the seconds that everything waiting will take, infinite while an observation in it is unknown."""
+        """Return the seconds that everything waiting will take, infinite while nothing is known of an observation in it."""
         return sum((self._left(piece, rows) for piece, rows in self.waiting.items() if rows), 0.0)
 
     def _left(self, piece: Piece, rows: int) -> float:
-        seconds = self.seconds(piece, self.totals.get(piece[1], 1) if rows < 0 else rows)
+        if rows < 0:
+            rows = self.planned.get(piece, self.totals.get(piece[1], 1))
+        seconds = self.seconds(piece, rows)
         if isinstance(piece[1], Evaluation):  # nothing is known of conclusions before their end; most are short
             return (seconds or 0.0) + self.pictures.get(piece, 0.0)
         if isinstance(piece[1], Fit):
             return self.expected(piece, 1)
-        return inf if seconds is None else seconds * (self.passed / self.worked if self.worked else 1.0)
+        if seconds is None:
+            seconds = self.expected(piece, rows) if self._by_forwards(piece) else inf
+        return seconds * (self.passed / self.worked if self.worked else 1.0)
 
 
 def _pace(times: Sequence[tuple[int, float]]) -> float:

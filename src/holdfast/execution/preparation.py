@@ -27,7 +27,7 @@ from holdfast.protocol.population import Population
 def prepare(missing: MissingCells, cells: Cells) -> Subject | None:
     """Return the encoder with its codes, if anything is missing of it and it is fit to be measured.
 
-    Without a budget, and for ranks, also with what is learned from them; else that is learned when its turn comes.
+    For ranks also with what is learned from them; else that is learned when its turn comes.
     """
     work = cells.work
     work.until = inf
@@ -39,7 +39,7 @@ def prepare(missing: MissingCells, cells: Cells) -> Subject | None:
         for fit in subject.fits:
             with suppress(Exception):  # said when it is learned
                 work.forecast.plan((missing.encoder.name, fit), fit.forwards(subject.population))
-        if work.budget is None or isinstance(work.engine, Ranks):
+        if isinstance(work.engine, Ranks):
             learn_all(work, subject.population, subject.fits, subject.learned)
             subject.rest()  # the next population knows what was learned
         for observation in list(subject.groups):
@@ -76,7 +76,7 @@ def _plan(subject: Subject, observation: Observation, work: Computing) -> None:
     try:
         observation.rows(subject.planning)
     except Exception as error:
-        if not isinstance(error, BudgetSpentError) or work.budget is None:
+        if not isinstance(error, BudgetSpentError):  # of what is not learned yet, rows are known later
             del subject.groups[observation]  # these fail alone
             raise
     for part in parts(observation):

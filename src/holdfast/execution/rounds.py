@@ -1,4 +1,8 @@
-"""Rounds: all encoders go forward together, each for its share of the time that is left."""
+"""Rounds: all encoders and all questions go forward together, so that a run has answers to everything whenever it stops.
+
+Under a budget each encoder has its share of the time that is left. Without one a round waits for nothing that takes longer
+than all before it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ from itertools import groupby
 from typing import Any, final
 
 from holdfast.core.errors import BudgetSpentError
-from holdfast.execution.computing import Computing
-from holdfast.execution.conclusions import rehearse
+from holdfast.execution.computing import SHORT, Computing
 from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.fitting import learn
+from holdfast.execution.interim import Interim
 from holdfast.execution.steps import Step, steps
 from holdfast.execution.subject import Subject
 from holdfast.protocol.fits import Fit
@@ -20,27 +24,34 @@ from holdfast.protocol.fits import Fit
 @final
 @dataclass(frozen=True)
 class Rounds:
-    """Encoders that share a budget.
+    """Encoders that are measured side by side.
 
     In a round nothing begins that would outlast its encoder's turn, unless nothing else is left; what one encoder does not
-    need is shared by the others.
+    need is shared by the others. Under a budget nothing is seen better before everything has an answer that can have one.
     """
 
     work: Computing
     encoders: Sequence[Subject]
+    interim: Interim
 
     def run(self) -> None:
         """Bring all encoders forward until all is seen or the time is spent."""
         if isinstance(self.work.engine, Ranks):
             self._once()
             return
-        strict, rehearsed = True, False
+        for covering in (True, False) if self.work.budget is not None else (False,):
+            self._while_any_goes(covering)
+
+    def _while_any_goes(self, covering: bool) -> None:
+        """Go on while there is time for anything; if ``covering``, for what has no answer yet."""
+        strict = True
         while not self.work.over:
-            going = self._round(strict, rehearsed)
-            rehearsed = True
+            going = self._round(strict, covering)
             if not going and not strict:
                 return
             strict = going
+            if going and not self.work.over and self.work.foretold > SHORT:
+                self.interim.report(self.encoders)
 
     def _once(self) -> None:
         """Give each encoder one turn: ranks would wait for each other at every step."""
@@ -48,21 +59,33 @@ class Rounds:
             self.work.turn(1 / (len(self.encoders) - place))
             self.work.forward(subject, subject.groups)
 
-    def _round(self, strict: bool, rehearsed: bool) -> bool:
+    def _round(self, strict: bool, covering: bool) -> bool:
         """Give each encoder a turn, and return whether any went forward."""
         going = False
         for place, subject in enumerate(self.encoders):
             self.work.turn(1 / (len(self.encoders) - place), strict)
-            going |= self._advance(subject)
-            if not rehearsed and place == 0:
-                rehearse(subject, self.work)
+            going |= self._together(subject, strict) if self.work.budget is None else self._advance(subject, covering)
+            if self.work.budget is not None and place == 0:
+                self.interim.rehearse(subject)
             if len(self.encoders) > 1:
                 subject.rest()
         return going
 
-    def _advance(self, subject: Subject) -> bool:
+    def _together(self, subject: Subject, strict: bool) -> bool:
+        """Bring an encoder's cells one step forward, all at once so that no worker waits, and return whether any went.
+
+        What would take longer than everything before it waits until nothing else is left.
+        """
+        planned = sorted(steps(subject, self.work), key=lambda step: step.seconds)
+        taken = [step for step in planned if step.seconds <= self.work.left] if strict else planned[:1]
+        fits = dict.fromkeys(fit for step in taken for fit in step.fits)
+        went = self._learned(subject, tuple(fits)) and bool(fits)
+        return self._take(subject, taken) or went
+
+    def _advance(self, subject: Subject, covering: bool) -> bool:
         """Bring an encoder's cells one step forward, the quickest first, and return whether there was time for any."""
         planned = sorted(steps(subject, self.work), key=lambda step: step.seconds)
+        planned = [step for step in planned if step.whole or not covering]
         went = False
         for alone, some in groupby(planned, key=lambda step: step.alone):
             if alone:
@@ -84,7 +107,7 @@ class Rounds:
         for step in taken:
             self.work.forecast.concluding |= step.concluding
             self.work.forecast.pictures |= step.pictures
-        groups = {step.observation: subject.groups[step.observation] for step in taken}
+        groups = {step.observation: subject.groups[step.observation] for step in taken if step.rows}
         first = {step.observation: step.rows for step in taken}
         whole = [step.observation for step in taken if step.whole]
         return self.work.forward(subject, groups, None, first, whole)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from time import monotonic
 from typing import Any, Literal, TypedDict
 
 import torch
@@ -18,6 +17,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
+from holdfast.core.stopwatch import beginning
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.execution.computing import Progress
 from holdfast.execution.cost import operations
@@ -27,6 +27,7 @@ from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
+from holdfast.execution.interim import WriteReport
 from holdfast.execution.loading import NOTHING, AtHand, Inputs
 from holdfast.execution.request import Request, planned, requested_balls
 from holdfast.execution.suites import HEAVY, LARGE, TOTAL, share
@@ -60,7 +61,7 @@ class Session:
         Raises:
             HoldfastError: something it names does not exist, cannot be read or does not fit.
         """
-        began, plan, run = monotonic(), planned(request), run_settings(request)
+        began, plan, run = beginning(), planned(request), run_settings(request)
         _warn_of_damage(store)
         inputs = Inputs.of(request, at_hand, Remembered.at(store.folder / FILE, request.rehash))
         plan = among(request, sized(request, inputs.encoders) or plan, inputs.encoders)
@@ -70,11 +71,22 @@ class Session:
             plan = labelled(request, plan, inputs.images(encoder), inputs.bank(encoder))
         return cls(request, run, inputs, plan, store, began)
 
-    def fill(self, progress: Progress | None = None) -> tuple[list[Result], list[Failure]]:
+    def fill(
+        self,
+        progress: Progress | None = None,
+        write: WriteReport | None = None,
+        say: Callable[[str], None] | None = None,
+    ) -> tuple[list[Result], list[Failure]]:
         """Return the results and failures of all cells, which the store then holds.
+
+        Args:
+            progress: is told how far things are.
+            write: writes a report while the run goes on.
+            say: is told, before the work begins, how long it will take.
 
         Raises:
             HoldfastError: the store cannot be written.
+            KeyboardInterrupt: somebody stopped it; the store then holds what follows from what was seen.
         """
         request = self.request
         computing = engine(request.cluster, request.device, request.workers, self.store.folder)
@@ -91,6 +103,8 @@ class Session:
             request.budget,
             self.began,
             self.inputs.bank,
+            write if leads(computing) else None,
+            say if leads(computing) else None,
         )
 
 

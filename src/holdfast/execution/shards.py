@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from math import prod
 from time import monotonic
 from typing import Any, final
@@ -127,6 +128,12 @@ def first_held(observation: Observation, population: Population, store: Store) -
     return [row for row in rows if row in first]
 
 
+def lacking(observation: Observation, population: Population, store: Store) -> int:
+    """Return how many rows of ``observation`` the store does not hold."""
+    kept_ids, ids = store.held(_key(observation, population)), observation.ids(population)
+    return sum(ids[row] not in kept_ids for row in observation.rows(population))
+
+
 def in_random_order(rows: Sequence[int], observation: Observation, population: Population) -> list[int]:
     """Return ``rows`` in the random order of their images; as they come where they are no images, or all are needed.
 
@@ -156,11 +163,12 @@ def compute(
     on_progress: OnProgress,
     patient: Callable[[], bool] = lambda: True,
     first: Mapping[Observation, int] | None = None,
+    recut: bool = True,
 ) -> dict[Observation, Exception]:
     """Compute the shards that ``store`` does not hold, as ``choose`` says, and return what failed.
 
-    Of observations in ``first`` only so many rows, those that come first in random order. Ranks wait for each other as
-    long as they are ``patient``.
+    Of observations in ``first`` only so many rows, those that come first in random order: exactly those, cut anew, or
+    the whole shards of an unbroken run that hold them. Ranks wait for each other as long as they are ``patient``.
     """
     queue = _Queue(choose)
     totals = {observation: len(rows) for observation, rows in pieces}
@@ -168,7 +176,7 @@ def compute(
     for observation, rows in pieces:
         ids, most = observation.ids(population), (first or {}).get(observation)
         kept_ids = store.held(_key(observation, population))
-        queue.waiting[observation] = _missing(rows, kept_ids, observation, population, most)
+        queue.waiting[observation] = _missing(rows, kept_ids, observation, population, most, recut)
         done[observation] = sum(ids[row] in kept_ids for row in rows)
         on_progress(observation, done[observation], len(rows), 0.0)
     looked: Generator[tuple[Shard, Looked], None, None]
@@ -249,23 +257,49 @@ def _key(observation: Observation, population: Population) -> Key:
 
 
 def _missing(
-    rows: Sequence[int], kept_ids: set[str], observation: Observation, population: Population, most: int | None = None
+    rows: Sequence[int],
+    kept_ids: set[str],
+    observation: Observation,
+    population: Population,
+    most: int | None = None,
+    recut: bool = True,
 ) -> list[list[int]]:
     """Return the rows among the first ``most`` that ``kept_ids`` lacks, cut into shards.
 
     Cutting comes first, so that an interrupted run goes on with the very shards of an unbroken one; but what is begun of
     under a budget is cut as it comes, in no more shards than needed.
     """
-    size, ids = _size(population, observation), observation.ids(population)
+    ids = observation.ids(population)
+    cut = shards_of(rows, observation, population)
+    if most is not None and recut:
+        size = _size(population, observation)
+        left = [row for row in in_random_order(rows, observation, population)[:most] if ids[row] not in kept_ids]
+        cut = [left[start : start + size] for start in range(0, len(left), size)]
+    elif most is not None:
+        cut = cut[: _reaching(cut, most)]
+    shards = ([row for row in shard if ids[row] not in kept_ids] for shard in cut)
+    return [shard for shard in shards if shard]
+
+
+def shards_of(rows: Sequence[int], observation: Observation, population: Population) -> list[list[int]]:
+    """Return ``rows`` in random order, cut into the shards of an unbroken run."""
+    size = _size(population, observation)
     # Clean codes are quick, and copies of one image keep one code while they share a batch.
     first = size if isinstance(observation, CleanCodes) else min(size, max(1, len(rows) // FIRST))
     rows = in_random_order(rows, observation, population)
-    cut = [rows[:first], *(rows[start : start + size] for start in range(first, len(rows), size))]
-    if most is not None:
-        left = [row for row in rows[:most] if ids[row] not in kept_ids]
-        cut = [left[start : start + size] for start in range(0, len(left), size)]
-    shards = ([row for row in shard if ids[row] not in kept_ids] for shard in cut)
-    return [shard for shard in shards if shard]
+    return [rows[:first], *(rows[start : start + size] for start in range(first, len(rows), size))]
+
+
+def rows_in_shards(count: int, rows: Sequence[int], observation: Observation, population: Population) -> int:
+    """Return how many rows the whole shards have that hold the first ``count`` of ``rows`` in random order."""
+    cut = shards_of(rows, observation, population)
+    return sum(map(len, cut[: _reaching(cut, count)]))
+
+
+def _reaching(cut: Sequence[Sequence[int]], count: int) -> int:
+    """Return how many of these shards hold ``count`` rows."""
+    ends = list(accumulate(map(len, cut)))
+    return min(len(cut), bisect_left(ends, count) + 1) if count else 0
 
 
 def _size(population: Population, observation: Observation) -> int:

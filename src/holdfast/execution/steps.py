@@ -1,4 +1,4 @@
-"""What comes next under a budget: for each observation a few images first, then twice as many, and again.
+"""What comes next of each observation: a few images first, then twice as many, and again.
 
 So all questions have an answer as early as possible, and all answers become better together. What must be learned for an
 observation belongs to its next step, and is learned only when its turn comes.
@@ -14,7 +14,7 @@ from holdfast.core.errors import BudgetSpentError
 from holdfast.core.pictures import SHOWN
 from holdfast.execution.computing import Computing
 from holdfast.execution.cost import Piece
-from holdfast.execution.shards import first_held
+from holdfast.execution.shards import first_held, rows_in_shards
 from holdfast.execution.subject import Subject
 from holdfast.protocol.evaluation import Evaluation, learning, parts
 from holdfast.protocol.fits import Fit
@@ -75,6 +75,8 @@ class Coverage:
         # What is nearly nothing beside the others is done at once.
         little = self.count >= fewest and (self.total - self.count) * self.row <= ample
         rows = self.total if little else min(self.total, max(fewest, 2 * self.count))
+        if work.budget is None:
+            rows = max(_in_shards(rows, part, subject) for part in parts(self.observation))
         if rows < self.total:
             return self._to(rows, fewest)
         last = self._last(subject, fewest, ample)
@@ -100,10 +102,20 @@ class Coverage:
         return Step(self.observation, self.total, self.count < fewest, self.fits, seconds, dear, pictures, alone)
 
 
+def _in_shards(rows: int, part: Observation, subject: Subject) -> int:
+    population = subject.planning
+    return rows_in_shards(rows, part.rows(population), part, population)
+
+
 def steps(subject: Subject, work: Computing) -> Iterator[Step]:
-    """Yield the next step of every observation of an encoder that is not complete."""
+    """Yield the next step of every observation of an encoder that is not complete; what cannot be planned has failed."""
     for observation in subject.groups:
-        if not subject.why_not(observation) and (step := next_step(subject, observation, work)):
+        try:
+            step = None if subject.why_not(observation) else next_step(subject, observation, work)
+        except Exception as error:  # what it needs could not be learned, say
+            subject.failed[parts(observation)[0]] = error
+            continue
+        if step:
             yield step
 
 
@@ -116,12 +128,12 @@ def next_step(subject: Subject, observation: Observation, work: Computing) -> St
     try:
         total, seen = len(observation.rows(population)), len(first_held(observation, population, work.store))
     except BudgetSpentError:  # which images it looks at is learned, too
-        return Step(observation, 0, False, fits, learned_in)
+        return Step(observation, 0, True, fits, learned_in)
     if seen == total and not fits:
         return None
     row = sum((work.forecast.expected((name, part), 1) for part in parts(observation)), 0.0)
-    coverage = Coverage(observation, seen, total, row, fits, learned_in)
-    return coverage.next(subject, work)
+    progress = Coverage(observation, seen, total, row, fits, learned_in)
+    return progress.next(subject, work)
 
 
 def illustrates(evaluation: Evaluation) -> bool:

@@ -1,13 +1,12 @@
 """Fill the table of encoders and evaluations, cell by cell, keeping every piece of finished work.
 
 Per encoder: is it fit to be measured, its clean codes, what is learned from them (the fits that evaluations name), then
-each distinct observation once (evaluations that ask for an equal one share it): a first shard of all, from which the
-time left is known, then the rest, then the conclusions.
-Whatever the store already holds is not computed again.
+each distinct observation once (evaluations that ask for an equal one share it), then the conclusions. Whatever the store
+already holds is not computed again.
 
-Under a budget all cells go forward together, as ``execution/rounds`` plans: first those that soonest have an answer, then
-twice as many images of each, and again. What is seen when it ends, a random sample, is concluded where an evaluation
-allows that.
+All cells go forward together, as ``execution/rounds`` plans: first those that soonest have an answer, then twice as many
+images of each, and again. What is seen when a run ends early, by its budget or by Ctrl-C, is a random sample, and is
+concluded where an evaluation allows that; so are parts of a run that goes on.
 """
 
 from __future__ import annotations
@@ -28,9 +27,12 @@ from holdfast.execution.cost import Forecast, pace
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.ranks import Ranks, leads
+from holdfast.execution.interim import Interim, WriteReport
+from holdfast.execution.planning import expectation, plan
 from holdfast.execution.preparation import prepare
 from holdfast.execution.rounds import Rounds
 from holdfast.execution.shards import CleanCodes
+from holdfast.execution.subject import Subject
 from holdfast.protocol.evaluation import Evaluation, with_bank
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
@@ -48,6 +50,8 @@ def evaluate(
     budget: float | None = None,
     began: float | None = None,
     bank_for: Callable[[Encoder], Images | None] | None = None,
+    write: WriteReport | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> tuple[list[Result], list[Failure]]:
     """Return the result of every evaluation of every encoder, and why others are missing.
 
@@ -63,10 +67,13 @@ def evaluate(
             their share of it, and what is seen by then is concluded as partial results.
         began: when the budget began to run, by ``time.monotonic``; now by default.
         bank_for: gives the bank for an encoder, apart from its images, if there is one.
+        write: writes a report of what is stored while the run goes on.
+        say: is told, before the work begins, how long it will take.
 
     Raises:
         HoldfastError: two encoders have the same name.
         StoreError: the store cannot be written.
+        KeyboardInterrupt: somebody stopped the run; what was seen by then is concluded.
     """
     names = [encoder.name for encoder in encoders]
     if len(set(names)) != len(names):
@@ -77,8 +84,12 @@ def evaluate(
     began = monotonic() if began is None else began
     work = Computing(store, engine or Local(), progress, budget, began, Forecast({}))
     cells = Cells(run, work, encoders)
-    rows = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
-    fill([missing for missing in rows if missing is not None], cells)
+    looked_up = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
+    rows = [row for row in looked_up if row is not None]
+    encoding = sum(plan(row, cells) for row in rows)
+    if say and (sentence := expectation(work, encoding)):
+        say(sentence)
+    fill(rows, cells, Interim(cells, write))
     if isinstance(engine, Ranks):
         engine.end()
     if progress:
@@ -106,23 +117,40 @@ def look_up(
     return None
 
 
-def fill(rows: Sequence[MissingCells], cells: Cells) -> None:
-    """Compute what is missing: one encoder after the other; under a budget all at once, in turns."""
-    work = cells.work
-    if work.budget is None:
-        for missing in rows:
-            if subject := prepare(missing, cells):
-                if not isinstance(work.engine, Ranks):  # which would wait for each other
-                    work.forward(subject, subject.groups, most=1)
-                if not isinstance(work.engine, Local):
-                    work.forward(subject, subject.groups)
-                finish(subject, cells)
-        return
-    subjects = [subject for missing in rows if (subject := prepare(missing, cells))]
-    Rounds(work, subjects).run()
-    for subject in subjects:
+def fill(rows: Sequence[MissingCells], cells: Cells, interim: Interim) -> None:
+    """Compute what is missing, of all encoders side by side.
+
+    Raises:
+        KeyboardInterrupt: somebody stopped it; what was seen by then is concluded.
+    """
+    every: list[Subject] = []
+    try:
+        if isinstance(cells.work.engine, Ranks) and cells.work.budget is None:
+            in_turn(rows, cells)
+        else:
+            every += [subject for row in rows if (subject := prepare(row, cells))]
+            Rounds(cells.work, every, interim).run()
+    except KeyboardInterrupt:
+        cells.work.stopped = True
+        cells.work.tell("stopped; concluding what was seen, Ctrl-C again leaves that for later")
+        finish_all(every, cells)
+        raise
+    finish_all(every, cells)
+
+
+def finish_all(every: Sequence[Subject], cells: Cells) -> None:
+    """Conclude all that was observed of these encoders."""
+    for subject in every:
         finish(subject, cells)
         subject.rest()
+
+
+def in_turn(rows: Sequence[MissingCells], cells: Cells) -> None:
+    """Compute what is missing, one encoder after the other: side by side, ranks would wait for each other at every step."""
+    for row in rows:
+        if subject := prepare(row, cells):
+            cells.work.forward(subject, subject.groups)
+            finish(subject, cells)
 
 
 def collect(

@@ -13,9 +13,9 @@ FEW = 50
 """Fewer samples than this decide little, and no gate is made from them."""
 NAMED = 3
 """So many unread images are named in a warning; the facts at the end of the page name all."""
-SPENT = "stopped by --budget; run the same command again to continue"
+SPENT = "stopped by --budget or by hand; run the same command again to continue"
 PARTIAL = "PARTIAL"
-"""How the warning begins that a budget ended before all samples were looked at."""
+"""How the warning begins that a run ended before all samples were looked at."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _sample_warnings(result: Result) -> Iterator[str]:
     count = len(result.findings.ids)
     if result.planned is not None:
         yield (
-            f"{PARTIAL}: a budget ended after {count:,} of {text.counted(result.planned, 'sample')}, a random choice. "
+            f"{PARTIAL}: the run ended after {count:,} of {text.counted(result.planned, 'sample')}, a random choice. "
             "Intervals are those of so few, and encoders are compared on the images that both have. Run the same command "
             "again to go on."
         )

@@ -176,7 +176,7 @@ def _comparable_numbers(
 
 
 def _share_samples(a: Result, b: Result) -> bool:
-    """Return whether two results looked at the same samples, or would have, had no budget ended before."""
+    """Return whether two results looked at the same samples, or would have, had no run ended before."""
     same = a.findings.ids == b.findings.ids
     return same or ((a.planned, b.planned) != (None, None) and bool(set(a.findings.ids) & set(b.findings.ids)))
 

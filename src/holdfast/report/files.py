@@ -15,6 +15,7 @@ from holdfast.report.contents import Contents
 from holdfast.report.page import render
 from holdfast.report.printed import csv, latex, markdown
 from holdfast.report.relative import with_relative_errors
+from holdfast.report.run_state import RunState
 from holdfast.report.scorecard import Scorecard
 from holdfast.report.tally import Tally
 
@@ -43,17 +44,20 @@ def report(contents: Contents) -> Report:
     )
 
 
-def write(results: Sequence[Result], failures: Sequence[Failure], folder: Path) -> dict[str, Path]:
+def write(
+    results: Sequence[Result], failures: Sequence[Failure], folder: Path, state: RunState | None = None
+) -> dict[str, Path]:
     """Write the report of stored records into ``folder`` and return the path of each of its files by kind.
 
-    Nothing else is read: no model, no images, no clock, so that old runs render again at any time.
+    Nothing else is read: no model, no images, no clock, so that old runs render again at any time. ``state`` says how far
+    a run is that lasts.
 
     Raises:
         HoldfastError: the folder cannot be written; what was there before stays whole.
     """
     contents = Contents(with_relative_errors(results), failures)
     texts = {
-        "report.html": render(contents, [str(folder)]),
+        "report.html": render(contents, [str(folder)], state),
         "report.json": report(contents).model_dump_json(indent=1),
         "schema.json": json.dumps(Report.model_json_schema(mode="serialization"), indent=1),
         "table.csv": csv(contents.groups, contents.comparison),

@@ -14,6 +14,7 @@ from holdfast.report.blocks import Block, blocks_by_evaluation
 from holdfast.report.compare import Comparison, incomparable
 from holdfast.report.contents import Contents
 from holdfast.report.protocol import Group
+from holdfast.report.run_state import RELOAD, RunState
 from holdfast.report.scorecard import Scorecard
 from holdfast.report.svg import COLOURS
 from holdfast.report.tables import Table
@@ -64,6 +65,8 @@ class Measured:
 class Page:
     """The sections of the page, from top to bottom; the template shows those that hold something."""
 
+    state: RunState | None
+    """How far the run is, while it lasts."""
     headline: str
     lead: str
     colours: Mapping[str, str]
@@ -78,12 +81,13 @@ class Page:
     measured: Measured
 
 
-def render(contents: Contents, runs: Sequence[str] = ()) -> str:
+def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None) -> str:
     """Return the page.
 
     Args:
         contents: what was measured, and what follows from it.
         runs: the folders of the results, which the page names in commands to copy.
+        state: how far the run is, if it lasts: such a page reads itself again from time to time.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -94,15 +98,16 @@ def render(contents: Contents, runs: Sequence[str] = ()) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(text=text, differences=differences, zip=zip, code=_code, stopped=SPENT)
-    return environment.get_template("page.html").render(page=page_of(contents, runs))
+    environment.globals.update(text=text, differences=differences, zip=zip, code=_code, stopped=SPENT, reload=RELOAD)
+    return environment.get_template("page.html").render(page=page_of(contents, runs, state))
 
 
-def page_of(contents: Contents, runs: Sequence[str] = ()) -> Page:
+def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None) -> Page:
     """Return the sections of the page."""
     results, failures, comparison = contents.results, contents.failures, contents.comparison
     notices = _notices(contents)
     return Page(
+        state=state,
         headline=_headline(results, comparison, len(notices.absent)),
         lead=_lead(results),
         colours={name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)},

@@ -40,7 +40,7 @@ class Answer(Record):
     high: Number
     n: int
     planned: int | None = None
-    """How many samples were planned, where a budget ended before all were looked at."""
+    """How many samples were planned, where a run ended before all were looked at."""
     confidence: float
     standing: Standing
     warnings: tuple[str, ...]

@@ -187,3 +187,20 @@ def counted(count: int, noun: str) -> str:
         ('1 encoder', '1,200 images')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def about(seconds: float) -> str:
+    """Return a time as people say it.
+
+    Example:
+        >>> [about(seconds) for seconds in (20.0, 70.0, 280.0, 5400.0, 200_000.0)]
+        ['less than a minute', 'about a minute', 'about 5 minutes', 'about 90 minutes', 'about 2 days']
+    """
+    if seconds < 45:
+        return "less than a minute"
+    for unit, length, most in (("minute", 60.0, 99.5), ("hour", 3600.0, 47.5), ("day", 86400.0, float("inf"))):
+        if round(count := seconds / length) <= most:
+            return (
+                f"about a{'n' if unit == 'hour' else ''} {unit}" if round(count) == 1 else f"about {count:,.0f} {unit}s"
+            )
+    raise AssertionError("days have no end")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import final
 
 import numpy as np
@@ -57,7 +58,7 @@ class Alignment(Evaluation):
     sizes = Sizes(quick={"samples": 300}, full={"samples": 10_000}, large={"samples": 60}, heavy={"samples": 30})
     name = "alignment"
     version = 1
-    partial = False  # LiDAR grows with the number of images
+    partial = True
     robustness = False
     title = "Alignment of views"
     meaning = (
@@ -92,7 +93,7 @@ class Alignment(Evaluation):
             estimates=(
                 summarise(relative, "mean", "lower", "relative_alignment"),
                 summarise(whole, "mean", "lower"),
-                _lidar(population, rows, clean, views),
+                _lidar(population, rows, clean, views, len(rows) == len(self.observation().rows(population))),
                 *(summarise(part, "mean", "lower") for part in parts),
             ),
             warnings=tuple(
@@ -153,13 +154,15 @@ def _series(
 
 
 def _lidar(
-    population: Population, rows: Sequence[int], clean: Float[Tensor, "n d"], views: Float[Tensor, "n v d"]
+    population: Population, rows: Sequence[int], clean: Float[Tensor, "n d"], views: Float[Tensor, "n v d"], whole: bool
 ) -> Estimate:
+    """Return LiDAR; undefined of some of the images, for it grows with their number."""
     # In an order that ids alone decide, so that no group of the jackknife depends on the order of the images.
     rank = {row: k for k, row in enumerate(population.shuffled.tolist())}
     order = sorted(range(len(rows)), key=lambda k: rank[rows[k]])
-    value, low, high = lidar(torch.cat([clean[:, None], views.to(clean.dtype)], 1)[order])
+    value, low, high = lidar(torch.cat([clean[:, None], views.to(clean.dtype)], 1)[order]) if whole else (nan, nan, nan)
     defined = value == value
+    why = "no view changes any code" if whole else "it grows with the number of images, and not all were looked at"
     return Estimate(
         quantity="lidar",
         value=value,
@@ -172,5 +175,5 @@ def _lidar(
         of="LiDAR of the codes of images and their views",
         better="higher",
         statistic="whole",
-        reason=None if defined else "no view changes any code",
+        reason=None if defined else why,
     )

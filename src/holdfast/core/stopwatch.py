@@ -1,0 +1,40 @@
+"""When a command began: with its process, where it is the command line. Budgets run from then.
+
+Loading torch takes seconds, which somebody who gives a command two minutes counts among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import monotonic
+
+LOADED = monotonic()
+"""When this module was loaded: among the first of the library, before torch."""
+_BEGAN: ContextVar[float | None] = ContextVar("began", default=None)
+
+
+@contextmanager
+def running_since(began: float) -> Iterator[None]:
+    """Let the command inside have begun at ``began``, by ``time.monotonic``."""
+    token = _BEGAN.set(began)
+    try:
+        yield
+    finally:
+        _BEGAN.reset(token)
+
+
+def beginning() -> float:
+    """Return when the command that runs began, by ``time.monotonic``, to who asks first; else now.
+
+    Functions that a command calls, as ``harden`` does with shares of its budget, begin when they are called.
+
+    Example:
+        >>> with running_since(5.0):
+        ...     beginning(), beginning() > 5.0
+        (5.0, True)
+    """
+    began = _BEGAN.get()
+    _BEGAN.set(None)
+    return monotonic() if began is None else began

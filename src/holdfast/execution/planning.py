@@ -1,0 +1,61 @@
+"""How long a run will take, said before anything of it is computed: rows that are missing, by their forwards."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from math import isfinite
+
+import torch
+
+from holdfast.execution.cells import Cells, MissingCells
+from holdfast.execution.computing import SHORT, Computing
+from holdfast.execution.engines.local import Local
+from holdfast.execution.engines.processes import Processes
+from holdfast.execution.shards import CleanCodes, lacking
+from holdfast.execution.subject import Subject
+from holdfast.protocol.evaluation import parts
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+from holdfast.report.text import about, counted
+
+
+def plan(row: MissingCells, cells: Cells) -> float:
+    """Take note of how much is missing of an encoder, as far as that can be told without a code of it.
+
+    Returns the seconds until it has its codes, without which nothing begins, whatever they take.
+    """
+    name, forecast = row.encoder.name, cells.work.forecast
+    bank = None if row.searched is None else (row.searched, torch.zeros(len(row.searched), 1))
+    subject = Subject(row.encoder, row.images, bank, torch.zeros(len(row.images), 1), {}, cells.run)
+    for evaluation in row.evaluations:
+        subject.groups.setdefault(evaluation.observation(), []).append(evaluation)
+    for fit in subject.fits:
+        with suppress(Exception):  # said when it is learned
+            forecast.plan((name, fit), fit.forwards(subject.planning))
+    for part in dict.fromkeys(part for observation in subject.groups for part in parts(observation)):
+        with suppress(Exception):  # said when it is observed
+            forecast.plan((name, part), part.forwards(subject.planning), _missing(part, subject.planning, cells.work))
+    populations = [subject.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
+    images = sum(_missing(CleanCodes(), each, cells.work) for each in populations) if row.evaluations else 0
+    return images * forecast.paces.get(name, 0.0)
+
+
+def _missing(observation: Observation, population: Population, work: Computing) -> int:
+    return lacking(observation, population, work.store)
+
+
+def expectation(work: Computing, encoding: float) -> str:
+    """Return in a sentence how long a run will take, with so many seconds for codes, if that is long enough to be said."""
+    left = work.forecast.left + encoding
+    if not isfinite(left) or left <= SHORT:
+        return ""
+    sentence = f"expected to take {about(left)}{_where(work)}"
+    if work.budget is None or left <= work.budget:
+        return sentence
+    return f"{sentence}; the budget ends after {about(work.budget)}, with wider intervals"
+
+
+def _where(work: Computing) -> str:
+    if isinstance(work.engine, Local):
+        return f" on {counted(torch.get_num_threads(), 'core')}"
+    return f" in {counted(work.engine.count, 'worker')}" if isinstance(work.engine, Processes) else ""
