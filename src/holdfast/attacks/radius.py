@@ -120,6 +120,34 @@ def nearest_events(goal: Goal, attack: Attack, widest: Ball, noise: Noise) -> Ne
     return nearest
 
 
+def with_fixed_attacks(
+    goal: Goal,
+    found: Nearest,
+    widest: Ball,
+    balls: Sequence[Ball],
+    attacked: Callable[[Ball, Sequence[int]], list[Pixels]],
+) -> Nearest:
+    """Return what was ``found`` or, where they are nearer, the ends of attacks at fixed radii.
+
+    They are made on those images alone that were not lost within the ball yet.
+
+    Args:
+        goal, found: the search and its outcome.
+        widest: the widest ball searched; others of its norm are looked at.
+        balls: fixed radii.
+        attacked: returns the images at some positions after each of the attacks in a ball.
+    """
+    for ball in balls:
+        if ball.name != widest.name or ball.radius > widest.radius:
+            continue
+        if positions := (found.radii > ball.radius).nonzero()[:, 0].tolist():
+            for moved in attacked(ball, positions):
+                points = goal.pixels.clone()
+                points[positions] = moved
+                found = found.or_nearer(goal, points, widest)
+    return found
+
+
 def search_forwards(attack: Attack) -> int:
     """Return how many forwards of the encoder an image takes at most, a gradient counted as three.
 

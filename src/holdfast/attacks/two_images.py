@@ -57,12 +57,12 @@ class Both(nn.Module):
         return self.module(halves(x)).reshape(len(x), -1)
 
 
-def side_by_side(first: Pixels, second: Pixels) -> Pixels:
+def side_by_side(first: Pixels, second: Pixels) -> Float[Tensor, "b *two"]:
     """Return the images of each pair as one input."""
     return torch.cat([first, second], 1)
 
 
-def halves(pixels: Pixels) -> Float[Tensor, "2b *half"]:
+def halves(pixels: Float[Tensor, "b *two"]) -> Float[Tensor, "2*b *half"]:
     """Return the two images of each pair, one after the other.
 
     Example:
@@ -83,7 +83,7 @@ def pair_encoder(encoder: Encoder) -> Encoder:
     return paired
 
 
-def codes_of_both(codes: Codes) -> tuple[Codes, Codes]:
+def codes_of_both(codes: Float[Tensor, "b two"]) -> tuple[Codes, Codes]:
     """Return the codes of the first and of the second image of each pair."""
     first, second = codes.chunk(2, dim=1)
     return first, second

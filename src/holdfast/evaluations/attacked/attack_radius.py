@@ -22,7 +22,7 @@ import torch
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
-from holdfast.attacks.radius import Nearest, nearest_events, search_forwards
+from holdfast.attacks.radius import Nearest, nearest_events, search_forwards, with_fixed_attacks
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import Divergence, L2Distance
@@ -83,14 +83,14 @@ class Radii(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         radii = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=population.codes.device)
-        here = range(len(rows))
+        here = list(range(len(rows)))
         if self.event != "retrieval":
             couples = set(population.couples(self.samples))
             here = [position for position, row in enumerate(rows) if row in couples]
         if here:
             search = self.search(population, [rows[position] for position in here])
             found = self.nearest(population, [rows[position] for position in here], search)
-            radii[list(here)] = found.radii.double().masked_fill(~search.defined, torch.nan)
+            radii[here] = found.radii.double().masked_fill(~search.defined, torch.nan)
         return {"radius": radii}
 
     def search(self, population: Population, rows: Sequence[int]) -> Search:
@@ -102,16 +102,9 @@ class Radii(Observation):
         """Return the nearest images found that show the event of ``search``."""
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", self.event)
         found = nearest_events(search.goal, self.attack, search.ball(self.widest), noise)
-        for ball in self.balls:
-            if type(ball) is not type(self.widest) or ball.radius > self.widest.radius:
-                continue
-            beyond = (found.radii > ball.radius) & search.defined
-            if positions := beyond.nonzero()[:, 0].tolist():
-                for moved in search.fixed(ball, positions):
-                    points = search.goal.pixels.clone()
-                    points[positions] = moved
-                    found = found.or_nearer(search.goal, points, search.ball(ball))
-        return found
+        widest = search.ball(self.widest)
+        balls = [search.ball(ball) for ball in self.balls if ball.name == self.widest.name]
+        return with_fixed_attacks(search.goal, found, widest, balls, search.fixed)
 
 
 @final

@@ -112,7 +112,8 @@ def overlap(population: Population, rows: Sequence[int], threat: Threat) -> Sear
         return divergence(back, first.double()) < divergence(ahead, first.double())
 
     def fixed(ball: Ball, positions: Sequence[int]) -> list[Pixels]:
-        toward = Targeted(ball, threat.fixed, threat.divergence, threat.samples)
+        assert isinstance(ball, EachOfTwo), "two images move within a ball each"
+        toward = Targeted(ball.alone, threat.fixed, threat.divergence, threat.samples)
         here, there = _both(population, rows, positions)
         ends = zip(toward.pixels(population, here, there), toward.pixels(population, there, here), strict=True)
         return [side_by_side(ahead, back) for ahead, back in ends]
