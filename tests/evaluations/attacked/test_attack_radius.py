@@ -76,7 +76,10 @@ def test_retrieval_of_a_linear_encoder_is_the_distance_to_the_nearest_bisector(
 
 
 def test_events_of_pairs_by_hand() -> None:
-    """One pixel, codes that are pixels: .2 is taken for .3 from .25 on, and the two collide where each moves by a third."""
+    """One pixel, codes that are pixels: half way, .06, each of .40 and .52 is nearer to the other.
+
+    The two collide where the impostor, at .52 - r, is nearer to .40 than the image itself, moved to .40 +- r: from .06 on.
+    """
     encoder = Encoder(nn.Flatten().eval(), "identity", Domain((1, 1, 1)))
     images = Images(torch.tensor([[[[0.4]]], [[[0.52]]]]), ["a", "b"])
     result = AttackRadius()(encoder, images, DOUBLE)
