@@ -56,10 +56,10 @@ def value(estimate: Estimate, of: float) -> str:
 
     Example:
         >>> from holdfast.core.records import Claim
-        >>> radius = Estimate(quantity="attack_radius", conditions={"ball": "linf:0.5"}, value=inf, low=0.1, high=inf, n=9,
+        >>> radius = Estimate(quantity="attack_radius", conditions={"ball": "linf:0.5"}, value=inf, low=0.0, high=inf, n=9,
         ...                   method="", unit="linf distance", claim=Claim.UPPER, of="", better="higher")
         >>> value(radius, radius.value), interval(radius)
-        ('more than 0.5', '[0.1, more than 0.5]')
+        ('more than 0.5', '[0, more than 0.5]')
     """
     widest = estimate.conditions.get("ball", "").partition(":")[2]
     searched = of == inf and widest and estimate.unit.endswith("distance")
