@@ -57,7 +57,7 @@ def minimum_norm(
     radius, tiny = torch.zeros_like(smallest), torch.finfo(pixels.dtype).tiny
     for step in range(steps):
         gain, gradient = climb(encoder, moved, objective)
-        gradient = passable(moved, gradient, domain)
+        gain, gradient = gain.to(pixels.dtype), passable(moved, gradient, domain)
         size, positive = unit.norm(moved - pixels), gain > 0
         nearer = positive & (size < smallest)
         nearest, smallest = torch.where(column(nearer, moved), moved, nearest), torch.where(nearer, size, smallest)
