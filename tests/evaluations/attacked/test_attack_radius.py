@@ -307,3 +307,12 @@ def test_the_picture_shows_the_image_that_gives_way_first() -> None:
     smallest = result.findings.ids[int(np.nanargmin(values(result, "attack_radius")))]
     assert picture.caption.startswith(f"{smallest}: attack radius")
     assert picture.labels == ("clean", "attacked", "nearest image", "change")
+
+
+def test_probes_that_answer_in_double_precision_are_attacked_in_single() -> None:
+    """As a run does by default; the laws run in double precision throughout."""
+    from tests.test_laws import bank
+    from tests.test_laws import digits as labelled
+
+    result = ProbeRadius(**CHEAP)(builtin(), labelled(12), RunSettings(), bank())
+    assert all(0 <= estimate.value < inf for estimate in result.estimates)
