@@ -54,6 +54,7 @@ SMALL: dict[str, Any] = {
     "attacks": (GradientAttack(steps=3), AdaptiveAttack(restarts=1, steps=3)),
     "attack": AdaptiveAttack(restarts=1, steps=3),
     "pairwise": AdaptiveAttack(restarts=1, steps=3),
+    "fixed": (GradientAttack(steps=3), AdaptiveAttack(restarts=1, steps=3)),
     "published": GradientAttack(steps=3),
     "samples": 5,
     "negatives": 2,
@@ -387,7 +388,7 @@ def test_a_black_box_is_measured_by_all_that_need_no_gradients(evaluation: Evalu
     within = builtin()
     encoder = Encoder(Sealed(within.module), "sealed", within.domain)
     blind: dict[str, Any] = {name: SquareAttack(queries=3) for name in ("attack", "pairwise", "published")}
-    blind["attacks"] = (SquareAttack(queries=3),)
+    blind["attacks"] = blind["fixed"] = (SquareAttack(queries=3),)
     chosen = replace(evaluation, **{name: blind[name] for name in attack_fields(type(evaluation)) if name in blind})
     if evaluation.needs_gradients:
         with pytest.raises(HoldfastError, match=r"gradient|traced"):

@@ -31,6 +31,8 @@ class Attack(Spelled):
     """
 
     name: ClassVar[str]
+    blind: ClassVar[bool] = False
+    """Whether it looks at no gradient."""
     restarts: int = 1
 
     def __post_init__(self) -> None:

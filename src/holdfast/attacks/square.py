@@ -35,6 +35,7 @@ class SquareAttack(Attack):
     queries: int = 1000
     area: float = 0.3
     name = "square"
+    blind = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

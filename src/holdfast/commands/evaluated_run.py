@@ -114,7 +114,7 @@ class EvaluatedRun:
 
 def _said(estimate: Estimate) -> tuple[str, str, str]:
     """Return quantity, number and conditions in words."""
-    number = f"{text.number(estimate.value)} {text.interval(estimate)}"
+    number = f"{text.value(estimate, estimate.value)} {text.interval(estimate)}".rstrip()
     return text.words(estimate.quantity), number, text.conditions(estimate.conditions)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, prod
 from numbers import Real
 from typing import ClassVar, final
@@ -84,7 +84,7 @@ class Ball(Spelled):
 
     def scaled(self, share: float) -> Ball:
         """Return the same ball with ``share`` of the radius."""
-        return type(self)(self.radius * share)
+        return replace(self, radius=self.radius * share)
 
 
 def column(values: Shaped[Tensor, "b"], like: Pixels) -> Tensor:

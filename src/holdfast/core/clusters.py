@@ -11,7 +11,15 @@ from math import inf, isfinite, nan, sqrt
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from holdfast.core.intervals import Limits, Values, draws_for, random_weights, share_interval, skewed_interval
+from holdfast.core.intervals import (
+    Limits,
+    Values,
+    draws_for,
+    quantiles,
+    random_weights,
+    share_interval,
+    skewed_interval,
+)
 from holdfast.core.records import Estimate, Findings, Series
 from holdfast.core.statistics import limits_of
 
@@ -66,10 +74,10 @@ def group_median_interval(values: Values, groups: Groups, confidence: float = 0.
     """
     if groups.max() < 1:
         return nan, nan
-    sides = np.sign(values - np.median(values))
+    middle = np.median(values)
+    sides = (values > middle).astype(float) - (values < middle)  # not their difference: both may be infinite
     effective = len(values) / widening(sides, groups, confidence) ** 2
-    low, high = np.quantile(values, share_interval(effective / 2, effective, confidence))
-    return float(low), float(high)
+    return quantiles(values, share_interval(effective / 2, effective, confidence))
 
 
 def widening(values: Values, groups: Groups, confidence: float = 0.95) -> float:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from holdfast.core.clusters import Groups, group_mean_interval, numbered
-from holdfast.core.intervals import Values, bounded_interval, decides_nothing, draws_for, skewed_interval
+from holdfast.core.intervals import Values, bounded_interval, decides_nothing, draws_for, quantiles, skewed_interval
 from holdfast.core.noise import hashed
 from holdfast.core.records import Estimate, Number, Record, Series
 from holdfast.core.statistics import Better, limits_of
@@ -54,8 +54,9 @@ def _median_difference(left: Values, right: Values, groups: Groups | None, confi
     order = np.lexsort((right, left))  # so that draws meet the samples in the same order however these are ordered
     groups = None if groups is None else groups[order]
     draws = _resampled_medians(left[order], groups) - _resampled_medians(right[order], groups)
-    low, high = np.quantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return float(low), float(high)
+    # Of two medians beyond all that was looked at, neither is known to be larger.
+    draws[np.isnan(draws)] = 0.0
+    return quantiles(draws, ((1 - confidence) / 2, (1 + confidence) / 2))
 
 
 Outcome = Literal["a is better", "b is better", "tied", "a is lower", "a is higher"]

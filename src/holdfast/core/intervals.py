@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from math import nan, sqrt
+from math import inf, nan, sqrt
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -70,6 +71,34 @@ def median_interval(values: Values, confidence: float = 0.95) -> tuple[float, fl
     rank = max(1, below)  # the largest with P(B < rank) <= (1 - confidence) / 2
     ordered = np.sort(values)
     return float(ordered[rank - 1]), float(ordered[n - rank])
+
+
+def quantile_interval(values: Values, share: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the order statistics that cover the quantile at ``share`` with ``confidence``, whatever the distribution.
+
+    An end for which there are too few samples is infinite. Samples may be infinite: known to lie beyond a limit.
+
+    Example:
+        >>> quantile_interval(np.arange(1.0, 101.0), 0.25)
+        (17.0, 35.0)
+        >>> quantile_interval(np.arange(1.0, 10.0), 0.25)
+        (-inf, 6.0)
+    """
+    from scipy.stats import binom
+
+    n, tail = len(values), (1 - confidence) / 2
+    ordered = np.sort(values)
+    # The largest rank with P(B < rank) <= tail, and the smallest with P(B >= rank) <= tail; B counts samples below it.
+    below, above = int(binom.ppf(tail, n, share)), int(binom.ppf(1 - tail, n, share)) + 1
+    low = float(ordered[below - 1]) if below else -inf
+    return low, float(ordered[above - 1]) if above <= n else inf
+
+
+def quantiles(values: Values, shares: tuple[float, float]) -> tuple[float, float]:
+    """Return two quantiles, interpolated where all values are finite, else values that occur."""
+    method: Literal["linear", "inverted_cdf"] = "linear" if np.isfinite(values).all() else "inverted_cdf"
+    low, high = np.quantile(values, shares, method=method)
+    return float(low), float(high)
 
 
 def bounded_interval(values: Values, limits: Limits, confidence: float = 0.95) -> tuple[float, float]:

@@ -185,7 +185,7 @@ class Question(Record):
     meaning: str
     """What the number is."""
     place: int = 1000
-    """Questions stand in this order where the study says nothing."""
+    """Questions stand in this order where the study says nothing; those of negative places stand first whatever it says."""
     select: Literal["worst", "first"] = "worst"
     """Which of the conditions is shown: the one in which the encoders fare worst, or the first one recorded."""
     check: bool = False

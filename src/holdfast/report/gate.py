@@ -256,7 +256,7 @@ def _answer(gate: Gate, name: str, worst: Estimate, partial: Result | None) -> A
             gate, name, False, f"{name}: {gate.quantity}{where} is undefined; {worst.reason or 'no reason given'}"
         )
     passed = gate.holds(worst.value)
-    finding = f"{name}: {gate.quantity} is {text.number(worst.value)} {interval(worst)}".rstrip() + where
+    finding = f"{name}: {gate.quantity} is {text.value(worst, worst.value)} {interval(worst)}".rstrip() + where
     verdict = f"{'keeps' if passed else 'breaks'} {gate.operator} {gate.bound:g}"
     return Answer(gate, name, passed, f"{finding}, {verdict}{_caveat(gate, worst, passed, partial)}")
 

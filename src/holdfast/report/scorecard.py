@@ -8,7 +8,7 @@ the study that says which numbers foresee robust later use.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite, isnan
+from math import inf, isfinite, isnan
 from typing import Literal
 
 from holdfast.core.records import Claim, Conditions, Estimate, Number, Question, Record, Result
@@ -38,6 +38,8 @@ class Answer(Record):
     value: Number
     low: Number
     high: Number
+    beyond: str = ""
+    """What an infinite number is printed as: more than the widest radius searched."""
     n: int
     planned: int | None = None
     """How many samples were planned, where a run ended before all were looked at."""
@@ -48,18 +50,22 @@ class Answer(Record):
     @property
     def number(self) -> str:
         """Return the value in print."""
-        return text.number(self.value)
+        return self._print(self.value)
 
     @property
     def interval(self) -> str:
         """Return the interval in print; empty where there is none."""
-        return "" if isnan(self.low + self.high) else f"[{text.number(self.low)}, {text.number(self.high)}]"
+        nothing = isnan(self.low + self.high) or self.low == inf
+        return "" if nothing else f"[{self._print(self.low)}, {self._print(self.high)}]"
+
+    def _print(self, number: float) -> str:
+        return self.beyond if number == inf and self.beyond else text.number(number)
 
     @property
     def sure(self) -> str:
         """Return in words from how many samples the number comes, and what its interval is if not the usual one."""
         share = f"{self.confidence:.0%} interval" if self.interval and self.confidence != 0.95 else ""
-        missing = "" if self.interval or isnan(self.value) or not self.said else "no interval"
+        missing = "" if self.interval or isnan(self.value) or not self.said or self.low == inf else "no interval"
         partial = "" if self.planned is None else f"partial: {self.planned:,} samples were planned"
         return ", ".join(filter(None, (f"n = {self.n:,}", partial, share, missing)))
 
@@ -88,6 +94,8 @@ class Line(Record):
     better: Literal["lower", "higher", "neither"]
     study: Evidence | None = None
     """Whether numbers like this one foresaw how robust probes are; None where that was not looked at."""
+    leads: bool = False
+    """Whether it stands first whatever the study says."""
     answers: tuple[Answer, ...]
 
     @property
@@ -99,7 +107,9 @@ class Line(Record):
 
     @property
     def place(self) -> tuple[int, float]:
-        """Return what sorts lines: first what the study compared all others with, then by what it says of the number."""
+        """Return what sorts lines: those that lead, what the study compared all others with, then what it says."""
+        if self.leads:
+            return -1, 0.0
         return self.study.place if self.study else (0 if self.evaluation == study().reference else 3, 0.0)
 
     @property
@@ -179,6 +189,7 @@ def _made(question: Question, section: Section, conditions: Conditions, answers:
         conditions=conditions,
         better=section.like.better,
         study=None if question.check else study().of(section.evaluation, section.like.quantity),
+        leads=question.place < 0,
         answers=tuple(answers),
     )
 
@@ -258,10 +269,11 @@ def _answer(name: str, evaluation: str, estimate: Estimate | None, standing: Sta
     return Answer(
         encoder=name,
         evaluation=evaluation,
-        said="" if isnan(estimate.value) or estimate.unit == "certificates" else SAID[estimate.claim],
+        said="" if not isfinite(estimate.value) or estimate.unit == "certificates" else SAID[estimate.claim],
         value=estimate.value,
         low=estimate.low,
         high=estimate.high,
+        beyond=text.value(estimate, inf) if inf in (estimate.value, estimate.high) else "",
         n=estimate.n,
         planned=planned,
         confidence=estimate.confidence,

@@ -123,9 +123,9 @@ class Study(Record):
         """Return why rows stand in the order they do."""
         sentence = (
             f"The order of rows, and the word evidence, come from a study of {self.encoders} small encoders ({PAGE}): did a "
-            "number rank encoders as probes under attack later did? First such probes themselves, if they were measured; "
-            "then what did, by tau (1: the same order, 0: neither); what did with doubts; what was not looked at; last what "
-            "gave no evidence."
+            "number rank encoders as probes under attack later did? Below the radius at which images are mistaken come such "
+            "probes themselves, if they were measured; then what did, by tau (1: the same order, 0: neither); what did with "
+            "doubts; what was not looked at; last what gave no evidence."
         )
         return f"{sentence} {self.undefended.sentence}" if self.undefended else sentence
 

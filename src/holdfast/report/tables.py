@@ -31,7 +31,7 @@ class Cell:
     @property
     def value(self) -> str:
         """Return the value in print, or the word undefined."""
-        return text.number(self.estimate.value)
+        return text.value(self.estimate, self.estimate.value)
 
     @property
     def interval(self) -> str:

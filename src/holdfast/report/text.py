@@ -52,11 +52,27 @@ def number(value: float) -> str:
     return f"{sign}{size:#.3g}" if size >= 0.01 else f"{sign}{size:#.2g}"
 
 
+def value(estimate: Estimate, of: float) -> str:
+    """Return ``of``, the value or an end of ``estimate``, in print; an infinite radius as more than what was searched.
+
+    Example:
+        >>> from holdfast.core.records import Claim
+        >>> radius = Estimate(quantity="attack_radius", conditions={"ball": "linf:0.5"}, value=inf, low=0.0, high=inf, n=9,
+        ...                   method="", unit="linf distance", claim=Claim.UPPER, of="", better="higher")
+        >>> value(radius, radius.value), interval(radius)
+        ('more than 0.5', '[0, more than 0.5]')
+    """
+    widest = estimate.conditions.get("ball", "").partition(":")[2]
+    searched = of == inf and widest and estimate.unit.endswith("distance")
+    return f"more than {widest}" if searched else number(of)
+
+
 def interval(estimate: Estimate) -> str:
     """Return the interval of ``estimate``, or that it has none; empty where there is no value either."""
     if isnan(estimate.low) or isnan(estimate.high):
         return "" if isnan(estimate.value) else "no interval"
-    return f"[{number(estimate.low)}, {number(estimate.high)}]"
+    low, high = value(estimate, estimate.low), value(estimate, estimate.high)
+    return "" if low == high and estimate.low == inf else f"[{low}, {high}]"
 
 
 def is_share(unit: str) -> bool:

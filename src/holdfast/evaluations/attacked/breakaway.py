@@ -26,7 +26,7 @@ from torch import Tensor
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED
 from holdfast.core.balls import Ball
-from holdfast.core.counting import crossings, nearest_rows
+from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import Divergence
 from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Question, Series
@@ -45,6 +45,7 @@ from holdfast.evaluations.attacked.observations import (
     shown_case,
 )
 from holdfast.evaluations.attacked.pictures import extremes
+from holdfast.evaluations.attacked.searched import Searched
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
@@ -103,13 +104,15 @@ class Breakaway(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         searched = Searched(population)
-        counted = [searched.closer(rows, case, self._after(case, observed)["codes"]) for case in self._cases()]
+        counted = [
+            searched.closer(rows, case.divergence, self._after(case, observed)["codes"]) for case in self._cases()
+        ]
         away = [(case, count) for case, (count, _) in zip(self._cases(), counted, strict=True)]
         retrieved, together, crossed = [], [], []
         for case in self._strongest():
             moved = self.observation().of(self._pairwise(case), observed)
             retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
-            closer = searched.closer(rows, case, moved["retrieval"])[0]
+            closer = searched.closer(rows, case.divergence, moved["retrieval"])[0]
             retrieved.append((retrieval, closer))
             if not population.bank_images:  # whose images are given, so that none are lost together by chance
                 together.append(lost_together(population, rows, case, moved["retrieval"], closer))
@@ -182,45 +185,6 @@ class Breakaway(Evaluation):
 
     def _strongest(self) -> list[Case]:
         return cases(self.balls, [self.pairwise], self.divergences)
-
-
-class Searched:
-    """The images that attacked ones may break away to: those of the bank, or else the measured ones. Copies count once."""
-
-    def __init__(self, population: Population) -> None:
-        self.population = population
-        self.gallery = population.bank if population.bank_images else population
-        self.originals = self.gallery.originals.to(population.codes.device)
-        copies = self.originals != torch.arange(len(self.originals), device=self.originals.device)
-        self.copies, self.distinct = copies if copies.any() else None, int((~copies).sum())
-
-    @property
-    def others(self) -> int:
-        """How many images can be closer to an attacked one than its own; where there are none, nothing is defined."""
-        return max(1, self.distinct - (self.gallery is self.population))
-
-    @property
-    def alone(self) -> bool:
-        """Whether all images are copies of one, so that there is nobody to break away to."""
-        return self.gallery is self.population and self.distinct < 2
-
-    def closer(self, rows: Sequence[int], case: Case, moved: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return how many images are closer to each moved code than its own, and how many moved codes pass each of ``rows``.
-
-        Both are floats, nan where that is undefined and for copies of another image. The latter is None where there is a
-        bank: nobody passes an image that is not in it.
-        """
-        population, divergence = self.population, self.population.fitted(case.divergence)
-        clean = population.codes[list(rows)]
-        moved = moved.to(clean.device)
-        copies = (population.originals[list(rows)] != torch.as_tensor(rows)).to(clean.device)
-        defined = divergence(moved.double(), clean.double()).isfinite() & ~copies & (not self.alone)
-        moved = moved.masked_fill(~defined[:, None], torch.nan)
-        within = self.gallery is population
-        originals = self.originals[list(rows)] if within else torch.full_like(self.originals[:1].expand(len(rows)), -1)
-        counts, passed = crossings(divergence, moved, originals, self.gallery.codes, clean, self.copies)
-        passed_here = passed[originals].double().masked_fill(~defined, torch.nan) if within else None
-        return counts.double().masked_fill(~defined, torch.nan), passed_here
 
 
 def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series:

@@ -191,15 +191,25 @@ class Pairwise(Observation):
         partners, couples = population.partners, set(population.couples(self.samples))
         here = [index for index, row in enumerate(rows) if row in couples]
         anchors = [rows[index] for index in here]
-        searched, own_rows = (population.bank, ()) if population.bank_images else (population, rows)
-        near = nearest_rows(divergence, population.codes[list(rows)], searched.codes, self.rivals, exclude=own_rows)
-        facing = population.context(rows, rivals=searched.codes[near])
-        retrieval = population.encode(attacked(facing, Misretrieval(divergence), self.attack, self.ball))
+        retrieval = population.encode(self.at_retrieval(population, rows))
         crossing = torch.full_like(retrieval, torch.nan)
         if anchors:
             pair = population.context(anchors, partners[anchors].tolist())
             crossing[here] = population.encode(attacked(pair, Crossing(divergence), self.attack, self.ball))
         return {"crossing": crossing, "retrieval": retrieval}
+
+    def at_retrieval(self, population: Population, rows: Sequence[int]) -> Pixels:
+        """Return the images at ``rows`` attacked past any of their nearest neighbours."""
+        divergence = population.fitted(climbable(self.divergence))
+        facing = facing_neighbours(population, rows, divergence, self.rivals)
+        return attacked(facing, Misretrieval(divergence), self.attack, self.ball)
+
+
+def facing_neighbours(population: Population, rows: Sequence[int], divergence: Divergence, count: int) -> AttackContext:
+    """Return the images at ``rows`` against so many of their nearest neighbours, those of the bank if there is one."""
+    searched, own_rows = (population.bank, ()) if population.bank_images else (population, rows)
+    near = nearest_rows(divergence, population.codes[list(rows)], searched.codes, count, exclude=own_rows)
+    return population.context(rows, rivals=searched.codes[near])
 
 
 def attacked(context: AttackContext, objective: Objective, attack: Attack, ball: Ball) -> Pixels:

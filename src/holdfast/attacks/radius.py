@@ -1,0 +1,195 @@
+"""The smallest change that makes something happen, image by image.
+
+An attack in a ball says whether; here the radius itself is searched for. First the minimum-norm attack (``minimum_norm``)
+looks for it directly. Then the attack itself is made at radii below what was found: at ``BELOW`` of it, and between the
+largest radius at which it failed and the smallest find, with what was found before, brought inside, among its starts. Every
+find moves along the segment to the clean image for as long as the event lasts.
+
+A radius counts only with an image: one that was encoded and showed the event. So it bounds the true one from above. That the
+attack failed at some radius proves nothing; it says where to search next.
+
+On three built-in encoders, 60 digits each, in linf and l2, radii were on average .98 to 1.01 times the smallest of three
+searches of ten times the work with the attack ``adaptive``, 1.01 to 1.05 times with ``adaptive:restarts=1``, and by the
+minimum-norm attack alone 1.03 to 1.08 times, however long it ran: it stays with the first other image that it nears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import GRADIENT, Attack
+from holdfast.attacks.minimum_norm import minimum_norm
+from holdfast.attacks.unit_ball import on_unit_ball
+from holdfast.core.balls import Ball, column
+from holdfast.core.encoder import Codes, Encoder, Pixels
+from holdfast.core.noise import Noise
+from holdfast.objectives.base import ObjectiveFunction
+
+Event = Callable[[Codes], Bool[Tensor, "b"]]
+"""Whether what is searched for happened to each image, from its moved code."""
+COST = 4
+"""A search takes at most so many times the forwards of its attack in one ball ..."""
+RADII = 3
+"""... and makes the attack at so many radii at most."""
+BELOW = 0.95
+"""The first of these radii, as a share of the smallest found so far."""
+NARROW = 0.97
+"""Where the attack failed so near to the smallest find, it begins anew here, with other random starts."""
+DIRECT = 20
+"""Gradients of the minimum-norm attack; 150 found no more."""
+HALVINGS = 5
+"""Of the segment from the clean image to a find."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is searched for around some images."""
+
+    encoder: Encoder
+    pixels: Pixels
+    objective: ObjectiveFunction
+    """What is climbed: positive where the event happens, or nearly so."""
+    event: Event
+
+    @torch.no_grad()
+    def happens(self, points: Pixels) -> Bool[Tensor, "b"]:
+        """Return whether the event happens at ``points``, by a forward of them."""
+        return self.event(self.encoder.forward(points))
+
+    def between(self, points: Pixels, shares: Float[Tensor, "b"]) -> Pixels:
+        """Return the images so large a share of the way from the clean ones to ``points``."""
+        moved = self.encoder.domain.clip(self.pixels + column(shares, points) * (points - self.pixels))
+        return torch.where(column(shares == 1, points), points, moved)
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest images found that show the event; the clean ones where none was, with an infinite radius."""
+
+    points: Pixels
+    radii: Float[Tensor, "b"]
+
+    @classmethod
+    def clean(cls, goal: Goal) -> Nearest:
+        """Return what is known before any search: the radius is 0 where the event happens to the clean image."""
+        radii = torch.full_like(goal.pixels.flatten(1)[:, 0], torch.inf)
+        return cls(goal.pixels, radii.masked_fill(goal.happens(goal.pixels), 0.0))
+
+    def or_nearer(self, goal: Goal, points: Pixels, widest: Ball) -> Nearest:
+        """Return for each image the nearer of this find and of ``points``, moved as near as the event lasts."""
+        happens = goal.happens(points)
+        near, far = torch.zeros_like(self.radii), torch.ones_like(self.radii)
+        for _ in range(HALVINGS):
+            middle = (near + far) / 2
+            lasts = goal.happens(goal.between(points, middle)) & happens
+            near, far = torch.where(lasts, near, middle), torch.where(lasts, middle, far)
+        moved = goal.between(points, far)
+        radii = widest.norm(moved - goal.pixels).masked_fill(~happens, torch.inf)
+        nearer = radii < self.radii
+        return Nearest(torch.where(column(nearer, moved), moved, self.points), torch.where(nearer, radii, self.radii))
+
+
+def nearest_events(goal: Goal, attack: Attack, widest: Ball, noise: Noise) -> Nearest:
+    """Return the nearest images found within ``widest`` that show the event of ``goal``.
+
+    Args:
+        goal: the images and the event.
+        attack: made at several radii; the minimum-norm attack beside it only where it looks at gradients itself.
+        widest: the norm of the change, and the largest one searched for.
+        noise: one random stream per image.
+    """
+    nearest, ends = Nearest.clean(goal), goal.pixels
+    if not attack.blind:
+        points, ends = minimum_norm(
+            goal.encoder, goal.pixels, goal.objective, widest, _direct(attack), noise.fork("minimum-norm")
+        )
+        nearest = nearest.or_nearer(goal, points, widest)
+    failed = torch.zeros_like(nearest.radii)
+    for trial in range(_trials(attack)):
+        radii = _next_radii(nearest.radii, failed, widest)
+        points = _attacked(goal, attack, widest, radii, (nearest.points, ends), noise.fork("radius", trial))
+        nearer = nearest.or_nearer(goal, points, widest)
+        failed = torch.where(nearer.radii < nearest.radii, failed, torch.maximum(failed, radii))
+        nearest, failed = nearer, torch.minimum(failed, NARROW * nearer.radii)
+    return nearest
+
+
+def with_fixed_attacks(
+    goal: Goal,
+    found: Nearest,
+    widest: Ball,
+    balls: Sequence[Ball],
+    attacked: Callable[[Ball, Sequence[int]], list[Pixels]],
+) -> Nearest:
+    """Return what was ``found`` or, where they are nearer, the ends of attacks at fixed radii.
+
+    They are made on those images alone that were not lost within the ball yet.
+
+    Args:
+        goal, found: the search and its outcome.
+        widest: the widest ball searched; others of its norm are looked at.
+        balls: fixed radii.
+        attacked: returns the images at some positions after each of the attacks in a ball.
+    """
+    for ball in balls:
+        if ball.name != widest.name or ball.radius > widest.radius:
+            continue
+        if positions := (found.radii > ball.radius).nonzero()[:, 0].tolist():
+            for moved in attacked(ball, positions):
+                points = goal.pixels.clone()
+                points[positions] = moved
+                found = found.or_nearer(goal, points, widest)
+    return found
+
+
+def search_forwards(attack: Attack) -> int:
+    """Return how many forwards of the encoder an image takes at most, a gradient counted as three.
+
+    Example:
+        >>> [round(search_forwards(a) / a.forwards, 1) for a in (AdaptiveAttack(), AdaptiveAttack(restarts=1))]
+        [3.4, 3.5]
+    """
+    direct = 0 if attack.blind else GRADIENT * _direct(attack) + 1 + HALVINGS
+    return 1 + direct + _trials(attack) * _trial(attack)
+
+
+def _direct(attack: Attack) -> int:
+    """Return how many gradients the minimum-norm attack takes: no more than the attack itself."""
+    return max(1, min(DIRECT, attack.forwards // GRADIENT))
+
+
+def _trial(attack: Attack) -> int:
+    """Return the forwards of the attack at one radius: itself, its starts, the event at its end and along the segment."""
+    beside = 2 + attack.restarts + 2 * GRADIENT if isinstance(attack, AdaptiveAttack) else 0
+    return attack.forwards + beside + 1 + HALVINGS
+
+
+def _trials(attack: Attack) -> int:
+    """Return at how many radii the attack is made: as many as the cost of a search allows, and one at least."""
+    direct = 0 if attack.blind else GRADIENT * _direct(attack) + 1 + HALVINGS
+    return max(1, min(RADII, (COST * attack.forwards - 1 - direct) // _trial(attack)))
+
+
+def _next_radii(found: Float[Tensor, "b"], failed: Float[Tensor, "b"], widest: Ball) -> Float[Tensor, "b"]:
+    """Return the radii to try: a little below what was found, and between both once the attack has failed somewhere."""
+    high = found.clamp_max(widest.radius)
+    first = torch.where(found.isfinite(), BELOW * high, high)
+    return torch.where(failed > 0, (failed * high).sqrt(), first)
+
+
+def _attacked(
+    goal: Goal, attack: Attack, widest: Ball, radii: Float[Tensor, "b"], starts: Sequence[Pixels], noise: Noise
+) -> Pixels:
+    """Return where ``attack`` leads within ``radii``; ``starts``, brought inside, are among those of an adaptive one."""
+    encoder, module = on_unit_ball(goal.encoder, goal.pixels, radii.clamp_min(torch.finfo(radii.dtype).tiny))
+    unit, centre = replace(widest, radius=1.0), torch.zeros_like(goal.pixels)
+    if not isinstance(attack, AdaptiveAttack):
+        return module.pixels(attack(encoder, centre, goal.objective, unit, noise))
+    deltas = [unit.project((start - goal.pixels) / module.radii) for start in starts]
+    return module.pixels(attack.beside(deltas, encoder, centre, goal.objective, unit, noise))

@@ -1,0 +1,219 @@
+"""Attack radius: the smallest change after which an image is mistaken, image by image.
+
+    attack radius(x) = min { norm(x' - x) : some image is nearer to f(x') than f(x) }
+
+over the changed images that a search found (``attacks/radius``). Each was encoded and showed the event, so the radius bounds
+the true one from above. Two more for pairs of images: the smallest change by which one is taken for the other (no clean
+image is nearer to its code), and by which the two collide (``d(f(x_j'), f(x_i)) < d(f(x_i'), f(x_i))``, both changed).
+
+Images for which nothing was found within the widest ball have an infinite radius: medians and quartiles need no more.
+
+Where other evaluations attack at fixed radii (``balls``), the same attacks are made here on whatever was not lost within
+them, so that no radius is larger than that of an attack that succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from holdfast.attacks.base import Attack
+from holdfast.attacks.presets import NAMED, label
+from holdfast.attacks.radius import Nearest, nearest_events, search_forwards, with_fixed_attacks
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.counting import nearest_rows
+from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.pictures import row
+from holdfast.core.radii import lost_curve, radius_estimates
+from holdfast.core.records import Claim, Conditions, Findings, Picture, Question
+from holdfast.core.run_settings import Observed
+from holdfast.core.series import series_of
+from holdfast.evaluations.attacked.events import EVENTS, Search, Threat
+from holdfast.evaluations.attacked.findings import UNDEFINED
+from holdfast.evaluations.attacked.observations import ATTACKS, BALLS
+from holdfast.evaluations.attacked.pictures import change
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Joint, Observation
+from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
+from holdfast.protocol.warnings import population_warnings
+
+QUANTITIES = {
+    "retrieval": "attack_radius",
+    "impersonation": "impersonation_radius",
+    "overlap": "overlap_radius",
+}
+SMALLEST = "smallest radius at which it happens"
+UNPAIRED = f"not attacked, so that no two pairs share an image; or {UNDEFINED}"
+LEFT_OUT = f"{UNDEFINED}; or an exact copy, which is counted once; or all other images are copies of it"
+
+
+@final
+@dataclass(frozen=True)
+class Radii(Observation):
+    """The ``radius`` at which an ``event`` was found to happen to each image: infinite if never, nan where undefined.
+
+    Pairs share no image: of the others it is nan.
+    """
+
+    event: str
+    widest: Ball
+    attack: Attack
+    divergence: Divergence
+    rivals: int
+    balls: tuple[Ball, ...]
+    fixed: tuple[Attack, ...]
+    pairwise: Attack
+    samples: int
+    name = "radii"
+    version = 1
+    uses_bank = True
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        # Half of the images are those of pairs; of these, two collide. Attacks at fixed radii are rarely needed.
+        share = {"retrieval": 1.0, "impersonation": 0.5, "overlap": 1.0}[self.event]
+        return round(share * search_forwards(self.attack))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        radii = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=population.codes.device)
+        here = list(range(len(rows)))
+        if self.event != "retrieval":
+            couples = set(population.couples(self.samples))
+            here = [position for position, row in enumerate(rows) if row in couples]
+        if here:
+            search = self.search(population, [rows[position] for position in here])
+            found = self.nearest(population, [rows[position] for position in here], search)
+            radii[here] = found.radii.double().masked_fill(~search.defined, torch.nan)
+        return {"radius": radii}
+
+    def search(self, population: Population, rows: Sequence[int]) -> Search:
+        """Return what is searched for around the images at ``rows``."""
+        threat = Threat(self.divergence, self.rivals, self.fixed, self.pairwise, self.samples)
+        return EVENTS[self.event](population, rows, threat)
+
+    def nearest(self, population: Population, rows: Sequence[int], search: Search) -> Nearest:
+        """Return the nearest images found that show the event of ``search``."""
+        noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", self.event)
+        found = nearest_events(search.goal, self.attack, search.ball(self.widest), noise)
+        widest = search.ball(self.widest)
+        balls = [search.ball(ball) for ball in self.balls if ball.name == self.widest.name]
+        return with_fixed_attacks(search.goal, found, widest, balls, search.fixed)
+
+
+@final
+@dataclass(frozen=True)
+class AttackRadius(Evaluation):
+    """How much images must change until they are mistaken: the radius at which each gives way."""
+
+    widest: Ball = Linf(0.5)
+    attack: Attack = NAMED["adaptive"]
+    divergence: Divergence = L2Distance()
+    events: tuple[str, ...] = ("retrieval", "impersonation", "overlap")
+    rivals: int = 10
+    balls: tuple[Ball, ...] = BALLS
+    fixed: tuple[Attack, ...] = ATTACKS
+    pairwise: Attack = NAMED["adaptive"]
+    samples: int = 300
+    sizes = Sizes(
+        quick={"samples": 100, "attack": "adaptive:restarts=1"},
+        full={"samples": 10_000, "attack": "adaptive:steps=100,restarts=5"},
+        large={
+            "samples": 30,
+            "attack": "adaptive:restarts=1,steps=5",
+            "events": ["retrieval"],
+            "balls": ["linf:0.05"],
+            "fixed": ["u-pgd", "adaptive:restarts=1"],
+            "pairwise": "adaptive:restarts=1",
+        },
+    )
+    name = "attack-radius"
+    version = 1
+    partial = True
+    uses_bank = True
+    title = "Attack radius"
+    meaning = (
+        "The attack radius of an image is the smallest change found after which another image is nearer to it than its own "
+        "clean self: half of the images are mistaken within the median. Each radius comes with a changed image that was "
+        "checked, so the true one is at most that; a better attack may find a smaller one."
+    )
+    headline = ("attack_radius",)
+    questions = (
+        Question(
+            place=-10,
+            text="At which change does it mistake images?",
+            quantities=("attack_radius",),
+            meaning="change after which half of the images are mistaken",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for event in self.events:
+            if event not in EVENTS:
+                raise HoldfastError(f"{self.name}: unknown event {event!r}; {did_you_mean(event, list(EVENTS))}")
+
+    def observation(self) -> Joint:
+        return Joint(tuple(map(self._radii, self.events)))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        series = []
+        for event in self.events:
+            radii = self.observation().of(self._radii(event), observed)["radius"]
+            unit, reason = f"{self.widest.name} distance", LEFT_OUT if event == "retrieval" else UNPAIRED
+            quantity = QUANTITIES[event]
+            series.append(series_of(quantity, self._conditions, radii, unit, Claim.UPPER, SMALLEST, reason))
+        return Findings(
+            ids=tuple(population.images.ids[row] for row in rows),
+            series=tuple(series),
+            estimates=tuple(estimate for each in series for estimate in radius_estimates(each)),
+            curves=tuple(curve for each in series for curve in lost_curve(each, self.widest.name)),
+            warnings=population_warnings(population, [self.divergence]),
+        )
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        """Return the image that gives way first: clean, changed, what it is mistaken for, and the change."""
+        domain, values = population.encoder.domain, findings.series[0].values
+        known = [(value, place) for place, value in enumerate(values) if 0 < value < float("inf")]
+        if self.events[0] != "retrieval" or not known or len(domain.shape) != 3:
+            return ()
+        radius, place = min(known)
+        radii = self._radii("retrieval")
+        search = radii.search(population, [rows[place]])
+        moved = radii.nearest(population, [rows[place]], search).points
+        gallery = population.bank if population.bank_images else population
+        divergence = population.fitted(self.divergence)
+        near = nearest_rows(divergence, population.encode(moved), gallery.codes, 1)[:, 0].tolist()
+        clean = search.goal.pixels
+        parts = {
+            "clean": clean,
+            "attacked": moved,
+            "nearest image": gallery.pixels(near),
+            "change": change(clean, moved, domain, radius),
+        }
+        caption = f"{findings.ids[place]}: attack radius {radius:.3g} ({', '.join(self._conditions.values())})"
+        picture = row(caption, {name: pixels[0] for name, pixels in parts.items()}, domain)
+        return () if picture is None else (picture,)
+
+    @property
+    def _conditions(self) -> Conditions:
+        return {"ball": str(self.widest), "attack": label(self.attack), "divergence": str(self.divergence)}
+
+    def _radii(self, event: str) -> Radii:
+        return Radii(
+            event,
+            self.widest,
+            self.attack,
+            self.divergence,
+            self.rivals,
+            self.balls,
+            self.fixed,
+            self.pairwise,
+            self.samples,
+        )
