@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer.main
 import yaml
 
 from holdfast.cli import application
@@ -20,7 +19,7 @@ from tests.pages import DOCS, ROOT, blocks, rows, section
 
 ACTION: dict[str, Any] = yaml.safe_load((ROOT / "action.yml").read_text())
 STEPS: dict[str, dict[str, Any]] = {step["name"]: step for step in ACTION["runs"]["steps"]}
-COMMANDS = vars(typer.main.get_command(application()))["commands"]
+COMMANDS = application().commands
 RECORDER = (
     f"#!{sys.executable} -ISE\n"
     + """

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import typer.main
 
 import holdfast
 from holdfast import data, encoders
@@ -154,7 +153,7 @@ def test_run_is_documented() -> None:
     )
 
 
-COMMANDS = vars(typer.main.get_command(application()))["commands"]
+COMMANDS = application().commands
 
 
 @pytest.mark.parametrize("name", COMMANDS)

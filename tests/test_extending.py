@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import HoldfastError, data, encoders, train
 from holdfast.attacks.presets import read_attack
-from holdfast.cli import run
+from holdfast.cli import application, run
 from holdfast.core.balls import Linf
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.architectures.base import Architecture, architectures
@@ -38,7 +38,7 @@ FILES = re.findall(
 FILES = [(folder.replace("/", "."), name, code) for folder, name, code in FILES]
 
 
-FOUND = (encoders.sources, architectures, data.loaders, transforms, probes, training_objectives)
+FOUND = (encoders.sources, architectures, data.loaders, transforms, probes, training_objectives, application)
 
 
 @pytest.fixture

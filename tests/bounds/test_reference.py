@@ -120,7 +120,7 @@ def test_no_stored_attack_lies_below_a_bound(reference: Path, name: str) -> None
 
 
 @pytest.mark.slow
-@named
+@pytest.mark.parametrize("name", ["mnist_base", "mnist_cnn_4layer_a_adv1"])
 def test_neurons_together_are_bounded_tighter_than_one_by_one_and_below_every_attack(
     reference: Path, name: str
 ) -> None:

@@ -40,8 +40,9 @@ def test_small_changes_are_certified(capsys):
     assert all(found.bound > 0 and found.witness is None for found in recorded().certificates)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("source", ["exported", pytest.param("onnx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("source", ["exported", "onnx"])
 def test_exports_for_any_batch_are_certified_and_evaluated(source, capsys):
     if source == "onnx":
         pytest.importorskip("onnxscript")

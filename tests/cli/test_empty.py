@@ -6,7 +6,6 @@ import inspect
 
 import pytest
 import torch
-import typer
 from typer.core import TyperOption
 
 import holdfast as hf
@@ -14,7 +13,7 @@ from holdfast.cli import application, run
 from holdfast.core.errors import HoldfastError
 from tests import samples
 
-COMMANDS = typer.main.get_group(application()).commands
+COMMANDS = application().commands
 FLAGS = [
     (name, max(option.opts, key=len))
     for name, command in COMMANDS.items()
@@ -37,11 +36,11 @@ def _in_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("empty", ["", "  "])
 @pytest.mark.parametrize(("command", "flag"), FLAGS)
-def test_no_flag_of_any_command_may_be_empty(command, flag, empty, capsys, tmp_path):
-    assert run([command, flag, empty]) == 2
-    assert f"{flag} is empty" in capsys.readouterr().err
+def test_no_flag_of_any_command_may_be_empty(command, flag, capsys, tmp_path):
+    for empty in ("", "  "):
+        assert run([command, flag, empty]) == 2
+        assert f"{flag} is empty" in capsys.readouterr().err
     assert not list(tmp_path.iterdir()), "something was written"
 
 

@@ -9,7 +9,6 @@ from pkgutil import iter_modules
 from typing import Any
 
 import pytest
-import typer
 
 from holdfast import commands
 from holdfast.cli import application
@@ -33,7 +32,7 @@ KEYWORDS_ALONE = {
     "start": "an encoder at hand; the command line names one in the recipe",
     "watch": "a function of the module in training",
 }
-COMMANDS: dict[str, Any] = dict(typer.main.get_command(application()).commands)  # type: ignore[attr-defined]
+COMMANDS = application().commands
 MODULES = {module.name for module in iter_modules(commands.__path__)}
 VERBS = sorted(
     name for name in COMMANDS if name in MODULES and hasattr(import_module(f"holdfast.commands.{name}"), name)

@@ -24,8 +24,9 @@ from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.request import build
 from holdfast.execution.table import evaluate
 from holdfast.store.store import Store
+from tests import tiny
 from tests.execution.tasks import logged
-from tests.execution.test_table import CHEAP
+from tests.execution.test_table import CHEAP, fill
 
 
 def cells(folder: Path, engine: Engine | None = None) -> dict[str, Result]:
@@ -103,7 +104,7 @@ def test_two_ranks_give_the_numbers_of_one_process(alone: dict[str, Result], tmp
     assert different(found, alone) == []
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ray() -> Iterator[Engine]:
     """Two Ray workers on this machine."""
     cluster = pytest.importorskip("ray", reason="ray is not installed: pip install ray")
@@ -117,6 +118,12 @@ def ray() -> Iterator[Engine]:
 @pytest.mark.slow
 def test_two_ray_workers_give_the_numbers_of_one_process(alone: dict[str, Result], tmp_path: Path, ray: Engine) -> None:
     assert different(cells(tmp_path, ray), alone) == []
+
+
+@pytest.mark.slow
+def test_what_fails_on_ray_fails_as_it_does_here(tmp_path: Path, ray: Engine) -> None:
+    results, (failure,) = fill(tmp_path, [tiny.Mean(log=str(tmp_path / "no" / "folder"))], engine=ray)
+    assert (results, failure.error) == ([], "FileNotFoundError")
 
 
 @pytest.mark.slow

@@ -165,22 +165,6 @@ def test_a_worker_without_the_device_says_so(tmp_path):
     assert failure.reason == "device 'cuda' was asked for but torch sees no GPU; use --device cpu"
 
 
-@pytest.mark.slow
-def test_results_ignore_the_cluster(tmp_path):
-    ray = pytest.importorskip("ray", reason="ray is not installed: pip install ray")
-    from holdfast.execution.engines.ray import Ray
-
-    ray.init(num_cpus=2, log_to_driver=False, include_dashboard=False)
-    try:
-        results, failures = fill(tmp_path / "a", [tiny.Mean()], engine=Ray())
-        broken, (failure,) = fill(tmp_path / "c", [tiny.Mean(log=str(tmp_path / "no" / "folder"))], engine=Ray())
-    finally:
-        ray.shutdown()
-    assert failures == []
-    assert findings(results) == findings(fill(tmp_path / "b", [tiny.Mean()])[0])
-    assert (broken, failure.error) == ([], "FileNotFoundError")
-
-
 def test_a_failing_cell_is_recorded_and_stops_no_other(tmp_path):
     evaluations = [tiny.Mean(broken=True), tiny.Mean()]
     results, failures = fill(tmp_path, evaluations, encoders=[tiny.encoder("a"), tiny.encoder("b", 3.0)])

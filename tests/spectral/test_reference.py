@@ -19,9 +19,9 @@ from tests.marks import rest_slow
 from tests.samples import published
 from tests.spectral.graphs import graph_pair
 
-NAMES = ["mnist_base", "mnist_base_adv1", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1", "mnist_cnn_4layer_a_adv3"]
+NAMES = ["mnist_base", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv3"]
 SIZES = [(300, 10), (1000, 20), pytest.param(2000, 10, marks=pytest.mark.slow)]
-LARGE = {"mnist_cnn_4layer_a": 23.46, "mnist_cnn_4layer_a_adv1": 17.14, "mnist_cnn_4layer_a_adv3": 11.84}
+LARGE = {"mnist_cnn_4layer_a": 23.46, "mnist_cnn_4layer_a_adv3": 11.84}
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,15 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pkgutil import iter_modules
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from holdfast.cli.cluster import JobsRequestedError, submit
 from holdfast.cli.output import UNREAD, UnreadError, drop, prepare
@@ -36,8 +38,9 @@ ENDING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(sig
 """Signals that end a command as Ctrl-C does: a scheduler's, and that of a terminal that is closed."""
 
 
-def application() -> typer.Typer:
-    """Return the application made of every command there is."""
+@cache
+def application() -> TyperGroup:
+    """Return the group of every command there is, made once: that takes longer than most mistakes take to refuse."""
     app = typer.Typer(
         help="Measure how robust representation encoders are, without labels.",
         no_args_is_help=True,
@@ -48,7 +51,9 @@ def application() -> typer.Typer:
         module = import_module(f"{__name__}.{found.name}")
         if hasattr(module, "command"):
             app.command(found.name, cls=Command)(module.command)
-    return app
+    group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    return group
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ def test_float64_divergences_of_the_published_attacks(reference: Path, name: str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", rest_slow(NAMES))
+@pytest.mark.parametrize("name", ["mnist_base", "mnist_cnn_4layer_a_adv1"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_float64_divergences_to_the_last_step(reference: Path, name: str, setting: str) -> None:
     inputs, oracle = arrays(reference, "oracle_inputs"), arrays(reference, f"oracle_attack_{name}")
@@ -157,16 +157,16 @@ def test_relative_quantiles_and_margins_from_stored_noise(reference: Path, mnist
 @pytest.mark.slow
 def test_adaptive_attack_is_as_strong_as_an_independent_one(reference: Path, mnist: Tensor) -> None:
     inputs, oracle = arrays(reference, "measure_inputs"), arrays(reference, "measures_mnist_base")
-    encoder, rows = published(reference, "mnist_base", torch.float32), torch.tensor(inputs["attack_idx"])
+    encoder, rows = published(reference, "mnist_base", torch.float32), torch.tensor(inputs["attack_idx"][:400])
     pixels = mnist[rows].float() / 255
     context = AttackContext(encoder, pixels, Noise.of(0, [str(row) for row in rows.tolist()]))
     found = AdaptiveAttack(steps=100)(encoder, pixels, Away()(context), Linf(0.1), context.noise)
     own = L2Distance()(encoder.forward(found), context.codes)
-    assert own.median().item() >= 0.99 * float(np.median(oracle["breakaway_M10_40_apgd_own"]))
+    assert own.median().item() >= 0.99 * float(np.median(oracle["breakaway_M10_40_apgd_own"][:400]))
     clean = encoder.forward(mnist.float() / 255).detach()
     risk = closer_counts(L2Distance(), encoder.forward(found).detach(), rows, clean).double().mean().item() / 9999
     # A stronger attack may exceed the figure of the other program, never fall behind it; its images stay in the ball.
-    assert risk >= 0.95 * 0.0756
+    assert risk >= 0.95 * oracle["breakaway_M10_40_apgd_counts"][:400].mean() / 9999
     assert (found - pixels).abs().max() <= 0.1 + 1e-6
 
 

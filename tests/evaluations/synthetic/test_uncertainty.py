@@ -30,7 +30,7 @@ def test_numbers_cover_the_population_of_a_linear_map() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "features"), [(4, 16), (8, 64), (8, 16)])
+@pytest.mark.parametrize(("size", "features"), [(8, 64), (8, 16)])
 def test_intervals_cover(size: int, features: int) -> None:
     """95% intervals hold the expectation of the score, and extrapolated ones the population's, in about 95% of runs."""
     weight = torch.eye(size**2).double() if features == size**2 else torch.randn(features, size**2).double()
