@@ -21,8 +21,8 @@ from holdfast.core.divergences import L2Distance
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Findings, Question
 from holdfast.core.run_settings import Observed
+from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.findings import series_of
 from holdfast.evaluations.attacked.observations import Case, Untargeted
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
@@ -69,7 +69,8 @@ class NeighboursKept(Evaluation):
             nearest_rows(L2Distance(), clean[list(rows)], clean, self.k, exclude=rows),
             nearest_rows(L2Distance(), moved, clean, self.k, exclude=rows),
         )
-        series = series_of("neighbours_kept", case, kept, "share", Claim.UPPER, "share kept in the worst case")
+        of, missing = "share kept in the worst case", "its code is not finite"
+        series = series_of("neighbours_kept", case.conditions, kept, "share", Claim.UPPER, of, missing)
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=(series,),

@@ -23,11 +23,8 @@ from holdfast.execution.suites import SUITES
 from holdfast.objectives.base import AttackContext
 from holdfast.probes.base import probes
 from holdfast.protocol.evaluation import settings
-from holdfast.report.compare import compare
 from holdfast.report.contents import Contents
 from holdfast.report.page import render
-from holdfast.report.protocol import groups
-from holdfast.report.scorecard import scorecards
 from holdfast.training.learner import training_objectives
 from holdfast.transforms.base import Transform, transformed, transforms
 from tests.pages import DOCS, ROOT
@@ -122,7 +119,7 @@ def test_reports_ask_its_question(dropped: None) -> None:
     values = {"neighbours_kept": {"k": 3, "samples": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
     (measure,) = planned(Request(only=("neighbours_kept",), settings=values))
     results = [measure(encoders.load(f"builtin:digits-{name}"), digits(20)) for name in ("random", "robust")]
-    (card,) = scorecards(groups(results), compare(results))
+    (card,) = Contents(results, []).scorecards
     (line,) = card.lines
     assert (line.question, line.evaluation) == ("Does a search still answer with the same images?", "neighbours_kept")
     assert [answer.value for answer in line.answers] == [result.estimates[0].value for result in results]

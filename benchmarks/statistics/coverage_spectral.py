@@ -31,7 +31,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Findings, Result, Series
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.statistics import Better, summarise
-from holdfast.evaluations.spectral.clever import Clever
+from holdfast.evaluations.clever.clever import Clever
 from holdfast.evaluations.spectral.findings import assembled
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.report.compare import compare

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy as InstanceAccuracy
     from holdfast.evaluations.certified.linear_radius import LinearRadius as LinearRadius
     from holdfast.evaluations.certified.margin_distribution import MarginDistribution as MarginDistribution
+    from holdfast.evaluations.clever.clever import Clever as Clever
     from holdfast.evaluations.corrupted.common_corruptions import CommonCorruptions as CommonCorruptions
     from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations as CommonPerturbations
     from holdfast.evaluations.corrupted.corruption_error import CorruptionError as CorruptionError
@@ -81,7 +82,6 @@ if TYPE_CHECKING:
     from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing as CenterSmoothing
     from holdfast.evaluations.smoothed.randomized_smoothing import RandomizedSmoothing as RandomizedSmoothing
     from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval as SmoothedRetrieval
-    from holdfast.evaluations.spectral.clever import Clever as Clever
     from holdfast.evaluations.spectral.spade import Spectral as Spectral
     from holdfast.evaluations.synthetic.synbench import SynBench as SynBench
     from holdfast.protocol.evaluation import Evaluation as Evaluation
@@ -100,7 +100,7 @@ _HOMES = {
     "CertifiedDisplacement": "evaluations.certified.certified_displacement",
     "CertifiedOverlap": "evaluations.certified.certified_overlap",
     "CertifiedRadius": "evaluations.certified.certified_radius",
-    "Clever": "evaluations.spectral.clever",
+    "Clever": "evaluations.clever.clever",
     "CommonCorruptions": "evaluations.corrupted.common_corruptions",
     "CommonPerturbations": "evaluations.corrupted.common_perturbations",
     "CorruptionError": "evaluations.corrupted.corruption_error",

@@ -14,19 +14,18 @@ from holdfast.core.records import Claim, Estimate, Findings, Verdict
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
 from holdfast.execution.catalog import evaluations
-from holdfast.report.compare import compare
 from holdfast.report.contents import Contents
 from holdfast.report.files import Report, report
 from holdfast.report.printed import markdown
 from holdfast.report.protocol import groups
-from holdfast.report.scorecard import Line, questions, scorecards
+from holdfast.report.scorecard import Line, questions
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result, series
 
 Status = Literal["refuted", "no violation found", "unknown"]
 
 
 def lines(*results) -> dict[str, Line]:
-    return {line.question: line for card in scorecards(groups(results), compare(results)) for line in card.lines}
+    return {line.question: line for card in Contents(results, ()).scorecards for line in card.lines}
 
 
 def checked(evaluation: str, encoder: str, count: int, of: int, status: Status = "no violation found"):
@@ -121,7 +120,7 @@ def test_gradients_without_a_violation_are_not_called_proved(wins, status, stand
 
 def test_a_question_that_nobody_answers_is_not_asked():
     assert set(lines(breakaway("a"))) == {"Can an attacker make it mistake images?"}
-    assert scorecards(groups([result("own", "a", Findings(ids=()), ())]), compare([])) == ()
+    assert Contents([result("own", "a", Findings(ids=()), ())], ()).scorecards == ()
 
 
 def test_warnings_travel_with_the_number():
@@ -138,8 +137,7 @@ def test_warnings_travel_with_the_number():
 
 def test_the_same_cells_stand_in_json_and_markdown():
     results, failures = everything()
-    comparison = compare(results)
-    found = scorecards(groups(results), comparison)
+    found = Contents(results, failures).scorecards
     again = Report.model_validate_json(report(Contents(results, failures)).model_dump_json())
     assert again.scorecards == found
     printed = markdown((), found).replace("\\", "")
@@ -171,5 +169,5 @@ def test_every_question_has_a_place_of_its_own():
 def test_results_that_name_no_question_have_no_scorecard():
     """Those that were stored before results named their questions."""
     old = breakaway("a").model_copy(update={"questions": ()})
-    assert scorecards(groups([old]), compare([old])) == ()
+    assert Contents([old], ()).scorecards == ()
     assert list(lines(old, breakaway("b"))) == ["Can an attacker make it mistake images?"]

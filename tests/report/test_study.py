@@ -7,12 +7,9 @@ from math import nan
 import pytest
 
 from holdfast.execution.catalog import evaluations
-from holdfast.report.compare import compare
 from holdfast.report.contents import Contents
 from holdfast.report.page import render
 from holdfast.report.printed import markdown
-from holdfast.report.protocol import groups
-from holdfast.report.scorecard import scorecards
 from holdfast.report.study import Evidence, Undefended, study
 from tests.report.synthetic import everything
 
@@ -61,7 +58,7 @@ def test_a_relative_speaks_only_where_there_is_one_alone():
 @pytest.fixture(scope="module")
 def card():
     results, _ = everything()
-    (first, *_) = scorecards(groups(results), compare(results))
+    (first, *_) = Contents(results, ()).scorecards
     return first
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from holdfast.cli.flags import words
 from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.settings import names_of
 
 if TYPE_CHECKING:
     from rich.table import Table as Grid
@@ -51,7 +51,7 @@ def command(
     from holdfast.report.alerts import missing_sentences
     from holdfast.report.compare import incomparable
 
-    comparison = compare(runs, only=words(only, "only") or (), where=where or (), relative_to=relative_to)
+    comparison = compare(runs, only=names_of(only or (), "--only"), where=where or (), relative_to=relative_to)
     if html:
         comparison.page(html)
     _print(format_, comparison)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli.cluster import cluster_of
-from holdfast.cli.flags import Cluster, Images, Size, TrustRemoteCode, Workers, given, words
+from holdfast.cli.flags import Cluster, Images, Size, TrustRemoteCode, Workers, given
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import seconds
+from holdfast.core.settings import names_of, seconds
 from holdfast.execution.engines.ranks import RANKS, place
 
 if TYPE_CHECKING:
@@ -110,14 +110,14 @@ def command(
         images=images,
         bank=bank,
         suite=suite,
-        only=words(only, "only"),
+        only=names_of(only or (), "--only"),
         eps=eps,
         ball=ball,
-        baselines=words(baselines, "baselines"),
+        baselines=names_of(baselines or (), "--baselines"),
         limit=limit,
         seed=seed,
         attack_seed=attack_seed,
-        settings=_settings(settings or [], words(only, "only")),
+        settings=_settings(settings or [], names_of(only or (), "--only")),
         arch=arch,
         size=size,
         trust_remote_code=trust_remote_code,
@@ -151,8 +151,7 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
 
 def _print(run: EvaluatedRun) -> int:
     """Write the report, say what is missing and what to beware of, and return the exit status."""
-    from holdfast.report.alerts import STOPPED as SPENT
-    from holdfast.report.alerts import alerts, by_budget, missing_sentences
+    from holdfast.report.alerts import SPENT, alerts, by_budget, missing_sentences
     from holdfast.report.protocol import groups
     from holdfast.report.text import listed
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import seconds
 
 T = TypeVar("T")
@@ -41,15 +40,6 @@ Workers = Annotated[
         rich_help_panel="How it is computed",
     ),
 ]
-
-
-def words(text: str | None, flag: str) -> list[str] | None:
-    """Return the names in ``text``, separated by commas; None where the flag was left out."""
-    if text is None:
-        return None
-    if names := [word.strip() for word in text.split(",") if word.strip()]:
-        return names
-    raise HoldfastError(f"--{flag} names nothing: {text!r}; leave it out or name something")
 
 
 def given(**flags: object) -> dict[str, Any]:

@@ -12,10 +12,11 @@ import typer
 from holdfast.cli import compare
 from holdfast.cli.cluster import Slurm
 from holdfast.cli.flags import Arch, Cluster, Images, Seed, Size, TrainingBudget, TrustRemoteCode, Workers
+from holdfast.cli.train import STOPPED
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.settings import pairs
 
-STOPPED = "a checkpoint was written; run the same command again to go on from it"
+__all__ = ["STOPPED", "command"]
 
 
 def command(
@@ -49,8 +50,7 @@ def command(
 ) -> int:
     """Make an encoder more robust with images alone, and measure it before and after."""
     from holdfast.commands.harden import FOLDER, harden
-    from holdfast.report.alerts import STOPPED as SPENT
-    from holdfast.report.alerts import by_budget
+    from holdfast.report.alerts import SPENT, by_budget
 
     if cluster is not None and cluster.partition(":")[0] == Slurm.name:
         raise HoldfastError(

@@ -38,7 +38,7 @@ def _changes(suite: str) -> None:
     """Print what ``suite`` sets instead of the defaults, a line per evaluation."""
     from holdfast.execution.catalog import evaluations
     from holdfast.execution.suites import suite_settings
-    from holdfast.report.protocol import plain
+    from holdfast.report.text import setting
 
     for evaluation, changed in suite_settings(suite, evaluations().values()).items():
-        print(f"    {evaluation}:", "; ".join(f"{name} = {plain(value)}" for name, value in changed.items()))
+        print(f"    {evaluation}:", "; ".join(f"{name} = {setting(value)}" for name, value in changed.items()))

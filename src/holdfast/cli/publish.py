@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.flags import words
+from holdfast.core.settings import names_of
 
 
 def command(
@@ -29,7 +29,7 @@ def command(
     from holdfast.commands.publish import publish
     from holdfast.report.text import counted
 
-    chosen = words(only, "only") or ()
+    chosen = names_of(only or (), "--only")
     published = publish(run, dataset, out, encoder=encoder, only=chosen, where=where or (), push=push)
     for path, count in published.numbers.items():
         print(f"{path}: {counted(count, 'number')}")

@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.commands.inputs import StoredRun, folders_of, listed
+from holdfast.commands.inputs import StoredRun, folders_of
 from holdfast.commands.stored_runs import read_requested
 from holdfast.core.errors import HoldfastWarning, refuse_blanks
 from holdfast.core.files import write_whole
+from holdfast.core.settings import listed
 from holdfast.report import gate
 from holdfast.report.printed import gates_markdown
 from holdfast.report.relative import with_relative_errors

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from pydantic import PrivateAttr
 
-from holdfast.commands.inputs import StoredRun, folders_of, listed, names_of
+from holdfast.commands.inputs import StoredRun, folders_of
 from holdfast.commands.stored_runs import read_requested
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.files import write_whole
 from holdfast.core.records import Failure, Result
+from holdfast.core.settings import listed, names_of
 from holdfast.report.compare import Comparison, incomparable
 from holdfast.report.contents import Contents
 from holdfast.report.page import render

@@ -24,13 +24,14 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from holdfast.commands.inputs import NamedImages, at_hand, listed, shown
+from holdfast.commands.inputs import NamedImages, at_hand, shown
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.files import checksum
 from holdfast.core.images import Images
 from holdfast.core.records import SCHEMA_VERSION, Number, Record
 from holdfast.core.run_settings import RunSettings
+from holdfast.core.settings import listed
 from holdfast.data.folder import find
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import Ranks, leads

@@ -16,8 +16,6 @@ from holdfast.commands.inputs import (
     NamedImages,
     at_hand,
     by_reference,
-    listed,
-    names_of,
     reference_of,
     shown,
 )
@@ -25,7 +23,7 @@ from holdfast.core.balls import Ball
 from holdfast.core.encoder import MADE_IN_PYTHON
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
-from holdfast.core.settings import seconds
+from holdfast.core.settings import listed, names_of, seconds
 from holdfast.execution.loading import AtHand
 from holdfast.execution.request import Request, in_a_sentence, require_sense
 from holdfast.execution.session import Session

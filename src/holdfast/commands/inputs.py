@@ -18,7 +18,7 @@ from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.settings import convert, read
+from holdfast.core.settings import convert, listed, read
 from holdfast.encoders import Options
 from holdfast.evaluations.certified.pairs import require_few
 from holdfast.execution import loading
@@ -57,29 +57,6 @@ def for_each_encoder(work: Callable[Concatenate[NamedEncoder, P], T]) -> ForEach
         return work(encoder, *args, **kwargs)
 
     return several
-
-
-def listed(value: Any) -> list[Any]:
-    """Return what is given once or several times as a list.
-
-    Example:
-        >>> listed("8/255"), listed(("8/255", 0.1))
-        (['8/255'], ['8/255', 0.1])
-    """
-    return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def names_of(texts: str | Sequence[str], what: str) -> list[str]:
-    """Return names given once, several times or in one text separated by commas; ``what`` they are is for the error.
-
-    Example:
-        >>> names_of("breakaway, overlap", "only"), names_of((), "only")
-        (['breakaway', 'overlap'], [])
-    """
-    names = [name.strip() for text in listed(texts) for name in str(text).split(",") if name.strip()]
-    if not names and len(texts):
-        raise HoldfastError(f"{what} names nothing: {texts!r}; leave it out or name something")
-    return names
 
 
 def folders_of(runs: StoredRun | Sequence[StoredRun]) -> list[Path]:

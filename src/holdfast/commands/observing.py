@@ -18,9 +18,10 @@ from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import seconds
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import RANKS, leads
+from holdfast.execution.preparation import unfit
 from holdfast.execution.progress import Shown
 from holdfast.execution.session import devices_of, engine
-from holdfast.execution.table import collect, unfit
+from holdfast.execution.table import collect
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store, key_of

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.commands.inputs import StoredRun, folder_of, listed, names_of
+from holdfast.commands.inputs import StoredRun, folder_of
 from holdfast.commands.stored_runs import read
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.files import write_whole
+from holdfast.core.settings import listed, names_of
 from holdfast.report.hub import files, of_encoder, require_repository, yaml
 from holdfast.report.select import select_results
 

@@ -103,6 +103,29 @@ def pairs(texts: Sequence[str], what: str) -> dict[str, str]:
     return values
 
 
+def names_of(texts: str | Sequence[str], what: str) -> list[str]:
+    """Return names given once, several times or in one text separated by commas; ``what`` they are is for the error.
+
+    Example:
+        >>> names_of("breakaway, overlap", "only"), names_of((), "only")
+        (['breakaway', 'overlap'], [])
+    """
+    names = [name.strip() for text in listed(texts) for name in str(text).split(",") if name.strip()]
+    if not names and len(texts):
+        raise HoldfastError(f"{what} names nothing: {texts!r}; leave it out or name something")
+    return names
+
+
+def listed(value: Any) -> list[Any]:
+    """Return what is given once or several times as a list.
+
+    Example:
+        >>> listed("8/255"), listed(("8/255", 0.1))
+        (['8/255'], ['8/255', 0.1])
+    """
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
 def fields_of(kind: type[Any]) -> dict[str, Field[Any]]:
     """Return the fields of a dataclass by name."""
     return {field.name: field for field in fields(kind)}

@@ -26,7 +26,7 @@ log = logging.getLogger("holdfast")
 
 @final
 @dataclass(frozen=True)
-class Row:
+class MissingCells:
     """What is missing of one encoder."""
 
     encoder: Encoder
@@ -53,7 +53,9 @@ class Cells:
     partial: dict[tuple[str, Evaluation], Result] = field(default_factory=dict)
     """Results of some of the samples that the store holds, by the encoder's name."""
 
-    def look_up(self, encoder: Encoder, images: Images, bank: Images | None, evaluations: Sequence[Evaluation]) -> Row:
+    def look_up(
+        self, encoder: Encoder, images: Images, bank: Images | None, evaluations: Sequence[Evaluation]
+    ) -> MissingCells:
         """Take what the store holds of ``encoder``, and return what it does not, which is expected from now on."""
         store, forecast, missing = self.work.store, self.work.forecast, []
         for evaluation in evaluations:
@@ -68,7 +70,7 @@ class Cells:
         for evaluation in missing:
             for what in pieces(evaluation):
                 forecast.expect((encoder.name, what))
-        return Row(encoder, images, bank, missing)
+        return MissingCells(encoder, images, bank, missing)
 
     def forget_failures(self, encoder: Encoder, evaluations: Sequence[Evaluation]) -> None:
         """Remove what an earlier run noted of cells that are tried again."""

@@ -12,10 +12,10 @@ from typing import final
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import BudgetSpentError
-from holdfast.execution.begun import Begun
 from holdfast.execution.cost import Forecast
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.shards import CleanCodes, clean_codes, compute
+from holdfast.execution.subject import Subject
 from holdfast.execution.turns import Turns
 from holdfast.protocol.evaluation import Evaluation, parts
 from holdfast.protocol.observation import Observation
@@ -113,7 +113,7 @@ class Computing:
 
     def forward(
         self,
-        begun: Begun,
+        subject: Subject,
         groups: Mapping[Observation, Sequence[Evaluation]],
         most: int | None = None,
         first: Mapping[Observation, int] | None = None,
@@ -123,10 +123,10 @@ class Computing:
         sound = {
             observation: " and ".join(evaluation.name for evaluation in group)
             for observation, group in groups.items()
-            if not begun.why_not(observation)
+            if not subject.why_not(observation)
         }
-        done = self.shards(begun.population, sound, most, first, whole)
-        begun.failed |= done.failed
+        done = self.shards(subject.population, sound, most, first, whole)
+        subject.failed |= done.failed
         return done.fresh > 0
 
     def affordable(self, seconds: float) -> bool:

@@ -8,12 +8,12 @@ from itertools import groupby
 from typing import Any, final
 
 from holdfast.core.errors import BudgetSpentError
-from holdfast.execution.begun import Begun
 from holdfast.execution.computing import Computing
 from holdfast.execution.conclusions import rehearse
 from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.fitting import learn
 from holdfast.execution.steps import Step, steps
+from holdfast.execution.subject import Subject
 from holdfast.protocol.fits import Fit
 
 
@@ -27,7 +27,7 @@ class Rounds:
     """
 
     work: Computing
-    encoders: Sequence[Begun]
+    encoders: Sequence[Subject]
 
     def run(self) -> None:
         """Bring all encoders forward until all is seen or the time is spent."""
@@ -44,57 +44,57 @@ class Rounds:
 
     def _once(self) -> None:
         """Give each encoder one turn: ranks would wait for each other at every step."""
-        for place, begun in enumerate(self.encoders):
+        for place, subject in enumerate(self.encoders):
             self.work.turn(1 / (len(self.encoders) - place))
-            self.work.forward(begun, begun.groups)
+            self.work.forward(subject, subject.groups)
 
     def _round(self, strict: bool, rehearsed: bool) -> bool:
         """Give each encoder a turn, and return whether any went forward."""
         going = False
-        for place, begun in enumerate(self.encoders):
+        for place, subject in enumerate(self.encoders):
             self.work.turn(1 / (len(self.encoders) - place), strict)
-            going |= self._advance(begun)
+            going |= self._advance(subject)
             if not rehearsed and place == 0:
-                rehearse(begun, self.work)
+                rehearse(subject, self.work)
             if len(self.encoders) > 1:
-                begun.rest()
+                subject.rest()
         return going
 
-    def _advance(self, begun: Begun) -> bool:
+    def _advance(self, subject: Subject) -> bool:
         """Bring an encoder's cells one step forward, the quickest first, and return whether there was time for any."""
-        planned = sorted(steps(begun, self.work), key=lambda step: step.seconds)
+        planned = sorted(steps(subject, self.work), key=lambda step: step.seconds)
         went = False
         for alone, some in groupby(planned, key=lambda step: step.alone):
             if alone:
                 for step in some:
-                    went |= self._take_alone(begun, step)
+                    went |= self._take_alone(subject, step)
             else:
-                went |= self._take(begun, list(some))
+                went |= self._take(subject, list(some))
         return went
 
-    def _take_alone(self, begun: Begun, step: Step) -> bool:
+    def _take_alone(self, subject: Subject, step: Step) -> bool:
         """Learn what a step needs and observe what it asks for, if there is time for all of it."""
-        if not self.work.affordable(step.seconds) or not self._learned(begun, step.fits):
+        if not self.work.affordable(step.seconds) or not self._learned(subject, step.fits):
             return False
-        self._take(begun, [step])
+        self._take(subject, [step])
         return True
 
-    def _take(self, begun: Begun, taken: Sequence[Step]) -> bool:
+    def _take(self, subject: Subject, taken: Sequence[Step]) -> bool:
         """Observe what these steps ask for, and return whether there was time for any of it."""
         for step in taken:
             self.work.forecast.concluding |= step.concluding
             self.work.forecast.pictures |= step.pictures
-        groups = {step.observation: begun.groups[step.observation] for step in taken}
+        groups = {step.observation: subject.groups[step.observation] for step in taken}
         first = {step.observation: step.rows for step in taken}
         whole = [step.observation for step in taken if step.whole]
-        return self.work.forward(begun, groups, None, first, whole)
+        return self.work.forward(subject, groups, None, first, whole)
 
-    def _learned(self, begun: Begun, fits: Sequence[Fit[Any]]) -> bool:
+    def _learned(self, subject: Subject, fits: Sequence[Fit[Any]]) -> bool:
         """Return whether all ``fits`` are learned now, or known to be impossible; fewer are if the time is spent."""
         for fit in fits:
-            if fit not in begun.learned:
-                learned = learn(self.work, begun.population, fit)
+            if fit not in subject.learned:
+                learned = learn(self.work, subject.population, fit)
                 if isinstance(learned, BudgetSpentError):
                     return False
-                begun.know(fit, learned)
+                subject.know(fit, learned)
         return True

@@ -12,10 +12,10 @@ from typing import Any, final
 
 from holdfast.core.errors import BudgetSpentError
 from holdfast.core.pictures import SHOWN
-from holdfast.execution.begun import Begun
 from holdfast.execution.computing import Computing
 from holdfast.execution.cost import Piece
 from holdfast.execution.shards import first_held
+from holdfast.execution.subject import Subject
 from holdfast.protocol.evaluation import Evaluation, learning, parts
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
@@ -52,7 +52,7 @@ class Step:
 
 @final
 @dataclass(frozen=True)
-class Seen:
+class Coverage:
     """How far an observation is."""
 
     observation: Observation
@@ -66,10 +66,10 @@ class Seen:
     learning: float
     """The seconds that these are expected to take."""
 
-    def next(self, begun: Begun, work: Computing) -> Step | None:
+    def next(self, subject: Subject, work: Computing) -> Step | None:
         """Return the step to the next answer, to the full one if little is left."""
-        group = begun.groups[self.observation]
-        ample = work.left / (2 * max(1, len(begun.groups)))
+        group = subject.groups[self.observation]
+        ample = work.left / (2 * max(1, len(subject.groups)))
         partial = any(evaluation.partial for evaluation in group)
         fewest = min(self.total, FEWEST if partial else self.total)
         # What is nearly nothing beside the others is done at once.
@@ -77,7 +77,7 @@ class Seen:
         rows = self.total if little else min(self.total, max(fewest, 2 * self.count))
         if rows < self.total:
             return self._to(rows, fewest)
-        last = self._last(begun, fewest, ample)
+        last = self._last(subject, fewest, ample)
         if not last.pictures or not partial or self.total <= fewest or work.affordable(last.seconds):
             return last
         # All rows but one make a partial result, whose pictures come with the full one.
@@ -87,10 +87,10 @@ class Seen:
         seconds = self.learning + max(0, rows - self.count) * self.row
         return Step(self.observation, rows, self.count < fewest, self.fits, seconds, alone=bool(self.fits))
 
-    def _last(self, begun: Begun, fewest: int, ample: float) -> Step:
+    def _last(self, subject: Subject, fewest: int, ample: float) -> Step:
         """Return the step to the full answer, its conclusions and pictures included."""
-        name, group = begun.encoder.name, begun.groups[self.observation]
-        dear: dict[Piece, float] = {(name, each): long for each in group if (long := each.concluding(begun.planning))}
+        name, group = subject.encoder.name, subject.groups[self.observation]
+        dear: dict[Piece, float] = {(name, each): long for each in group if (long := each.concluding(subject.planning))}
         pictures: dict[Piece, float] = {
             (name, each): min(self.total, PICTURED) * self.row for each in group if illustrates(each)
         }
@@ -100,18 +100,18 @@ class Seen:
         return Step(self.observation, self.total, self.count < fewest, self.fits, seconds, dear, pictures, alone)
 
 
-def steps(begun: Begun, work: Computing) -> Iterator[Step]:
+def steps(subject: Subject, work: Computing) -> Iterator[Step]:
     """Yield the next step of every observation of an encoder that is not complete."""
-    for observation in begun.groups:
-        if not begun.why_not(observation) and (step := next_step(begun, observation, work)):
+    for observation in subject.groups:
+        if not subject.why_not(observation) and (step := next_step(subject, observation, work)):
             yield step
 
 
-def next_step(begun: Begun, observation: Observation, work: Computing) -> Step | None:
+def next_step(subject: Subject, observation: Observation, work: Computing) -> Step | None:
     """Return what comes next of ``observation``; nothing if it is complete, or if what is left takes too long."""
-    name, group, population = begun.encoder.name, begun.groups[observation], begun.planning
+    name, group, population = subject.encoder.name, subject.groups[observation], subject.planning
     asked = dict.fromkeys(fit for evaluation in group for fit in learning(evaluation))
-    fits = tuple(fit for fit in asked if fit not in begun.learned)
+    fits = tuple(fit for fit in asked if fit not in subject.learned)
     learned_in = sum((work.forecast.expected((name, fit), 1) for fit in fits), 0.0)
     try:
         total, seen = len(observation.rows(population)), len(first_held(observation, population, work.store))
@@ -120,8 +120,8 @@ def next_step(begun: Begun, observation: Observation, work: Computing) -> Step |
     if seen == total and not fits:
         return None
     row = sum((work.forecast.expected((name, part), 1) for part in parts(observation)), 0.0)
-    progress = Seen(observation, seen, total, row, fits, learned_in)
-    return progress.next(begun, work)
+    coverage = Coverage(observation, seen, total, row, fits, learned_in)
+    return coverage.next(subject, work)
 
 
 def illustrates(evaluation: Evaluation) -> bool:

@@ -21,22 +21,20 @@ from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.execution.beginning import begin, unfit
-from holdfast.execution.cells import Cells, Row
+from holdfast.execution.cells import Cells, MissingCells
 from holdfast.execution.computing import Computing, Progress
 from holdfast.execution.conclusions import finish
 from holdfast.execution.cost import Forecast, pace
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.ranks import Ranks, leads
+from holdfast.execution.preparation import prepare
 from holdfast.execution.rounds import Rounds
 from holdfast.execution.shards import CleanCodes
 from holdfast.protocol.evaluation import Evaluation, with_bank
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store, key_of
-
-__all__ = ["collect", "evaluate", "unfit"]
 
 
 def evaluate(
@@ -80,7 +78,7 @@ def evaluate(
     work = Computing(store, engine or Local(), progress, budget, began, Forecast({}))
     cells = Cells(run, work)
     rows = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
-    fill([row for row in rows if row is not None], cells)
+    fill([missing for missing in rows if missing is not None], cells)
     if isinstance(engine, Ranks):
         engine.end()
     if progress:
@@ -94,37 +92,37 @@ def look_up(
     bank_for: Callable[[Encoder], Images | None] | None,
     evaluations: Sequence[Evaluation],
     cells: Cells,
-) -> Row | None:
+) -> MissingCells | None:
     """Return what is missing of ``encoder``; nothing if its images cannot be had, which fails all of it."""
     cells.forget_failures(encoder, evaluations)
     with cells.failing(encoder, "unknown", evaluations):
         images, bank = images_for(encoder), None
         if bank_for and any(with_bank(evaluation) for evaluation in evaluations):
             bank = bank_for(encoder)
-        row = cells.look_up(encoder, images, bank, evaluations)
-        if row.evaluations:
+        missing = cells.look_up(encoder, images, bank, evaluations)
+        if missing.evaluations:
             cells.work.forecast.paces[encoder.name] = pace(encoder.to(cells.run.device, cells.run.dtype))
-        return row
+        return missing
     return None
 
 
-def fill(rows: Sequence[Row], cells: Cells) -> None:
+def fill(rows: Sequence[MissingCells], cells: Cells) -> None:
     """Compute what is missing: one encoder after the other; under a budget all at once, in turns."""
     work = cells.work
     if work.budget is None:
-        for row in rows:
-            if begun := begin(row, cells):
+        for missing in rows:
+            if subject := prepare(missing, cells):
                 if not isinstance(work.engine, Ranks):  # which would wait for each other
-                    work.forward(begun, begun.groups, most=1)
+                    work.forward(subject, subject.groups, most=1)
                 if not isinstance(work.engine, Local):
-                    work.forward(begun, begun.groups)
-                finish(begun, cells)
+                    work.forward(subject, subject.groups)
+                finish(subject, cells)
         return
-    every = [begun for row in rows if (begun := begin(row, cells))]
-    Rounds(work, every).run()
-    for begun in every:
-        finish(begun, cells)
-        begun.rest()
+    subjects = [subject for missing in rows if (subject := prepare(missing, cells))]
+    Rounds(work, subjects).run()
+    for subject in subjects:
+        finish(subject, cells)
+        subject.rest()
 
 
 def collect(

@@ -9,7 +9,7 @@ from shlex import quote
 
 from holdfast.core.records import Claim, Failure
 from holdfast.report import text
-from holdfast.report.alerts import FEW, STOPPED, Alert, alerts, by_budget, causes, encoders_without_results
+from holdfast.report.alerts import FEW, SPENT, Alert, alerts, by_budget, causes, encoders_without_results
 from holdfast.report.gate import suggested
 from holdfast.report.protocol import Group
 from holdfast.report.saturation import HARM, other_radius
@@ -243,7 +243,7 @@ def _proved(table: Table) -> str:
 
 def _rerun(failures: Sequence[Failure]) -> str:
     spent, failed = by_budget(failures)
-    sentence = f"{text.counted(len(spent), 'result')} missing: {STOPPED}." if spent else ""
+    sentence = f"{text.counted(len(spent), 'result')} missing: {SPENT}." if spent else ""
     if not failed:
         return sentence
     return f"{sentence} " * bool(sentence) + (

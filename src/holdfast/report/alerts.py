@@ -13,7 +13,7 @@ FEW = 50
 """Fewer samples than this decide little, and no gate is made from them."""
 NAMED = 3
 """So many unread images are named in a warning; the facts at the end of the page name all."""
-STOPPED = "stopped by --budget; run the same command again to continue"
+SPENT = "stopped by --budget; run the same command again to continue"
 PARTIAL = "PARTIAL"
 """How the warning begins that a budget ended before all samples were looked at."""
 

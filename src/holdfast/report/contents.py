@@ -47,7 +47,7 @@ class Contents:
     @cached_property
     def scorecards(self) -> tuple[Scorecard, ...]:
         """Return the answers to plain questions: one card per table that answers any."""
-        return scorecards(self.groups, self.comparison)
+        return scorecards(self.groups, self.comparison, self.tables)
 
     @cached_property
     def plates(self) -> dict[str, tuple[Plate, ...]]:

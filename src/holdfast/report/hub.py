@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Result
 from holdfast.report import text
-from holdfast.report.protocol import baselines, difference, labels, plain
+from holdfast.report.protocol import baselines, difference, labels
 from holdfast.report.tables import interval
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def notes(result: Result, estimate: Estimate) -> str:
     """Return what ``estimate`` means and how it came about, in sentences."""
     e = estimate
     conditions = ", ".join(f"{key}={value}" for key, value in e.conditions.items())
-    settings = "; ".join(f"{key}={plain(value)}" for key, value in sorted(result.settings.items()))
+    settings = "; ".join(f"{key}={text.setting(value)}" for key, value in sorted(result.settings.items()))
     versions = ", ".join(f"{key} {result.provenance[key]}" for key in ("holdfast", "torch") if key in result.provenance)
     images, bank = result.images, result.bank
     sentences = (

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from holdfast.core.records import EncoderInfo, Failure, ImagesInfo, Result
 from holdfast.report import differences, text
 from holdfast.report.advice import advice
-from holdfast.report.alerts import STOPPED, Alert, Cause, alerts, by_budget, causes, encoders_without_results
+from holdfast.report.alerts import SPENT, Alert, Cause, alerts, by_budget, causes, encoders_without_results
 from holdfast.report.blocks import Block, blocks_by_evaluation
 from holdfast.report.compare import Comparison, incomparable
 from holdfast.report.contents import Contents
-from holdfast.report.protocol import Group, plain
+from holdfast.report.protocol import Group
 from holdfast.report.scorecard import Scorecard
 from holdfast.report.svg import COLOURS
 from holdfast.report.tables import Table
@@ -94,7 +94,7 @@ def render(contents: Contents, runs: Sequence[str] = ()) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(text=text, differences=differences, plain=plain, zip=zip, code=_code, stopped=STOPPED)
+    environment.globals.update(text=text, differences=differences, zip=zip, code=_code, stopped=SPENT)
     return environment.get_template("page.html").render(page=page_of(contents, runs))
 
 

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any
 
 from holdfast.core.records import Result
+from holdfast.report import text
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Group:
     @property
     def key(self) -> str:
         """Return the hash of the protocol."""
-        return protocol(self.first)
+        return protocol_key(self.first)
 
     def items(self) -> list[tuple[str, Result]]:
         """Return each encoder's label with its result."""
         return list(zip(self.encoders, self.results, strict=True))
 
 
-def protocol(result: Result) -> str:
+def protocol_key(result: Result) -> str:
     """Return a hash that two results share only if their numbers may be compared."""
     parts = (result.evaluation, result.version, result.images.fingerprint, result.settings)
     return sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
@@ -66,7 +66,7 @@ def groups(results: Sequence[Result]) -> tuple[Group, ...]:
     labels_of = labels(results)
     cells_of_groups: dict[tuple[str, str], dict[str, Result]] = {}
     for result in results:
-        cells = cells_of_groups.setdefault((result.evaluation, protocol(result)), {})
+        cells = cells_of_groups.setdefault((result.evaluation, protocol_key(result)), {})
         name = labels_of[result.encoder.name, result.encoder.fingerprint]
         if name not in cells or len(cells[name].findings.ids) < len(result.findings.ids):
             cells[name] = result
@@ -97,20 +97,8 @@ def difference(a: Result, b: Result) -> str:
         parts.append(f"images {_images(a)} instead of {_images(b)}")
     for key in sorted(a.settings.keys() | b.settings.keys()):
         if a.settings.get(key) != b.settings.get(key):
-            parts.append(f"{key} {plain(a.settings.get(key))} instead of {plain(b.settings.get(key))}")
+            parts.append(f"{key} {text.setting(a.settings.get(key))} instead of {text.setting(b.settings.get(key))}")
     return "; ".join(parts)
-
-
-def plain(value: Any) -> str:
-    """Return a setting as text.
-
-    Example:
-        >>> plain(["linf:0.05", "linf:0.1"]), plain(None)
-        ('linf:0.05, linf:0.1', 'none')
-    """
-    if isinstance(value, (list, tuple)):
-        return ", ".join(map(plain, value)) or "none"
-    return "none" if value is None else str(value)
 
 
 def _images(result: Result) -> str:

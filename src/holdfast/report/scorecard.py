@@ -17,7 +17,7 @@ from holdfast.report.alerts import alerts
 from holdfast.report.compare import Comparison
 from holdfast.report.protocol import Group, tabled
 from holdfast.report.study import Evidence, study
-from holdfast.report.tables import Cell, Row, Section, Table, summary, table
+from holdfast.report.tables import Cell, Row, Section, Table, table
 
 Standing = Literal[
     "best", "tied", "behind", "worst", "not comparable", "held", "no violation found", "refuted", "unknown", "baseline",
@@ -126,10 +126,10 @@ class Scorecard(Record):
         return tuple(f"{line.question} {line.study.sentence(line.quantity)}" for line in self.lines if line.study)
 
 
-def scorecards(groups: Sequence[Group], comparison: Comparison) -> tuple[Scorecard, ...]:
-    """Return a scorecard per table of the summary, without those that answer no question."""
+def scorecards(groups: Sequence[Group], comparison: Comparison, tables: Sequence[Table]) -> tuple[Scorecard, ...]:
+    """Return a scorecard per table of the summary ``tables``, without those that answer no question."""
     made = []
-    for part, short in zip(tabled(groups), summary(groups, comparison), strict=True):
+    for part, short in zip(tabled(groups), tables, strict=True):
         whole = table(short.title, part, comparison)
         lines = [line for question, names in questions(part).items() if (line := _line(question, names, whole, part))]
         if lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import inf, isnan
+from typing import Any
 
 from holdfast.core.records import Estimate
 
@@ -124,6 +125,18 @@ def conditions(values: Mapping[str, str], without: tuple[str, ...] = ()) -> str:
         'ℓ∞ ≤ 0.05 · u-pgd · cosine'
     """
     return " · ".join(condition(key, value) for key, value in values.items() if key not in without)
+
+
+def setting(value: Any) -> str:
+    """Return a setting as text.
+
+    Example:
+        >>> setting(["linf:0.05", "linf:0.1"]), setting(None)
+        ('linf:0.05, linf:0.1', 'none')
+    """
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(setting, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 def listed(parts: list[str]) -> str:

@@ -21,10 +21,10 @@ from holdfast.core.images import Images
 from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Result, Series
 from holdfast.core.run_settings import RunSettings
+from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.attacked.breakaway import Breakaway, of_clusters
 from holdfast.evaluations.attacked.displacement import Displacement
-from holdfast.evaluations.attacked.findings import series_of
 from holdfast.evaluations.attacked.impersonation import Impersonation
 from holdfast.evaluations.attacked.masking import Masking, masking_warnings, verdict
 from holdfast.evaluations.attacked.observations import Case, Displacements
@@ -232,7 +232,10 @@ def test_masked_gradients_are_caught() -> None:
 def test_a_check_without_a_violation_says_so_and_proves_nothing() -> None:
     values = torch.tensor([0.0] * 200)
     case = Case(Linf(0.1), GradientAttack(steps=3), L2Distance())
-    flags = [series_of("score_only_wins", case, v, "yes or no", Claim.ESTIMATE, "x") for v in (values, values + 1)]
+    flags = [
+        series_of("score_only_wins", case.conditions, v, "yes or no", Claim.ESTIMATE, "x", "y")
+        for v in (values, values + 1)
+    ]
     clean, broken = (summarise(flag, "share", "lower") for flag in flags)
     answer = verdict("score_only_wins", [clean])
     assert (answer.status, answer.reason) == ("no violation found", "0 of 200 images in each ball")

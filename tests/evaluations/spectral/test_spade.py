@@ -16,7 +16,6 @@ from holdfast.core.images import Images
 from holdfast.core.points import points
 from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.spectral.fits import SpectralFit
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.protocol.population import Population
 from holdfast.report import write
@@ -24,6 +23,7 @@ from holdfast.report.compare import compare
 from holdfast.report.text import interval
 from holdfast.spectral import stability
 from holdfast.spectral.analysis import spade
+from holdfast.spectral.fits import SpectralFit
 from holdfast.spectral.graph_pair import checked, draw
 from holdfast.spectral.graphs import KNN, PCA
 from holdfast.spectral.stability import Subsets, baselines, noise, numbers, projection, subsets
@@ -327,7 +327,7 @@ def test_scores_are_restored_without_reading_pixels(monkeypatch: pytest.MonkeyPa
     """Plans ask for the worst images again and again; pixels are read by conclusions alone."""
     population, fit = Population(builtin("digits-random"), digits(40), RunSettings()), SpectralFit(3, KNN(), "none", 40)
     learned, reads = fit.learn(population), list[int]()
-    monkeypatch.setattr("holdfast.evaluations.spectral.fits.pixels_of", lambda images, rows: reads.append(len(rows)))
+    monkeypatch.setattr("holdfast.spectral.fits.pixels_of", lambda images, rows: reads.append(len(rows)))
     scores = fit.restore(population, learned)
     assert (len(scores.spade.node_scores()), reads) == (40, [])
     with pytest.raises(HoldfastError):

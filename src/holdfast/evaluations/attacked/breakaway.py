@@ -31,8 +31,9 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves, series_of
+from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -110,7 +111,13 @@ class Breakaway(Evaluation):
             crossed.append(crossed_to_partner(population, rows, crossing, moved["crossing"]))
         shares = [
             series_of(
-                "breakaway_share", case, count / searched.others, "share of other images", Claim.LOWER, RISK, LEFT_OUT
+                "breakaway_share",
+                case.conditions,
+                count / searched.others,
+                "share of other images",
+                Claim.LOWER,
+                RISK,
+                LEFT_OUT,
             )
             for case, count in away
         ]
@@ -120,7 +127,9 @@ class Breakaway(Evaluation):
             if passed is not None
         ]
         kept = [
-            series_of("nearest_neighbour_kept", case, kept_nearest(count), "yes or no", Claim.UPPER, KEPT, LEFT_OUT)
+            series_of(
+                "nearest_neighbour_kept", case.conditions, kept_nearest(count), "yes or no", Claim.UPPER, KEPT, LEFT_OUT
+            )
             for case, count in away + retrieved
         ]
         risks = [risk(share, moves) for share, moves in zip(shares, influences or shares, strict=True)]
@@ -220,7 +229,7 @@ def influence(case: Case, shares: Tensor, passed: Tensor, others: int) -> Series
     rival = weight * passed / max(1, attacked - 1)
     mean = float(rival.nanmean())
     series = series_of(
-        "breakaway_influence", case, shares + rival - mean, "share of others", Claim.LOWER, RISK, LEFT_OUT
+        "breakaway_influence", case.conditions, shares + rival - mean, "share of others", Claim.LOWER, RISK, LEFT_OUT
     )
     return series.model_copy(update={"limits": (-mean, 1 + weight - mean)})
 
@@ -289,4 +298,4 @@ def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, 
     copies = (originals[here] != here) | (originals[here] == originals[population.partners[here]])
     undefined = ~(theirs - ours).isfinite() | copies.to(clean.device)
     crossed = (theirs < ours).double().masked_fill(undefined, torch.nan)
-    return series_of("crossed_to_a_random_image", case, crossed, "yes or no", Claim.LOWER, RISK, UNPAIRED)
+    return series_of("crossed_to_a_random_image", case.conditions, crossed, "yes or no", Claim.LOWER, RISK, UNPAIRED)

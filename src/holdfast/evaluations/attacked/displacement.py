@@ -20,8 +20,9 @@ from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
+from holdfast.core.series import series_of
 from holdfast.core.statistics import over_references, summarise
-from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves, series_of
+from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -98,11 +99,19 @@ class Displacement(Evaluation):
             for k, share in zip(indices, shares_within(population.fitted(divergence), medians, pairs), strict=True):
                 near[k] = share
         moves = [
-            series_of("displacement", case, move, str(case.divergence), Claim.LOWER, "largest displacement")
+            series_of(
+                "displacement",
+                case.conditions,
+                move,
+                str(case.divergence),
+                Claim.LOWER,
+                "largest displacement",
+                UNDEFINED,
+            )
             for case, move in zip(self._cases(), moved, strict=True)
         ]
         quantiles = [
-            series_of("universal_quantile", case, share, "share of pairs", Claim.LOWER, LARGEST, LEFT_OUT)
+            series_of("universal_quantile", case.conditions, share, "share of pairs", Claim.LOWER, LARGEST, LEFT_OUT)
             for case, share in zip(self._cases(), shares, strict=True)
         ]
         estimates = [

@@ -1,30 +1,13 @@
-"""From a tensor of per-sample values to a typed series, and from estimates at several radii to curves."""
+"""From estimates at several radii to curves, and why values are missing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jaxtyping import Float
-from torch import Tensor
-
-from holdfast.core import series
-from holdfast.core.records import Claim, Curve, Estimate, Series
+from holdfast.core.records import Curve, Estimate
 from holdfast.evaluations.attacked.observations import Case
 
 UNDEFINED = "undefined: zero distance to compare with, zero code under cosine, or a code that is not finite"
-
-
-def series_of(
-    quantity: str,
-    case: Case,
-    values: Float[Tensor, "n"],
-    unit: str,
-    claim: Claim,
-    of: str,
-    reason: str = UNDEFINED,
-) -> Series:
-    """Return ``values`` as a series; those that are nan are missing for ``reason``."""
-    return series.series_of(quantity, case.conditions, values, unit, claim, of, reason)
 
 
 def radius_curves(estimates: Sequence[Estimate], cases: Sequence[Case]) -> tuple[Curve, ...]:

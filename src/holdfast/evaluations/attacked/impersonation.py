@@ -27,8 +27,9 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.findings import radius_curves, series_of
+from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -103,10 +104,26 @@ class Impersonation(Evaluation):
             rivals = closer_counts(divergence, moved, partners.to(anchors.device), population.codes)
             impersonated = (rivals == 0).double().masked_fill(left.isnan(), torch.nan)
             quantiles.append(
-                series_of("relative_quantile", case, left, "share of clean distance", Claim.UPPER, "smallest reachable")
+                series_of(
+                    "relative_quantile",
+                    case.conditions,
+                    left,
+                    "share of clean distance",
+                    Claim.UPPER,
+                    "smallest reachable",
+                    UNDEFINED,
+                )
             )
             successes.append(
-                series_of("impersonated", case, impersonated, "yes or no", Claim.LOWER, "rate under the best attack")
+                series_of(
+                    "impersonated",
+                    case.conditions,
+                    impersonated,
+                    "yes or no",
+                    Claim.LOWER,
+                    "rate under the best attack",
+                    UNDEFINED,
+                )
             )
         fooled, warned = self._fooled(population, rows, observed)
         estimates = [summarise(series, "median", "higher") for series in quantiles]
@@ -153,7 +170,7 @@ class Impersonation(Evaluation):
             successes.append(
                 series_of(
                     "impersonation_success",
-                    Case(case.ball, case.attack, case.divergence, probe=str(self.probe)),
+                    Case(case.ball, case.attack, case.divergence, probe=str(self.probe)).conditions,
                     share.masked_fill(~counted, torch.nan),
                     "share of both ways",
                     Claim.LOWER,

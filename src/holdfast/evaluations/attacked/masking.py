@@ -21,8 +21,9 @@ from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.records import Claim, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.run_settings import Observed
+from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.findings import series_of
+from holdfast.evaluations.attacked.findings import UNDEFINED
 from holdfast.evaluations.attacked.observations import BALLS, Case, Displacements
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint
@@ -84,11 +85,12 @@ class Masking(Evaluation):
                 moves.append(
                     series_of(
                         f"{search}_displacement",
-                        case,
+                        case.conditions,
                         values[search],
                         str(self.divergence),
                         Claim.LOWER,
                         "largest displacement",
+                        UNDEFINED,
                     )
                 )
             blind, noise = values["blind"], values["noise"]
@@ -120,7 +122,7 @@ class Masking(Evaluation):
     def _flag(self, quantity: str, case: Case, values: Tensor, of: Tensor) -> Series:
         """Return a yes or no per image, undefined where the displacements ``of`` which it speaks are."""
         defined = values.double().masked_fill(~of.isfinite(), torch.nan)
-        return series_of(quantity, case, defined, "yes or no", Claim.ESTIMATE, "share of images")
+        return series_of(quantity, case.conditions, defined, "yes or no", Claim.ESTIMATE, "share of images", UNDEFINED)
 
 
 QUESTIONS = {

@@ -20,8 +20,9 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.findings import radius_curves, series_of
+from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
     BALLS,
@@ -89,10 +90,18 @@ class Overlap(Evaluation):
             of = "overlap under the best attacks"
             for gaps, where, name in ((gap, overlaps, "overlaps"), (gap_back, reverse, "overlaps_in_reverse")):
                 yes = (gaps < 0).double().masked_fill(undefined, torch.nan)
-                where.append(series_of(name, case, yes, "yes or no", Claim.LOWER, of))
+                where.append(series_of(name, case.conditions, yes, "yes or no", Claim.LOWER, of, UNDEFINED))
             margin = (gap / clean).masked_fill(undefined, torch.nan)
             margins.append(
-                series_of("adversarial_margin", case, margin, "share of clean distance", Claim.UPPER, "smallest margin")
+                series_of(
+                    "adversarial_margin",
+                    case.conditions,
+                    margin,
+                    "share of clean distance",
+                    Claim.UPPER,
+                    "smallest margin",
+                    UNDEFINED,
+                )
             )
         risks = [summarise(series, "share", "lower", "overlap_risk") for series in overlaps]
         others = [summarise(series, "share", "lower", "overlap_risk_in_reverse") for series in reverse]

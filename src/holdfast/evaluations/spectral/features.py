@@ -12,10 +12,10 @@ import numpy as np
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import EncoderInfo, ImagesInfo, Result
 from holdfast.data.arrays import member
-from holdfast.evaluations.spectral.fits import SpectralScores
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.protocol.evaluation import settings
 from holdfast.spectral.analysis import RANKS, Spade, scored
+from holdfast.spectral.fits import SpectralScores
 from holdfast.spectral.graph_pair import checked, draw
 
 

@@ -23,12 +23,12 @@ from holdfast.core.records import Claim, Estimate, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.spectral.embedding import embedding_curves
 from holdfast.evaluations.spectral.findings import assembled
-from holdfast.evaluations.spectral.fits import SpectralFit, SpectralScores
 from holdfast.evaluations.spectral.observations import Layers
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.spectral.analysis import TOP, Spade, proved, scored
+from holdfast.spectral.fits import SpectralFit, SpectralScores
 from holdfast.spectral.graph_pair import checked, draw
 from holdfast.spectral.graphs.base import GraphConstruction
 from holdfast.spectral.graphs.knn import KNN

@@ -20,8 +20,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Result, Series
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.spectral.clever import NO_FIT, Clever
-from holdfast.evaluations.spectral.reverse_weibull import FARTHEST, right_end
+from holdfast.evaluations.clever.clever import NO_FIT, Clever
+from holdfast.evaluations.clever.reverse_weibull import FARTHEST, right_end
 from holdfast.protocol.population import Population
 from tests.samples import builtin, digits, linear
 

@@ -1,4 +1,4 @@
-"""An encoder on its way through a table: what is known of it, and what is to be observed of it."""
+"""The encoder under measurement: what is known of it, and what is to be observed of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.protocol.population import Population
 
 @final
 @dataclass
-class Begun:
+class Subject:
     """An encoder whose codes and fits are known, and what is to be observed of it."""
 
     encoder: Encoder

@@ -21,8 +21,8 @@ from holdfast.core.balls import L1, L2, Ball, Linf
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.spectral.observations import Gradients, positions
-from holdfast.evaluations.spectral.reverse_weibull import FARTHEST, End, right_end
+from holdfast.evaluations.clever.observations import Gradients, positions
+from holdfast.evaluations.clever.reverse_weibull import FARTHEST, End, right_end
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes

@@ -1,0 +1,1 @@
+"""CLEVER: distances estimated from sampled gradients."""

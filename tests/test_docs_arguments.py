@@ -1,0 +1,85 @@
+"""``Args:`` of a docstring names arguments that exist, in the order in which the function takes them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.pages import ROOT
+
+NAMED = re.compile(r"([\w*]+(?:, [\w*]+)*): ")
+Described = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+def documented(node: Described) -> list[str]:
+    """The names under ``Args:``, in their order: of ``Args:`` each line that is indented once begins with one."""
+    lines = (ast.get_docstring(node) or "").splitlines()
+    if "Args:" not in lines:
+        return []
+    below = lines[lines.index("Args:") + 1 :]
+    end = next((k for k, line in enumerate(below) if line and not line.startswith(" ")), len(below))
+    starts = [line.strip() for line in below[:end] if re.match(r" {4}\S", line)]
+    matches = [NAMED.match(line) for line in starts]
+    assert all(matches), f"no argument begins {[line for line, name in zip(starts, matches, strict=True) if not name]}"
+    return [name.lstrip("*") for match in matches if match for name in match[1].split(", ")]
+
+
+def taken(node: Described) -> list[str]:
+    """The parameters of a function, or of a class: those of its ``__init__`` or the fields of a dataclass."""
+    if isinstance(node, ast.ClassDef):
+        makers = [part for part in node.body if isinstance(part, ast.FunctionDef) and part.name == "__init__"]
+        if makers:
+            return taken(makers[0])[1:]
+        return [
+            part.target.id
+            for part in node.body
+            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+        ]
+    arguments = node.args
+    every = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
+    return [argument.arg for argument in every if argument is not None]
+
+
+def described(source: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Everything with an ``Args:``: its name, the arguments it documents and those it takes."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, Described) and (names := documented(node)):
+            yield node.name, names, taken(node)
+
+
+def wrong(source: str) -> list[str]:
+    """What is documented under ``Args:`` and not taken, or in another order."""
+    return [
+        f"{name}: Args: names {', '.join(names)}; it takes {', '.join(parameters)}"
+        for name, names, parameters in described(source)
+        if names != [parameter for parameter in parameters if parameter in names]
+    ]
+
+
+def test_documented_arguments_exist_in_their_order() -> None:
+    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "src" / "holdfast").rglob("*.py")}
+    assert {path: sentences for path, source in sources.items() if (sentences := wrong(source))} == {}
+    assert sum(len([*described(source)]) for source in sources.values()) > 50
+
+
+@pytest.mark.parametrize("names", ["image", "steps, image", "images, steps", "images, images"])
+def test_the_law_is_awake(names: str) -> None:
+    program = '''
+        def attack(steps, images):
+            """Return images.
+
+            Args:
+                {}: each of them a thing
+                    that is explained on two lines: as here.
+
+            Raises:
+                HoldfastError: never.
+            """
+    '''
+    assert wrong(inspect.cleandoc(program).format(names))
+    assert not wrong(inspect.cleandoc(program).format("steps, images"))
+    assert not wrong(inspect.cleandoc(program).format("images"))
