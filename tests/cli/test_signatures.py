@@ -13,6 +13,7 @@ import typer
 
 from holdfast import commands
 from holdfast.cli import application
+from holdfast.core.errors import HoldfastError
 
 RENAMED = {"set": "settings"}
 """Flags that are repeated and keywords that hold all of them at once."""
@@ -23,6 +24,8 @@ FLAGS_ALONE = {
     "compare --format": "prints the comparison that Python has as an object",
     "runs --json": "prints the inventories that Python has as objects",
 }
+VALUES_ALONE = {"--cluster": "slurm:ranks=2"}
+"""Slurm jobs carry out the command line again, which a function called from a program has none of."""
 MEMORY = {"attack": "out", "certify": "out", "harden": "out"}
 """What a command needs, and a function not: it returns what it does, whether or not that is kept."""
 KEYWORDS_ALONE = {
@@ -81,6 +84,13 @@ def test_the_law_is_awake_and_its_exceptions_are_needed() -> None:
         f"{verb} {spelled(flag)}" for verb, command in COMMANDS.items() for flag in command.params
     }
     assert all(any(name in signature(function(verb)).parameters for verb in VERBS) for name in KEYWORDS_ALONE)
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if "cluster" in flags(verb)])
+def test_what_only_a_command_can_do_is_refused_in_python(verb: str) -> None:
+    needed = {name: "?" for name, of in keywords(verb).items() if of.default is Parameter.empty}
+    with pytest.raises(HoldfastError, match=f"write it as holdfast {verb} --cluster slurm:ranks=2"):
+        function(verb)(*needed.values(), cluster=VALUES_ALONE["--cluster"])
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -10,7 +10,7 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import PRESETS, Preset, read_attack
 from holdfast.commands.attack_files import export
 from holdfast.commands.attack_images import Adversarial, AdversarialImages, adversarial
-from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of
+from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
 from holdfast.commands.observing import place_of
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence
@@ -78,6 +78,7 @@ def attack(
         BudgetSpentError: the budget ended before any image was attacked.
     """
     refuse_blanks(locals())
+    refuse_jobs("attack", cluster)
     chosen = preset_of(preset, ball_of(eps, ball), attack, objective, divergence)
     run, options = RunSettings(seed, device, precision, batch_size), Options(arch, size, trust_remote_code)
     with place_of(run, out=out, cluster=cluster, workers=workers, budget=budget, progress=progress) as place:

@@ -11,7 +11,7 @@ from holdfast.commands.certify_bounds import Certificates
 from holdfast.commands.certify_files import export
 from holdfast.commands.certify_record import CertificateRecord
 from holdfast.commands.certify_smoothing import SMOOTHING, export_smoothed, noisy_codes, plan, read_smoothing
-from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of
+from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
 from holdfast.commands.observing import Place, place_of
 from holdfast.core.arguments import check_whole
 from holdfast.core.balls import Ball
@@ -82,6 +82,7 @@ def certify(
         BudgetSpentError: the budget ended before any image was certified.
     """
     refuse_blanks(locals())
+    refuse_jobs("certify", cluster)
     if (chosen := ball_of(eps, ball)) is None:
         raise HoldfastError("give the size of changes either as --eps 8/255 or as --ball l2:0.5")
     smoothing = certificates = None

@@ -24,7 +24,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from holdfast.commands.inputs import NamedImages, at_hand, shown
+from holdfast.commands.inputs import NamedImages, at_hand, refuse_jobs, shown
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.files import checksum
@@ -136,6 +136,7 @@ def corrupt(
         HoldfastError: something that was named does not exist or does not fit, or ``out`` holds something else.
     """
     refuse_blanks(locals())
+    refuse_jobs("corrupt", cluster)
     where, run = engine(cluster, "cpu", workers, Path(out)), RunSettings(seed, batch_size=batch_size)
     transforms = [Transform.read(each) if isinstance(each, str) else each for each in listed(transform)]
     paths = [_plain(str(each)) for each in transforms]

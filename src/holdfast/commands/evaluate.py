@@ -17,6 +17,7 @@ from holdfast.commands.inputs import (
     at_hand,
     by_reference,
     reference_of,
+    refuse_jobs,
     shown,
 )
 from holdfast.core.balls import Ball
@@ -96,6 +97,7 @@ def evaluate(
         HoldfastError: something that was named does not exist or does not fit.
     """
     refuse_blanks(locals())
+    refuse_jobs("evaluate", cluster)
     _require_tables(settings)
     named = listed(encoders)
     pictures, others = None if images is None else at_hand(images), None if bank is None else at_hand(bank)

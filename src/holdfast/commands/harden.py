@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, ball_of, checked
+from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, ball_of, checked, refuse_jobs
 from holdfast.commands.train import UnfinishedError, deadline, train
 from holdfast.commands.train_folder import require_trainable
 from holdfast.core.balls import Ball, Linf
@@ -140,6 +140,7 @@ def harden(
             last epoch in which it had not.
     """
     refuse_blanks(locals())
+    refuse_jobs("harden", cluster)
     began = monotonic()
     until = deadline(budget, began)
     place: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}

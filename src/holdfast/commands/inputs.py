@@ -59,6 +59,21 @@ def for_each_encoder(work: Callable[Concatenate[NamedEncoder, P], T]) -> ForEach
     return several
 
 
+def refuse_jobs(verb: str, cluster: str | None) -> None:
+    """Raise if ``cluster`` asks for Slurm jobs, which carry out a command line again; the command line never gets here.
+
+    Example:
+        >>> refuse_jobs("attack", "slurm:ranks=8")
+        Traceback (most recent call last):
+        holdfast.core.errors.HoldfastError: Slurm jobs repeat a command, which a call in Python is not; write it as ...
+    """
+    if cluster is not None and cluster.partition(":")[0] == "slurm":
+        raise HoldfastError(
+            "Slurm jobs repeat a command, which a call in Python is not; write it as "
+            f"holdfast {verb} --cluster {cluster}, or start the same program on every node with cluster='ranks'"
+        )
+
+
 def folders_of(runs: StoredRun | Sequence[StoredRun]) -> list[Path]:
     """Return the folders of runs."""
     if not listed(runs):
