@@ -20,7 +20,8 @@ def test_capital_is_a_fair_game() -> None:
     values, chances, mean = torch.tensor([0.0, 0.6, 1.0]).double(), torch.tensor([0.2, 0.5, 0.3]).double(), 0.6
     draws = torch.cartesian_prod(*[torch.arange(3)] * 6)
     capital = [
-        float((1 + predicted_bets(values[row], ALPHA) * (values[row] - mean)).prod() * chances[row].prod()) for row in draws
+        float((1 + predicted_bets(values[row], ALPHA) * (values[row] - mean)).prod() * chances[row].prod())
+        for row in draws
     ]
     assert sum(capital) == pytest.approx(1.0)
 
@@ -88,10 +89,15 @@ def test_attacks_do_not_enter_certificates(run: hf.Result) -> None:
         assert all(low <= high for low, high in zip(certified.values, attacked.values, strict=True))
         assert all(-1 <= low < 1 for low in certified.values)
     assert not [warning for warning in run.findings.warnings if "CONTRADICTION" in warning]
-    assert run.estimate("certified_cosine_similarity", ball="l2:0.1").value > run.estimate(
-        "certified_cosine_similarity", ball="l2:0.3"
-    ).value > 0
-    assert "each certificate holds with confidence 0.999" in run.estimate("certified_cosine_similarity", ball="l2:0.1").method
+    assert (
+        run.estimate("certified_cosine_similarity", ball="l2:0.1").value
+        > run.estimate("certified_cosine_similarity", ball="l2:0.3").value
+        > 0
+    )
+    assert (
+        "each certificate holds with confidence 0.999"
+        in run.estimate("certified_cosine_similarity", ball="l2:0.1").method
+    )
 
 
 def test_most_images_need_a_part_of_the_copies(run: hf.Result) -> None:

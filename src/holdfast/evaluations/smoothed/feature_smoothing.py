@@ -28,8 +28,8 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.smoothed.findings import radius_curves, sure
-from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
 from holdfast.evaluations.smoothed.index import Smoothing
+from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
 from holdfast.evaluations.smoothed.unit_codes import (
     AttackedUnitCodes,
     FeatureNoise,
@@ -42,7 +42,9 @@ from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
 
-SIMILAR = "cosine similarity between the smoothed code of an image after the worst change of this l2 size and the one before"
+SIMILAR = (
+    "cosine similarity between the smoothed code of an image after the worst change of this l2 size and the one before"
+)
 DRAWN = "noisy copies drawn until more of them would hardly improve the certificate"
 NOTHING = "no finite code"
 

@@ -126,7 +126,9 @@ class AttackedUnitCodes(Observation):
         context = population.context(rows)
         drawn = population.run.noise(["copies"] * COPIES)
         numbers = torch.arange(COPIES, device=context.pixels.device)
-        noise = drawn[:1].fork("feature attack").numbered(numbers).gaussian(context.pixels.shape[1:], context.pixels.dtype)
+        noise = (
+            drawn[:1].fork("feature attack").numbered(numbers).gaussian(context.pixels.shape[1:], context.pixels.dtype)
+        )
         smoothed = mean_encoder(population.encoder, self.settings.sigma * noise)
         facing = AttackContext(smoothed, context.pixels, context.noise)
         return self.attack(

@@ -11,8 +11,8 @@ With ``n_i = |f(v_i)|`` held still, the other view's unit codes ``k_i`` held sti
 training. The sum of two losses is that of MTL-IBP (De Palma et al. 2024, https://arxiv.org/abs/2305.13991); interval bounds
 with the last affine map merged into the specifications (Gowal et al. 2018, https://arxiv.org/abs/1810.12715); ``crown-ibp``
 begins with CROWN on interval boxes and ends with intervals (Zhang et al. 2020, https://arxiv.org/abs/1906.06316);
-``box`` below 1 is SABR, a small box around an attacked point (Mueller et al. 2023, https://arxiv.org/abs/2210.04871); weights
-begin as in, and the two regularisers are those of, Shi et al. 2021, https://arxiv.org/abs/2103.17268.
+``box`` below 1 is SABR, a small box around an attacked point (Mueller et al. 2023, https://arxiv.org/abs/2210.04871). First
+weights and the two regularisers are those of Shi et al. 2021, https://arxiv.org/abs/2103.17268.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from math import log, pi, prod, sqrt
 from typing import final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import normalize, relu
 
@@ -55,11 +55,11 @@ TOLERANCE = 0.5
 class Certified(Adversary):
     """Add the loss of the worst codes that bounds allow inside ``ball``, so that the encoder can be certified there.
 
-    ``share`` is the weight of that loss and ``ramp`` the share of the training over which it and the radius grow from 0.
-    ``steps`` of an attack make the other term that of attacked views, 0 that of clean ones. ``negatives`` images of the batch
-    stand for all others in the bound, ``temperature`` is that of its InfoNCE. ``bound`` is interval or crown-ibp, ``box``
-    the share of the radius that is bounded around an attacked point (1: the whole ball), ``regularised`` the weight of the
-    regularisers while the radius grows.
+    ``share`` is the weight of that loss, and ``ramp`` the share of the training over which the radius grows from 0.
+    ``steps`` of an attack make the other term that of attacked views, 0 that of clean ones. ``negatives`` images of the
+    batch stand for all others in the bound, ``temperature`` is that of its InfoNCE. ``bound`` is interval or crown-ibp,
+    ``box`` the share of the radius that is bounded around an attacked point (1: the whole ball), ``regularised`` the weight
+    of the regularisers while the radius grows.
     """
 
     ball: Ball = Linf(0.1)
@@ -100,7 +100,7 @@ class Certified(Adversary):
         return learner.loss_under_attack(batch)
 
     def ramped(self, progress: float) -> float:
-        """Return which share of radius and weight is in force at this share of the training."""
+        """Return which share of the radius is in force at this share of the training."""
         return 1.0 if progress >= self.ramp else max(SMALLEST, progress / self.ramp)
 
     def ball_at(self, progress: float) -> Ball:
@@ -128,7 +128,7 @@ class CertifiedLearner(Learner):
         with torch.autocast(loss.device.type, enabled=False):
             worst, regular = self.worst_loss(batch)
         ramped = self.settings.ramped(batch.progress)
-        share = self.settings.share * ramped
+        share = self.settings.share
         return (1 - share) * loss + share * worst + self.settings.regularised * (1 - ramped) * regular
 
     def worst_loss(self, batch: Batch) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
@@ -149,7 +149,11 @@ class CertifiedLearner(Learner):
             by_crown = crown.output_bounds(NetworkRelaxation.within(graph, ball, boxes), specifications)
             return (1 - crown_share) * lower + crown_share * by_crown
 
-        worst = self._distance(batch, bounds) if isinstance(self.learner, DistillationLearner) else self._contrast(batch, bounds)
+        worst = (
+            self._distance(batch, bounds)
+            if isinstance(self.learner, DistillationLearner)
+            else self._contrast(batch, bounds)
+        )
         return worst.mean(), regularisers(graph, boxes) if settings.regularised else torch.zeros_like(radii[0])
 
     def graph(self, pixels: Pixels) -> Graph:
@@ -175,7 +179,9 @@ class CertifiedLearner(Learner):
         others = len(keys) - 1
         drawn = (~itself).sum(1, keepdim=True)
         if not others:
-            raise HoldfastError("certified training compares the images of a batch and needs at least 2, got 1; raise batch")
+            raise HoldfastError(
+                "certified training compares the images of a batch and needs at least 2, got 1; raise batch"
+            )
         exponents = -bounds(specifications) / (settings.temperature * norms.clamp_min(torch.finfo(norms.dtype).tiny))
         exponents = exponents.masked_fill(itself, -torch.inf) + (log(others) - drawn.log())
         return torch.logsumexp(torch.cat([torch.zeros_like(norms), exponents], 1), dim=1)
