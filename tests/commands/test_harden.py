@@ -198,3 +198,23 @@ def test_a_ball_of_everything_is_refused_before_anything_is_written(tmp_path: Pa
     with pytest.raises(HoldfastError, match=r"the linf:8.* ball holds every input"):
         hf.harden(small(), digits(30), ball="linf:8", out=tmp_path / "out", progress=False)
     assert not list((tmp_path / "out").iterdir())
+
+
+def test_certified_hardening_trains_on_bounds() -> None:
+    recipe = recipe_of(BALL, 10, 0.01, 24, 0, certified=True)
+    assert str(recipe.adversary).startswith("certified:ball=linf:0.1")
+
+
+@pytest.mark.slow
+def test_certified_hardening_proves_more(tmp_path: Path) -> None:
+    arguments = ["harden", "builtin:digits-contrastive", "--images", "builtin:digits-train", "--eps", "0.05"]
+    arguments += ["--certified", "--epochs", "60", "--rate", "1e-3", "--out", str(tmp_path / "hard")]
+    assert run(arguments) == 0
+    results, failures = read([tmp_path / "hard" / "before-after"])
+    assert not failures
+    radius = {
+        result.encoder.name: result.estimate("average_certified_radius").value
+        for result in results
+        if result.evaluation == "certified-radius"
+    }
+    assert radius["hard"] > 1.5 * radius["digits-contrastive"]

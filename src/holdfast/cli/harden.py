@@ -29,6 +29,10 @@ def command(
     rate: Annotated[
         float, typer.Option(help="The largest learning rate; 1e-5 for large transformers, 1e-3 for a few layers.")
     ] = 2e-5,
+    certified: Annotated[
+        bool,
+        typer.Option("--certified", help="Train against the worst codes that bounds allow; measure what is proved."),
+    ] = False,
     bank: Annotated[
         str | None, typer.Option(help="Labelled images whose nearest neighbours are checked after each epoch.")
     ] = None,
@@ -62,6 +66,7 @@ def command(
         eps=eps,
         epochs=epochs,
         rate=rate,
+        certified=certified,
         bank=bank,
         settings=pairs(set_ or [], "--set takes setting=value, as in epochs=10"),
         limit=limit,

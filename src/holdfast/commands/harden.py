@@ -44,6 +44,7 @@ from holdfast.execution.engines.ranks import place as process
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.loading import load_encoder, select
 from holdfast.execution.session import Workers, engine
+from holdfast.training.adversaries.certified import Certified
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.health import eval_codes
 from holdfast.training.objectives.distillation import Distillation
@@ -67,6 +68,7 @@ PART = 128
 TRAINING_SHARE = 0.5
 """Of a budget, at most; the rest is for measuring."""
 EVALUATIONS = ("breakaway", "displacement")
+PROVED = ("certified-radius",)
 FOLDER = "before-after"
 
 
@@ -91,6 +93,7 @@ def harden(
     eps: str | float | None = None,
     epochs: int = 10,
     rate: float = RATE,
+    certified: bool = False,
     bank: NamedImages | None = None,
     settings: Mapping[str, Any] | None = None,
     limit: int | None = None,
@@ -114,6 +117,8 @@ def harden(
         eps: radius of a linf ball, instead of ``ball``.
         epochs: how often training sees each image.
         rate: the largest learning rate; 1e-5 is common for large transformers, and networks of a few layers take 1e-3.
+        certified: train against the worst codes that bounds allow, instead of those that an attack finds, and measure what
+            is proved before and after; for linf balls and networks that can be bounded.
         bank: other images, labelled, whose nearest neighbours are checked after each epoch.
         settings: of the recipe by name, as in ``{"objective": "distillation:clean=0", "batch": 64}``.
         limit: at most so many images, chosen by ``seed``.
@@ -160,7 +165,7 @@ def harden(
     taught, held_out = parted(named, limit, seed)
     _require_gradients(original, taught)
     watch = agreement_of(original, held_out, device)
-    recipe = recipe_of(resisted, epochs, rate, batch_of(len(taught)), seed, settings)
+    recipe = recipe_of(resisted, epochs, rate, batch_of(len(taught)), seed, settings, certified)
     unfinished = ""
     try:
         hardened = train(
@@ -182,7 +187,7 @@ def harden(
     run = evaluate(
         [original, hardened],
         held_out,
-        only=EVALUATIONS,
+        only=(*EVALUATIONS, *(PROVED if certified else ())),
         ball=resisted,
         seed=seed,
         budget=left(),
@@ -206,13 +211,19 @@ def batch_of(count: int) -> int:
 
 
 def recipe_of(
-    ball: Ball, epochs: int, rate: float, batch: int, seed: int, settings: Mapping[str, Any] | None = None
+    ball: Ball,
+    epochs: int,
+    rate: float,
+    batch: int,
+    seed: int,
+    settings: Mapping[str, Any] | None = None,
+    certified: bool = False,
 ) -> Recipe:
     """Return how an encoder is hardened, with ``settings`` instead of what they name; the warm-up follows the epochs."""
     recipe = Recipe(
         objective=Distillation(clean=CLEAN),
         architecture=LoadedEncoder("hardened"),
-        adversary=OnLoss(ball, steps=10),
+        adversary=Certified(ball) if certified else OnLoss(ball, steps=10),
         optimiser=AdamW(rate=rate, weight_decay=1e-4),
         batch=batch,
         epochs=epochs,

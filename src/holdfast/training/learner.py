@@ -37,6 +37,7 @@ class Batch:
         labels: classes 0, 1, ... if the images have labels.
         noise: one stream per image, this epoch's.
         attacked: what an adversary made of the first view, if there is one.
+        progress: the share of the training that is done.
     """
 
     def __init__(
@@ -47,9 +48,10 @@ class Batch:
         labels: Int[Tensor, "b"] | None,
         noise: Noise,
         attacked: Pixels | None = None,
+        progress: float = 1.0,
     ) -> None:
         self.rows, self.pixels, self.views, self.labels, self.noise = rows, pixels, views, labels, noise
-        self.attacked = attacked
+        self.attacked, self.progress = attacked, progress
 
 
 @dataclass(frozen=True)

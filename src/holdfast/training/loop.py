@@ -27,6 +27,7 @@ from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise, hashed
+from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.training import checkpoints
 from holdfast.training.beginning import (
     check_batch_norm,
@@ -107,6 +108,8 @@ class Training:
         setting = Setting(domain, width, len(images), classes, recipe.batch)
         # The learner and its copies of the encoder stay in the mode in which they are built.
         learner = recipe.objective.learner(encoder.train(recipe.mode != "eval"), setting)
+        if recipe.adversary is not None:
+            learner = recipe.adversary.around(learner, domain, not isinstance(recipe.architecture, LoadedEncoder))
         if not any(weight.requires_grad for weight in learner.encoder.parameters()):
             raise HoldfastError("the encoder has no weights that can be trained (none takes a gradient); unfreeze some")
         check_batch_norm(learner, recipe.batch // processes())
@@ -227,7 +230,7 @@ class Training:
         noise = Noise(noise.keys.to(pixels.device))
         pixels = pixels.to(self.dtype)
         labels = None if self.labels is None else self.labels[rows].to(pixels.device)
-        batch = Batch(rows.to(pixels.device), pixels, self._views(pixels, noise), labels, noise)
+        batch = Batch(rows.to(pixels.device), pixels, self._views(pixels, noise), labels, noise, progress=progress)
         if recipe.adversary is not None:
             # Nothing scales an attack's gradients, and in half precision those of well fitted images would be 0.
             with nullcontext() if recipe.precision == "float16" else self.fabric.autocast():

@@ -9,9 +9,9 @@ from __future__ import annotations
 import copy
 import operator
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import torch
@@ -76,7 +76,7 @@ def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
     call(moved, pixels[:1])  # before tracing, so that what a module keeps from its first call is there
     exported = _export(moved, pixels[:1])
     # Most encoders that cannot be bounded are refused here, before they are called on many images.
-    graph = _graph(moved, exported, dtype, device)
+    graph = _graph(moved.name, moved.domain.shape, exported, dtype, device)
     codes = call(moved, pixels)
     if not codes.isfinite().any(0).all():
         raise HoldfastError(
@@ -160,25 +160,89 @@ def _reasons(name: str) -> Iterator[None]:
         ) from error
 
 
-def _graph(encoder: Encoder, exported: Any, dtype: torch.dtype, device: torch.device) -> Graph:
-    _check_operations(encoder.name, exported)
+@final
+class Program:
+    """A module traced once, whose graph can be made again for the weights that training has made of it since.
+
+    Where ``trace`` takes weights for constants, gradients pass from what is computed of this graph to the weights.
+    """
+
+    def __init__(self, encoder: Encoder, example: Pixels) -> None:
+        """Trace ``encoder`` as it is, in the mode it is in; ``example`` is one image (1, *shape), on its device.
+
+        Raises:
+            HoldfastError: it cannot be traced, or uses an operation that cannot be bounded.
+        """
+        self.name, self.shape = encoder.name, encoder.domain.shape
+        self.exported = functional_program(self.name, _export(encoder, example))
+        self.graph(encoder.module, example.dtype)
+
+    def graph(self, module: nn.Module, dtype: torch.dtype) -> Graph:
+        """Return the graph with the weights and buffers that ``module`` has now."""
+        named = (
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        )
+        values = {f"module.{name}": value for name, value in named}
+        device = next(iter(values.values())).device
+        constants = {
+            name: value.to(device) if isinstance(value, Tensor) else value
+            for name, value in self.exported.constants.items()
+        }
+        return _rewritten(self.name, self.shape, self.exported, {**constants, **values}, dtype, device)
+
+
+def _graph(
+    name: str,
+    shape: tuple[int, ...],
+    exported: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Graph:
+    program = functional_program(name, exported)
+    constants = {
+        target: value.detach() if isinstance(value, Tensor) else value
+        for target, value in {**program.state_dict, **program.constants}.items()
+    }
+    return _rewritten(name, shape, program, constants, dtype, device)
+
+
+def functional_program(name: str, exported: Any) -> Any:
+    """Return the program with functions for in-place operations.
+
+    Raises:
+        HoldfastError: an operation in it is random or changes anything.
+    """
+    _check_operations(name, exported)
     program = exported
     if not _is_functional(exported):
-        with _reasons(encoder.name), torch.no_grad():
+        with _reasons(name), torch.no_grad():
             # Decomposed by no table: all that happens is that in-place operations become functions.
             program = exported.run_decompositions({})
-        _check_operations(encoder.name, program)
-    _check_effects(encoder.name, program)
-    builder = Builder((1, *encoder.domain.shape), dtype, device)
-    values = dict(_placeholders(program, builder))
+        _check_operations(name, program)
+    _check_effects(name, program)
+    return program
+
+
+def _rewritten(
+    name: str,
+    shape: tuple[int, ...],
+    program: Any,
+    stored: Mapping[str, Any],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Graph:
+    """Return the graph of a program whose weights, buffers and constants are those ``stored``."""
+    builder = Builder((1, *shape), dtype, device)
+    values = dict(_placeholders(program, builder, stored))
     for node in program.graph.nodes:
         if node.op == "call_function" and node.users:
-            values[node] = _rewrite(builder, encoder.name, node, values)
+            values[node] = _rewrite(builder, name, node, values)
         elif node.op == "output":
             (output,) = _filled(node.args[0], values)
     if not isinstance(output, Var) or len(output.shape) != 2 or output.shape[0] != 1:
         got = output.shape if isinstance(output, Var) else "something that does not depend on the input"
-        raise HoldfastError(f"{encoder.name} must return one vector per image to be bounded, got {got}")
+        raise HoldfastError(f"{name} must return one vector per image to be bounded, got {got}")
     return builder.graph(output)
 
 
@@ -235,12 +299,11 @@ def _check_effects(name: str, program: Any) -> None:
             )
 
 
-def _placeholders(program: Any, builder: Builder) -> list[tuple[fx.Node, Var | Tensor]]:
-    """Return the value of each placeholder: weights and buffers are constants."""
-    stored = {**program.state_dict, **program.constants}
+def _placeholders(program: Any, builder: Builder, stored: Mapping[str, Any]) -> list[tuple[fx.Node, Var | Tensor]]:
+    """Return the value of each placeholder: weights and buffers are those ``stored``."""
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
     return [
-        (node, Var(0, builder.nodes[0].shape) if spec.target is None else stored[spec.target].detach())
+        (node, Var(0, builder.nodes[0].shape) if spec.target is None else stored[spec.target])
         for node, spec in zip(nodes, program.graph_signature.input_specs, strict=True)
     ]
 

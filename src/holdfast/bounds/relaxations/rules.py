@@ -63,7 +63,8 @@ def relu_relaxation(box: Box) -> LinearRelaxation:
     active, dead = low >= 0, high <= 0
     # A box that overflows, or whose width does, has no chord.
     width = high - low
-    chord = torch.where(active, 1.0, torch.where(dead, 0.0, high / width))
+    # Where there is no chord the width may be 0, and would make gradients of the others not a number.
+    chord = torch.where(active, 1.0, torch.where(dead, 0.0, high / torch.where(active | dead, 1.0, width)))
     chord = torch.where(width.isfinite(), chord, torch.nan)
     ceiling = torch.where(active | dead, 0.0, -chord * low)
     below = torch.where(active | dead | chord.isnan(), chord, (high > -low).to(low.dtype))
