@@ -16,11 +16,11 @@ import torch
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
+from holdfast.core.operations import operations
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.execution.computing import Progress
-from holdfast.execution.cost import operations
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
