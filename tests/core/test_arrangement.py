@@ -105,8 +105,9 @@ def test_what_identifies_an_encoder_and_its_layers_stay() -> None:
     population = Population(encoder, Images(pixels, ["a", "b", "c", "d"]), RunSettings())
     assert population.encoder is encoder
     assert population.context([0]).encoder is quick
-    assert torch.equal(represent(encoder, population.images, [0, 1, 2, 3], population.run), quick(pixels))
-    assert gradcam(population.encoder, pixels[:1], lambda codes: codes[:, 0]).shape[0] == 1
+    codes = represent(encoder, population.images, [0, 1, 2, 3], population.run)
+    assert torch.equal(codes, quick(pixels))
+    assert gradcam(population.encoder, pixels[:1], codes[:1]).shape[0] == 1
 
 
 def test_small_networks_and_other_precisions_are_left_as_they_are() -> None:

@@ -72,12 +72,11 @@ def _arranged(encoder: Encoder) -> Encoder | None:
     with suppress(Exception):  # whatever a stranger's module raises, it is left as it is
         watch = watched(encoder.module, _noise(encoder, anchor)[:1])
         folded = fold(encoder.module, watch)
-        if (
-            len(watch.convolutions) > 1
-            and len(encoder.domain.shape) == 3
-            and _agrees(last := ChannelsLast(folded), encoder, anchor)
-        ):
-            return _with_module(encoder, last)
+        if len(encoder.domain.shape) == 3 and len(watch.convolutions) > 1:
+            with suppress(RuntimeError):  # a view that this layout does not allow
+                last = ChannelsLast(folded)
+                if _agrees(last, encoder, anchor):
+                    return _with_module(encoder, last)
         if folded is not encoder.module and _agrees(folded, encoder, anchor):
             return _with_module(encoder, folded)
     return None
@@ -89,7 +88,10 @@ class ChannelsLast(nn.Module):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
-        self.module = copy.deepcopy(module).to(memory_format=torch.channels_last)
+        self.module = copy.deepcopy(module)
+        for weight in self.module.parameters():
+            if weight.ndim == 4:
+                weight.data = weight.data.contiguous(memory_format=torch.channels_last)
 
     def forward(self, x: Pixels) -> Codes:
         return self.module(x.contiguous(memory_format=torch.channels_last))
@@ -133,12 +135,12 @@ def _fold_into(convolution: Any, norm: Any) -> None:
 
 def _rest(norm: nn.Module) -> nn.Module:
     """Return what a batch norm does beside its line: in timm it may hold the activation that follows."""
-    return nn.Sequential(norm.drop, norm.act) if _holds_activation(norm) else nn.Identity()
+    return nn.Sequential(*norm.children()) if _holds_activation(norm) else nn.Identity()
 
 
 def _holds_activation(norm: nn.Module) -> bool:
     parts = dict(norm.named_children())
-    return type(norm).__name__ == "BatchNormAct2d" and parts.keys() == {"drop", "act"}
+    return type(norm).__name__ == "BatchNormAct2d" and list(parts) == ["drop", "act"]
 
 
 def _pairs(module: nn.Module, watch: Watching) -> list[tuple[str, str]]:
