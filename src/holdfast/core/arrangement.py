@@ -31,6 +31,8 @@ from holdfast.core.operations import operations
 
 LARGE = 1 << 24
 """Operations an image up to which nothing is arranged: such networks gain nothing by it, and their numbers stay."""
+TOGETHER = 4
+"""How many images an arranged encoder encodes at a time."""
 TRIALS = 3
 """How many images of noise an arrangement is tried on."""
 
@@ -48,6 +50,18 @@ def arranged(encoder: Encoder) -> Encoder:
     if encoder not in _ARRANGED:
         _ARRANGED[encoder] = _arranged(encoder)
     return _ARRANGED[encoder] or encoder
+
+
+@torch.no_grad()
+def codes_of(encoder: Encoder, pixels: Pixels) -> Codes:
+    """Return the codes of ``pixels``, without gradients, by the arranged encoder; few at a time of a large one on a CPU.
+
+    What its layers return of many would not fit into the blocks of memory that the C library keeps.
+    """
+    quick = arranged(encoder)
+    if quick is encoder:
+        return encoder.forward(pixels)
+    return torch.cat([quick.forward(part) for part in pixels.split(TOGETHER)])
 
 
 def arrangement(encoder: Encoder) -> str:

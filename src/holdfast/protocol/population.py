@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.arrangement import arranged
+from holdfast.core.arrangement import arranged, codes_of
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
@@ -176,8 +176,7 @@ class Population:
 
     def encode(self, pixels: Pixels) -> Codes:
         """Return the codes of ``pixels``, on this run's device."""
-        with torch.no_grad():
-            return self.arranged.forward(pixels)
+        return codes_of(self.encoder, pixels)
 
     @cached_property
     def shuffled(self) -> Int[Tensor, "n"]:
@@ -240,8 +239,7 @@ class Population:
 
 def represent(encoder: Encoder, images: Images, rows: Sequence[int], run: RunSettings) -> Codes:
     """Return the clean codes of the images at ``rows``, shape (b, d)."""
-    with torch.no_grad():
-        codes = arranged(encoder).forward(images.pixels(rows, run.device, run.dtype, encoder.domain))
+    codes = codes_of(encoder, images.pixels(rows, run.device, run.dtype, encoder.domain))
     bad = ~torch.isfinite(codes).all(1)
     if bad.any():
         first = images.ids[rows[int(bad.nonzero()[0])]]
