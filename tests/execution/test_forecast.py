@@ -18,11 +18,12 @@ from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
+from holdfast.core.operations import operations
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.evaluations.smoothed.index import NoisyIndex
 from holdfast.execution import table
-from holdfast.execution.cost import Forecast, operations, pace
+from holdfast.execution.cost import Forecast, pace
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 from tests import tiny

@@ -1,28 +1,27 @@
-"""How much work there is: the operations of an encoder, counted, its pace, and the seconds left, forecast from both.
+"""How much work there is: the pace of an encoder, and the seconds left, forecast from it and what was measured.
 
 Work is planned in forwards of the encoder, a gradient step counted as three; from the first shard on, in what it took.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf, log
 from statistics import median
 from time import monotonic
 from typing import Any, final
-from weakref import WeakKeyDictionary
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from holdfast.attacks.base import GRADIENT
 from holdfast.attacks.gradient import GradientAttack
+from holdfast.core.arrangement import arranged
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Encoder
 from holdfast.core.noise import Noise
+from holdfast.core.operations import operations
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
@@ -41,38 +40,13 @@ FARTHEST = 5.0
 """Forwards tell of work that they are not the cost of, as a graph of neighbours: no farther off than this is believed."""
 
 
-_COUNTED: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
-
-
-def operations(encoder: Encoder) -> int:
-    """Return the floating-point operations of one image's code, those of products and convolutions alone.
-
-    Counted rather than timed, so that the same encoder always has the same number. What torch does not see counts as 0,
-    and so does an encoder that fails: its examination says why.
-
-    Example:
-        >>> from torch import nn
-        >>> from holdfast.core.encoder import Domain
-        >>> operations(Encoder(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "linear", Domain((1, 8, 8))))
-        1280
-    """
-    if encoder in _COUNTED:
-        return _COUNTED[encoder]
-    weight = next(encoder.module.parameters(), torch.zeros(()))
-    image = torch.full((1, *encoder.domain.shape), encoder.domain.low, device=weight.device, dtype=weight.dtype)
-    counted = _Counting()
-    with torch.no_grad(), counted, suppress(Exception):
-        encoder.module(image)
-    _COUNTED[encoder] = counted.operations
-    return counted.operations
-
-
 def pace(encoder: Encoder) -> float:
     """Return the seconds that a forward of one image takes, measured: of a forward and of a whole step of an attack.
 
     The step counts as three forwards. What comes with it, as clipping and projection, is all that an encoder without any
     operations costs. 0 of an encoder that fails: its examination says why.
     """
+    encoder = arranged(encoder)
     count = max(1, min(MOST_TIMED, TIMED // max(operations(encoder), 1)))
     weight = next(encoder.module.parameters(), torch.zeros(()))
     low, high = encoder.domain.low, encoder.domain.high
@@ -107,22 +81,6 @@ def _seconds(task: Callable[[], None]) -> float | None:
         task()
         return monotonic() - since
     return None
-
-
-class _Counting(TorchDispatchMode):
-    """Counts while it is entered; torch's own counter decomposes what it does not know, which takes seconds."""
-
-    operations = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch imports its compiler, more than a second for every command
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if known := flop_registry.get(func.overloadpacket):
-            self.operations += known(*args, **(kwargs or {}), out_val=out)
-        return out
 
 
 @final

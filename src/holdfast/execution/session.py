@@ -15,12 +15,12 @@ import torch
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
+from holdfast.core.operations import operations
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.stopwatch import beginning
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.execution.computing import Progress
-from holdfast.execution.cost import operations
 from holdfast.execution.engines.automatic import automatic
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local

@@ -15,10 +15,11 @@ from typing import Any, final
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.files import checksum
 from holdfast.core.images import Images
+from holdfast.core.operations import operations
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.execution.cost import operations
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import Ranks
+from holdfast.execution.tuning import attacked_together, keep_freed_memory
 from holdfast.protocol.evaluation import Evaluation, parts, pieces
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
@@ -33,7 +34,8 @@ A shard is what an interruption costs, and one step of the progress shown.
 CPU_OPERATIONS = 1 << 29
 """How many operations of the encoder a shard may have on a CPU, where attacks encode each input hundreds of times.
 
-Larger batches are no faster there: 9 images of a CNN of 60 million operations, one of a ResNet-50.
+Larger batches are no faster there: 9 images of a CNN of 60 million operations; of a larger one, as many as are measured
+to be fastest.
 """
 SHARD_OPERATIONS = 1 << 33
 """How many a shard may have whose rows are of many inputs, which are not encoded all at once: a quick network's edits of one
@@ -75,6 +77,7 @@ Looked = tuple[Observed | Exception | None, float | None]
 
 def look(population: Population, shard: Shard) -> tuple[Observed | Exception, float]:
     """Return what is seen of ``shard``, or why it cannot be, and the seconds it took: what an engine maps over shards."""
+    keep_freed_memory()
     observation, rows = shard
     began, name = monotonic(), f"{observation.name} of {population.encoder.name}"
     try:
@@ -312,5 +315,6 @@ def _size(population: Population, observation: Observation) -> int:
         # Whole batches, so that a file is not written every few milliseconds.
         most = min(CPU_VALUES // prod(encoder.domain.shape), CLEAN_OPERATIONS // max(operations(encoder), 1))
         return max(1, size, size * (most // max(1, size)))
-    size = max(1, min(size, CPU_OPERATIONS // max(operations(encoder), 1)))
+    fastest = max(CPU_OPERATIONS // max(operations(encoder), 1), attacked_together(encoder))
+    size = max(1, min(size, fastest))
     return max(1, min(size, max(size, SHARD_OPERATIONS // max(operations(encoder), 1)) // inputs))

@@ -274,7 +274,7 @@ class Displacements(Observation):
         context, clean = population.context(rows), population.codes[list(rows)]
         objective = Away(divergence)
         start = random_start(context.pixels, self.ball, context.noise.fork("probe"), 1.0, population.encoder.domain)
-        noise, gradient = climb(population.encoder, start, objective(context))
+        noise, gradient = climb(context.encoder, start, objective(context))
         return {
             "sighted": divergence(population.encode(attacked(context, objective, self.attack, self.ball)), clean),
             "blind": divergence(population.encode(attacked(context, objective, self.blind, self.ball)), clean),

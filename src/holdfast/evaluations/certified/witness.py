@@ -58,7 +58,8 @@ def pair_witness(
 
 def replay(population: Population, point: Float[Tensor, "*pixels"], specification: Float[Tensor, "d"]) -> float:
     """Return ``W f`` of a witness by the encoder as users run it, in the run's own precision."""
-    (code,) = population.encode(point[None].to(population.run.device, population.run.dtype))
+    with torch.no_grad():
+        (code,) = population.encoder.forward(point[None].to(population.run.device, population.run.dtype))
     return float((code.to(specification) * specification).sum())
 
 

@@ -138,7 +138,7 @@ class Gradients(Observation):
 
 
 def _slopes(population: Population, points: Tensor, weights: Codes, ball: Ball) -> Float[Tensor, "b"]:
-    _, gradient = climb(population.encoder, points, lambda codes: (codes * weights).sum(1))
+    _, gradient = climb(population.arranged, points, lambda codes: (codes * weights).sum(1))
     return ball.dual_norm(gradient)
 
 
