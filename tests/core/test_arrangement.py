@@ -160,7 +160,7 @@ def test_a_network_that_only_takes_the_usual_layout_keeps_it() -> None:
     class Viewing(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.body = convolutional()[:6]
+            self.body = nn.Sequential(*list(convolutional().children())[:6])
 
         def forward(self, x: Tensor) -> Tensor:
             return self.body(x).view(len(x), -1)

@@ -36,6 +36,7 @@ class NaturalEvolution(Attack):
     stride: float = 0.2
     spread: float = 0.2
     name = "nes"
+    blind = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

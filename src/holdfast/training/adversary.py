@@ -56,6 +56,11 @@ class Adversary(Spelled):
     def climbed(self, learner: Learner, batch: Batch) -> tuple[nn.Module, ObjectiveFunction]:
         """Return the network that the attack passes through and the gain of each sample as a function of its output."""
 
+    @property
+    def attacks(self) -> bool:
+        """Return whether views are moved at all."""
+        return True
+
     def around(self, learner: Learner, domain: Domain, from_scratch: bool) -> Learner:
         """Return what is trained where this adversary is at work: the ``learner``, unless it adds to the loss."""
         return learner
@@ -75,8 +80,8 @@ class Adversary(Spelled):
         """Return the balls in use, each with the samples that it is for."""
         return [(self.ball, torch.ones_like(batch.rows, dtype=torch.bool))]
 
-    def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared) -> Pixels | None:
-        """Return the attacked first view, shape (b, *pixels); None if it is not attacked."""
+    def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared) -> Pixels:
+        """Return the attacked first view, shape (b, *pixels)."""
         attack = GradientAttack(steps=self.steps, stride=2.5 / self.steps, keep="last")
         if self.step is not None:
             attack = GradientAttack(steps=self.steps, step=self.step, keep="last")

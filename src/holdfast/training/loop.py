@@ -231,7 +231,7 @@ class Training:
         pixels = pixels.to(self.dtype)
         labels = None if self.labels is None else self.labels[rows].to(pixels.device)
         batch = Batch(rows.to(pixels.device), pixels, self._views(pixels, noise), labels, noise, progress=progress)
-        if recipe.adversary is not None:
+        if recipe.adversary is not None and recipe.adversary.attacks:
             # Nothing scales an attack's gradients, and in half precision those of well fitted images would be 0.
             with nullcontext() if recipe.precision == "float16" else self.fabric.autocast():
                 batch.attacked = recipe.adversary(self.learner, batch, self.domain, self.prepared)

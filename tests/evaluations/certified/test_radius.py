@@ -14,6 +14,7 @@ from torch import nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
+from holdfast.attacks.unit_ball import UnitBallModule
 from holdfast.bounds.methods.base import Crown, Interval
 from holdfast.core.balls import BALLS
 from holdfast.core.encoder import Domain, Encoder
@@ -24,7 +25,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.certified_radius import CertifiedRadius
 from holdfast.evaluations.certified.findings import CrossCheck, label_share, verdict
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
-from holdfast.evaluations.certified.pair_attack import PairAttack, UnitBallEncoder
+from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import UNDEFINED, image_pairs, unit_ball
 from holdfast.evaluations.certified.radius_bounds import certified_radii, cross_check, nearest_confusion
 from holdfast.execution.table import evaluate
@@ -156,7 +157,7 @@ def test_trying_a_radius_copies_no_weights(monkeypatch: pytest.MonkeyPatch) -> N
     pairs = image_pairs(population, [0, 1], 2, 1000)
     pair_attack = PairAttack(pairs, unit_ball("linf"), QUICK)
     eps = torch.full((4,), 0.1, dtype=torch.float64)
-    module = UnitBallEncoder(pairs.encoder, pairs.images, eps).eval()
+    module = UnitBallModule(pairs.encoder, pairs.images, eps).eval()
     copied = Encoder(module, "copied", Domain((1, 8, 8), -1.0, 1.0))
     noise, start = pairs.noise.fork("test"), torch.zeros_like(pairs.images)
     expected = module.pixels(QUICK(copied, start, pairs.objective, pair_attack.ball, noise))
@@ -171,7 +172,7 @@ def test_trying_a_radius_copies_no_weights(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_gradients_pass_the_edge_of_the_range_only_inward() -> None:
     encoder = Encoder(nn.Flatten(), "pixels", Domain((1, 1, 3)))
-    around = UnitBallEncoder(encoder, torch.tensor([[[[0.0, 1.0, 0.5]]]]), torch.tensor([2.0]))
+    around = UnitBallModule(encoder, torch.tensor([[[[0.0, 1.0, 0.5]]]]), torch.tensor([2.0]))
     delta = torch.tensor([[[[-0.5, 0.5, 0.0]]]], requires_grad=True)
     codes = around(delta)
     assert codes.tolist() == [[0.0, 1.0, 0.5]]

@@ -16,11 +16,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.core.records import Claim, Estimate, Series
-from holdfast.core.series import ratio_of_means
+from holdfast.core.series import ratio_of_means, series_of
 from holdfast.core.statistics import summarise
-from holdfast.evaluations.attacked.breakaway import KEPT, LEFT_OUT, RISK, Searched, influence, kept_nearest, risk
-from holdfast.evaluations.attacked.findings import series_of
+from holdfast.evaluations.attacked.breakaway import KEPT, LEFT_OUT, RISK, influence, kept_nearest, risk
 from holdfast.evaluations.attacked.observations import Case
+from holdfast.evaluations.attacked.searched import Searched
 
 Further = tuple[tuple[str, str], ...]
 """Conditions that a case has beside its own, by name."""
@@ -92,7 +92,7 @@ def harm_of(
     clean = searched.population.codes[chosen]
     moved = codes[places.to(codes.device)].to(clean.device)
     displacement = searched.population.fitted(case.divergence)(moved.double(), clean.double())
-    closer, passed = searched.closer(chosen, case, moved)
+    closer, passed = searched.closer(chosen, case.divergence, moved)
 
     def spread(values: Tensor) -> Tensor:
         return unknown.index_put((places,), values.double().cpu())
@@ -107,7 +107,8 @@ def relative_numbers_of(harm: Harm, strongest: Harm) -> tuple[list[Series], list
         "losses_kept": share_kept(harm.lost, strongest.lost),
     }
     series = [
-        series_of(name, harm.case, values, "ratio", Claim.ESTIMATE, OF, UNCOMPARED) for name, values in relative.items()
+        series_of(name, harm.case.conditions, values, "ratio", Claim.ESTIMATE, OF, UNCOMPARED)
+        for name, values in relative.items()
     ]
     return series, [summarise(each, "mean", "neither") for each in series]
 
@@ -115,10 +116,20 @@ def relative_numbers_of(harm: Harm, strongest: Harm) -> tuple[list[Series], list
 def numbers_of(harm: Harm) -> tuple[list[Series], list[Estimate]]:
     """Return the series and estimates of ``harm`` by itself: retrieval, breakaway risk and displacement."""
     case, shares = harm.case, harm.closer / harm.others
-    nearest = series_of("nearest_neighbour_kept", case, 1 - harm.lost, "yes or no", Claim.UPPER, KEPT, ELSEWHERE)
-    broken = series_of("breakaway_share", case, shares, "share of other images", Claim.LOWER, RISK, ELSEWHERE)
+    nearest = series_of(
+        "nearest_neighbour_kept", case.conditions, 1 - harm.lost, "yes or no", Claim.UPPER, KEPT, ELSEWHERE
+    )
+    broken = series_of(
+        "breakaway_share", case.conditions, shares, "share of other images", Claim.LOWER, RISK, ELSEWHERE
+    )
     moves = series_of(
-        "displacement", case, harm.displacement, str(case.divergence), Claim.LOWER, "largest displacement", ELSEWHERE
+        "displacement",
+        case.conditions,
+        harm.displacement,
+        str(case.divergence),
+        Claim.LOWER,
+        "largest displacement",
+        ELSEWHERE,
     )
     weights = [] if harm.passed is None else [influence(case, shares, harm.passed, harm.others)]
     return [nearest, broken, *weights, moves], [

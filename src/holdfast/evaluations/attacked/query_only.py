@@ -22,7 +22,6 @@ from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.attacked.breakaway import Searched
 from holdfast.evaluations.attacked.harm_kept import Further, compared
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
@@ -33,6 +32,7 @@ from holdfast.evaluations.attacked.observations import (
     Untargeted,
     strongest,
 )
+from holdfast.evaluations.attacked.searched import Searched
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint

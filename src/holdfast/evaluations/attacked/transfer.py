@@ -27,7 +27,6 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.attacked.breakaway import Searched
 from holdfast.evaluations.attacked.harm_kept import Further, compared
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
@@ -40,6 +39,7 @@ from holdfast.evaluations.attacked.observations import (
     climbable,
     strongest,
 )
+from holdfast.evaluations.attacked.searched import Searched
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext

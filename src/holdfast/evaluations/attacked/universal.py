@@ -21,10 +21,10 @@ from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Estimate, Findings, Picture, Series
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.attacked.breakaway import Searched
 from holdfast.evaluations.attacked.harm_kept import Further, compared
 from holdfast.evaluations.attacked.observations import ATTACKS, BALLS, RANDOM_NOISE, Case, Noise, Untargeted, strongest
 from holdfast.evaluations.attacked.pictures import change
+from holdfast.evaluations.attacked.searched import Searched
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.evaluations.attacked.universal_perturbation import Universal, UniversalPerturbation, seen_and_unseen
 from holdfast.protocol.evaluation import Evaluation

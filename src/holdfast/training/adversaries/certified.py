@@ -91,6 +91,10 @@ class Certified(Adversary):
                 "set steps=8, or box=1"
             )
 
+    @property
+    def attacks(self) -> bool:
+        return self.steps > 0
+
     def around(self, learner: Learner, domain: Domain, from_scratch: bool) -> Learner:
         if from_scratch:
             keep_boxes_small(learner.encoder)
@@ -107,9 +111,7 @@ class Certified(Adversary):
         """Return the ball at this share of the training."""
         return replace(self.ball, radius=self.ball.radius * self.ramped(progress))
 
-    def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared) -> Pixels | None:
-        if not self.steps:
-            return None
+    def __call__(self, learner: Learner, batch: Batch, domain: Domain, prepared: Prepared) -> Pixels:
         within = replace(self, ball=self.ball_at(batch.progress), ramp=0.0)
         return super(Certified, within).__call__(learner, batch, domain, prepared)
 

@@ -60,6 +60,8 @@ class SimCLR(TrainingObjective):
     """Width of the projection's hidden layer; 0 is that of the codes and 200 more, as in RoCL."""
     projection: int = 0
     """Width of the projection; 0 is that of the codes."""
+    head: bool = True
+    """Whether there is a projection; without one the loss is of the codes themselves, as certified training needs it."""
     name = "simclr"
 
     def __post_init__(self) -> None:
@@ -69,7 +71,8 @@ class SimCLR(TrainingObjective):
     def learner(self, encoder: nn.Module, setting: Setting) -> Learner:
         require_two_images(self, setting)
         hidden, out = self.hidden or setting.width + 200, self.projection or setting.width
-        return SimCLRLearner(encoder, mlp((setting.width, hidden, out)), self.temperature)
+        head = mlp((setting.width, hidden, out)) if self.head else nn.Identity()
+        return SimCLRLearner(encoder, head, self.temperature)
 
 
 @final
