@@ -131,6 +131,17 @@ def test_few_images_are_seen_in_steps_enough() -> None:
     assert batch_of(160) == 16, "200 images, one in five of which is kept"
 
 
+def test_groups_are_kept_from_training_whole() -> None:
+    pixels, names = torch.rand(60, 1, 8, 8), [f"slide{number // 7}" for number in range(60)]
+    taught, kept = parted(Images(pixels, groups=names), None, 0)
+    assert not set(taught.groups or ()) & set(kept.groups or ())
+    assert 12 <= len(kept) < 12 + 7, "one in five, and the rest of the last group"
+    other = parted(Images(pixels, groups=names), None, 1)[1]
+    assert set(other.groups or ()) != set(kept.groups or ()), "vacuous: every seed keeps the same"
+    with pytest.raises(HoldfastError, match=r"of 60 images 60 belong to the groups that are kept .*name smaller groups"):
+        parted(Images(pixels, groups=["one"] * 60), None, 0)
+
+
 def test_a_cluster_that_is_not_there_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_: Ray) -> None:
         raise HoldfastError("no Ray cluster")

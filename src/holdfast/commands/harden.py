@@ -232,14 +232,23 @@ def _require_one_process() -> None:
 
 
 def parted(images: Images, limit: int | None, seed: int) -> tuple[Images, Images]:
-    """Return the images to train on and those kept from it, chosen by ``seed`` and their ids."""
-    order = Noise.of(seed, images.ids).fork("held out").uniform((1,), torch.float64)[:, 0].argsort(stable=True).tolist()
+    """Return the images to train on and those kept from it, chosen by ``seed`` and their ids, or in whole groups."""
+    names = images.ids if images.groups is None else images.groups
+    draws = Noise.of(seed, names).fork("held out").uniform((1,), torch.float64)[:, 0]
+    order = draws.argsort(stable=True).tolist()  # the images of a group have one draw, and stay together
     order = order if limit is None else order[:limit]
     if len(order) < FEWEST:
         raise HoldfastError(
             f"hardening needs at least {FEWEST} images, of which one in {SHARE} is kept to measure with, got {len(order)}"
         )
     count = min(HELD_OUT, len(order) // SHARE)
+    while count < len(order) and names[order[count]] == names[order[count - 1]]:
+        count += 1
+    if len(order) - count < BATCHES[0]:
+        raise HoldfastError(
+            f"of {len(order)} images {count} belong to the groups that are kept to measure with, which leaves fewer than "
+            f"a batch of {BATCHES[0]}; name smaller groups, or leave groups out of the reference"
+        )
     return images[order[count:]], images[order[:count]]
 
 
