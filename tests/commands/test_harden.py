@@ -15,7 +15,8 @@ import holdfast as hf
 from holdfast.cli import run
 from holdfast.commands import harden
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.harden import agreement, agreement_of, batch_of, parted, recipe_of
+from holdfast.commands.harden import agreement, agreement_of, parted
+from holdfast.commands.harden_recipe import batch_of, recipe_for
 from holdfast.commands.stored_runs import read
 from holdfast.commands.train import train
 from holdfast.core.encoder import Domain, Encoder
@@ -38,7 +39,7 @@ def test_training_keeps_codes_under_attack_and_says_how_well(tmp_path: Path) -> 
     original, images, folder = small(), digits(30), tmp_path / "made"
     taught, held = parted(images, None, 0)
     watch = agreement_of(original, held, "cpu")
-    hardened = train(recipe_of(BALL, 5, 0.01, 24, 0), taught, start=original, watch=watch, out=folder, progress=False)
+    hardened = train(recipe_for(original, 24, BALL, epochs=5, rate=0.01, settings={"batch": 24}), taught, start=original, watch=watch, out=folder, progress=False)
     curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert curve[0]["agreement"] == pytest.approx(1)
     assert curve[0]["neighbours_kept"] == 1
@@ -123,12 +124,28 @@ def test_what_a_spent_budget_leaves_is_measured(tmp_path: Path, monkeypatch: pyt
     assert measured[0][1].fingerprint != measured[1][1].fingerprint
 
 
-def test_few_images_are_seen_in_steps_enough() -> None:
-    for number in (16, 24, 116, 160, 999, 5000):
+def test_few_images_are_seen_often_and_in_steps_enough() -> None:
+    for number in (16, 24, 116, 160, 999, 5000, 100_000):
+        recipe = recipe_for(small(), number, BALL)
         batch = batch_of(number)
-        assert batch <= 128
-        assert number // batch >= (8 if number >= 64 else 2)
-    assert batch_of(160) == 16, "200 images, one in five of which is kept"
+        assert recipe.batch == batch <= 128
+        assert number // batch >= (3 if number >= 24 else 2)
+        assert recipe.epochs * (number - number % batch) >= 10_000
+        assert recipe.epochs >= 10
+    assert recipe_for(small(), 100_000, BALL).epochs == 10
+
+
+def test_rate_and_crops_follow_from_the_encoder_and_how_often_it_sees_an_image() -> None:
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    normed = nn.Sequential(plain[0], nn.BatchNorm2d(4), *plain[1:]).eval()
+    stated = {"mean": (0.0,) * 3, "std": (1.0,) * 3}
+    large, tiny = Domain((3, 32, 32)), Domain((3, 16, 16))
+    rates = [recipe_for(Encoder(module, "it", large, **stated), 100, BALL).optimiser.rate for module in (plain, normed)]
+    assert rates == [2e-5, 3e-4]
+    assert "random-resized-crop" in str(recipe_for(Encoder(plain, "it", large, **stated), 100, BALL).augmentation)
+    assert recipe_for(Encoder(plain, "it", large, **stated), 5000, BALL).augmentation is None
+    assert recipe_for(Encoder(plain, "it", tiny, **stated), 100, BALL).augmentation is None
+    assert recipe_for(Encoder(plain, "it", large, **stated), 100, BALL, settings={"augmentation": "none"}).augmentation is None
 
 
 def test_groups_are_kept_from_training_whole() -> None:
@@ -138,7 +155,9 @@ def test_groups_are_kept_from_training_whole() -> None:
     assert 12 <= len(kept) < 12 + 7, "one in five, and the rest of the last group"
     other = parted(Images(pixels, groups=names), None, 1)[1]
     assert set(other.groups or ()) != set(kept.groups or ()), "vacuous: every seed keeps the same"
-    with pytest.raises(HoldfastError, match=r"of 60 images 60 belong to the groups that are kept .*name smaller groups"):
+    with pytest.raises(
+        HoldfastError, match=r"of 60 images 60 belong to the groups that are kept .*name smaller groups"
+    ):
         parted(Images(pixels, groups=["one"] * 60), None, 0)
 
 
@@ -200,9 +219,9 @@ def test_what_cannot_be_hardened_is_told(module: nn.Module, images: Images, sent
 
 
 def test_the_warm_up_follows_epochs_that_are_set() -> None:
-    assert recipe_of(BALL, 10, 0.01, 24, 0, {"epochs": "100"}).schedule.factor(3.5, 100) == pytest.approx(0.5)
-    assert str(recipe_of(BALL, 10, 0.01, 24, 0, {"epochs": "5", "schedule": "constant"}).schedule) == "constant"
-    assert recipe_of(BALL, 10, 0.01, 24, 0, {"batch": 12}) == recipe_of(BALL, 10, 0.01, 12, 0)
+    assert recipe_for(small(), 24, BALL, settings={"epochs": "100"}).schedule.factor(3.5, 100) == pytest.approx(0.5)
+    constant = recipe_for(small(), 24, BALL, settings={"epochs": "5", "schedule": "constant"})
+    assert str(constant.schedule) == "constant"
 
 
 def test_a_ball_of_everything_is_refused_before_anything_is_written(tmp_path: Path) -> None:

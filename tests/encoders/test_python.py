@@ -36,7 +36,9 @@ def test_a_module_states_its_inputs_or_the_reference_does() -> None:
     assert (stated.domain, stated.geometry) == (factories.STATED, factories.Stated.geometry)
     module, plain = load(f"{HOME}:plain?shape=1x8x8&mean=0.5&std=0.25"), load(f"{HOME}:plain?shape=1x8x8")
     assert torch.allclose(module(PIXELS), plain.module((PIXELS - 0.5) / 0.25), atol=1e-6)
-    with pytest.raises(HoldfastError, match=r"python:tests.encoders.factories:stated states its own inputs; leave shape"):
+    with pytest.raises(
+        HoldfastError, match=r"python:tests.encoders.factories:stated states its own inputs; leave shape"
+    ):
         load(f"{HOME}:stated?shape=1x8x8")
     with pytest.raises(HoldfastError, match=r"of shape \(1, 8, 8\), got size=16; leave the size out"):
         load(f"{HOME}:stated", Options(size=16))

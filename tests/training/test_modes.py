@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.commands.harden import agreement_of, parted, recipe_of
+from holdfast.commands.harden import agreement_of, parted
+from holdfast.commands.harden_recipe import recipe_for
 from holdfast.commands.train import train
 from holdfast.commands.train_inputs import mode_of
 from holdfast.core.balls import Linf
@@ -71,7 +72,9 @@ def test_hardening_keeps_the_codes_of_a_network_with_batch_norm(mode: str | None
     original, images = normed(), digits(60)
     taught, held = parted(images, None, 0)
     settings: dict[str, Any] = {} if mode is None else {"mode": mode}
-    watch, recipe = agreement_of(original, held, "cpu"), recipe_of(Linf(0.05), 2, 1e-3, 16, 0, settings)
+    watch, recipe = agreement_of(original, held, "cpu"), recipe_for(
+        original, len(taught), Linf(0.05), epochs=2, rate=1e-3, settings={"batch": 16, **settings}
+    )
     if mode == "train":  # what the setting is for, and what it does: so the other case is awake
         with pytest.raises(HoldfastError, match="no longer what they were"):
             train(recipe, taught, start=original, watch=watch, progress=False)

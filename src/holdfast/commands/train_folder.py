@@ -119,7 +119,7 @@ class Record:
         name = self.folder.name if self.folder is not None else self.recipe.objective.name
         start = self.inputs.start
         source = f"{trained.SOURCE}:{self.folder}" if self.folder is not None else "python"
-        module = copy.deepcopy(module).cpu().float().eval()
+        module = copy.deepcopy(module).cpu().float().eval().to(memory_format=torch.contiguous_format)
         return Encoder(
             module,
             name,

@@ -1,4 +1,4 @@
-"""Functions of the user's that build an encoder, spelled ``package.module:factory``, and what they return as an ``Encoder``."""
+"""Functions of the user's that build networks, spelled ``package.module:factory``, and what they return as ``Encoder``."""
 
 from __future__ import annotations
 
