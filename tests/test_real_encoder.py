@@ -13,6 +13,7 @@ from torch import nn
 import holdfast as hf
 from tests.pages import ROOT
 
+
 def drawn(name: str, size: int | None = None) -> hf.Encoder:
     """Random weights where the example takes trained ones."""
     torch.manual_seed(0)
@@ -47,4 +48,3 @@ def test_the_factories_build_the_trained_network(monkeypatch: pytest.MonkeyPatch
     encoder = hf.load_encoder("python:real_encoder:small")
     codes = encoder(torch.rand(2, 3, 64, 64))
     assert (encoder.name, codes.shape, encoder.parameters) == ("small", (2, 1280), 3_371_008)
-

@@ -39,7 +39,14 @@ def test_training_keeps_codes_under_attack_and_says_how_well(tmp_path: Path) -> 
     original, images, folder = small(), digits(30), tmp_path / "made"
     taught, held = parted(images, None, 0)
     watch = agreement_of(original, held, "cpu")
-    hardened = train(recipe_for(original, 24, BALL, epochs=5, rate=0.01, settings={"batch": 24}), taught, start=original, watch=watch, out=folder, progress=False)
+    hardened = train(
+        recipe_for(original, 24, BALL, epochs=5, rate=0.01, settings={"batch": 24}),
+        taught,
+        start=original,
+        watch=watch,
+        out=folder,
+        progress=False,
+    )
     curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert curve[0]["agreement"] == pytest.approx(1)
     assert curve[0]["neighbours_kept"] == 1
@@ -145,7 +152,10 @@ def test_rate_and_crops_follow_from_the_encoder_and_how_often_it_sees_an_image()
     assert "random-resized-crop" in str(recipe_for(Encoder(plain, "it", large, **stated), 100, BALL).augmentation)
     assert recipe_for(Encoder(plain, "it", large, **stated), 5000, BALL).augmentation is None
     assert recipe_for(Encoder(plain, "it", tiny, **stated), 100, BALL).augmentation is None
-    assert recipe_for(Encoder(plain, "it", large, **stated), 100, BALL, settings={"augmentation": "none"}).augmentation is None
+    assert (
+        recipe_for(Encoder(plain, "it", large, **stated), 100, BALL, settings={"augmentation": "none"}).augmentation
+        is None
+    )
 
 
 def test_groups_are_kept_from_training_whole() -> None:

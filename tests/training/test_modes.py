@@ -72,8 +72,9 @@ def test_hardening_keeps_the_codes_of_a_network_with_batch_norm(mode: str | None
     original, images = normed(), digits(60)
     taught, held = parted(images, None, 0)
     settings: dict[str, Any] = {} if mode is None else {"mode": mode}
-    watch, recipe = agreement_of(original, held, "cpu"), recipe_for(
-        original, len(taught), Linf(0.05), epochs=2, rate=1e-3, settings={"batch": 16, **settings}
+    watch, recipe = (
+        agreement_of(original, held, "cpu"),
+        recipe_for(original, len(taught), Linf(0.05), epochs=2, rate=1e-3, settings={"batch": 16, **settings}),
     )
     if mode == "train":  # what the setting is for, and what it does: so the other case is awake
         with pytest.raises(HoldfastError, match="no longer what they were"):
