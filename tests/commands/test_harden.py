@@ -15,13 +15,15 @@ import holdfast as hf
 from holdfast.cli import run
 from holdfast.commands import harden
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.harden import agreement, agreement_of, batch_of, parted, recipe_of
+from holdfast.commands.harden import agreement, agreement_of, parted
+from holdfast.commands.harden_recipe import batch_of, recipe_for
 from holdfast.commands.stored_runs import read
 from holdfast.commands.train import train
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
 from holdfast.execution.engines.ray import Ray
+from holdfast.training.recipe import Recipe
 from tests.samples import digits
 
 pytest.importorskip("lightning_fabric")
@@ -38,7 +40,14 @@ def test_training_keeps_codes_under_attack_and_says_how_well(tmp_path: Path) -> 
     original, images, folder = small(), digits(30), tmp_path / "made"
     taught, held = parted(images, None, 0)
     watch = agreement_of(original, held, "cpu")
-    hardened = train(recipe_of(BALL, 5, 0.01, 24, 0), taught, start=original, watch=watch, out=folder, progress=False)
+    hardened = train(
+        recipe_for(original, 24, BALL, epochs=5, rate=0.01, settings={"batch": 24}),
+        taught,
+        start=original,
+        watch=watch,
+        out=folder,
+        progress=False,
+    )
     curve = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert curve[0]["agreement"] == pytest.approx(1)
     assert curve[0]["neighbours_kept"] == 1
@@ -123,12 +132,44 @@ def test_what_a_spent_budget_leaves_is_measured(tmp_path: Path, monkeypatch: pyt
     assert measured[0][1].fingerprint != measured[1][1].fingerprint
 
 
-def test_few_images_are_seen_in_steps_enough() -> None:
-    for number in (16, 24, 116, 160, 999, 5000):
+def test_few_images_are_seen_often_and_in_steps_enough() -> None:
+    for number in (16, 24, 116, 160, 999, 5000, 100_000):
+        recipe = recipe_for(small(), number, BALL)
         batch = batch_of(number)
-        assert batch <= 128
-        assert number // batch >= (8 if number >= 64 else 2)
-    assert batch_of(160) == 16, "200 images, one in five of which is kept"
+        assert recipe.batch == batch <= 128
+        assert number // batch >= (3 if number >= 24 else 2)
+        assert recipe.epochs * (number - number % batch) >= 10_000
+        assert recipe.epochs >= 10
+    assert recipe_for(small(), 100_000, BALL).epochs == 10
+
+
+def test_rate_and_crops_follow_from_the_encoder_and_how_often_it_sees_an_image() -> None:
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    normed = nn.Sequential(plain[0], nn.BatchNorm2d(4), *plain[1:]).eval()
+    large, tiny = Domain((3, 32, 32)), Domain((3, 16, 16))
+
+    def recipe(module: nn.Module, domain: Domain, count: int, settings: dict[str, str] | None = None) -> Recipe:
+        encoder = Encoder(module, "it", domain, mean=(0.0,) * 3, std=(1.0,) * 3)
+        return recipe_for(encoder, count, BALL, settings=settings)
+
+    assert [recipe(module, large, 100).optimiser.rate for module in (plain, normed)] == [2e-5, 3e-4]
+    assert "random-resized-crop" in str(recipe(plain, large, 100).augmentation)
+    assert recipe(plain, large, 5000).augmentation is None
+    assert recipe(plain, tiny, 100).augmentation is None
+    assert recipe(plain, large, 100, {"augmentation": "none"}).augmentation is None
+
+
+def test_groups_are_kept_from_training_whole() -> None:
+    pixels, names = torch.rand(60, 1, 8, 8), [f"slide{number // 7}" for number in range(60)]
+    taught, kept = parted(Images(pixels, groups=names), None, 0)
+    assert not set(taught.groups or ()) & set(kept.groups or ())
+    assert 12 <= len(kept) < 12 + 7, "one in five, and the rest of the last group"
+    other = parted(Images(pixels, groups=names), None, 1)[1]
+    assert set(other.groups or ()) != set(kept.groups or ()), "vacuous: every seed keeps the same"
+    with pytest.raises(
+        HoldfastError, match=r"of 60 images 60 belong to the groups that are kept .*name smaller groups"
+    ):
+        parted(Images(pixels, groups=["one"] * 60), None, 0)
 
 
 def test_a_cluster_that_is_not_there_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,9 +230,9 @@ def test_what_cannot_be_hardened_is_told(module: nn.Module, images: Images, sent
 
 
 def test_the_warm_up_follows_epochs_that_are_set() -> None:
-    assert recipe_of(BALL, 10, 0.01, 24, 0, {"epochs": "100"}).schedule.factor(3.5, 100) == pytest.approx(0.5)
-    assert str(recipe_of(BALL, 10, 0.01, 24, 0, {"epochs": "5", "schedule": "constant"}).schedule) == "constant"
-    assert recipe_of(BALL, 10, 0.01, 24, 0, {"batch": 12}) == recipe_of(BALL, 10, 0.01, 12, 0)
+    assert recipe_for(small(), 24, BALL, settings={"epochs": "100"}).schedule.factor(3.5, 100) == pytest.approx(0.5)
+    constant = recipe_for(small(), 24, BALL, settings={"epochs": "5", "schedule": "constant"})
+    assert str(constant.schedule) == "constant"
 
 
 def test_a_ball_of_everything_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -201,7 +242,7 @@ def test_a_ball_of_everything_is_refused_before_anything_is_written(tmp_path: Pa
 
 
 def test_certified_hardening_trains_on_bounds() -> None:
-    recipe = recipe_of(BALL, 10, 0.01, 24, 0, certified=True)
+    recipe = recipe_for(small(), 30, BALL, certified=True)
     assert str(recipe.adversary).startswith("certified:ball=linf:0.1")
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 import holdfast as hf
-from holdfast.commands.harden import agreement_of, parted, recipe_of
+from holdfast.commands.harden import agreement_of, parted
+from holdfast.commands.harden_recipe import recipe_for
 from holdfast.commands.train import train
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
@@ -35,8 +36,8 @@ def test_a_trained_network_with_batch_norm_keeps_its_codes_and_gains(reference: 
     photos = hf.load_images(reference / "real" / "photos", original)
     taught, held = parted(photos, 100, 0)
     watch = agreement_of(original, held, "cpu")
-    settings = {"objective": "distillation:clean=1", "adversary": f"loss:ball={BALL},steps=2"}
-    recipe = recipe_of(BALL, 2, 2e-5, 8, 0, settings)
+    settings = {"objective": "distillation:clean=1", "batch": 8, "augmentation": "none"}
+    recipe = recipe_for(original, 80, BALL, epochs=2, rate=2e-5, settings=settings)
     hardened = train(recipe, taught, start=original, watch=watch, progress=False)
     after = watch(hardened.module)
     assert after["agreement"] > 0.95  # on batch statistics .91, and falling

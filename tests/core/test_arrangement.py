@@ -181,7 +181,8 @@ def test_activations_inside_batch_norms_stay() -> None:
             self.drop, self.act = nn.Identity(), nn.ReLU()
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.act(self.drop(super().forward(x)))
+            activated: Tensor = self.act(self.drop(super().forward(x)))
+            return activated
 
     module = convolutional()
     module[1] = BatchNormAct2d(32)

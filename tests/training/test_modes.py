@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from holdfast.commands.harden import agreement_of, parted, recipe_of
+from holdfast.commands.harden import agreement_of, parted
+from holdfast.commands.harden_recipe import recipe_for
 from holdfast.commands.train import train
 from holdfast.commands.train_inputs import mode_of
 from holdfast.core.balls import Linf
@@ -71,7 +72,10 @@ def test_hardening_keeps_the_codes_of_a_network_with_batch_norm(mode: str | None
     original, images = normed(), digits(60)
     taught, held = parted(images, None, 0)
     settings: dict[str, Any] = {} if mode is None else {"mode": mode}
-    watch, recipe = agreement_of(original, held, "cpu"), recipe_of(Linf(0.05), 2, 1e-3, 16, 0, settings)
+    watch, recipe = (
+        agreement_of(original, held, "cpu"),
+        recipe_for(original, len(taught), Linf(0.05), epochs=2, rate=1e-3, settings={"batch": 16, **settings}),
+    )
     if mode == "train":  # what the setting is for, and what it does: so the other case is awake
         with pytest.raises(HoldfastError, match="no longer what they were"):
             train(recipe, taught, start=original, watch=watch, progress=False)
@@ -109,6 +113,16 @@ def test_a_mode_that_does_not_exist_is_refused() -> None:
 
 def test_one_image_a_batch_is_enough_where_batch_norm_takes_no_statistics() -> None:
     images = Images(digits(6).pixels(range(6)))
-    train(recipe_of(Linf(0.05), 1, 1e-3, 1, 0), images, start=normed(), progress=False)
+    train(
+        recipe_for(normed(), 6, Linf(0.05), epochs=1, rate=1e-3, settings={"batch": 1}),
+        images,
+        start=normed(),
+        progress=False,
+    )
     with pytest.raises(HoldfastError, match="batch norm needs at least 2 images"):
-        train(recipe_of(Linf(0.05), 1, 1e-3, 1, 0, {"mode": "train"}), images, start=normed(), progress=False)
+        train(
+            recipe_for(normed(), 6, Linf(0.05), epochs=1, rate=1e-3, settings={"batch": 1, "mode": "train"}),
+            images,
+            start=normed(),
+            progress=False,
+        )

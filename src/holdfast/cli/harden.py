@@ -23,12 +23,15 @@ def command(
     encoder: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")],
     images: Images[str],
     out: Annotated[Path, typer.Option(help="Folder for the encoder and the report; trained:OUT then loads it.")],
-    eps: Annotated[str | None, typer.Option(help="Radius of the linf ball to resist (default: 4/255).")] = None,
+    eps: Annotated[str | None, typer.Option(help="Radius of the linf ball to resist (default: 1/255).")] = None,
     ball: Annotated[str | None, typer.Option(help="Any other ball, as in l2:0.5.")] = None,
-    epochs: Annotated[int, typer.Option(help="How often training sees each image.", min=1)] = 10,
+    epochs: Annotated[
+        int | None, typer.Option(help="How often training sees each image; more often where there are few.", min=1)
+    ] = None,
     rate: Annotated[
-        float, typer.Option(help="The largest learning rate; 1e-5 for large transformers, 1e-3 for a few layers.")
-    ] = 2e-5,
+        float | None,
+        typer.Option(help="The largest learning rate; 1e-5 for large transformers, 1e-3 for a few layers."),
+    ] = None,
     certified: Annotated[
         bool,
         typer.Option("--certified", help="Train against the worst codes that bounds allow; measure what is proved."),

@@ -2,10 +2,10 @@
 
     min over f of the mean of  max { |f0(x) - f(x')|^2 : x' in the ball around x } + |f0(x) - f(x)|^2,   f0 as it was
 
-The first term is FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), with its authors' attack and optimiser:
-ten steps of a quarter of the radius, AdamW, a cosine after a short warm-up. The second, of the images themselves, is that of
-TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076). A part of the images is kept from training. On them the
-new codes are held against the old ones after each epoch, and both encoders are attacked in the end.
+The first term is FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), the second, of the images themselves, that
+of TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076); ``harden_recipe`` chooses the settings. A part of the
+images is kept from training. On them the new codes are held against the old ones after each epoch, and both encoders are
+attacked in the end.
 
 OUT/
   ...             what ``holdfast train`` writes; ``trained:OUT`` is the hardened encoder
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.commands.harden_recipe import LEAST_BATCH, recipe_for
 from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, ball_of, checked, refuse_jobs
 from holdfast.commands.train import UnfinishedError, deadline, train
 from holdfast.commands.train_folder import require_trainable
@@ -39,31 +40,16 @@ from holdfast.core.noise import Noise
 from holdfast.core.stopwatch import beginning
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders import Options
-from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.execution.engines.ranks import place as process
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.loading import load_encoder, select
 from holdfast.execution.session import Workers, engine
-from holdfast.training.adversaries.certified import Certified
-from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.health import eval_codes
-from holdfast.training.objectives.distillation import Distillation
-from holdfast.training.optimisers import AdamW, Cosine
-from holdfast.training.recipe import Recipe
 
-BALL = Linf(4 / 255)
-RATE = 2e-5
-CLEAN = 1.0
-"""Weight of the clean images. Without them codes of a network trained on ImageNet moved twice as far in as many steps."""
+BALL = Linf(1 / 255)
 HELD_OUT, SHARE = 1000, 5
 """Kept from training: one in five images, at most a thousand."""
 FEWEST = 20
-BATCHES = (8, 128)
-"""The smallest and the largest batch that is chosen; the largest is FARE's."""
-STEPS = 8
-"""An epoch has so many at least, where there are images enough for that."""
-WARMUP = 0.07
-"""Share of the epochs in which the rate rises."""
 PART = 128
 TRAINING_SHARE = 0.5
 """Of a budget, at most; the rest is for measuring."""
@@ -91,8 +77,8 @@ def harden(
     *,
     ball: str | Ball | None = None,
     eps: str | float | None = None,
-    epochs: int = 10,
-    rate: float = RATE,
+    epochs: int | None = None,
+    rate: float | None = None,
     certified: bool = False,
     bank: NamedImages | None = None,
     settings: Mapping[str, Any] | None = None,
@@ -113,10 +99,11 @@ def harden(
     Args:
         encoder: one, or the reference of one; it is not changed.
         images: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1]; no labels are needed.
-        ball: the changes to resist, as ``Linf(4 / 255)``, which is the default, or ``"l2:0.5"``.
+        ball: the changes to resist, as ``Linf(1 / 255)``, which is the default, or ``"l2:0.5"``.
         eps: radius of a linf ball, instead of ``ball``.
-        epochs: how often training sees each image.
-        rate: the largest learning rate; 1e-5 is common for large transformers, and networks of a few layers take 1e-3.
+        epochs: how often training sees each image; by default 10 times, and more often where there are fewer than 1,000.
+        rate: the largest learning rate; by default 3e-4 for networks with batch norm and 2e-5 for others. 1e-5 is common for
+            large transformers, and networks of a few layers take 1e-3.
         certified: train against the worst codes that bounds allow, instead of those that an attack finds, and measure what
             is proved before and after; for linf balls and networks that can be bounded.
         bank: other images, labelled, whose nearest neighbours are checked after each epoch.
@@ -165,7 +152,9 @@ def harden(
     taught, held_out = parted(named, limit, seed)
     _require_gradients(original, taught)
     watch = agreement_of(original, held_out, device)
-    recipe = recipe_of(resisted, epochs, rate, batch_of(len(taught)), seed, settings, certified)
+    recipe = recipe_for(
+        original, len(taught), resisted, epochs=epochs, rate=rate, certified=certified, seed=seed, settings=settings
+    )
     unfinished = ""
     try:
         hardened = train(
@@ -198,44 +187,6 @@ def harden(
     return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run, unfinished)
 
 
-def batch_of(count: int) -> int:
-    """Return how many of ``count`` training images a batch has: a power of two, so that an epoch has several steps.
-
-    Example:
-        >>> [batch_of(count) for count in (16, 116, 160, 800, 100_000)]
-        [8, 8, 16, 64, 128]
-    """
-    least, most = BATCHES
-    wanted = max(least, count // STEPS)
-    return min(most, 2 ** (wanted.bit_length() - 1))
-
-
-def recipe_of(
-    ball: Ball,
-    epochs: int,
-    rate: float,
-    batch: int,
-    seed: int,
-    settings: Mapping[str, Any] | None = None,
-    certified: bool = False,
-) -> Recipe:
-    """Return how an encoder is hardened, with ``settings`` instead of what they name; the warm-up follows the epochs."""
-    recipe = Recipe(
-        objective=Distillation(clean=CLEAN),
-        architecture=LoadedEncoder("hardened"),
-        adversary=Certified(ball) if certified else OnLoss(ball, steps=10),
-        optimiser=AdamW(rate=rate, weight_decay=1e-4),
-        batch=batch,
-        epochs=epochs,
-        seed=seed,
-    )
-    settings = settings or {}
-    recipe = Recipe.of({**recipe.plain(), **settings})
-    return (
-        recipe if "schedule" in settings else replace(recipe, schedule=Cosine(warmup=round(WARMUP * recipe.epochs, 6)))
-    )
-
-
 def _require_one_process() -> None:
     if process()[1] > 1:
         raise HoldfastError(
@@ -245,14 +196,23 @@ def _require_one_process() -> None:
 
 
 def parted(images: Images, limit: int | None, seed: int) -> tuple[Images, Images]:
-    """Return the images to train on and those kept from it, chosen by ``seed`` and their ids."""
-    order = Noise.of(seed, images.ids).fork("held out").uniform((1,), torch.float64)[:, 0].argsort(stable=True).tolist()
+    """Return the images to train on and those kept from it, chosen by ``seed`` and their ids, or in whole groups."""
+    names = images.ids if images.groups is None else images.groups
+    draws = Noise.of(seed, names).fork("held out").uniform((1,), torch.float64)[:, 0]
+    order = draws.argsort(stable=True).tolist()  # the images of a group have one draw, and stay together
     order = order if limit is None else order[:limit]
     if len(order) < FEWEST:
         raise HoldfastError(
             f"hardening needs at least {FEWEST} images, of which one in {SHARE} is kept to measure with, got {len(order)}"
         )
     count = min(HELD_OUT, len(order) // SHARE)
+    while count < len(order) and names[order[count]] == names[order[count - 1]]:
+        count += 1
+    if len(order) - count < LEAST_BATCH:
+        raise HoldfastError(
+            f"of {len(order)} images {count} belong to the groups that are kept to measure with, which leaves fewer than "
+            f"a batch of {LEAST_BATCH}; name smaller groups, or leave groups out of the reference"
+        )
     return images[order[count:]], images[order[:count]]
 
 

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from holdfast.commands.output_folder import require_free
-from holdfast.commands.train_inputs import Inputs
+from holdfast.commands.train_inputs import Inputs, in_layout
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
@@ -119,7 +119,7 @@ class Record:
         name = self.folder.name if self.folder is not None else self.recipe.objective.name
         start = self.inputs.start
         source = f"{trained.SOURCE}:{self.folder}" if self.folder is not None else "python"
-        module = copy.deepcopy(module).cpu().float().eval()
+        module = in_layout(copy.deepcopy(module).cpu().float().eval(), torch.contiguous_format)
         return Encoder(
             module,
             name,

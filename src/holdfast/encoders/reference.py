@@ -66,13 +66,13 @@ def stamp(reference: str, options: Options) -> str:
 
 
 def label(name: str) -> str:
-    """Return how reports call the encoder ``name``: without its folders and settings (its source keeps both).
+    """Return how reports call the encoder ``name``: without folders, modules and settings (its source keeps them).
 
     Example:
-        >>> label("models/encoder.onnx?pool=cls")
-        'encoder.onnx'
+        >>> label("models/encoder.onnx?pool=cls"), label("package.module:factory")
+        ('encoder.onnx', 'factory')
     """
-    return name.partition("?")[0].rstrip("/").rpartition("/")[2]
+    return name.partition("?")[0].rstrip("/").rpartition("/")[2].rpartition(":")[2]
 
 
 def split(name: str, kind: type[T]) -> tuple[str, T]:

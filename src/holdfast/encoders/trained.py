@@ -26,7 +26,7 @@ from holdfast.core.files import write_whole
 from holdfast.core.records import ImagesInfo, Number, Record
 from holdfast.encoders.architectures.base import LOADED, Architecture
 from holdfast.encoders.architectures.loaded import LoadedEncoder
-from holdfast.encoders.checkpoint import build, inside
+from holdfast.encoders.factory import build, inside
 from holdfast.encoders.reference import Options, first_line, named, split
 from holdfast.encoders.wrappers import seeded
 
@@ -36,6 +36,8 @@ CARD_VERSION = 1
 CARD, WEIGHTS, EPOCHS = "card.json", "encoder.safetensors", "epochs"
 DOWNLOADING = ("timm", "torchvision")
 """Sources that fetch weights unless ``?pretrained=false``."""
+UNNAMED = ("checkpoint", "python", "baseline")
+"""Sources that no card names as architecture: they would run code that whoever loads the card did not name."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def architecture_of(encoder: Encoder) -> str | None:
     """
     reference = encoder.source.partition(" --")[0]  # size and trust are said again by who loads it
     source, colon, _ = reference.partition(":")
-    return without_weights(f"{LOADED}:{reference}") if colon and source not in ("checkpoint", "baseline") else None
+    return without_weights(f"{LOADED}:{reference}") if colon and source not in UNNAMED else None
 
 
 def without_weights(architecture: str) -> str | None:
@@ -274,7 +276,7 @@ def _weights(folder: Path, card: Card, epoch: int | None) -> tuple[Path, str]:
 def _module(folder: Path, card: Card, options: Options) -> nn.Module:
     """Return what the weights belong to, without the normalisation that the card states."""
     if options.arch is not None:
-        built = build(options.arch)
+        built = build(options.arch, f"--arch {options.arch}")
         return inside(built.module) if isinstance(built, Encoder) else built
     if card.architecture is None:
         raise HoldfastError(

@@ -1,0 +1,88 @@
+"""Functions of the user's that build networks, spelled ``package.module:factory``, and what they return as ``Encoder``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from holdfast.core.encoder import Domain, Encoder, Normalised
+from holdfast.core.errors import HoldfastError
+from holdfast.encoders.inputs import InputSettings, encoder_of
+from holdfast.encoders.reference import first_line
+from holdfast.encoders.torchvision_operators import declare_missing_operators
+from holdfast.encoders.wrappers import seeded
+
+
+def build(factory: str, flag: str) -> nn.Module | Encoder:
+    """Return what the function ``factory``, spelled ``package.module:factory``, builds.
+
+    Args:
+        factory: found on the Python path and in the working directory.
+        flag: what the user typed, for errors: ``--arch package.module:factory``.
+
+    Raises:
+        HoldfastError: there is no such function, or it fails or returns something else.
+    """
+    declare_missing_operators()  # many a factory imports timm or torchvision
+    function = _function(factory, flag)
+    try:
+        # The seed fixes what is drawn at random and then neither loaded nor part of a state dict.
+        built = seeded(function, 0)
+    except (Exception, SystemExit) as error:
+        raise HoldfastError(f"{flag} failed: {type(error).__name__}: {first_line(error)}") from error
+    if not isinstance(built, nn.Module | Encoder):
+        raise HoldfastError(f"{flag} returned {type(built).__name__}; expected an nn.Module or an Encoder")
+    return built
+
+
+def inside(module: nn.Module) -> nn.Module:
+    """Return ``module`` without the normalisation around it."""
+    return module.module if isinstance(module, Normalised) else module
+
+
+def encoder_from(
+    built: nn.Module | Encoder, name: str, flag: str, settings: InputSettings, size: int | None
+) -> Encoder:
+    """Return what a factory ``built`` as an encoder of the inputs that it states itself, or else ``settings``.
+
+    Raises:
+        HoldfastError: nobody states the inputs, or both do.
+    """
+    domain: Domain | None = getattr(built, "domain", None)
+    if domain is None:
+        return encoder_of(inside(built.module) if isinstance(built, Encoder) else built, name, settings, (), size)
+    if settings.shape or settings.mean or settings.std:
+        raise HoldfastError(f"{flag} states its own inputs; leave shape, mean and std out of the reference")
+    if size and domain.shape[1:] != (size, size):
+        raise HoldfastError(
+            f"{flag} states its own inputs, of shape {domain.shape}, got size={size}; leave the size out, or name a "
+            "factory for it"
+        )
+    if isinstance(built, Encoder):
+        return Encoder(
+            built.module, name, domain, geometry=built.geometry, pooling=built.pooling, caution=built.caution
+        )
+    return Encoder(built.eval(), name, domain, geometry=getattr(built, "geometry", None))
+
+
+def _function(factory: str, flag: str) -> Callable[[], Any]:
+    home, colon, attribute = factory.partition(":")
+    if not (colon and home and attribute):
+        raise HoldfastError(f"a factory has the form package.module:factory, got {flag!r}")
+    if str(Path.cwd()) not in sys.path:  # a script in the working directory is importable, as under `python -m`
+        sys.path.append(str(Path.cwd()))
+    try:
+        function = getattr(import_module(home), attribute)
+    except (ImportError, AttributeError) as error:
+        raise HoldfastError(f"{flag}: {first_line(error)}; check the spelling and the Python path") from error
+    except (Exception, SystemExit) as error:  # whatever a stranger's module raises is what the reader must hear
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise HoldfastError(f"{flag} cannot be imported ({reason}); mend the module {home}") from error
+    if not callable(function):
+        raise HoldfastError(f"{flag} is {type(function).__name__}, expected a function without arguments")
+    return function
