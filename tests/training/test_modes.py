@@ -113,12 +113,8 @@ def test_a_mode_that_does_not_exist_is_refused() -> None:
 
 def test_one_image_a_batch_is_enough_where_batch_norm_takes_no_statistics() -> None:
     images = Images(digits(6).pixels(range(6)))
-    train(
-        recipe_for(normed(), 6, Linf(0.05), epochs=1, rate=1e-3, settings={"batch": 1}),
-        images,
-        start=normed(),
-        progress=False,
-    )
+    recipe = recipe_for(normed(), 6, Linf(0.05), epochs=1, rate=1e-3, settings={"batch": 1})
+    train(recipe, images, start=normed(), progress=False)
     with pytest.raises(HoldfastError, match="batch norm needs at least 2 images"):
         train(
             recipe_for(normed(), 6, Linf(0.05), epochs=1, rate=1e-3, settings={"batch": 1, "mode": "train"}),

@@ -19,11 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
 from holdfast.commands.output_folder import require_free
-from holdfast.commands.train_inputs import Inputs, in_layout
+from holdfast.commands.train_inputs import Inputs, laid_out
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole
@@ -119,7 +120,7 @@ class Record:
         name = self.folder.name if self.folder is not None else self.recipe.objective.name
         start = self.inputs.start
         source = f"{trained.SOURCE}:{self.folder}" if self.folder is not None else "python"
-        module = in_layout(copy.deepcopy(module).cpu().float().eval(), torch.contiguous_format)
+        module = laid_out(copy.deepcopy(module).cpu().float().eval(), torch.contiguous_format)
         return Encoder(
             module,
             name,
