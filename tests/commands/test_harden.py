@@ -144,8 +144,9 @@ def test_few_images_are_seen_often_and_in_steps_enough() -> None:
 
 
 def test_rate_and_crops_follow_from_the_encoder_and_how_often_it_sees_an_image() -> None:
-    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    normed = nn.Sequential(plain[0], nn.BatchNorm2d(4), *plain[1:]).eval()
+    ending = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), *ending)
+    normed = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), *ending).eval()
     large, tiny = Domain((3, 32, 32)), Domain((3, 16, 16))
 
     def recipe(module: nn.Module, domain: Domain, count: int, settings: dict[str, str] | None = None) -> Recipe:

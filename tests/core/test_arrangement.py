@@ -178,11 +178,11 @@ def test_activations_inside_batch_norms_stay() -> None:
     class BatchNormAct2d(nn.BatchNorm2d):
         def __init__(self, channels: int) -> None:
             super().__init__(channels)
-            self.drop, self.act = nn.Identity(), nn.ReLU()
+            self.add_module("drop", nn.Identity())
+            self.add_module("act", nn.ReLU())
 
         def forward(self, x: Tensor) -> Tensor:
-            activated: Tensor = self.act(self.drop(super().forward(x)))
-            return activated
+            return torch.relu(super().forward(x))
 
     module = convolutional()
     module[1] = BatchNormAct2d(32)
