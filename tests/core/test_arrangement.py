@@ -185,7 +185,7 @@ def test_activations_inside_batch_norms_stay() -> None:
             return torch.relu(super().forward(x))
 
     module = convolutional()
-    module[1] = BatchNormAct2d(32)
+    module.add_module("1", BatchNormAct2d(32))
     encoder = encoder_of(module)
     assert arrangement(encoder).startswith("2 batch norms")
     check_same(encoder, arranged(encoder), 4)
