@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,4 @@ def test_one_image_a_batch_is_enough_where_batch_norm_takes_no_statistics() -> N
     recipe = recipe_for(normed(), 6, Linf(0.05), epochs=1, rate=1e-3, settings={"batch": 1})
     train(recipe, images, start=normed(), progress=False)
     with pytest.raises(HoldfastError, match="batch norm needs at least 2 images"):
-        train(
-            recipe_for(normed(), 6, Linf(0.05), epochs=1, rate=1e-3, settings={"batch": 1, "mode": "train"}),
-            images,
-            start=normed(),
-            progress=False,
-        )
+        train(replace(recipe, mode="train"), images, start=normed(), progress=False)
