@@ -236,6 +236,7 @@ def test_the_layers_are_those_that_are_enforced() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_site_builds(tmp_path: Path) -> None:
     pytest.importorskip("material")
     done = subprocess.run(

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each loads torch in a process of its own
 SLOW = [
     *("evaluate", "builtin:digits-random", "--only", "overlap", "--limit", "40", "--batch-size", "1"),
     *("--set", "overlap.attacks=adaptive:steps=100,restarts=10", "--out", "run"),

@@ -46,6 +46,7 @@ def test_workers_change_nothing() -> None:
     assert torch.allclose(here.attacked, there.attacked, atol=1e-6)
 
 
+@pytest.mark.slow  # test_continuing asks the same of the command line, which calls this
 def test_a_spent_budget_leaves_a_part_that_the_same_call_completes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

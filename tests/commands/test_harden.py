@@ -74,7 +74,7 @@ def test_an_encoder_keeps_its_codes_and_its_report_has_both(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_hardened_encoder_is_harder_to_break_and_keeps_its_neighbours(tmp_path: Path) -> None:
     arguments = ["harden", "builtin:digits-contrastive", "--images", "builtin:digits-train", "--eps", "0.1"]
-    arguments += ["--epochs", "50", "--rate", "1e-3", "--out", str(tmp_path / "hard")]
+    arguments += ["--epochs", "25", "--rate", "1e-3", "--out", str(tmp_path / "hard")]
     assert run(arguments) == 0
     results, failures = read([tmp_path / "hard" / "before-after"])
     assert not failures

@@ -91,7 +91,7 @@ def rewrite_started(path: Path, when: str) -> None:
     ("stop_after", "change"),
     [
         (1, {"adversary": "loss"}),
-        (5, {"adversary": "spade-guided:k=5"}),
+        pytest.param(5, {"adversary": "spade-guided:k=5"}, marks=pytest.mark.slow),
         (6, {"ema": 0.5, "objective": "byol", "precision": "float64"}),
     ],
     ids=["loss", "spade-guided", "ema"],

@@ -12,6 +12,7 @@ from holdfast.report.contents import Contents
 from holdfast.report.page import render
 from holdfast.report.run_state import RunState
 from holdfast.report.text import number
+from tests.marks import rest_slow
 from tests.report.synthetic import breakaway, displacement, everything, impersonation, result
 
 EVIL = "<script>alert('x')</script> & \"quotes\" `code` $x_1$"
@@ -173,7 +174,7 @@ def test_other_protocols_get_their_own_table():
     assert page.count('<table class="numbers">') == 4  # two in the summary, two in the section
 
 
-@pytest.mark.parametrize("count", [1, 12])
+@pytest.mark.parametrize("count", rest_slow([1, 12]))
 def test_any_number_of_encoders_is_laid_out(count):
     results = [displacement(f"encoder-{k}") for k in range(count)]
     words = Page(render(Contents(results, []))).words

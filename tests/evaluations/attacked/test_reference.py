@@ -96,7 +96,7 @@ def mnist(reference: Path) -> Tensor:
     return torch.tensor(np.load(reference / "images" / "mnist_test.npz")["images"])
 
 
-@pytest.mark.parametrize("name", ["mnist_base", "mnist_cnn_4layer_a"])
+@pytest.mark.parametrize("name", rest_slow(["mnist_base", "mnist_cnn_4layer_a"]))
 def test_breakaway_counts_from_stored_noise(reference: Path, mnist: Tensor, name: str) -> None:
     inputs, oracle = arrays(reference, "measure_inputs"), arrays(reference, f"measures_{name}")
     stored = json.loads((reference / "unsupervised" / f"measures_{name}.json").read_text())["breakaway_P05_25_pgd"]
