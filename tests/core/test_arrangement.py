@@ -36,7 +36,7 @@ def settled(module: nn.Module) -> nn.Module:
     return module.eval().requires_grad_(False)
 
 
-def convolutional() -> nn.Module:
+def convolutional() -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(3, 32, 3, 1, 1),
         nn.BatchNorm2d(32),
@@ -144,7 +144,7 @@ class Watched(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
-        self.body[1].register_forward_hook(lambda part, inputs, output: output * 2)
+        list(self.body)[1].register_forward_hook(lambda part, inputs, output: output * 2)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.body(x)
