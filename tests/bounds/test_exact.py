@@ -134,6 +134,7 @@ def test_silence_is_for_a_while_and_for_descriptors(capfd: pytest.CaptureFixture
     assert capfd.readouterr() == ("before\nafter\n", "after")
 
 
+@pytest.mark.slow
 def test_silence_keeps_closed_descriptors_closed() -> None:
     program = (
         "import os, sys; from holdfast.bounds.methods.silence import silent\n"

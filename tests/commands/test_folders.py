@@ -40,6 +40,7 @@ def test_an_attack_in_a_folder_is_that_of_the_command(tmp_path: Path) -> None:
     assert torch.equal(alone.attacked, moved.attacked)
 
 
+@pytest.mark.slow
 def test_workers_change_nothing() -> None:
     reference = "builtin:digits-random"
     here, there = (hf.attack(reference, "builtin:digits", limit=4, **QUICK, workers=count) for count in (None, 2))

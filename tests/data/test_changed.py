@@ -37,6 +37,7 @@ from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 from holdfast.transforms.base import transformed
 from tests import tiny
+from tests.marks import rest_slow
 
 GREY = Domain((1, 2, 2))
 COUNT, EDITED = 6, 3
@@ -200,7 +201,7 @@ class Sum(Evaluation):
         return Findings(ids=population.images.ids, series=(series,), estimates=(summarise(series, "mean", "neither"),))
 
 
-@pytest.mark.parametrize("where", ["here", "processes", "ranks"])
+@pytest.mark.parametrize("where", rest_slow(["here", "ranks", "processes"], fast=2))
 def test_nothing_of_a_changed_image_is_kept(where: str, tmp_path: Path) -> None:
     reference, store = folder(tmp_path, pixels()), Store(tmp_path / "run")
     engines: dict[str, Callable[[], Engine]] = {

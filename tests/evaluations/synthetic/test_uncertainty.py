@@ -38,7 +38,7 @@ def test_intervals_cover(size: int, features: int) -> None:
     truth = population_score(share, scales=SCALES[1::2]).T.flatten()
     made = encoder(lambda x: x @ weight.T.to(x), (1, size, size))
     evaluation = SynBench(samples=512, scales=SCALES[1::2])
-    runs = [measured(evaluation, made, RunSettings(seed=seed)) for seed in range(60)]
+    runs = [measured(evaluation, made, RunSettings(seed=seed)) for seed in range(40)]
     for quantity, of in (("synbench_score", None), ("synbench_score_extrapolated", truth)):
         found = torch.tensor([[(e.low, e.value, e.high) for e in scores(run, quantity)] for run in runs])
         aim = found[:, :, 1].mean(0) if of is None else of
