@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.attacks.adaptive import AdaptiveAttack as AdaptiveAttack
     from holdfast.attacks.base import Attack as Attack
     from holdfast.attacks.gradient import GradientAttack as GradientAttack
+    from holdfast.attacks.nes import NaturalEvolution as NaturalEvolution
     from holdfast.attacks.square import SquareAttack as SquareAttack
     from holdfast.commands.attack import attack as attack
     from holdfast.commands.certify import certify as certify
@@ -57,11 +58,15 @@ if TYPE_CHECKING:
     from holdfast.core.images import Images as Images
     from holdfast.core.records import Result as Result
     from holdfast.core.run_settings import RunSettings as RunSettings
+    from holdfast.evaluations.attacked.attack_radius import AttackRadius as AttackRadius
     from holdfast.evaluations.attacked.breakaway import Breakaway as Breakaway
     from holdfast.evaluations.attacked.displacement import Displacement as Displacement
     from holdfast.evaluations.attacked.impersonation import Impersonation as Impersonation
     from holdfast.evaluations.attacked.masking import Masking as Masking
     from holdfast.evaluations.attacked.overlap import Overlap as Overlap
+    from holdfast.evaluations.attacked.query_only import QueryOnly as QueryOnly
+    from holdfast.evaluations.attacked.transfer import Transfer as Transfer
+    from holdfast.evaluations.attacked.universal import UniversalRisk as UniversalRisk
     from holdfast.evaluations.certified.certified_breakaway import CertifiedBreakaway as CertifiedBreakaway
     from holdfast.evaluations.certified.certified_displacement import CertifiedDisplacement as CertifiedDisplacement
     from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap as CertifiedOverlap
@@ -78,8 +83,10 @@ if TYPE_CHECKING:
     from holdfast.evaluations.geometry.geometry import SpaceGeometry as SpaceGeometry
     from holdfast.evaluations.geometry.grad_cam import GradCam as GradCam
     from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy as ProbeAccuracy
+    from holdfast.evaluations.probed.probe_radius import ProbeRadius as ProbeRadius
     from holdfast.evaluations.probed.robust_accuracy import RobustAccuracy as RobustAccuracy
     from holdfast.evaluations.smoothed.center_smoothing import CenterSmoothing as CenterSmoothing
+    from holdfast.evaluations.smoothed.feature_smoothing import FeatureSmoothing as FeatureSmoothing
     from holdfast.evaluations.smoothed.randomized_smoothing import RandomizedSmoothing as RandomizedSmoothing
     from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval as SmoothedRetrieval
     from holdfast.evaluations.spectral.spade import Spectral as Spectral
@@ -93,8 +100,10 @@ _HOMES = {
     "AdaptiveAttack": "attacks.adaptive",
     "Alignment": "evaluations.geometry.alignment",
     "Attack": "attacks.base",
+    "AttackRadius": "evaluations.attacked.attack_radius",
     "Ball": "core.balls",
     "Breakaway": "evaluations.attacked.breakaway",
+    "BudgetSpentError": "core.errors",
     "CenterSmoothing": "evaluations.smoothed.center_smoothing",
     "CertifiedBreakaway": "evaluations.certified.certified_breakaway",
     "CertifiedDisplacement": "evaluations.certified.certified_displacement",
@@ -112,11 +121,11 @@ _HOMES = {
     "Encoder": "core.encoder",
     "EvaluatedRun": "commands.evaluated_run",
     "Evaluation": "protocol.evaluation",
+    "FeatureSmoothing": "evaluations.smoothed.feature_smoothing",
     "GaussianKL": "core.divergences",
     "GradCam": "evaluations.geometry.grad_cam",
     "GradientAttack": "attacks.gradient",
     "Hardened": "commands.harden",
-    "BudgetSpentError": "core.errors",
     "HoldfastError": "core.errors",
     "HoldfastWarning": "core.errors",
     "Images": "core.images",
@@ -131,8 +140,11 @@ _HOMES = {
     "LinfDistance": "core.divergences",
     "MarginDistribution": "evaluations.certified.margin_distribution",
     "Masking": "evaluations.attacked.masking",
+    "NaturalEvolution": "attacks.nes",
     "Overlap": "evaluations.attacked.overlap",
     "ProbeAccuracy": "evaluations.probed.probe_accuracy",
+    "ProbeRadius": "evaluations.probed.probe_radius",
+    "QueryOnly": "evaluations.attacked.query_only",
     "RandomizedSmoothing": "evaluations.smoothed.randomized_smoothing",
     "Rank": "core.divergences",
     "Recipe": "training.recipe",
@@ -145,8 +157,10 @@ _HOMES = {
     "Spectral": "evaluations.spectral.spade",
     "SquareAttack": "attacks.square",
     "SynBench": "evaluations.synthetic.synbench",
+    "Transfer": "evaluations.attacked.transfer",
     "Transform": "transforms.base",
     "UnitL2": "core.divergences",
+    "UniversalRisk": "evaluations.attacked.universal",
     "Wasserstein": "core.divergences",
     "Whitened": "core.divergences",
     "attack": "commands.attack",

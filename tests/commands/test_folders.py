@@ -55,7 +55,7 @@ def test_a_spent_budget_leaves_a_part_that_the_same_call_completes(
     with monkeypatch.context() as patch:
         # Time stands still until something was kept, and then the budget is spent.
         patch.setattr(computing, "monotonic", lambda: 1e9 if any(tmp_path.glob("shards/*/*")) else 0.0)
-        patch.setattr(observing, "monotonic", lambda: 0.0)
+        patch.setattr(observing, "beginning", lambda: 0.0)
         with pytest.warns(hf.HoldfastWarning, match="missing: the budget was spent; run the same command"):
             part = hf.certify(*DIGITS, **asked, budget=1000.0)
     assert part.missing == 5 - len(part.certificates) > 0

@@ -102,6 +102,7 @@ def test_training_and_measuring_share_the_budget(tmp_path: Path, monkeypatch: py
         raise InterruptedError
 
     monkeypatch.setattr(harden, "monotonic", lambda: next(moments))
+    monkeypatch.setattr(harden, "beginning", lambda: next(moments))
     monkeypatch.setattr(harden, "train", training)
     monkeypatch.setattr(harden, "evaluate", measured)
     out = tmp_path / "made"
@@ -243,8 +244,8 @@ def test_a_ball_of_everything_is_refused_before_anything_is_written(tmp_path: Pa
 
 
 def test_certified_hardening_trains_on_bounds() -> None:
-    recipe = recipe_for(small(), 30, BALL, certified=True)
-    assert str(recipe.adversary).startswith("certified:ball=linf:0.1")
+    recipe = recipe_for(small(), 30, hf.Linf(0.05), certified=True)
+    assert str(recipe.adversary) == "certified:ball=linf:0.05"
 
 
 @pytest.mark.slow

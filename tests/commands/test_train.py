@@ -155,8 +155,8 @@ def test_a_spent_budget_leaves_a_checkpoint_and_no_encoder(
         now += 10
         return step(*given)
 
-    for module in (loop, training):
-        monkeypatch.setattr(module, "monotonic", lambda: now)
+    monkeypatch.setattr(loop, "monotonic", lambda: now)
+    monkeypatch.setattr(training, "beginning", lambda: now)
     monkeypatch.setattr(loop.Training, "_train_step", slow)
     monkeypatch.setattr(loop, "SECONDS", 1e9)
     with pytest.raises(BudgetSpentError, match=r"after 0 of 2 epochs and 2 of 4 steps .*\(25% of .* is no encoder yet"):

@@ -47,9 +47,10 @@ def minimum_norm(
     Images for which none was found come back clean.
 
     Args:
-        encoder, pixels, objective, noise: as an ``Attack`` takes them.
+        encoder, pixels, objective: as an ``Attack`` takes them.
         widest: the norm that is made small, and the largest change of interest.
         steps: how many gradients are taken.
+        noise: as an ``Attack`` takes it.
     """
     unit, domain = replace(widest, radius=1.0), encoder.domain
     moved, nearest = random_start(pixels, widest, noise, START, domain), pixels

@@ -26,6 +26,7 @@ def radius_estimates(series: Series) -> tuple[Estimate, ...]:
     """Return the median radius and the quartiles, with intervals.
 
     Example:
+        >>> from math import inf
         >>> from holdfast.core.records import Claim
         >>> radii = Series(quantity="r", values=(1.0, 2.0, 3.0, inf, inf, inf, inf), unit="", claim=Claim.UPPER, of="r")
         >>> [(estimate.quantity, estimate.value, estimate.low, estimate.high) for estimate in radius_estimates(radii)]

@@ -36,6 +36,7 @@ from holdfast.evaluations.attacked.events import EVENTS, Search, Threat
 from holdfast.evaluations.attacked.findings import UNDEFINED
 from holdfast.evaluations.attacked.observations import ATTACKS, BALLS
 from holdfast.evaluations.attacked.pictures import change
+from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
@@ -132,6 +133,7 @@ class AttackRadius(Evaluation):
             "fixed": ["u-pgd", "adaptive:restarts=1"],
             "pairwise": "adaptive:restarts=1",
         },
+        heavy={"fixed": SIZES.heavy["attacks"], "pairwise": "adaptive:restarts=1,steps=8"},
     )
     name = "attack-radius"
     version = 1

@@ -99,6 +99,7 @@ class Transfer(Evaluation):
         quick={**SIZES.quick, "attack": "adaptive:restarts=1,steps=10"},
         full={**SIZES.full, "attack": "adaptive"},
         large=SIZES.large,
+        small_only=True,
     )
     name = "transfer"
     version = 1

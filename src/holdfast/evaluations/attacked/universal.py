@@ -54,6 +54,7 @@ class UniversalRisk(Evaluation):
         quick={**SIZES.quick, "seen": 150, "steps": 50},
         full={**SIZES.full, "seen": 5000, "steps": 500},
         large={**SIZES.large, "restarts": 1, "steps": 20, "batch": 8},
+        small_only=True,
     )
     name = "universal"
     version = 1

@@ -66,6 +66,7 @@ class FeatureSmoothing(Evaluation):
         quick={"samples": 25, "selection": 500, "copies": 4000},
         full={"samples": 500, "precision": 0.02, "copies": 100_000},
         large={"samples": 4, "selection": 64, "copies": 512, "attack": "adaptive:restarts=1,steps=5"},
+        heavy={"selection": 32, "copies": 128, "attack": "u-fgsm"},
     )
     name = "feature-smoothing"
     version = 1

@@ -165,6 +165,6 @@ def certified_cosine(share: Float[Tensor, "*b"], radius: float, sigma: float) ->
 
     Example:
         >>> certified_cosine(torch.tensor([0.5, 0.99]).double(), 0.25, 0.25)
-        tensor([-0.6827,  0.8155], dtype=torch.float64)
+        tensor([-0.6827,  0.8153], dtype=torch.float64)
     """
     return 2 * torch.special.ndtr(torch.special.ndtri(share) - radius / sigma) - 1
