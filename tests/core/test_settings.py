@@ -24,8 +24,7 @@ from holdfast.execution import catalog
 from holdfast.spectral.graphs import GraphConstruction
 
 if TYPE_CHECKING:
-    from holdfast.attacks.two_images import EachOfTwo
-from holdfast.core.balls import Ball as Missing
+    from holdfast.core.balls import Ball as Missing
 
 
 @dataclass(frozen=True)

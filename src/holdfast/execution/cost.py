@@ -206,8 +206,9 @@ class Forecast:
             return (seconds or 0.0) + self.pictures.get(piece, 0.0)
         if isinstance(piece[1], Fit):
             return self.expected(piece, 1)
-        if seconds is None:
-            seconds = self.expected(piece, rows) if self._by_forwards(piece) else inf
+        if seconds is None and not self._by_forwards(piece):
+            return inf
+        seconds = self.expected(piece, rows) if seconds is None else seconds
         return seconds * (self.passed / self.worked if self.worked else 1.0)
 
 

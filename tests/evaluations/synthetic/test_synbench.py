@@ -18,6 +18,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.synthetic.synbench import SynBench
+from holdfast.execution import shards
 from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
@@ -218,8 +219,9 @@ def test_memory_is_kept_by_chunks_not_by_samples() -> None:
     assert max(largest) == 128
 
 
-def test_a_run_keeps_each_scale_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_keeps_each_scale_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of the observation are scales, however few images there are."""
+    monkeypatch.setattr(shards, "SHARD_OPERATIONS", 1)  # a shard for each, however small the network
     made, images, run = samples.builtin(), samples.digits(12), RunSettings()
     calls: list[str] = []
 
