@@ -34,7 +34,7 @@ LOOKS, LEAST_EPOCHS = 10_000, 10
 ImageNet network further from what they were (cosine similarity .884 instead of .902) than they gained."""
 LEAST_BATCH, MOST_BATCH = 8, 128
 """The most is FARE's."""
-STEPS = 3
+STEPS = 2
 """An epoch has so many at least, where there are images enough for that."""
 WARMUP = 0.07
 """Share of the epochs in which the rate rises."""
@@ -87,7 +87,7 @@ def batch_of(count: int) -> int:
 
     Example:
         >>> [batch_of(count) for count in (16, 116, 160, 800, 100_000)]
-        [8, 32, 32, 128, 128]
+        [8, 32, 64, 128, 128]
     """
     wanted = max(LEAST_BATCH, count // STEPS)
     return min(MOST_BATCH, 2 ** (wanted.bit_length() - 1))
