@@ -16,6 +16,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
+from holdfast.training.adversaries import certified
 from holdfast.training.adversaries.certified import (
     Certified,
     CertifiedLearner,
@@ -151,8 +152,6 @@ def test_gradients_are_those_of_the_bound(bound: str) -> None:
 
 def _held_still(learner: CertifiedLearner, batch: Batch, flat: Tensor, place: int, before: float) -> Tensor:
     """The worst loss with this weight, its keys and norms with the weight as it was before."""
-    from holdfast.training.adversaries import certified
-
     moved, codes_of = float(flat[place]), certified.eval_codes_of
 
     def codes_before(of: CertifiedLearner, pixels: Tensor) -> Tensor:
@@ -161,11 +160,9 @@ def _held_still(learner: CertifiedLearner, batch: Batch, flat: Tensor, place: in
         flat[place] = moved
         return codes
 
-    certified.eval_codes_of = codes_before  # type: ignore[assignment]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(certified, "eval_codes_of", codes_before)
         return learner.worst_loss(batch)[0].detach()
-    finally:
-        certified.eval_codes_of = codes_of
 
 
 def test_a_program_follows_the_weights_and_statistics_of_its_module() -> None:
