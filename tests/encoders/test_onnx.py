@@ -16,8 +16,8 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.encoders import Options, load
-from holdfast.encoders.onnx_graph import OnnxModule, parse
-from holdfast.encoders.onnx_operators import OPERATORS
+from holdfast.encoders.onnx.graph import OnnxModule, parse
+from holdfast.encoders.onnx.operators import OPERATORS
 from holdfast.encoders.torchvision_operators import declare_missing_operators
 from holdfast.execution import examination as doctor
 from tests.encoders import factories

@@ -18,7 +18,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
 from holdfast.core.records import Record
 from holdfast.core.run_settings import RunSettings
-from holdfast.encoders.onnx_graph import OnnxModule
+from holdfast.encoders.onnx.graph import OnnxModule
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.pairs import traced
 from holdfast.execution.examination_inputs import better_normalisation, classifier, problems

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.encoder import Codes, Encoder, Normalised, Pixels
-from holdfast.encoders.onnx_graph import OnnxModule
+from holdfast.encoders.onnx.graph import OnnxModule
 
 USUAL: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "no normalisation": ((0.0,) * 3, (1.0,) * 3),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.encoders.onnx_call import Call, Setting
+from holdfast.encoders.onnx.call import Call, Setting
 
 INTEGERS = {2: torch.uint8, 3: torch.int8, 5: torch.int16, 6: torch.int32, 7: torch.int64, 9: torch.bool}
 FLOATS = (1, 10, 11, 16)

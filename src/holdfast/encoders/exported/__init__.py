@@ -16,7 +16,7 @@ import torch
 
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.exported_archive import checked_archive
+from holdfast.encoders.exported.archive import checked_archive
 from holdfast.encoders.inputs import InputSettings, encoder_of
 from holdfast.encoders.reference import Options, existing, first_line, split
 from holdfast.encoders.wrappers import Traced, for_batches

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from holdfast.encoders.exported_expressions import size_expression
-from holdfast.encoders.exported_rules import (
+from holdfast.encoders.exported.expressions import size_expression
+from holdfast.encoders.exported.rules import (
     Rule,
     UnlistedError,
     boolean,

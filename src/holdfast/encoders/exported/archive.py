@@ -1,7 +1,7 @@
 """What must hold of a ``.pt2`` archive before torch may read it: tensors and a graph, no objects and no code.
 
 ``torch.export.load`` falls back to unrestricted unpickling for some records, evaluates shape expressions and writes
-Python source from names. So everything that may appear is listed, records here and JSON in ``exported_program``, and torch
+Python source from names. So everything that may appear is listed, records here and JSON in ``program``, and torch
 is given an archive written anew from what is on the list: two readers may find different records in one file.
 """
 
@@ -18,8 +18,8 @@ from pathlib import Path
 import torch
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.exported_program import PROGRAM, payload
-from holdfast.encoders.exported_rules import UnlistedError
+from holdfast.encoders.exported.program import PROGRAM, payload
+from holdfast.encoders.exported.rules import UnlistedError
 from holdfast.encoders.reference import first_line
 from holdfast.encoders.zipped import check_expansion
 

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from holdfast.encoders import onnx_layers as layers
-from holdfast.encoders import onnx_shapes as shapes
-from holdfast.encoders.onnx_call import Call, Setting
+from holdfast.encoders.onnx import layers as layers
+from holdfast.encoders.onnx import shapes as shapes
+from holdfast.encoders.onnx.call import Call, Setting
 
 __all__ = ["OPERATORS", "SETTINGS", "Call"]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from holdfast.core.errors import HoldfastError
-from holdfast.encoders.onnx_operators import OPERATORS, SETTINGS, Call
+from holdfast.encoders.onnx.operators import OPERATORS, SETTINGS, Call
 from holdfast.encoders.reference import require
 
 

@@ -10,7 +10,7 @@ import ast
 import re
 from typing import Any
 
-from holdfast.encoders.exported_rules import WIDEST, refuse
+from holdfast.encoders.exported.rules import WIDEST, refuse
 
 LONGEST = 10_000
 """Characters of an expression; those of the vision transformers and convolutional networks at hand have below 300."""
@@ -35,7 +35,7 @@ def size_expression(value: Any, place: str) -> str:
         "Mul(Integer(2), Symbol('s31', positive=True, integer=True))"
         >>> size_expression("S('open(1)')", "size")
         Traceback (most recent call last):
-        holdfast.encoders.exported_rules.UnlistedError: size is "S('open(1)')"
+        holdfast.encoders.exported.rules.UnlistedError: size is "S('open(1)')"
     """
     if not isinstance(value, str) or not value.isascii() or len(value) > LONGEST:
         raise refuse(value, place)
