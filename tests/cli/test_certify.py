@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from holdfast import bounds
 from holdfast.cli import run
-from holdfast.commands.certify_record import CertificateRecord
+from holdfast.commands.certify.record import CertificateRecord
 from holdfast.encoders import load
 from tests.cli.modules import sorted_pixels, weights, wide
 from tests.evaluations.certified.known import Boast

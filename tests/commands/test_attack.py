@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.attacks.presets import PRESETS, Preset
 from holdfast.attacks.square import SquareAttack
-from holdfast.commands.attack_files import export, replay
-from holdfast.commands.attack_images import Adversarial, AdversarialImages, adversarial, even, rivals_of
+from holdfast.commands.attack.files import export, replay
+from holdfast.commands.attack.images import Adversarial, AdversarialImages, adversarial, even, rivals_of
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import Rank, Whitened
 from holdfast.core.encoder import Domain
@@ -132,7 +132,7 @@ def test_rivals_are_other_images_whatever_the_batch(objective):
 def test_random_rivals_are_others_drawn_without_repetition(monkeypatch):
     among = population()
     assert_others(rivals_of(among, range(11), Queue()), among, 10)
-    monkeypatch.setattr("holdfast.commands.attack_images.RANDOM", 4)
+    monkeypatch.setattr("holdfast.commands.attack.images.RANDOM", 4)
     assert_others(rivals_of(among, range(11), Queue()), among, 4)
 
 

@@ -12,7 +12,7 @@ import torch
 import holdfast as hf
 from holdfast.cli import run
 from holdfast.commands import observing
-from holdfast.commands.attack_record import AttackRecord
+from holdfast.commands.attack.record import AttackRecord
 from holdfast.execution import computing
 from tests.spectral.graphs import folded
 from tests.tiny import encoder, images

@@ -16,7 +16,7 @@ from holdfast.cli import run
 from holdfast.commands import harden
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.harden import agreement, agreement_of, parted
-from holdfast.commands.harden_recipe import batch_of, recipe_for
+from holdfast.commands.harden.recipe import batch_of, recipe_for
 from holdfast.commands.stored_runs import read
 from holdfast.commands.train import train
 from holdfast.core.encoder import Domain, Encoder

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.commands.harden import agreement_of, parted
-from holdfast.commands.harden_recipe import recipe_for
+from holdfast.commands.harden.recipe import recipe_for
 from holdfast.commands.train import train
-from holdfast.commands.train_inputs import mode_of
+from holdfast.commands.train.inputs import mode_of
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError

@@ -13,7 +13,7 @@ from holdfast.cli.evaluate import STOPPED
 from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
 
 if TYPE_CHECKING:
-    from holdfast.commands.attack_record import AttackRecord
+    from holdfast.commands.attack.record import AttackRecord
 
 __all__ = ["STOPPED", "command"]
 

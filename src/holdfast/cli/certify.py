@@ -12,7 +12,7 @@ from holdfast.cli.evaluate import STOPPED
 from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
 
 if TYPE_CHECKING:
-    from holdfast.commands.certify_record import CertificateRecord
+    from holdfast.commands.certify.record import CertificateRecord
 
 __all__ = ["STOPPED", "command"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import PRESETS, Preset
 from holdfast.attacks.square import SquareAttack
-from holdfast.commands.attack_record import AttackRecord
+from holdfast.commands.attack.record import AttackRecord
 from holdfast.core.balls import Ball
 from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import L2Distance

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from holdfast.commands.inputs import shown
-from holdfast.commands.train_folder import Record, alone
-from holdfast.commands.train_inputs import load_inputs, mode_of, module_of
+from holdfast.commands.train.folder import Record, alone
+from holdfast.commands.train.inputs import load_inputs, mode_of, module_of
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError, did_you_mean, refuse_blanks
 from holdfast.core.images import Images

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float
 from safetensors.torch import load, save
 from torch import Tensor
 
-from holdfast.commands.certify_bounds import Certificates
-from holdfast.commands.certify_record import Certificate, CertificateRecord, Status
+from holdfast.commands.certify.bounds import Certificates
+from holdfast.commands.certify.record import Certificate, CertificateRecord, Status
 from holdfast.core.noise import hashed
 from holdfast.core.pictures import row as pictured
 from holdfast.core.run_settings import Observed

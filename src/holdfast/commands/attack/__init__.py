@@ -8,8 +8,8 @@ from pathlib import Path
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import PRESETS, Preset, read_attack
-from holdfast.commands.attack_files import export
-from holdfast.commands.attack_images import Adversarial, AdversarialImages, adversarial
+from holdfast.commands.attack.files import export
+from holdfast.commands.attack.images import Adversarial, AdversarialImages, adversarial
 from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
 from holdfast.commands.observing import place_of
 from holdfast.core.balls import Ball

@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from holdfast.commands.output_folder import require_free
-from holdfast.commands.train_inputs import Inputs, laid_out
+from holdfast.commands.train.inputs import Inputs, laid_out
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import write_whole

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from holdfast.attacks.base import within
 from holdfast.attacks.presets import Preset
-from holdfast.commands.attack_images import Adversarial
-from holdfast.commands.attack_record import AttackRecord, MovedImage, Replay
+from holdfast.commands.attack.images import Adversarial
+from holdfast.commands.attack.record import AttackRecord, MovedImage, Replay
 from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.pictures import ends, png, row

@@ -3,7 +3,7 @@
     min over f of the mean of  max { |f0(x) - f(x')|^2 : x' in the ball around x } + |f0(x) - f(x)|^2,   f0 as it was
 
 The first term is FARE (Schlarmann et al. 2024, https://arxiv.org/abs/2402.12336), the second, of the images themselves, that
-of TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076); ``harden_recipe`` chooses the settings. A part of the
+of TAR (Petrov and Kwiatkowska 2022, https://arxiv.org/abs/2210.04076); ``recipe`` chooses the settings. A part of the
 images is kept from training. On them the new codes are held against the old ones after each epoch, and both encoders are
 attacked in the end.
 
@@ -28,10 +28,10 @@ from torch import Tensor, nn
 
 from holdfast.commands.evaluate import evaluate
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.commands.harden_recipe import LEAST_BATCH, recipe_for
+from holdfast.commands.harden.recipe import LEAST_BATCH, recipe_for
 from holdfast.commands.inputs import NamedEncoder, NamedImages, at_hand, ball_of, checked, refuse_jobs
 from holdfast.commands.train import UnfinishedError, deadline, train
-from holdfast.commands.train_folder import require_trainable
+from holdfast.commands.train.folder import require_trainable
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.encoder import Codes, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks

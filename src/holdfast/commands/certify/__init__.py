@@ -7,10 +7,10 @@ from pathlib import Path
 
 from holdfast.attacks.base import Attack
 from holdfast.bounds import Method
-from holdfast.commands.certify_bounds import Certificates
-from holdfast.commands.certify_files import export
-from holdfast.commands.certify_record import CertificateRecord
-from holdfast.commands.certify_smoothing import SMOOTHING, export_smoothed, noisy_codes, plan, read_smoothing
+from holdfast.commands.certify.bounds import Certificates
+from holdfast.commands.certify.files import export
+from holdfast.commands.certify.record import CertificateRecord
+from holdfast.commands.certify.smoothing import SMOOTHING, export_smoothed, noisy_codes, plan, read_smoothing
 from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of, for_each_encoder, population_of, refuse_jobs
 from holdfast.commands.observing import Place, place_of
 from holdfast.core.arguments import check_whole

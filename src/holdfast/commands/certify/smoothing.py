@@ -11,7 +11,7 @@ from math import nan
 
 import torch
 
-from holdfast.commands.certify_record import Certificate, CertificateRecord
+from holdfast.commands.certify.record import Certificate, CertificateRecord
 from holdfast.core.balls import L2, Ball
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
