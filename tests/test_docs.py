@@ -24,9 +24,8 @@ from holdfast.core.encoder import Domain
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import convert, number, types_of
 from holdfast.encoders.architectures.base import LOADED, Architecture, architectures
-from holdfast.execution import catalog
-from holdfast.execution.request import request
-from holdfast.execution.suites import SUITES
+from holdfast.execution.request import catalog, request
+from holdfast.execution.request.suites import SUITES
 from holdfast.protocol.evaluation import settings
 from holdfast.report.gate import parse
 from holdfast.training.adversary import adversaries

@@ -17,9 +17,8 @@ from holdfast.cli import application, run
 from holdfast.core.balls import Linf
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.architectures.base import Architecture, architectures
-from holdfast.execution import catalog
-from holdfast.execution.request import Request, build, planned, request
-from holdfast.execution.suites import SUITES
+from holdfast.execution.request import Request, build, catalog, planned, request
+from holdfast.execution.request.suites import SUITES
 from holdfast.objectives.base import AttackContext
 from holdfast.probes.base import probes
 from holdfast.protocol.evaluation import settings

@@ -21,7 +21,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.noise import Noise
 from holdfast.encoders.architectures.vit import Patches, VisionTransformer
-from holdfast.execution.tuning import attacked_together, keep_freed_memory
+from holdfast.execution.computing.tuning import attacked_together, keep_freed_memory
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext, ObjectiveFunction
 

@@ -19,8 +19,9 @@ from time import monotonic, process_time
 
 import torch
 
-from holdfast.execution import computing, session, shards, table
-from holdfast.execution import fitting as learning
+from holdfast.execution import computing, session, table
+from holdfast.execution.computing import fitting as learning
+from holdfast.execution.computing import shards
 from holdfast.execution.request import request
 from holdfast.execution.session import Session
 from holdfast.store.store import Store

@@ -35,8 +35,8 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.data import array_source
 from holdfast.data.array_source import ArraySource
 from holdfast.data.remembered import Remembered
+from holdfast.execution.computing.shards import CleanCodes, clean_codes, compute
 from holdfast.execution.engines.local import Local
-from holdfast.execution.shards import CleanCodes, clean_codes, compute
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 

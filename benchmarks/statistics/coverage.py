@@ -35,7 +35,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.evaluations.synthetic.synbench import SynBench
-from holdfast.execution.catalog import evaluations
+from holdfast.execution.request.catalog import evaluations
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import effective_rank

@@ -30,7 +30,7 @@ from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
-from holdfast.execution.catalog import evaluations
+from holdfast.execution.request.catalog import evaluations
 from holdfast.probes.neighbours import Knn
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population

@@ -16,9 +16,9 @@ import pytest
 from holdfast.cli import run
 from holdfast.cli.list import command
 from holdfast.core.errors import HoldfastWarning
-from holdfast.execution.catalog import evaluations, everything
-from holdfast.execution.progress import Shown, remaining
-from holdfast.execution.suites import SUITES, suite_settings
+from holdfast.execution.computing.progress import Shown, remaining
+from holdfast.execution.request.catalog import evaluations, everything
+from holdfast.execution.request.suites import SUITES, suite_settings
 from holdfast.store.store import load
 from tests.cli.processes import listening
 from tests.pages import ROOT
@@ -226,7 +226,7 @@ def test_debug_shows_the_traceback(capsys):
 
 
 def test_a_defect_is_called_one(capsys, monkeypatch):
-    monkeypatch.setattr("holdfast.execution.catalog.everything", lambda: 1 / 0)
+    monkeypatch.setattr("holdfast.execution.request.catalog.everything", lambda: 1 / 0)
     assert run(["list"]) == 2
     assert said(capsys) == [
         "holdfast: ZeroDivisionError: division by zero; this is a defect of holdfast, --debug shows where"
@@ -241,7 +241,7 @@ def test_warnings_are_said_once_and_those_of_libraries_are_not_ours(capsys, monk
         warnings.warn("overflow", RuntimeWarning, stacklevel=1)
         return {}
 
-    monkeypatch.setattr("holdfast.execution.catalog.everything", warn)
+    monkeypatch.setattr("holdfast.execution.request.catalog.everything", warn)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert run(["list"]) == 0
@@ -339,7 +339,7 @@ def test_lines_that_go_into_a_file_end_where_their_words_do(capsys):
 
 
 def test_progress_names_what_was_asked_for(capsys, monkeypatch):
-    monkeypatch.setattr("holdfast.execution.progress.QUIET_SECONDS", 0.0)
+    monkeypatch.setattr("holdfast.execution.computing.progress.QUIET_SECONDS", 0.0)
     assert run([*QUICK, "--out", "run"]) == 0
     stages = {re.split(r"[ ,]", line.split(": ")[1])[0] for line in said(capsys) if "%  " in line and ": " in line}
     assert stages == {"codes", "overlap"}

@@ -22,9 +22,8 @@ from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.files import sealed, unsealed
 from holdfast.encoders import builtin
 from holdfast.encoders.baseline import raw_pixels
-from holdfast.execution import catalog
-from holdfast.execution.loading import TOUR, select
-from holdfast.execution.request import Request
+from holdfast.execution.request import Request, catalog
+from holdfast.execution.request.loading import TOUR, select
 from holdfast.execution.session import Session
 from tests.cli.stored import breakaway, failure
 from tests.tiny import encoder, images

@@ -24,7 +24,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
 from holdfast.encoders import load
 from holdfast.evaluations.attacked.observations import Untargeted
-from holdfast.execution.shards import look
+from holdfast.execution.computing.shards import look
 from holdfast.execution.table import collect
 from holdfast.objectives.away import Away
 from holdfast.objectives.contrast import Queue

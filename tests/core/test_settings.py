@@ -20,7 +20,7 @@ from holdfast.core.balls import BALLS, L2, Ball, Linf
 from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.settings import Spelled, convert, members, number, read, spell, types_of
-from holdfast.execution import catalog
+from holdfast.execution.request import catalog
 from holdfast.spectral.graphs import GraphConstruction
 
 if TYPE_CHECKING:

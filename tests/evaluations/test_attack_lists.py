@@ -16,7 +16,7 @@ from holdfast.attacks.square import SquareAttack
 from holdfast.core.settings import types_of
 from holdfast.evaluations.attacked.observations import Targeted, Untargeted
 from holdfast.evaluations.probed.observations import AttackedAnswers, TransferredAnswers
-from holdfast.execution.catalog import evaluations
+from holdfast.execution.request.catalog import evaluations
 from holdfast.protocol.evaluation import Evaluation, parts
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population

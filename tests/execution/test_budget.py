@@ -15,14 +15,15 @@ from holdfast.commands.clean import removable
 from holdfast.commands.inventory import inventory
 from holdfast.core.records import Failure, Findings, Picture, Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.execution import computing, conclusions, shards, table
-from holdfast.execution import cost as work
-from holdfast.execution import fitting as learning
-from holdfast.execution.cost import Forecast
+from holdfast.execution import computing, table
+from holdfast.execution.computing import cost as work
+from holdfast.execution.computing import fitting as learning
+from holdfast.execution.computing import shards
+from holdfast.execution.computing.cost import Forecast
+from holdfast.execution.computing.turns import Turns
 from holdfast.execution.engines.base import Done, Engine, Given, Shard
 from holdfast.execution.engines.processes import Processes
-from holdfast.execution.table import evaluate
-from holdfast.execution.turns import Turns
+from holdfast.execution.table import conclusions, evaluate
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store, key_of

@@ -16,10 +16,9 @@ import holdfast.evaluations.attacked
 from holdfast.core.balls import L2
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.execution import catalog
-from holdfast.execution.request import Request, build, planned, request
+from holdfast.execution.request import Request, build, catalog, planned, request
+from holdfast.execution.request.suites import SUITES, suite_settings
 from holdfast.execution.session import sized
-from holdfast.execution.suites import SUITES, suite_settings
 from holdfast.protocol.evaluation import Evaluation, settings
 from tests import tiny
 

@@ -16,12 +16,11 @@ from holdfast import data
 from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
-from holdfast.execution import catalog
 from holdfast.execution.engines import automatic
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import Ranks
-from holdfast.execution.request import build
+from holdfast.execution.request import build, catalog
 from holdfast.execution.table import evaluate
 from holdfast.store.store import Store
 from tests import tiny

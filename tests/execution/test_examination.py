@@ -16,7 +16,7 @@ from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
 from holdfast.execution import examination as doctor
-from holdfast.execution import examination_inputs as doctor_inputs
+from holdfast.execution.examination import inputs as doctor_inputs
 
 SHAPE = (3, 8, 8)
 

@@ -23,7 +23,7 @@ from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.evaluations.smoothed.index import NoisyIndex
 from holdfast.execution import table
-from holdfast.execution.cost import Forecast, pace
+from holdfast.execution.computing.cost import Forecast, pace
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 from tests import tiny

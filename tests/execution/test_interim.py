@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.run_settings import RunSettings
-from holdfast.execution import interim
-from holdfast.execution.conclusions import conclude_so_far
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import evaluate, interim
+from holdfast.execution.table.conclusions import conclude_so_far
 from holdfast.report.run_state import RunState
 from holdfast.store.store import Store
 from tests import tiny

@@ -13,7 +13,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution.request import Request, planned
-from holdfast.execution.suites import HEAVY, TOTAL
+from holdfast.execution.request.suites import HEAVY, TOTAL
 from holdfast.protocol.evaluation import learning, parts
 from holdfast.protocol.population import Population
 

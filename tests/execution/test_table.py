@@ -20,10 +20,10 @@ from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
-from holdfast.execution import catalog, shards
+from holdfast.execution.computing import shards
 from holdfast.execution.engines.base import Done, Engine, Given, Shard
 from holdfast.execution.engines.local import Local
-from holdfast.execution.request import build
+from holdfast.execution.request import build, catalog
 from holdfast.execution.table import evaluate
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import represent
@@ -139,7 +139,7 @@ class Elsewhere(Backwards):
         sent = pickle.dumps(given)
         for shard in shards:
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("holdfast.execution.shards.represent", self._noted)
+                patch.setattr("holdfast.execution.computing.shards.represent", self._noted)
                 yield shard, task(pickle.loads(sent), shard)
 
     def _noted(self, encoder: Encoder, images: Images, rows: Sequence[int], run: RunSettings) -> Tensor:

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
-from holdfast.execution import tuning
+from holdfast.execution.computing import tuning
 from tests.samples import builtin
 
 
@@ -41,7 +41,7 @@ def test_an_encoder_that_cannot_be_measured_is_attacked_one_by_one() -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is of Linux")
 def test_whoever_told_the_c_library_otherwise_is_obeyed() -> None:
-    program = "from holdfast.execution.tuning import keep_freed_memory; print(keep_freed_memory())"
+    program = "from holdfast.execution.computing.tuning import keep_freed_memory; print(keep_freed_memory())"
     said = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

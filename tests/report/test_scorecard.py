@@ -13,7 +13,7 @@ import pytest
 from holdfast.core.records import Claim, Estimate, Findings, Verdict
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
-from holdfast.execution.catalog import evaluations
+from holdfast.execution.request.catalog import evaluations
 from holdfast.report.contents import Contents
 from holdfast.report.files import Report, report
 from holdfast.report.printed import markdown

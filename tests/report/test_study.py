@@ -6,7 +6,7 @@ from math import nan
 
 import pytest
 
-from holdfast.execution.catalog import evaluations
+from holdfast.execution.request.catalog import evaluations
 from holdfast.report.contents import Contents
 from holdfast.report.page import render
 from holdfast.report.printed import markdown

@@ -198,7 +198,7 @@ def _folder(images: str | None, suite: str) -> str:
         >>> _folder("/data/my photos/?labels=folders", "quick")
         'runs/my_photos-quick'
     """
-    from holdfast.execution.loading import TOUR
+    from holdfast.execution.request.loading import TOUR
 
     path = (images or TOUR).partition("?")[0].rstrip("/")
     word = re.sub(r"[^\w.]+", "_", re.split("[/:]", path)[-1]) or "images"

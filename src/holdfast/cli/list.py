@@ -17,7 +17,7 @@ def command(
 
     from holdfast.cli.console import console
     from holdfast.core.errors import HoldfastError, did_you_mean
-    from holdfast.execution.catalog import everything
+    from holdfast.execution.request.catalog import everything
 
     catalogue = everything()
     if kind is not None and kind not in catalogue:
@@ -36,8 +36,8 @@ def command(
 
 def _changes(suite: str) -> None:
     """Print what ``suite`` sets instead of the defaults, a line per evaluation."""
-    from holdfast.execution.catalog import evaluations
-    from holdfast.execution.suites import suite_settings
+    from holdfast.execution.request.catalog import evaluations
+    from holdfast.execution.request.suites import suite_settings
     from holdfast.report.text import setting
 
     for evaluation, changed in suite_settings(suite, evaluations().values()).items():

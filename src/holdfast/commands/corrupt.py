@@ -33,10 +33,10 @@ from holdfast.core.records import SCHEMA_VERSION, Number, Record
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
 from holdfast.data.folder import find
+from holdfast.execution.computing.progress import Shown
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import Ranks, leads
-from holdfast.execution.loading import select
-from holdfast.execution.progress import Shown
+from holdfast.execution.request.loading import select
 from holdfast.execution.session import Workers, engine
 from holdfast.store.provenance import provenance
 from holdfast.store.store import Store

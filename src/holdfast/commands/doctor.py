@@ -8,7 +8,7 @@ from holdfast.core.errors import refuse_blanks
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import Options
 from holdfast.execution.examination import IMAGES, Check, examine_loading, examine_wholly
-from holdfast.execution.loading import load_encoder, select
+from holdfast.execution.request.loading import load_encoder, select
 
 
 def doctor(

@@ -26,8 +26,8 @@ from holdfast.core.encoder import MADE_IN_PYTHON
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.settings import listed, names_of, seconds
-from holdfast.execution.loading import AtHand
 from holdfast.execution.request import Request, in_a_sentence, require_sense
+from holdfast.execution.request.loading import AtHand
 from holdfast.execution.session import Session, Workers
 from holdfast.protocol.evaluation import plain
 from holdfast.report.run_state import RunState

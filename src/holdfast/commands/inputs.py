@@ -21,8 +21,8 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import convert, listed, read
 from holdfast.encoders import Options
 from holdfast.evaluations.certified.pairs import require_few
-from holdfast.execution import loading
-from holdfast.execution.progress import Shown
+from holdfast.execution.computing.progress import Shown
+from holdfast.execution.request import loading
 from holdfast.protocol.population import Population
 
 P = ParamSpec("P")

@@ -16,12 +16,12 @@ from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarnin
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import seconds
 from holdfast.core.stopwatch import beginning
+from holdfast.execution.computing.progress import Shown
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import RANKS, leads
-from holdfast.execution.preparation import unfit
-from holdfast.execution.progress import Shown
 from holdfast.execution.session import Workers, devices_of, engine
 from holdfast.execution.table import collect
+from holdfast.execution.table.preparation import unfit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store, key_of

@@ -27,11 +27,11 @@ from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
-from holdfast.execution.interim import WriteReport
-from holdfast.execution.loading import NOTHING, AtHand, Inputs
 from holdfast.execution.request import Request, planned, requested_balls
-from holdfast.execution.suites import HEAVY, LARGE, TOTAL, share
+from holdfast.execution.request.loading import NOTHING, AtHand, Inputs
+from holdfast.execution.request.suites import HEAVY, LARGE, TOTAL, share
 from holdfast.execution.table import evaluate
+from holdfast.execution.table.interim import WriteReport
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store, some

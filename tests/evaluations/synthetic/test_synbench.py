@@ -18,7 +18,7 @@ from holdfast.core.images import Images
 from holdfast.core.records import Estimate, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.synthetic.synbench import SynBench
-from holdfast.execution import shards
+from holdfast.execution.computing import shards
 from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store

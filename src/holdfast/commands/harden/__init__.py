@@ -42,7 +42,7 @@ from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders import Options
 from holdfast.execution.engines.ranks import place as process
 from holdfast.execution.engines.ray import Ray
-from holdfast.execution.loading import load_encoder, select
+from holdfast.execution.request.loading import load_encoder, select
 from holdfast.execution.session import Workers, engine
 from holdfast.training.health import eval_codes
 

@@ -16,7 +16,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.data.remembered import Remembered
 from holdfast.encoders.architectures.loaded import trainable
-from holdfast.execution.loading import select
+from holdfast.execution.request.loading import select
 from holdfast.protocol.bank import apart
 from holdfast.training.recipe import Recipe
 from holdfast.transforms.base import transformed

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from holdfast.execution.shards import Waiting
+from holdfast.execution.computing.shards import Waiting
 from holdfast.protocol.evaluation import parts
 from holdfast.protocol.observation import Observation
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from holdfast.core.run_settings import Observed
 from holdfast.execution.computing import Computing
+from holdfast.execution.computing.shards import learn as compute
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import Ranks
-from holdfast.execution.shards import learn as compute
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 from holdfast.store.store import StoreError, key_of

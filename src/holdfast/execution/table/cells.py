@@ -15,8 +15,8 @@ from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.execution.computing import Computing
+from holdfast.execution.computing.shards import cell_of
 from holdfast.execution.engines.ranks import leads
-from holdfast.execution.shards import cell_of
 from holdfast.protocol.evaluation import Evaluation, pieces, with_bank
 from holdfast.store.provenance import provenance
 from holdfast.store.store import StoreError, key_of

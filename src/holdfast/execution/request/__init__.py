@@ -23,8 +23,8 @@ from holdfast.core.settings import convert, fields_of, seconds, spelled, types_o
 from holdfast.encoders import sources
 from holdfast.encoders.reference import Options, named
 from holdfast.encoders.trained import written_in_python
-from holdfast.execution.catalog import evaluations
-from holdfast.execution.suites import SUITES, left_out, suite_settings
+from holdfast.execution.request.catalog import evaluations
+from holdfast.execution.request.suites import SUITES, left_out, suite_settings
 from holdfast.protocol.evaluation import Evaluation, with_bank
 
 Settings = Mapping[str, Mapping[str, Any]]

@@ -7,12 +7,12 @@ from math import isfinite
 
 import torch
 
-from holdfast.execution.cells import Cells, MissingCells
 from holdfast.execution.computing import SHORT, Computing
+from holdfast.execution.computing.shards import CleanCodes, lacking
+from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
-from holdfast.execution.shards import CleanCodes, lacking
-from holdfast.execution.subject import Subject
+from holdfast.execution.table.cells import Cells, MissingCells
 from holdfast.protocol.evaluation import parts
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population

@@ -9,9 +9,9 @@ from math import inf
 from time import monotonic
 from typing import final
 
-from holdfast.execution.cells import Cells
-from holdfast.execution.conclusions import conclude_so_far
-from holdfast.execution.subject import Subject
+from holdfast.execution.computing.subject import Subject
+from holdfast.execution.table.cells import Cells
+from holdfast.execution.table.conclusions import conclude_so_far
 from holdfast.report.run_state import RunState
 
 WriteReport = Callable[[RunState], None]

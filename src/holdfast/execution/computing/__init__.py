@@ -12,11 +12,11 @@ from typing import final
 
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import BudgetSpentError
-from holdfast.execution.cost import Forecast
+from holdfast.execution.computing.cost import Forecast
+from holdfast.execution.computing.shards import CleanCodes, clean_codes, compute
+from holdfast.execution.computing.subject import Subject
+from holdfast.execution.computing.turns import Turns
 from holdfast.execution.engines.base import Engine
-from holdfast.execution.shards import CleanCodes, clean_codes, compute
-from holdfast.execution.subject import Subject
-from holdfast.execution.turns import Turns
 from holdfast.protocol.evaluation import Evaluation, parts
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population

@@ -70,7 +70,7 @@ def everything() -> dict[str, dict[str, str]]:
     from holdfast.bounds import METHODS
     from holdfast.encoders import builtin
     from holdfast.encoders.architectures.base import architectures
-    from holdfast.execution.suites import SUITES
+    from holdfast.execution.request.suites import SUITES
 
     return {
         "encoders": {name: summary(source) for name, source in sorted(encoders.sources().items())}

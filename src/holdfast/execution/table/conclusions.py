@@ -12,12 +12,12 @@ from typing import final
 from holdfast.core.errors import BudgetSpentError
 from holdfast.core.records import Result
 from holdfast.core.run_settings import Observed
-from holdfast.execution.cells import Cells
 from holdfast.execution.computing import Computing
+from holdfast.execution.computing.shards import first_held, in_random_order, observe
+from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.ranks import leads
-from holdfast.execution.shards import first_held, in_random_order, observe
-from holdfast.execution.steps import FEWEST, PICTURED, illustrates
-from holdfast.execution.subject import Subject
+from holdfast.execution.table.cells import Cells
+from holdfast.execution.table.steps import FEWEST, PICTURED, illustrates
 from holdfast.protocol.evaluation import Evaluation, learning, parts
 from holdfast.protocol.observation import Observation
 from holdfast.store.provenance import provenance

@@ -13,9 +13,9 @@ from typing import Any, final
 from holdfast.core.errors import BudgetSpentError
 from holdfast.core.pictures import SHOWN
 from holdfast.execution.computing import Computing
-from holdfast.execution.cost import Piece
-from holdfast.execution.shards import first_held, rows_in_shards
-from holdfast.execution.subject import Subject
+from holdfast.execution.computing.cost import Piece
+from holdfast.execution.computing.shards import first_held, rows_in_shards
+from holdfast.execution.computing.subject import Subject
 from holdfast.protocol.evaluation import Evaluation, learning, parts
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation

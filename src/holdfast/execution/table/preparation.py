@@ -10,14 +10,14 @@ from holdfast.core.encoder import Codes
 from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.run_settings import Observed
-from holdfast.execution.cells import Cells, MissingCells
 from holdfast.execution.computing import Computing
+from holdfast.execution.computing.fitting import learn_all, once
+from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.examination import IMAGES, examine
-from holdfast.execution.fitting import learn_all, once
-from holdfast.execution.subject import Subject
+from holdfast.execution.table.cells import Cells, MissingCells
 from holdfast.protocol.evaluation import parts
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation

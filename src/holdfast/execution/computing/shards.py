@@ -17,9 +17,9 @@ from holdfast.core.files import checksum
 from holdfast.core.images import Images
 from holdfast.core.operations import operations
 from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.execution.computing.tuning import attacked_together, keep_freed_memory
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import Ranks
-from holdfast.execution.tuning import attacked_together, keep_freed_memory
 from holdfast.protocol.evaluation import Evaluation, parts, pieces
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined

@@ -4,7 +4,7 @@ Per encoder: is it fit to be measured, its clean codes, what is learned from the
 each distinct observation once (evaluations that ask for an equal one share it), then the conclusions. Whatever the store
 already holds is not computed again.
 
-All cells go forward together, as ``execution/rounds`` plans: first those that soonest have an answer, then twice as many
+All cells go forward together, as ``rounds`` plans: first those that soonest have an answer, then twice as many
 images of each, and again. What is seen when a run ends early, by its budget or by Ctrl-C, is a random sample, and is
 concluded where an evaluation allows that; so are parts of a run that goes on.
 """
@@ -20,19 +20,19 @@ from holdfast.core.errors import BudgetSpentError, HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.execution.cells import Cells, MissingCells
 from holdfast.execution.computing import Computing, Progress
-from holdfast.execution.conclusions import finish
-from holdfast.execution.cost import Forecast, pace
+from holdfast.execution.computing.cost import Forecast, pace
+from holdfast.execution.computing.shards import CleanCodes
+from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.ranks import Ranks, leads
-from holdfast.execution.interim import Interim, WriteReport
-from holdfast.execution.planning import expectation, plan
-from holdfast.execution.preparation import prepare
-from holdfast.execution.rounds import Rounds
-from holdfast.execution.shards import CleanCodes
-from holdfast.execution.subject import Subject
+from holdfast.execution.table.cells import Cells, MissingCells
+from holdfast.execution.table.conclusions import finish
+from holdfast.execution.table.forecast import expectation, plan
+from holdfast.execution.table.interim import Interim, WriteReport
+from holdfast.execution.table.preparation import prepare
+from holdfast.execution.table.rounds import Rounds
 from holdfast.protocol.evaluation import Evaluation, with_bank
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population

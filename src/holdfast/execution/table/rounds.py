@@ -13,11 +13,11 @@ from typing import Any, final
 
 from holdfast.core.errors import BudgetSpentError
 from holdfast.execution.computing import SHORT, Computing
+from holdfast.execution.computing.fitting import learn
+from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.ranks import Ranks
-from holdfast.execution.fitting import learn
-from holdfast.execution.interim import Interim
-from holdfast.execution.steps import Step, steps
-from holdfast.execution.subject import Subject
+from holdfast.execution.table.interim import Interim
+from holdfast.execution.table.steps import Step, steps
 from holdfast.protocol.fits import Fit
 
 
