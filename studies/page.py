@@ -10,7 +10,7 @@ from studies.agreement.judged import judged, quoted
 from studies.claims import ledger
 
 STORED = Path(__file__).parent / "stored"
-QUOTED = "src/holdfast/report/study.json"
+QUOTED = "src/holdfast/report/overview/study.json"
 """Read by the library, which knows nothing else of the study."""
 OPENING = """\
 # Which number to trust

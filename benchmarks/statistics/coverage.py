@@ -39,7 +39,7 @@ from holdfast.execution.request.catalog import evaluations
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import effective_rank
-from holdfast.report.compare import compare
+from holdfast.report.comparison import compare
 
 PIXELS, FEATURES = 16, 8
 ATTACK = GradientAttack(steps=3, stride=0.5)

@@ -34,7 +34,7 @@ from holdfast.core.statistics import Better, summarise
 from holdfast.evaluations.clever.clever import Clever
 from holdfast.evaluations.spectral.findings import assembled
 from holdfast.evaluations.spectral.spade import Spectral
-from holdfast.report.compare import compare
+from holdfast.report.comparison import compare
 from holdfast.spectral.analysis import TOP, scored
 from holdfast.spectral.eigen import SCORES, spectrum
 from holdfast.spectral.graph_pair import checked, draw

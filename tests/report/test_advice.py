@@ -8,15 +8,15 @@ from math import nan
 import pytest
 
 from holdfast.core.records import Claim, Failure
-from holdfast.report.advice import advice
-from holdfast.report.alerts import alerts, missing_sentences
-from holdfast.report.compare import compare
+from holdfast.report.comparison import compare
+from holdfast.report.comparison.protocol import groups
+from holdfast.report.comparison.tables import summary
 from holdfast.report.gate import check, parse
+from holdfast.report.overview.advice import advice
+from holdfast.report.overview.alerts import alerts, missing_sentences
+from holdfast.report.overview.standings import standings
+from holdfast.report.overview.study import study
 from holdfast.report.printed import markdown
-from holdfast.report.protocol import groups
-from holdfast.report.standings import standings
-from holdfast.report.study import study
-from holdfast.report.tables import summary
 from holdfast.report.text import number
 from tests.report.synthetic import breakaway, displacement, everything, result
 

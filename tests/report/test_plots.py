@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from holdfast.core.records import Claim, Curve, Findings
-from holdfast.report import charts
-from holdfast.report.plots import DOTS, POINTS, plates
-from holdfast.report.protocol import groups
-from holdfast.report.svg import Line, draw
+from holdfast.report.comparison.protocol import groups
+from holdfast.report.figures import charts
+from holdfast.report.figures.plots import DOTS, POINTS, plates
+from holdfast.report.figures.svg import Line, draw
 from tests.report.synthetic import breakaway, result, series
 
 CASE = {"ball": "linf:0.05", "attack": "u-pgd", "divergence": "l2"}

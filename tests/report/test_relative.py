@@ -14,11 +14,11 @@ from holdfast.core.records import Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.baseline import raw_pixels
 from holdfast.evaluations.corrupted.corruption_error import CorruptionError
-from holdfast.report.compare import compare
+from holdfast.report.comparison import compare
+from holdfast.report.comparison.protocol import groups
+from holdfast.report.comparison.relative import EACH, MEAN, relative_to, with_relative_errors
+from holdfast.report.comparison.tables import summary
 from holdfast.report.files import write
-from holdfast.report.protocol import groups
-from holdfast.report.relative import EACH, MEAN, relative_to, with_relative_errors
-from holdfast.report.tables import summary
 from tests.samples import DIGITS, builtin
 from tests.samples import digits as unlabelled
 

@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.execution.request.catalog import evaluations
 from holdfast.report.contents import Contents
+from holdfast.report.overview.study import Evidence, Undefended, study
 from holdfast.report.page import render
 from holdfast.report.printed import markdown
-from holdfast.report.study import Evidence, Undefended, study
 from tests.report.synthetic import everything
 
 BESIDE = {"attack_radius", "divergence_radius", "synbench_score"}

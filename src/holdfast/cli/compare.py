@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.table import Table as Grid
 
     from holdfast.commands.compare import ComparedRuns
-    from holdfast.report.compare import Contest
-    from holdfast.report.scorecard import Scorecard
-    from holdfast.report.tables import Cell, Table
+    from holdfast.report.comparison import Contest
+    from holdfast.report.comparison.tables import Cell, Table
+    from holdfast.report.overview.scorecard import Scorecard
 
 ABREAST = 3
 """So many differences stand side by side on a terminal."""
@@ -48,8 +48,8 @@ def command(
         raise HoldfastError(f"unknown format {format_!r}; {did_you_mean(format_, list(FORMATS))}")
     # Loaded here, because these need torch.
     from holdfast.commands.compare import compare
-    from holdfast.report.alerts import missing_sentences
-    from holdfast.report.compare import incomparable
+    from holdfast.report.comparison import incomparable
+    from holdfast.report.overview.alerts import missing_sentences
 
     comparison = compare(runs, only=names_of(only or (), "--only"), where=where or (), relative_to=relative_to)
     if html:
@@ -63,8 +63,8 @@ def command(
 
 
 def _print(form: str, comparison: ComparedRuns) -> None:
-    from holdfast.report.alerts import encoders_without_results
     from holdfast.report.files import report
+    from holdfast.report.overview.alerts import encoders_without_results
     from holdfast.report.printed import csv, latex, markdown
 
     contents = comparison.contents
@@ -106,8 +106,8 @@ def _cards(cards: Sequence[Scorecard]) -> None:
 def _tables(tables: Sequence[Table], absent: int) -> None:
     """Print ``tables``; so many encoders more were asked for and are ``absent``."""
     from holdfast.cli.console import console, show
-    from holdfast.report.differences import pairs, pairs_in_table, table_of_differences
-    from holdfast.report.tally import sentences, tally
+    from holdfast.report.comparison.differences import pairs, pairs_in_table, table_of_differences
+    from holdfast.report.overview.tally import sentences, tally
 
     out = console()
     for table in tables:
@@ -130,7 +130,7 @@ def _grid(table: Table, encoders: Sequence[str], pairs: Sequence[tuple[str, str]
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from holdfast.report.differences import difference_text, head, outcome, pair_of
+    from holdfast.report.comparison.differences import difference_text, head, outcome, pair_of
     from holdfast.report.text import ARROWS
 
     grid = Grid(box=box.SIMPLE_HEAD)

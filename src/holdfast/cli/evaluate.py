@@ -167,8 +167,8 @@ def _print_so_far(folder: Path) -> None:
 
 def _print(run: EvaluatedRun) -> int:
     """Write the report, say what is missing and what to beware of, and return the exit status."""
-    from holdfast.report.alerts import SPENT, alerts, by_budget, missing_sentences
-    from holdfast.report.protocol import groups
+    from holdfast.report.comparison.protocol import groups
+    from holdfast.report.overview.alerts import SPENT, alerts, by_budget, missing_sentences
     from holdfast.report.text import listed
 
     page, cells = run.report(), len(run.results) + len(run.failures)

@@ -54,7 +54,7 @@ def command(
 ) -> int:
     """Make an encoder more robust with images alone, and measure it before and after."""
     from holdfast.commands.harden import FOLDER, harden
-    from holdfast.report.alerts import SPENT, by_budget
+    from holdfast.report.overview.alerts import SPENT, by_budget
 
     if cluster is not None and cluster.partition(":")[0] == Slurm.name:
         raise HoldfastError(

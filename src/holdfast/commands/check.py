@@ -12,8 +12,8 @@ from holdfast.core.errors import HoldfastWarning, refuse_blanks
 from holdfast.core.files import write_whole
 from holdfast.core.settings import listed
 from holdfast.report import gate
+from holdfast.report.comparison.relative import with_relative_errors
 from holdfast.report.printed import gates_markdown
-from holdfast.report.relative import with_relative_errors
 
 
 def check(

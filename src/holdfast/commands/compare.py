@@ -13,10 +13,10 @@ from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.files import write_whole
 from holdfast.core.records import Failure, Result
 from holdfast.core.settings import listed, names_of
-from holdfast.report.compare import Comparison, incomparable
+from holdfast.report.comparison import Comparison, incomparable
+from holdfast.report.comparison.relative import with_relative_errors
 from holdfast.report.contents import Contents
 from holdfast.report.page import render
-from holdfast.report.relative import with_relative_errors
 from holdfast.report.select import select_results
 
 

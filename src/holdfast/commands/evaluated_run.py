@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Failure, Result
 from holdfast.report import text, write
-from holdfast.report.relative import with_relative_errors
+from holdfast.report.comparison.relative import with_relative_errors
 from holdfast.report.run_state import RunState
 from holdfast.store.store import Store, StoreError
 

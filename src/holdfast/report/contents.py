@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from holdfast.core.records import Failure, Result
-from holdfast.report.compare import Comparison, compare_groups
-from holdfast.report.plots import Plate, plates
-from holdfast.report.protocol import Group, groups
-from holdfast.report.scorecard import Scorecard, scorecards
-from holdfast.report.tables import Table, summary
-from holdfast.report.tally import Tally, tally
+from holdfast.report.comparison import Comparison, compare_groups
+from holdfast.report.comparison.protocol import Group, groups
+from holdfast.report.comparison.tables import Table, summary
+from holdfast.report.figures.plots import Plate, plates
+from holdfast.report.overview.scorecard import Scorecard, scorecards
+from holdfast.report.overview.tally import Tally, tally
 
 
 @dataclass(frozen=True)

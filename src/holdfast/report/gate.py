@@ -19,8 +19,8 @@ from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Claim, Conditions, Estimate, Failure, Result
 from holdfast.core.settings import convert, read
 from holdfast.report import text
-from holdfast.report.protocol import labels
-from holdfast.report.tables import interval
+from holdfast.report.comparison.protocol import labels
+from holdfast.report.comparison.tables import interval
 
 OPERATORS: dict[str, Callable[[float, float], bool]] = {"<=": le, ">=": ge, "<": lt, ">": gt}
 FORM = re.compile(r"\s*(?P<quantity>\w+)\s*(?:@(?P<selectors>.*?))?\s*(?P<operator><=|>=|<|>)\s*(?P<bound>[^<>=]+)\s*")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Result
 from holdfast.report import text
-from holdfast.report.protocol import baselines, difference, labels
-from holdfast.report.tables import interval
+from holdfast.report.comparison.protocol import baselines, difference, labels
+from holdfast.report.comparison.tables import interval
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResultEntry

@@ -10,13 +10,13 @@ from itertools import accumulate
 from math import isnan
 
 from holdfast.core.records import Estimate, Result
-from holdfast.report import differences, text
-from holdfast.report.compare import Comparison, Pair
+from holdfast.report import text
+from holdfast.report.comparison import Comparison, Pair, differences
+from holdfast.report.comparison.protocol import Group
+from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import Answer
-from holdfast.report.protocol import Group
-from holdfast.report.scorecard import Scorecard
-from holdfast.report.tables import Cell, Row, Section, Table
-from holdfast.report.tally import sentences, tally
+from holdfast.report.overview.scorecard import Scorecard
+from holdfast.report.overview.tally import sentences, tally
 
 FIXED = (
     "evaluation", "version", "protocol", "images", "encoder", "minus", "quantity", "value", "low", "high", "confidence", "n",

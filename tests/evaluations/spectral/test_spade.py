@@ -19,7 +19,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.protocol.population import Population
 from holdfast.report import write
-from holdfast.report.compare import compare
+from holdfast.report.comparison import compare
 from holdfast.report.text import interval
 from holdfast.spectral import stability
 from holdfast.spectral.analysis import spade

@@ -34,7 +34,7 @@ from holdfast.core.records import EncoderInfo, ImagesInfo, Picture
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.attacked.pictures import change
 from holdfast.protocol.population import Population
-from holdfast.report.sheet import draw
+from holdfast.report.figures.sheet import draw
 from holdfast.store.provenance import provenance
 from holdfast.store.store import Store
 

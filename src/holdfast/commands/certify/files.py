@@ -24,7 +24,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.witness import replay
 from holdfast.protocol.evaluation import settings
 from holdfast.protocol.population import Population, represent
-from holdfast.report.sheet import draw
+from holdfast.report.figures.sheet import draw
 from holdfast.store.provenance import provenance
 from holdfast.store.store import Store
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from holdfast.core.records import Picture, Verdict
 from holdfast.report import text
-from holdfast.report.compare import Refusal
+from holdfast.report.comparison import Refusal
+from holdfast.report.comparison.protocol import Group, difference
+from holdfast.report.comparison.tables import Table, table
 from holdfast.report.contents import Contents
-from holdfast.report.plots import Plate
-from holdfast.report.protocol import Group, difference
-from holdfast.report.tables import Table, table
+from holdfast.report.figures.plots import Plate
 
 
 @dataclass(frozen=True)

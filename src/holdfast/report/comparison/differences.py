@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.report import text
-from holdfast.report.compare import Pair
-from holdfast.report.tables import Row, Section, Table
+from holdfast.report.comparison import Pair
+from holdfast.report.comparison.tables import Row, Section, Table
 
 
 def pairs(table: Table) -> tuple[tuple[str, str], ...]:

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 
 from holdfast.core.differences import Difference, paired, unpaired
 from holdfast.core.records import Claim, Conditions, Estimate, Record, Result, Series
-from holdfast.report.protocol import Group, baselines, difference, groups, labels, tabled
+from holdfast.report.comparison.protocol import Group, baselines, difference, groups, labels, tabled
 from holdfast.report.text import listed
 
 

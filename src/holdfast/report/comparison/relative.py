@@ -17,7 +17,7 @@ from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Claim, Estimate, Result, Series
 from holdfast.core.series import ratio_of_means, series_of
 from holdfast.core.statistics import summarise
-from holdfast.report.protocol import Group, baselines, groups
+from holdfast.report.comparison.protocol import Group, baselines, groups
 
 EVALUATION = "corruption-error"
 ERRORS = "corrupted_wrong"

@@ -9,8 +9,8 @@ from math import isfinite, isnan
 
 from holdfast.core.records import Claim, Estimate
 from holdfast.report import text
-from holdfast.report.compare import Comparison, Contest, distinct_estimates, matching
-from holdfast.report.protocol import Group, difference, tabled
+from holdfast.report.comparison import Comparison, Contest, distinct_estimates, matching
+from holdfast.report.comparison.protocol import Group, difference, tabled
 
 USUAL = 0.95
 """The confidence of an interval that states none."""

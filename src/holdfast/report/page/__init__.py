@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.core.records import EncoderInfo, Failure, ImagesInfo, Result
-from holdfast.report import differences, text
-from holdfast.report.advice import advice
-from holdfast.report.alerts import SPENT, Alert, Cause, alerts, by_budget, causes, encoders_without_results
-from holdfast.report.blocks import Block, blocks_by_evaluation
-from holdfast.report.compare import Comparison, incomparable
+from holdfast.report import text
+from holdfast.report.comparison import Comparison, differences, incomparable
+from holdfast.report.comparison.protocol import Group
+from holdfast.report.comparison.tables import Table
 from holdfast.report.contents import Contents
-from holdfast.report.protocol import Group
+from holdfast.report.figures.svg import COLOURS
+from holdfast.report.overview.advice import advice
+from holdfast.report.overview.alerts import SPENT, Alert, Cause, alerts, by_budget, causes, encoders_without_results
+from holdfast.report.overview.scorecard import Scorecard
+from holdfast.report.overview.tally import sentences
+from holdfast.report.page.blocks import Block, blocks_by_evaluation
 from holdfast.report.run_state import RELOAD, RunState
-from holdfast.report.scorecard import Scorecard
-from holdfast.report.svg import COLOURS
-from holdfast.report.tables import Table
-from holdfast.report.tally import sentences
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -92,7 +92,7 @@ def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None 
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("holdfast.report"),
+        loader=PackageLoader("holdfast.report.page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -13,11 +13,11 @@ from typing import Literal
 
 from holdfast.core.records import Claim, Conditions, Estimate, Number, Question, Record, Result
 from holdfast.report import text
-from holdfast.report.alerts import alerts
-from holdfast.report.compare import Comparison
-from holdfast.report.protocol import Group, tabled
-from holdfast.report.study import Evidence, study
-from holdfast.report.tables import Cell, Row, Section, Table, table
+from holdfast.report.comparison import Comparison
+from holdfast.report.comparison.protocol import Group, tabled
+from holdfast.report.comparison.tables import Cell, Row, Section, Table, table
+from holdfast.report.overview.alerts import alerts
+from holdfast.report.overview.study import Evidence, study
 
 Standing = Literal[
     "best", "tied", "behind", "worst", "not comparable", "held", "no violation found", "refuted", "unknown", "baseline",

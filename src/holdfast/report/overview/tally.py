@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from holdfast.core.records import Record
 from holdfast.report import text
-from holdfast.report.compare import Contest
-from holdfast.report.tables import Table
+from holdfast.report.comparison import Contest
+from holdfast.report.comparison.tables import Table
 
 
 class Meeting(Record):

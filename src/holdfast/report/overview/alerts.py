@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from holdfast.core.records import Failure, Result
 from holdfast.report import text
-from holdfast.report.protocol import Group
+from holdfast.report.comparison.protocol import Group
 
 FEW = 50
 """Fewer samples than this decide little, and no gate is made from them."""

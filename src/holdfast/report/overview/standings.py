@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.report.tables import Cell, Row, Section, Table
+from holdfast.report.comparison.tables import Cell, Row, Section, Table
 
 
 @dataclass(frozen=True)

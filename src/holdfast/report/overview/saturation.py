@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.core.balls import Ball
 from holdfast.core.records import Claim
 from holdfast.report import text
-from holdfast.report.tables import Row, Section, Table
+from holdfast.report.comparison.tables import Row, Section, Table
 
 HARM = {("lower", Claim.LOWER), ("higher", Claim.UPPER)}
 """Numbers that show harm done; a certificate that reaches not far shows none."""

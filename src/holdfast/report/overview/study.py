@@ -133,7 +133,7 @@ class Study(Record):
 @cache
 def study() -> Study:
     """Return the study that came with this version of the library."""
-    return Study.model_validate_json(files("holdfast.report").joinpath("study.json").read_bytes())
+    return Study.model_validate_json(files("holdfast.report.overview").joinpath("study.json").read_bytes())
 
 
 def _signed(value: float) -> str:

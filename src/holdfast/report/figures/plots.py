@@ -10,8 +10,8 @@ from jaxtyping import Float
 
 from holdfast.core.records import Conditions, Curve, Result, Series
 from holdfast.report import text
-from holdfast.report.protocol import Group
-from holdfast.report.svg import DASHES, Line, draw
+from holdfast.report.comparison.protocol import Group
+from holdfast.report.figures.svg import DASHES, Line, draw
 
 POINTS = 160
 """Points per curve: finer than a screen shows, and the page stays small."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from holdfast.report.plots import Panel, Plate
-from holdfast.report.protocol import Group
-from holdfast.report.svg import COLOURS
+from holdfast.report.comparison.protocol import Group
+from holdfast.report.figures.plots import Panel, Plate
+from holdfast.report.figures.svg import COLOURS
 
 PALETTE = ("#0f6b5c", "#c2571a", "#3b6fb6", "#a13670", "#7a7a1f", "#6a51a3", "#3c8f9e", "#8c564b")
 """Those of the page on white."""

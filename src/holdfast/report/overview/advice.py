@@ -9,14 +9,14 @@ from shlex import quote
 
 from holdfast.core.records import Claim, Failure
 from holdfast.report import text
-from holdfast.report.alerts import FEW, SPENT, Alert, alerts, by_budget, causes, encoders_without_results
+from holdfast.report.comparison.protocol import Group
+from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import suggested
-from holdfast.report.protocol import Group
-from holdfast.report.saturation import HARM, other_radius
-from holdfast.report.standings import standings
-from holdfast.report.study import PAGE, study
-from holdfast.report.tables import Cell, Row, Section, Table
-from holdfast.report.tally import Tally, gap_sentence, tally
+from holdfast.report.overview.alerts import FEW, SPENT, Alert, alerts, by_budget, causes, encoders_without_results
+from holdfast.report.overview.saturation import HARM, other_radius
+from holdfast.report.overview.standings import standings
+from holdfast.report.overview.study import PAGE, study
+from holdfast.report.overview.tally import Tally, gap_sentence, tally
 
 SHOWN = 3
 """Of so many leaders the advice gives the worst number."""
