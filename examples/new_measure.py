@@ -16,13 +16,13 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import L2Distance
 from holdfast.core.errors import HoldfastError
+from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Claim, Findings, Question
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.observations import Case, Untargeted
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, busy, ratio
-from holdfast.core.counting import closer_counts, share_of_pairs_within
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
+from holdfast.core.points.counting import closer_counts, share_of_pairs_within
 
 STREAMED = 1000, 1_000_000, 512
 SIZES = ((1000, 100_000, 512), (1000, 10_000, 512), (1000, 10_000, 2048))

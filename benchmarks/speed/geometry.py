@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import arguments, ratio
-from holdfast.core.neighbours import nearest_neighbours
 from holdfast.core.points import Points, points
+from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.evaluations.geometry.pairs import potentials
 from holdfast.evaluations.geometry.spectrum import gram_of, rankme
 

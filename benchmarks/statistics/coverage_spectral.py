@@ -25,12 +25,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from holdfast.core.balls import Ball
-from holdfast.core.differences import paired
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Findings, Result, Series
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.statistics import Better, summarise
+from holdfast.core.statistics.differences import paired
 from holdfast.evaluations.clever.clever import Clever
 from holdfast.evaluations.spectral.findings import assembled
 from holdfast.evaluations.spectral.spade import Spectral

@@ -17,9 +17,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.core.differences import paired, unpaired
 from holdfast.core.records import Claim, Estimate, Series
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.differences import paired, unpaired
 from holdfast.evaluations.attacked.breakaway import of_clusters
 
 SIZES = (50, 100, 300)

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from scipy.stats import kendalltau, spearmanr
 
-from holdfast.core.intervals import share_interval
+from holdfast.core.statistics.intervals import share_interval
 from studies.common import interval
 
 DRAWS, DIGITS = 1000, 5

@@ -9,8 +9,8 @@ from torch import Tensor
 
 import holdfast as hf
 from holdfast.attacks.presets import read_attack
-from holdfast.core.counting import closer_counts, share_of_pairs_within
 from holdfast.core.divergences import Divergence, L2Distance
+from holdfast.core.points.counting import closer_counts, share_of_pairs_within
 from holdfast.evaluations.attacked.observations import Targeted, Untargeted
 from holdfast.protocol.population import Population
 

@@ -15,8 +15,8 @@ from scipy.stats import spearmanr
 import holdfast as hf
 from holdfast.attacks.presets import read_attack
 from holdfast.bounds import Interval, certified_radius, lower_bound
-from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import Cosine
+from holdfast.core.points.counting import nearest_rows
 from holdfast.evaluations.certified.pair_attack import PairAttack
 from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
 from holdfast.evaluations.certified.radius_bounds import nearest_confusion

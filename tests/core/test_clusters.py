@@ -7,10 +7,16 @@ from math import isnan
 import numpy as np
 import pytest
 
-from holdfast.core.clusters import group_mean_interval, group_median_interval, numbered, widening, with_groups
-from holdfast.core.intervals import bounded_interval, skewed_interval
 from holdfast.core.records import Claim, Findings, Series
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.clusters import (
+    group_mean_interval,
+    group_median_interval,
+    numbered,
+    widening,
+    with_groups,
+)
+from holdfast.core.statistics.intervals import bounded_interval, skewed_interval
 
 RNG = np.random.default_rng(5)
 VALUES = RNG.random(40)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.core import counting
-from holdfast.core.counting import (
+from holdfast.core.divergences import DIVERGENCES, Cosine, Divergence, L2Distance
+from holdfast.core.points import counting
+from holdfast.core.points.counting import (
     _slow_crossings,
     closer_counts,
     crossings,
@@ -19,7 +20,6 @@ from holdfast.core.counting import (
     share_of_pairs_within,
     shares_within,
 )
-from holdfast.core.divergences import DIVERGENCES, Cosine, Divergence, L2Distance
 
 KINDS = [kind() for kind in DIVERGENCES.values()]
 
@@ -185,7 +185,7 @@ def test_nearest_are_those_of_the_definition_in_blocks_of_any_size(
 
 @pytest.mark.parametrize("divergence", [L2Distance(), Cosine()], ids=str)
 def test_codes_that_are_left_out_are_nobodys_neighbours(divergence, monkeypatch):
-    monkeypatch.setattr("holdfast.core.counting.WIDE", 60)
+    monkeypatch.setattr("holdfast.core.points.counting.WIDE", 60)
     clean, moved = codes(50, 4, 0), codes(9, 4, 1)
     left_out, own = torch.zeros(50, dtype=torch.bool), torch.arange(9)
     left_out[20::3] = True

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from holdfast.core.enclosing_balls import enclosing_balls
 from holdfast.core.errors import HoldfastError
+from holdfast.core.points.enclosing_balls import enclosing_balls
 
 
 def slow_radius(points: Tensor) -> float:

@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from holdfast.core.intervals import bounded_interval, jackknife, median_interval, share_interval, skewed_interval
+from holdfast.core.statistics.intervals import (
+    bounded_interval,
+    jackknife,
+    median_interval,
+    share_interval,
+    skewed_interval,
+)
 from tests.core.series import COMMON_AND_SMALL, RARE_AND_LARGE, law_of_shares
 
 NOISE = np.random.default_rng(0).normal(size=100)

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import torch
 
-from holdfast.core.moments import moments, together
+from holdfast.core.points.moments import moments, together
 
 
 def test_moments_of_parts_add_up_to_those_of_all(monkeypatch):
-    monkeypatch.setattr("holdfast.core.moments.BLOCK", 40)
+    monkeypatch.setattr("holdfast.core.points.moments.BLOCK", 40)
     codes = 5 + torch.randn(97, 6, generator=torch.Generator().manual_seed(0)) * torch.arange(1.0, 7)
     whole = moments(codes)
     centred = codes.double() - codes.double().mean(0)

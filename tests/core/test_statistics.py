@@ -9,9 +9,9 @@ import pytest
 from scipy import stats as scipy_stats
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Estimate
 from holdfast.core.statistics import Scale, chained_median, over_references, over_scale, summarise
+from holdfast.core.statistics.intervals import share_interval
 from tests.core.series import series
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 import holdfast as hf
-from holdfast.core.counting import crossings, nearest_rows
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
+from holdfast.core.points.counting import crossings, nearest_rows
 from holdfast.core.run_settings import RunSettings
 from holdfast.data import load
 from holdfast.evaluations.attacked.breakaway import Breakaway

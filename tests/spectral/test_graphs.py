@@ -8,8 +8,8 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.spatial.distance import cdist
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.neighbours import nearest_neighbours
 from holdfast.core.points import points
+from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.spectral.analysis import spade
 from holdfast.spectral.components import bridged, crossing, split
 from holdfast.spectral.graph import Graph, union

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import sqrt
 
-from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Estimate
+from holdfast.core.statistics.intervals import share_interval
 from holdfast.probes.base import FittedProbe, class_names
 from holdfast.protocol.population import Population
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from holdfast.core.clusters import with_groups
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import refuse_empty, refuse_twice
 from holdfast.core.images import Images
 from holdfast.core.records import Findings, Picture, Question, Result
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import convert, spelled, types_of
+from holdfast.core.statistics.clusters import with_groups
 from holdfast.protocol.bank import apart
 from holdfast.protocol.fits import Fit, whitenings
 from holdfast.protocol.observation import Joint, Observation, SharedSettings

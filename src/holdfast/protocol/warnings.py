@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine, Divergence
-from holdfast.core.intervals import jackknife, jackknife_interval
-from holdfast.core.moments import moments, together
+from holdfast.core.points.moments import moments, together
 from holdfast.core.records import Claim, Estimate
+from holdfast.core.statistics.intervals import jackknife, jackknife_interval
 from holdfast.protocol.population import Population
 
 GROUPS = 10

@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.neighbours import Neighbours
 from holdfast.core.points import Points, distinct, points
+from holdfast.core.points.neighbours import Neighbours
 from holdfast.spectral.components import REPAIRS, Split, bridged, largest, split
 from holdfast.spectral.graph import Graph
 from holdfast.spectral.graphs.approximate import neighbours

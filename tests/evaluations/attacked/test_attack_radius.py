@@ -20,16 +20,16 @@ from holdfast.attacks.radius import COST, Goal, nearest_events, search_forwards
 from holdfast.attacks.square import SquareAttack
 from holdfast.attacks.two_images import EachOfTwo, halves
 from holdfast.core.balls import L2, Ball, Linf
-from holdfast.core.differences import paired
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.intervals import quantile_interval
 from holdfast.core.noise import Noise
-from holdfast.core.radii import lost_curve, radius_estimates
 from holdfast.core.records import Claim, Result, Series
 from holdfast.core.run_settings import RunSettings
+from holdfast.core.statistics.differences import paired
+from holdfast.core.statistics.intervals import quantile_interval
+from holdfast.core.statistics.radii import lost_curve, radius_estimates
 from holdfast.evaluations.attacked.attack_radius import AttackRadius
 from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.evaluations.attacked.impersonation import Impersonation

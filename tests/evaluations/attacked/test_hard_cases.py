@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
 from holdfast.core.balls import L1, L2, Linf
-from holdfast.core.counting import _slow_crossings, closer_counts, nearest_rows, share_of_pairs_within
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, Rank, Whitened
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
+from holdfast.core.points.counting import _slow_crossings, closer_counts, nearest_rows, share_of_pairs_within
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.evaluations.attacked.displacement import Displacement

@@ -18,11 +18,11 @@ from holdfast.core.divergences import Cosine, L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Result, Series
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.intervals import share_interval
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.breakaway import Breakaway, of_clusters
 from holdfast.evaluations.attacked.displacement import Displacement
 from holdfast.evaluations.attacked.impersonation import Impersonation

@@ -13,10 +13,10 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack, ascend
 from holdfast.core.balls import Linf
-from holdfast.core.counting import closer_counts, share_of_pairs_within
 from holdfast.core.divergences import Cosine, L1Distance, L2Distance, LinfDistance
 from holdfast.core.encoder import Encoder
 from holdfast.core.noise import Noise
+from holdfast.core.points.counting import closer_counts, share_of_pairs_within
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward

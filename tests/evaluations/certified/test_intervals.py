@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from holdfast.core.balls import Linf
-from holdfast.core.differences import paired, unpaired
 from holdfast.core.divergences import L2Distance
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Series
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.statistics import chained_median, summarise
+from holdfast.core.statistics.differences import paired, unpaired
 from holdfast.evaluations.certified.certified_displacement import CertifiedDisplacement
 from holdfast.evaluations.certified.findings import influence, over_pairs, series
 from holdfast.protocol.population import Population

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from holdfast.core.divergences import Cosine, L2Distance
-from holdfast.core.enclosing_balls import enclosing_balls
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
+from holdfast.core.points.enclosing_balls import enclosing_balls
 from holdfast.core.records import Claim, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from holdfast.core.clusters import group_mean_interval
 from holdfast.core.errors import HoldfastError
-from holdfast.core.intervals import skewed_interval
-from holdfast.core.neighbours import nearest_neighbours
 from holdfast.core.points import points
+from holdfast.core.points.neighbours import nearest_neighbours
+from holdfast.core.statistics.clusters import group_mean_interval
+from holdfast.core.statistics.intervals import skewed_interval
 from holdfast.evaluations.geometry import pairs
 from holdfast.evaluations.geometry import sphere as geometry_population
 from holdfast.evaluations.geometry.classes import between, class_distances, group_uniformity, uniformity, within

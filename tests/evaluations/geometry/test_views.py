@@ -42,7 +42,7 @@ def of_rows(codes, rows):
 
 
 def test_rankme_left_out_by_subtraction_is_rankme_of_the_rest():
-    from holdfast.core.intervals import jackknife
+    from holdfast.core.statistics.intervals import jackknife
 
     for n, d in ((100, 6), (40, 60)):
         codes = gaussian(n, d)

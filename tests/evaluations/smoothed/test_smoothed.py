@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from holdfast.core.balls import BALLS, L2
 from holdfast.core.divergences import Cosine, L1Distance, L2Distance
-from holdfast.core.enclosing_balls import enclosing_balls
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
+from holdfast.core.points.enclosing_balls import enclosing_balls
 from holdfast.core.records import Claim, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import read

@@ -16,10 +16,10 @@ from holdfast.attacks.presets import PRESETS, Preset
 from holdfast.attacks.square import SquareAttack
 from holdfast.commands.attack.record import AttackRecord
 from holdfast.core.balls import Ball
-from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import L2Distance
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.errors import HoldfastError
+from holdfast.core.points.counting import nearest_rows
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.attacked.observations import attacked
 from holdfast.objectives.base import DivergenceObjective, Objective

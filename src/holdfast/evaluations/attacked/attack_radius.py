@@ -24,14 +24,14 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
 from holdfast.attacks.radius import Nearest, nearest_events, search_forwards, with_fixed_attacks
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.pictures import row
-from holdfast.core.radii import lost_curve, radius_estimates
+from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Claim, Conditions, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
+from holdfast.core.statistics.radii import lost_curve, radius_estimates
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.events import EVENTS, Search, Threat
 from holdfast.evaluations.attacked.findings import UNDEFINED
 from holdfast.evaluations.attacked.observations import ATTACKS, BALLS

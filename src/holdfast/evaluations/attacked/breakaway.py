@@ -26,13 +26,13 @@ from torch import Tensor
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED
 from holdfast.core.balls import Ball
-from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import Divergence
-from holdfast.core.intervals import share_interval
+from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Claim, Estimate, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.intervals import share_interval
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,

@@ -16,12 +16,12 @@ import torch
 
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
-from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
+from holdfast.core.points.counting import share_of_pairs_within, shares_within
 from holdfast.core.records import Claim, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import over_references, summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,

@@ -17,9 +17,9 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.radius import Goal
 from holdfast.attacks.two_images import EachOfTwo, codes_of_both, pair_encoder, side_by_side
 from holdfast.core.balls import Ball
-from holdfast.core.counting import closer_counts, nearest_rows
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Pixels
+from holdfast.core.points.counting import closer_counts, nearest_rows
 from holdfast.evaluations.attacked.observations import Pairwise, Targeted, Untargeted, climbable, facing_neighbours
 from holdfast.evaluations.attacked.searched import Searched
 from holdfast.objectives.crossing import Misretrieval, margin

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.core.records import Claim, Estimate, Series
-from holdfast.core.series import ratio_of_means, series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import ratio_of_means, series_of
 from holdfast.evaluations.attacked.breakaway import KEPT, LEFT_OUT, RISK, influence, kept_nearest, risk
 from holdfast.evaluations.attacked.observations import Case
 from holdfast.evaluations.attacked.searched import Searched

@@ -20,15 +20,15 @@ import torch
 
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
-from holdfast.core.counting import closer_counts
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.pictures import SHOWN, row
+from holdfast.core.points.counting import closer_counts
 from holdfast.core.records import Claim, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.findings import UNDEFINED, radius_curves
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,

@@ -21,8 +21,8 @@ from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.records import Claim, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.findings import UNDEFINED
 from holdfast.evaluations.attacked.observations import BALLS, Case, Displacements
 from holdfast.protocol.evaluation import Evaluation

@@ -14,9 +14,9 @@ from holdfast.attacks.gradient import random_start
 from holdfast.attacks.presets import NAMED, U_PGD, label
 from holdfast.attacks.together import attack_together, forwards_together
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import Cosine, Divergence, L2Distance
 from holdfast.core.encoder import Pixels
+from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Conditions
 from holdfast.core.run_settings import Observed
 from holdfast.objectives.away import Away

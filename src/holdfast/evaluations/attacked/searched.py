@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from holdfast.core.counting import crossings
 from holdfast.core.divergences import Divergence
+from holdfast.core.points.counting import crossings
 from holdfast.protocol.population import Population
 
 

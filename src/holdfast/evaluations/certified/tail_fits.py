@@ -8,7 +8,7 @@ from math import isfinite
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.core import weibull
+from holdfast.core.statistics import weibull
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from math import nan
 import numpy as np
 from jaxtyping import Float
 
-from holdfast.core.weibull import fit, log_likelihood, misfit
+from holdfast.core.statistics.weibull import fit, log_likelihood, misfit
 
 ACCEPTED = 0.05
 SAME = 1e-6

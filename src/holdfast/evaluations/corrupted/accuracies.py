@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.records import Claim, Conditions, Estimate
-from holdfast.core.series import ratio_of_means
+from holdfast.core.statistics.series import ratio_of_means
 
 
 def drops(original: Float[Tensor, "n"], corrupted: Float[Tensor, "n"]) -> Float[Tensor, "n"]:

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.corrupted.accuracies import (
     rank_correlation,
 )

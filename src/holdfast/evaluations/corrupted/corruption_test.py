@@ -20,8 +20,8 @@ from torch import Tensor
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.corrupted.accuracies import (
     deviation,
     drops,

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from holdfast.core.counting import TIE, nearest_rows
 from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
+from holdfast.core.points.counting import TIE, nearest_rows
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.enclosing import divergence_radii
 from holdfast.protocol.observation import Observation, entries

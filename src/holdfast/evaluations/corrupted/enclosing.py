@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
-from holdfast.core.enclosing_balls import enclosing_balls
+from holdfast.core.points.enclosing_balls import enclosing_balls
 
 TOLERANCE = 1e-7
 STEPS = 40

@@ -12,13 +12,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
+from holdfast.core.points.counting import share_of_pairs_within, shares_within
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.settings import number
 from holdfast.core.statistics import over_references, summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.corrupted.edits import Edited, families
 from holdfast.protocol.population import Population
 from holdfast.protocol.warnings import population_warnings

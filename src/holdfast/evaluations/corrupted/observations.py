@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import Cosine
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise, hashed
+from holdfast.core.points.counting import nearest_rows
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.corrupted.edits import change, kept_nearest, ready, require_range
 from holdfast.probes.base import FittedProbe, Probe

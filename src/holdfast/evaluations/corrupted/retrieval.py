@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Cosine
+from holdfast.core.points.counting import share_of_pairs_within, shares_within
 from holdfast.core.records import Claim, Estimate, Series
-from holdfast.core.series import series_of
 from holdfast.core.statistics import over_references, summarise
+from holdfast.core.statistics.series import series_of
 
 KEPT = "corrupted images closer to their own original than to any image of the bank"
 MOVED = "share of pairs of other images that lie no farther apart than the corruption moves the code"

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.intervals import bounded_interval
 from holdfast.core.records import Claim, Estimate
+from holdfast.core.statistics.intervals import bounded_interval
 
 CONFIDENCE = 0.95
 

@@ -19,10 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.intervals import skewed_interval
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.intervals import skewed_interval
 from holdfast.evaluations.geometry.classes import (
     GroupUniformity,
     Labels,

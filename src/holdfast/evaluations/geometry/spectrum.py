@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.intervals import jackknife_interval
+from holdfast.core.statistics.intervals import jackknife_interval
 
 GROUPS = 10
 BLOCK = 4096

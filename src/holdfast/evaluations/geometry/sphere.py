@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.clusters import Groups, numbered
 from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
-from holdfast.core.neighbours import nearest_neighbours
 from holdfast.core.points import Points, points
+from holdfast.core.points.neighbours import nearest_neighbours
 from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.clusters import Groups, numbered
 from holdfast.evaluations.geometry.pairs import potentials
 from holdfast.evaluations.geometry.tags import Tags
 from holdfast.protocol.fits import Fit

@@ -6,7 +6,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from holdfast.core.records import Claim, Conditions, Series
-from holdfast.core.series import series_of
+from holdfast.core.statistics.series import series_of
 
 CLEAN = "accuracy of the probe on clean images"
 MARGIN = "log-odds of the label against the best other class"

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.intervals import share_interval
 from holdfast.evaluations.probed.findings import CLEAN, margin_series, right_series
 from holdfast.evaluations.probed.observations import Answers
 from holdfast.probes.base import Probe, class_names

@@ -22,10 +22,10 @@ from holdfast.attacks.radius import Goal, Nearest, nearest_events, search_forwar
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
-from holdfast.core.radii import lost_curve, radius_estimates
 from holdfast.core.records import Claim, Conditions, Findings
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
+from holdfast.core.statistics.radii import lost_curve, radius_estimates
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.probed.findings import ABSENT
 from holdfast.evaluations.probed.observations import AttackedAnswers, TransferredAnswers
 from holdfast.objectives import misclassification

@@ -26,8 +26,8 @@ from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.pictures import SHOWN, row
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.probed.findings import margin_series, right_series
 from holdfast.evaluations.probed.observations import Answers, AttackedAnswers, TransferredAnswers
 from holdfast.probes.base import Probe, class_names

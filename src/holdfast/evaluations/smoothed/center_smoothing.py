@@ -22,12 +22,12 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import label
-from holdfast.core.counting import share_of_pairs_within, shares_within
 from holdfast.core.divergences import Divergence
+from holdfast.core.points.counting import share_of_pairs_within, shares_within
 from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import over_references, summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.smoothed.base import SmoothedEvaluation
 from holdfast.evaluations.smoothed.center import abstains
 from holdfast.evaluations.smoothed.findings import ABSTAINED, certified_distance, of_distance, radius_curves, sure

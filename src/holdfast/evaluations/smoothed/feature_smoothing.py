@@ -25,8 +25,8 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.smoothed.findings import radius_curves, sure
 from holdfast.evaluations.smoothed.index import Smoothing
 from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii

@@ -19,8 +19,8 @@ from torch import Tensor
 from holdfast.core.balls import L2
 from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.smoothed.base import SmoothedEvaluation
 from holdfast.evaluations.smoothed.findings import radius_curves, sure
 from holdfast.evaluations.smoothed.observations import NoisyCodes

@@ -30,8 +30,8 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.smoothed.base import SmoothedEvaluation
 from holdfast.evaluations.smoothed.findings import certified_distance, radius_curves, sure
 from holdfast.evaluations.smoothed.index import Index, embedding, told_apart

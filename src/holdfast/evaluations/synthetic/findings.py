@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Conditions, Estimate
 from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.intervals import share_interval
 from holdfast.evaluations.synthetic.uncertainty import EXTRAPOLATED, WHOLE, score_covariance, tied
 from holdfast.synthetic.score import score
 from holdfast.synthetic.suggestion import expected_bounds

@@ -15,8 +15,8 @@ from itertools import combinations
 from math import isfinite, isnan
 from typing import Literal, NamedTuple
 
-from holdfast.core.differences import Difference, paired, unpaired
 from holdfast.core.records import Claim, Conditions, Estimate, Record, Result, Series
+from holdfast.core.statistics.differences import Difference, paired, unpaired
 from holdfast.report.comparison.protocol import Group, baselines, difference, groups, labels, tabled
 from holdfast.report.text import listed
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Claim, Estimate, Result, Series
-from holdfast.core.series import ratio_of_means, series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import ratio_of_means, series_of
 from holdfast.report.comparison.protocol import Group, baselines, groups
 
 EVALUATION = "corruption-error"

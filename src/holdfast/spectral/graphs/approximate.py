@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.neighbours import ROWS, SPARE, Neighbours, nearest_neighbours, ranked
 from holdfast.core.noise import Noise
 from holdfast.core.points import Points
+from holdfast.core.points.neighbours import ROWS, SPARE, Neighbours, nearest_neighbours, ranked
 
 EXACT = 100_000
 """Up to so many points the search is exact: a recall of 0.99995 already moved a spectral score by 1.7%."""

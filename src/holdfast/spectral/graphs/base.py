@@ -6,8 +6,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from holdfast.core.neighbours import Neighbours
 from holdfast.core.points import Points
+from holdfast.core.points.neighbours import Neighbours
 from holdfast.core.settings import Spelled, read
 from holdfast.spectral.graph import Graph
 

@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.neighbours import Neighbours
+from holdfast.core.points.neighbours import Neighbours
 from holdfast.spectral.graph import Graph, union
 from holdfast.spectral.graphs.base import GraphConstruction
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from holdfast.core.neighbours import Neighbours
+from holdfast.core.points.neighbours import Neighbours
 from holdfast.spectral.graph import Graph, union
 from holdfast.spectral.graphs.base import GraphConstruction
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.neighbours import Neighbours
 from holdfast.core.points import Points, points
+from holdfast.core.points.neighbours import Neighbours
 from holdfast.spectral.graph import Graph, union
 from holdfast.spectral.graphs.base import GraphConstruction
 

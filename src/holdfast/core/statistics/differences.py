@@ -10,11 +10,18 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from holdfast.core.clusters import Groups, group_mean_interval, numbered
-from holdfast.core.intervals import Values, bounded_interval, decides_nothing, draws_for, quantiles, skewed_interval
 from holdfast.core.noise import hashed
 from holdfast.core.records import Estimate, Number, Record, Series
 from holdfast.core.statistics import Better, limits_of
+from holdfast.core.statistics.clusters import Groups, group_mean_interval, numbered
+from holdfast.core.statistics.intervals import (
+    Values,
+    bounded_interval,
+    decides_nothing,
+    draws_for,
+    quantiles,
+    skewed_interval,
+)
 
 ROUNDING = 1e-6
 """Relative difference of two encoders' values up to which they are equal: codes are computed in float32."""

@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from holdfast.core.errors import HoldfastError
-from holdfast.core.intervals import (
+from holdfast.core.records import Estimate, Series
+from holdfast.core.statistics.intervals import (
     Limits,
     Values,
     bounded_interval,
@@ -18,7 +19,6 @@ from holdfast.core.intervals import (
     share_interval,
     skewed_interval,
 )
-from holdfast.core.records import Estimate, Series
 
 Better = Literal["lower", "higher", "neither"]
 UNLIMITED = (

@@ -10,9 +10,9 @@ from math import isnan, nan
 
 import numpy as np
 
-from holdfast.core.intervals import Values, quantile_interval, share_interval
 from holdfast.core.records import Curve, Estimate, Series
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.intervals import Values, quantile_interval, share_interval
 
 QUARTILES = {"first_quartile": 0.25, "third_quartile": 0.75}
 LEVELS = 255

@@ -11,7 +11,9 @@ from math import inf, isfinite, nan, sqrt
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from holdfast.core.intervals import (
+from holdfast.core.records import Estimate, Findings, Series
+from holdfast.core.statistics import limits_of
+from holdfast.core.statistics.intervals import (
     Limits,
     Values,
     draws_for,
@@ -20,8 +22,6 @@ from holdfast.core.intervals import (
     share_interval,
     skewed_interval,
 )
-from holdfast.core.records import Estimate, Findings, Series
-from holdfast.core.statistics import limits_of
 
 Groups = Int[np.ndarray, "n"]
 """The number of each sample's group, from 0."""
