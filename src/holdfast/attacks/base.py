@@ -23,6 +23,10 @@ GRADIENT = 3
 """How many forwards a forward with its backward counts as."""
 
 
+class NoGradientError(HoldfastError):
+    """An attack that climbs gradients met an encoder that passes none to its input."""
+
+
 @dataclass(frozen=True)
 class Attack(Spelled):
     """A search inside ``ball`` around each image, intersected with the encoder's domain, for a point of high objective.
@@ -105,13 +109,13 @@ def climb(encoder: Encoder, pixels: Pixels, objective: ObjectiveFunction) -> tup
     """Return each sample's gain and the gradient of their sum by the pixels: one forward, one backward.
 
     Raises:
-        HoldfastError: the encoder passes no gradient to its input.
+        NoGradientError: the encoder passes no gradient to its input.
     """
     pixels = pixels.detach().requires_grad_()
     with torch.enable_grad():
         gain = objective(encoder.forward(pixels))
         if not gain.requires_grad:
-            raise HoldfastError(
+            raise NoGradientError(
                 f"{encoder.name} passes no gradient to its input (detached, quantised or wrapped in no_grad); "
                 "use the score-only attack 'square', as holdfast evaluate --black-box does everywhere"
             )

@@ -25,6 +25,7 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import GRADIENT, Attack
 from holdfast.attacks.minimum_norm import minimum_norm
+from holdfast.attacks.together import forwards_together
 from holdfast.attacks.unit_ball import on_unit_ball
 from holdfast.core.balls import Ball, column
 from holdfast.core.encoder import Codes, Encoder, Pixels
@@ -137,9 +138,7 @@ def with_fixed_attacks(
         balls: fixed radii.
         attacked: returns the images at some positions after each of the attacks in a ball.
     """
-    for ball in balls:
-        if ball.name != widest.name or ball.radius > widest.radius:
-            continue
+    for ball in _within(widest, balls):
         if positions := (found.radii > ball.radius).nonzero()[:, 0].tolist():
             for moved in attacked(ball, positions):
                 points = goal.pixels.clone()
@@ -157,6 +156,23 @@ def search_forwards(attack: Attack) -> int:
     """
     direct = 0 if attack.blind else GRADIENT * _direct(attack) + 1 + HALVINGS
     return 1 + direct + _trials(attack) * _trial(attack)
+
+
+def fixed_forwards(widest: Ball, balls: Sequence[Ball], attacks: Sequence[Attack]) -> int:
+    """Return how many forwards an image takes at most in ``with_fixed_attacks``: where nothing was found before.
+
+    Example:
+        >>> from holdfast.core.balls import Linf
+        >>> from holdfast.attacks.square import SquareAttack
+        >>> fixed_forwards(Linf(0.5), [Linf(0.1), Linf(0.2), Linf(0.6)], [SquareAttack(queries=100)])
+        212
+    """
+    return len(_within(widest, balls)) * (forwards_together(attacks) + len(attacks) * (1 + HALVINGS))
+
+
+def _within(widest: Ball, balls: Sequence[Ball]) -> list[Ball]:
+    """Return those of ``balls`` that lie in the ``widest`` and have its norm."""
+    return [ball for ball in balls if ball.name == widest.name and ball.radius <= widest.radius]
 
 
 def _direct(attack: Attack) -> int:

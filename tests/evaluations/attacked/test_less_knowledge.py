@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.gradient import GradientAttack
@@ -132,16 +132,31 @@ def test_keys_of_transfer_hold_the_surrogate() -> None:
     assert plans[0].among([here, other]) == plans[0]
 
 
+class Detached(nn.Module):
+    """Codes without a gradient, as those of a quantised network."""
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return pixels.detach().flatten(1)
+
+
 def test_surrogates_of_another_size_see_resized_images_and_others_are_left_out() -> None:
     here = builtin()
     smaller = Encoder(nn.Flatten(), "smaller", Domain((1, 4, 4)))
     vectors = Encoder(nn.Flatten(), "vectors", Domain((64,)))
-    result = Transfer(**SMALL, attack=ATTACK)(here, digits(20), DOUBLE, others=[smaller, vectors])
+    detached = Encoder(Detached(), "detached", here.domain)
+    result = Transfer(**SMALL, attack=ATTACK)(here, digits(20), DOUBLE, others=[smaller, vectors, detached])
     assert result.estimate("harm_kept", surrogate="smaller").value > 0.05
     nothing = result.estimate("harm_kept", surrogate="vectors")
     assert nothing.n == 0
     assert nothing.reason is not None
-    assert "the surrogate takes other inputs" in nothing.reason
+    assert "the surrogate takes other inputs or passes no gradient" in nothing.reason
+    assert result.estimate("harm_kept", surrogate="detached").n == 0
+    assert [
+        name for name in ("smaller", "vectors", "detached") if any(f"on {name}:" in w for w in result.findings.warnings)
+    ] == [
+        "vectors",
+        "detached",
+    ]
 
 
 def test_transfer_needs_a_second_encoder() -> None:

@@ -22,7 +22,7 @@ import torch
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
-from holdfast.attacks.radius import Nearest, nearest_events, search_forwards, with_fixed_attacks
+from holdfast.attacks.radius import Nearest, fixed_forwards, nearest_events, search_forwards, with_fixed_attacks
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import HoldfastError, did_you_mean
@@ -78,9 +78,10 @@ class Radii(Observation):
         return population.choose(self.samples)
 
     def forwards(self, population: Population) -> int:
-        # Half of the images are those of pairs; of these, two collide. Attacks at fixed radii are rarely needed.
+        # Half of the images are those of pairs; of these, two collide.
         share = {"retrieval": 1.0, "impersonation": 0.5, "overlap": 1.0}[self.event]
-        return round(share * search_forwards(self.attack))
+        fixed = (*self.fixed, self.pairwise) if self.event == "retrieval" else self.fixed
+        return round(share * (search_forwards(self.attack) + fixed_forwards(self.widest, self.balls, fixed)))
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         radii = torch.full((len(rows),), torch.nan, dtype=torch.float64, device=population.codes.device)

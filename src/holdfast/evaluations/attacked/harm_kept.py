@@ -25,7 +25,10 @@ from holdfast.evaluations.attacked.searched import Searched
 Further = tuple[tuple[str, str], ...]
 """Conditions that a case has beside its own, by name."""
 OF = "harm of the encoder's own attack"
-ELSEWHERE = f"not among the images that this number is of; or the surrogate takes other inputs; or {LEFT_OUT}"
+ELSEWHERE = (
+    f"not among the images that this number is of; or the surrogate takes other inputs or passes no "
+    f"gradient; or {LEFT_OUT}"
+)
 UNCOMPARED = f"{ELSEWHERE}; or the encoder's own attack does no harm to compare with"
 
 

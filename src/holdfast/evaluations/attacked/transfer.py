@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from holdfast.attacks.adaptive import AdaptiveAttack
-from holdfast.attacks.base import Attack
+from holdfast.attacks.base import Attack, NoGradientError
 from holdfast.attacks.presets import label
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
@@ -56,7 +56,8 @@ class Transferred(Observation):
     """Codes of randomly chosen images moved away from their codes under another encoder, the ``surrogate``.
 
     It is named by its fingerprint. Where it takes images of another size, the attack goes through a bilinear resizing, so
-    that the ball is one of the pixels that the measured encoder gets. Where it takes other inputs, all codes are nan.
+    that the ball is one of the pixels that the measured encoder gets. Where it takes other inputs, or passes no gradient to
+    an attack that needs one, all codes are nan.
     """
 
     ball: Ball
@@ -75,13 +76,18 @@ class Transferred(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         context = population.context(rows)
+        unknown = {"codes": torch.full_like(population.codes[list(rows)], torch.nan)}
         surrogate = resized(population.encoder_of(self.surrogate), population.encoder.domain)
         if surrogate is None:
-            return {"codes": torch.full_like(population.codes[list(rows)], torch.nan)}
+            return unknown
         # What a divergence learned from the codes of one encoder means nothing for those of another.
         climbed = L2Distance() if self.divergence.learns else climbable(self.divergence)
         attacked_context = AttackContext(surrogate, context.pixels, context.noise)
-        return {"codes": population.encode(attacked(attacked_context, Away(climbed), self.attack, self.ball))}
+        try:
+            moved = attacked(attacked_context, Away(climbed), self.attack, self.ball)
+        except NoGradientError:
+            return unknown
+        return {"codes": population.encode(moved)}
 
 
 @final
@@ -140,7 +146,7 @@ class Transfer(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         searched, joint, attack = Searched(population), self.observation(), strongest(self.attacks)
-        series, estimates = list[Series](), list[Estimate]()
+        series, estimates, unfit = list[Series](), list[Estimate](), dict[str, None]()
         for ball in self.balls:
             for divergence in self.divergences:
                 others: dict[Further, Tensor] = {
@@ -149,6 +155,7 @@ class Transfer(Evaluation):
                     )["codes"]
                     for surrogate in self.surrogates
                 }
+                unfit |= {dict(of)["surrogate"]: None for of, codes in others.items() if codes.isnan().all()}
                 others[(("attack", RANDOM_NOISE),)] = joint.of(Noise(ball, self.samples), observed)["codes"]
                 itself = self._itself(ball, divergence)
                 codes = itself.of_attack(attack, joint.of(itself, observed))["codes"]
@@ -159,7 +166,7 @@ class Transfer(Evaluation):
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
             estimates=tuple(estimates),
-            warnings=population_warnings(population, self.divergences),
+            warnings=(*population_warnings(population, self.divergences), *map(_unfit, unfit)),
         )
 
     def _itself(self, ball: Ball, divergence: Divergence) -> Untargeted:
@@ -167,6 +174,11 @@ class Transfer(Evaluation):
 
     def _transferred(self, ball: Ball, divergence: Divergence, surrogate: str) -> Transferred:
         return Transferred(ball, self.attack, divergence, surrogate.rpartition("@")[2], self.samples)
+
+
+def _unfit(surrogate: str) -> str:
+    """Return a sentence on a surrogate of which nothing is known."""
+    return f"no images could be attacked on {surrogate}: it passes no gradient to its input, or takes other inputs"
 
 
 class Resize(nn.Module):

@@ -18,7 +18,7 @@ import torch
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
-from holdfast.attacks.radius import Goal, Nearest, nearest_events, search_forwards, with_fixed_attacks
+from holdfast.attacks.radius import Goal, Nearest, fixed_forwards, nearest_events, search_forwards, with_fixed_attacks
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
@@ -66,7 +66,8 @@ class ProbeRadii(Observation):
         return population.choose(self.samples)
 
     def forwards(self, population: Population) -> int:
-        return search_forwards(self.attack)  # attacks at fixed radii are rarely needed
+        fixed = 2 * fixed_forwards(self.widest, self.balls, self.fixed)  # by who knows the probe and who does not
+        return search_forwards(self.attack) + fixed
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return {"radius": self.nearest(population, rows).radii.double()}

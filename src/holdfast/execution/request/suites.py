@@ -40,9 +40,9 @@ REACH = 6_000_000
 """An encoder of so many operations gets the counts of quick in full, one of twice as many half of them."""
 HEAVY = 100_000_000
 """From so many operations on, quick asks the same of every encoder: ``TOTAL`` forwards, shared by its questions."""
-TOTAL = 24_000
+TOTAL = 26_500
 """Forwards of an image that quick asks of a heavy encoder at most, a gradient counted as three, beside those that grow with
-the number of images: their clean codes, and what probes learn from a bank. Ten minutes of processor time at 25 ms each."""
+the number of images: their clean codes, and what probes learn from a bank. Eleven minutes of processor time at 25 ms."""
 COUNTS = ("samples", "random")
 LEAST = 8
 
