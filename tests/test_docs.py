@@ -24,7 +24,7 @@ from holdfast.core.encoder import Domain
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import convert, number, types_of
 from holdfast.encoders.architectures.base import LOADED, Architecture, architectures
-from holdfast.execution.request import catalog, request
+from holdfast.execution.request import Request, catalog
 from holdfast.execution.request.suites import SUITES
 from holdfast.protocol.evaluation import settings
 from holdfast.report.gate import parse
@@ -255,7 +255,7 @@ def test_the_picture_is_small() -> None:
 
 
 def test_the_defaults_of_evaluate_are_those_it_states() -> None:
-    asked, stated = request({}), rows(section(DOCS / "command-line.md", "evaluate"))
+    asked, stated = Request(), rows(section(DOCS / "command-line.md", "evaluate"))
     for name in ("suite", "seed", "device", "precision", "batch_size"):
         cell = stated[f"--{name.replace('_', '-')}"][0]
         assert f"{getattr(asked, name)} (default)" in cell or f"(default {getattr(asked, name)})" in cell

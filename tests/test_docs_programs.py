@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.commands.train import read_recipe
-from holdfast.execution.request import planned, request
+from holdfast.execution.request import Request, keywords, planned
 from tests.pages import FENCE, ROOT, blocks, every_page
 
 # That of a real encoder needs packages and minutes, and has a test of its own.
@@ -36,7 +36,7 @@ def test_configurations_in_the_documentation_are_understood(page: Path, tmp_path
             assert read_recipe(content, {}, {})
         elif "project" not in content:
             (tmp_path / "run.toml").write_text(code)
-            assert planned(request({}, tmp_path / "run.toml"))
+            assert planned(Request.of(**keywords({}, tmp_path / "run.toml")))
 
 
 def test_the_readme_shows_the_example_of_ten_lines() -> None:

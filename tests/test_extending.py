@@ -17,7 +17,7 @@ from holdfast.cli import application, run
 from holdfast.core.balls import Linf
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.architectures.base import Architecture, architectures
-from holdfast.execution.request import Request, build, catalog, planned, request
+from holdfast.execution.request import Request, build, catalog, planned
 from holdfast.execution.request.suites import SUITES
 from holdfast.objectives.base import AttackContext
 from holdfast.probes.base import probes
@@ -145,7 +145,7 @@ def test_the_new_architecture_is_built(dropped: None) -> None:
 
 def test_the_new_measure_runs(dropped: None) -> None:
     asked = {"neighbours_kept": {"k": 3, "samples": 8, "attack": "guess:tries=5", "ball": "linf:0.2"}}
-    (measure,) = planned(request({"only": ["neighbours_kept"], "settings": asked}))
+    (measure,) = planned(Request.of(only=["neighbours_kept"], settings=asked))
     result = measure(builtin(), digits(20))
     (kept,) = result.estimates
     assert (kept.quantity, kept.n, kept.better) == ("neighbours_kept", 8, "higher")

@@ -17,7 +17,7 @@ from torch import nn
 import holdfast as hf
 from holdfast.commands import inputs as given
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.core.balls import BALLS
+from holdfast.core.balls import BALLS, L2, Linf
 from holdfast.core.divergences import DIVERGENCES
 from holdfast.core.files import sealed, unsealed
 from holdfast.encoders import builtin
@@ -76,7 +76,7 @@ def test_defaults_are_those_of_the_command_line() -> None:
         ("suite", "full"),
         ("only", ("overlap", "breakaway")),
         ("eps", (0.1, "8/255")),
-        ("ball", ("linf:0.1", "l2:0.5")),
+        ("ball", (Linf(0.1), L2(0.5))),
         ("baselines", ("pixels",)),
         ("limit", 3),
         ("seed", 4),

@@ -16,7 +16,7 @@ import holdfast.evaluations.attacked
 from holdfast.core.balls import L2
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
-from holdfast.execution.request import Request, build, catalog, planned, request
+from holdfast.execution.request import Request, build, catalog, keywords, planned
 from holdfast.execution.request.suites import SUITES, suite_settings
 from holdfast.execution.session import sized
 from holdfast.protocol.evaluation import Evaluation, settings
@@ -78,7 +78,7 @@ def test_settings_survive_the_round_trip_through_toml(kind, tmp_path):
         assert tomllib.loads(text)
         (tmp_path / "run.toml").write_text(text)
         bank = {"bank": "builtin:digits-train"} if kind.needs_bank else {}
-        assert planned(request({"only": [kind.name], **bank}, tmp_path / "run.toml")) == [evaluation]
+        assert planned(Request.of(**keywords({"only": [kind.name], **bank}, tmp_path / "run.toml"))) == [evaluation]
 
 
 @pytest.mark.parametrize("kind", catalog.evaluations().values(), ids=catalog.evaluations())
@@ -237,7 +237,7 @@ def test_a_broken_entry_point_is_named(monkeypatch, loaded, said):
 def test_later_settings_win(tmp_path: Path):
     file = tmp_path / "run.toml"
     file.write_text('suite = "standard"\nseed = 7\neps = ["8/255"]\n[breakaway]\nsamples = 11\nrivals = 3\n')
-    asked = request({"suite": "quick", "settings": {"breakaway": {"samples": "12"}}}, file)
+    asked = Request.of(**keywords({"suite": "quick", "settings": {"breakaway": {"samples": "12"}}}, file))
     (breakaway, overlap) = planned(asked.model_copy(update={"only": ("breakaway", "overlap")}))
     assert (asked.suite, asked.seed) == ("quick", 7)
     assert settings(breakaway).items() >= {"samples": 12, "rivals": 3, "balls": ["linf:8/255"]}.items()
@@ -246,7 +246,7 @@ def test_later_settings_win(tmp_path: Path):
 
 def test_balls_of_the_flags_replace_those_of_the_file(tmp_path):
     (tmp_path / "run.toml").write_text('ball = ["l2:1.0"]\n[overlap]\nsamples = 5')
-    (overlap,) = planned(request({"eps": ["0.5"], "only": ["overlap"]}, tmp_path / "run.toml"))
+    (overlap,) = planned(Request.of(**keywords({"eps": ["0.5"], "only": ["overlap"]}, tmp_path / "run.toml")))
     assert settings(overlap)["balls"] == ["linf:0.5"]
 
 
@@ -270,12 +270,12 @@ def test_balls_of_the_flags_replace_those_of_the_file(tmp_path):
 def test_mistakes_in_a_file_are_named(tmp_path, text, said):
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(HoldfastError, match=said):
-        planned(request({}, tmp_path / "run.toml"))
+        planned(Request.of(**keywords({}, tmp_path / "run.toml")))
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(HoldfastError, match=r"cannot read --config .*No such file"):
-        request({}, tmp_path / "none.toml")
+        keywords({}, tmp_path / "none.toml")
 
 
 def test_radii_belong_to_attacks(tmp_path):
@@ -292,7 +292,7 @@ def test_radii_belong_to_attacks(tmp_path):
 def test_settings_of_what_does_not_run_are_named(tmp_path):
     (tmp_path / "run.toml").write_text("[overlap]\nsamples = 5\n[breakaway]\nsamples = 3")
     with pytest.warns(HoldfastWarning, match=r"\[overlap\] changes nothing, because overlap is not run"):
-        planned(request({"only": ["breakaway"]}, tmp_path / "run.toml"))
+        planned(Request.of(**keywords({"only": ["breakaway"]}, tmp_path / "run.toml")))
 
 
 def test_a_source_that_takes_arch_says_so_itself(monkeypatch: pytest.MonkeyPatch) -> None:

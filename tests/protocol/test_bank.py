@@ -19,7 +19,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.data import load
 from holdfast.evaluations.attacked.breakaway import Breakaway
 from holdfast.evaluations.attacked.observations import Untargeted
-from holdfast.execution.request import build, planned, request
+from holdfast.execution.request import Request, build, planned
 from holdfast.protocol import bank as module
 from holdfast.protocol.bank import apart
 from holdfast.protocol.observation import Joint
@@ -149,4 +149,4 @@ def tiny_digits() -> hf.Encoder:
 
 def test_a_bank_that_nothing_uses_is_refused() -> None:
     with pytest.raises(HoldfastError, match="a bank changes nothing: displacement use none"):
-        planned(request({"only": ["displacement"], "bank": "builtin:digits-train"}))
+        planned(Request(only=("displacement",), bank="builtin:digits-train"))

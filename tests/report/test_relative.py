@@ -83,7 +83,7 @@ def test_one_encoder_alone_and_unknown_names() -> None:
     assert with_relative_errors([ours]) == [ours]
     with pytest.raises(HoldfastError, match=r"relative to 'pixel'.*did you mean 'pixels'"):
         with_relative_errors([ours, pixels], "pixel")
-    with pytest.raises(HoldfastError, match="corruption-error of two encoders is needed"):
+    with pytest.raises(HoldfastError, match="errors under corruption of two encoders are needed"):
         with_relative_errors([ours], "pixels")
 
 

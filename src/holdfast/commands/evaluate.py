@@ -25,11 +25,10 @@ from holdfast.core.balls import Ball
 from holdfast.core.encoder import MADE_IN_PYTHON
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
-from holdfast.core.settings import listed, names_of, seconds
-from holdfast.execution.request import Request, in_a_sentence, require_sense
+from holdfast.core.settings import listed, names_of
+from holdfast.execution.request import Request
 from holdfast.execution.request.loading import AtHand
 from holdfast.execution.session import Session, Workers
-from holdfast.protocol.evaluation import plain
 from holdfast.report.run_state import RunState
 from holdfast.store.store import Store
 
@@ -106,34 +105,32 @@ def evaluate(
     pictures, others = None if images is None else at_hand(images), None if bank is None else at_hand(bank)
     with ExitStack() as stack:
         folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
-        with in_a_sentence():
-            request = Request(
-                encoders=tuple(encoder if isinstance(encoder, str) else reference_of(encoder) for encoder in named),
-                images=_reference(pictures),
-                bank=_reference(others),
-                suite=suite,
-                only=tuple(names_of(only, "only")),
-                eps=tuple(listed(eps)),
-                ball=tuple(map(str, listed(ball))),
-                baselines=tuple(names_of(baselines, "baselines")),
-                limit=limit,
-                seed=seed,
-                attack_seed=attack_seed,
-                settings={name: {key: plain(v) for key, v in s.items()} for name, s in (settings or {}).items()},
-                arch=tuple(listed(arch)),
-                size=size,
-                trust_remote_code=trust_remote_code,
-                black_box=black_box,
-                device=device,
-                precision=precision,
-                batch_size=batch_size,
-                budget=None if budget is None else seconds(budget),
-                cluster=cluster,
-                workers=workers,
-                rehash=rehash,
-                out=folder,
-            )
-        require_sense(request)
+        request = Request.of(
+            encoders=tuple(encoder if isinstance(encoder, str) else reference_of(encoder) for encoder in named),
+            images=_reference(pictures),
+            bank=_reference(others),
+            suite=suite,
+            only=tuple(names_of(only, "only")),
+            eps=tuple(listed(eps)),
+            ball=tuple(listed(ball)),
+            baselines=tuple(names_of(baselines, "baselines")),
+            limit=limit,
+            seed=seed,
+            attack_seed=attack_seed,
+            settings=settings or {},
+            arch=tuple(listed(arch)),
+            size=size,
+            trust_remote_code=trust_remote_code,
+            black_box=black_box,
+            device=device,
+            precision=precision,
+            batch_size=batch_size,
+            budget=budget,
+            cluster=cluster,
+            workers=workers,
+            rehash=rehash,
+            out=folder,
+        )
         ready = AtHand(by_reference(named), _images(pictures), _images(others))
         store, reports = Store(Path(folder)), Reports(Path(folder))
         with shown(progress) as show, reports:

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from holdfast import data, encoders
 from holdfast.commands.evaluated_run import EvaluatedRun
-from holdfast.core.balls import BALLS, Ball, Linf
+from holdfast.core.balls import Ball, balls_of
 from holdfast.core.encoder import MADE_IN_PYTHON, Encoder
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
-from holdfast.core.settings import convert, listed, read
+from holdfast.core.settings import listed
 from holdfast.encoders import Options
 from holdfast.evaluations.certified.pairs import require_few
 from holdfast.execution.computing.progress import Shown
@@ -88,13 +88,6 @@ def folder_of(run: StoredRun) -> Path:
     return run.folder if isinstance(run, EvaluatedRun) else Path(run)
 
 
-def read_ball(ball: str | Ball) -> Ball:
-    """Return the ball that a text spells, or the ball itself."""
-    if not isinstance(ball, str | Ball):
-        raise HoldfastError(f"a ball is needed or its text, as in Linf(8 / 255) or 'linf:8/255', got {ball!r}")
-    return read(ball, BALLS, "ball") if isinstance(ball, str) else ball
-
-
 def ball_of(eps: str | float | None, ball: str | Ball | None) -> Ball | None:
     """Return the ball that a radius or a ball names, if one of them is given.
 
@@ -102,11 +95,7 @@ def ball_of(eps: str | float | None, ball: str | Ball | None) -> Ball | None:
         >>> str(ball_of("2/255", None)), str(ball_of(None, "l2:0.5")), ball_of(None, None)
         ('linf:2/255', 'l2:0.5', None)
     """
-    if eps is not None and ball is not None:
-        raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
-    if eps is not None:
-        return Linf(convert(eps, float, "eps"))
-    return None if ball is None else read_ball(ball)
+    return next(iter(balls_of([] if eps is None else [eps], [] if ball is None else [ball])), None)
 
 
 def load_encoder(

@@ -16,7 +16,7 @@ from torch import Tensor
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.core.settings import Spelled, read
+from holdfast.core.settings import Spelled, convert, read
 
 SMALLEST = torch.finfo(torch.float32).tiny
 
@@ -190,3 +190,22 @@ class L1(Ball):
 
 
 BALLS: dict[str, type[Ball]] = {ball.name: ball for ball in (Linf, L2, L1)}
+
+
+def read_ball(ball: str | Ball) -> Ball:
+    """Return the ball that a text spells, or the ball itself."""
+    if not isinstance(ball, str | Ball):
+        raise HoldfastError(f"a ball is needed or its text, as in Linf(8 / 255) or 'linf:8/255', got {ball!r}")
+    return Ball.read(ball) if isinstance(ball, str) else ball
+
+
+def balls_of(eps: Sequence[str | float], balls: Sequence[str | Ball]) -> list[Ball]:
+    """Return the linf balls of radii ``eps``, or else ``balls``.
+
+    Example:
+        >>> balls_of(["8/255"], []) == [Linf(8 / 255)], balls_of([], ["l2:0.5", Linf(0.1)])
+        (True, [L2(radius=0.5), Linf(radius=0.1)])
+    """
+    if eps and balls:
+        raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
+    return [Linf(convert(radius, float, "eps")) for radius in eps] or [read_ball(ball) for ball in balls]

@@ -22,7 +22,7 @@ from holdfast.evaluations.attacked.observations import Untargeted
 from holdfast.evaluations.probed.observations import TransferredAnswers
 from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy
 from holdfast.evaluations.probed.robust_accuracy import RobustAccuracy
-from holdfast.execution.request import planned, request
+from holdfast.execution.request import Request, planned
 from holdfast.probes.linear import Linear, LinearScores
 from holdfast.probes.neighbours import Knn
 from holdfast.protocol.population import Population
@@ -160,8 +160,8 @@ def test_what_is_missing_is_asked_for() -> None:
     with pytest.raises(HoldfastError, match="show one class"):
         RobustAccuracy()(tiny.encoder(), clouds(9, 2), RunSettings(), clouds(9, 1, classes=1))
     with pytest.raises(HoldfastError, match="no bank of images for robust-accuracy to learn from; name it with --bank"):
-        planned(request({"only": ["robust-accuracy"]}))
-    assert not any(evaluation.needs_bank for evaluation in planned(request({})))
+        planned(Request(only=("robust-accuracy",)))
+    assert not any(evaluation.needs_bank for evaluation in planned(Request()))
 
 
 def test_a_run_learns_each_probe_once_and_resumes(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, ValidationError
 
 from holdfast.attacks.base import Attack
-from holdfast.core.balls import Ball, Linf
+from holdfast.attacks.square import SquareAttack
+from holdfast.core.balls import Ball, balls_of, read_ball
 from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, refuse_blanks, refuse_twice
 from holdfast.core.records import Record
 from holdfast.core.settings import convert, fields_of, seconds, spelled, types_of
@@ -25,14 +26,25 @@ from holdfast.encoders.reference import Options, named
 from holdfast.encoders.trained import written_in_python
 from holdfast.execution.request.catalog import evaluations
 from holdfast.execution.request.suites import SUITES, left_out, suite_settings
-from holdfast.protocol.evaluation import Evaluation, with_bank
+from holdfast.protocol.evaluation import Evaluation, plain, with_bank
 
 Settings = Mapping[str, Mapping[str, Any]]
+BLIND = SquareAttack()
+"""The attack of a request for a black box."""
 
 
 def _several(value: Any) -> Any:
     """Return what may be given once as it is given several times."""
     return () if value is None else (value,) if isinstance(value, str) else value
+
+
+def _budget(value: Any) -> float | None:
+    return None if value is None else seconds(value)
+
+
+def _texts(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Return settings as JSON holds them."""
+    return {name: {field: plain(value) for field, value in fields.items()} for name, fields in settings.items()}
 
 
 class Request(Record):
@@ -44,14 +56,14 @@ class Request(Record):
     suite: str = "quick"
     only: tuple[str, ...] = ()
     eps: tuple[str | float, ...] = ()
-    ball: tuple[str, ...] = ()
+    ball: tuple[Annotated[Ball, PlainValidator(read_ball), PlainSerializer(str)], ...] = ()
     seed: int = 0
     attack_seed: int | None = None
     device: str = "cpu"
     precision: str = "float32"
     batch_size: int = 256
     limit: int | None = Field(default=None, ge=1)
-    budget: float | None = None
+    budget: Annotated[float | None, BeforeValidator(_budget)] = None
     baselines: tuple[str, ...] = ()
     arch: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
     size: int | None = Field(default=None, ge=1)
@@ -61,7 +73,26 @@ class Request(Record):
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
     rehash: bool = False
     out: str | None = None
-    settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    settings: Annotated[dict[str, dict[str, Any]], PlainSerializer(_texts)] = Field(default_factory=dict)
+
+    @classmethod
+    def of(cls, **keywords: Any) -> Request:
+        """Return the request that keywords of ``holdfast.evaluate`` make.
+
+        Raises:
+            HoldfastError: a name, a value or a combination makes no sense.
+        """
+        with _in_a_sentence():
+            request = cls(**keywords)
+        _ = request.balls
+        if request.suite not in SUITES:
+            raise HoldfastError(f"unknown suite {request.suite!r}; {did_you_mean(request.suite, list(SUITES))}")
+        return request
+
+    @property
+    def balls(self) -> list[Ball]:
+        """Return the balls that attacks are asked for, of ``eps`` or else ``ball``."""
+        return balls_of(self.eps, self.ball)
 
 
 def keywords(flags: Mapping[str, Any], file: Path | None = None) -> dict[str, Any]:
@@ -75,39 +106,21 @@ def keywords(flags: Mapping[str, Any], file: Path | None = None) -> dict[str, An
         content = {name: value for name, value in content.items() if name not in ("eps", "ball")}
     refuse_blanks(content)
     merged = {**content, **flags, "settings": _merged(content.get("settings", {}), flags.get("settings", {}))}
-    if merged.get("budget") is not None:
-        merged["budget"] = seconds(merged["budget"])
-    with in_a_sentence():
-        require_sense(Request.model_validate(merged))
+    Request.of(**merged)
     return merged
 
 
-def request(flags: Mapping[str, Any], file: Path | None = None) -> Request:
-    """Return the request that ``file`` and, over it, the ``flags`` make.
-
-    Raises:
-        HoldfastError: a key, a value or a combination makes no sense.
-    """
-    return Request.model_validate(keywords(flags, file))
-
-
 @contextmanager
-def in_a_sentence() -> Iterator[None]:
+def _in_a_sentence() -> Iterator[None]:
     """Say in one sentence which field of a request has a value that it cannot have."""
     try:
         yield
     except ValidationError as error:
         first = error.errors()[0]
+        if isinstance(reason := first.get("ctx", {}).get("error"), HoldfastError):
+            raise reason from error
         where = ".".join(map(str, first["loc"]))
         raise HoldfastError(f"{where}: {first['msg'].lower()}, got {first['input']!r}") from error
-
-
-def require_sense(request: Request) -> None:
-    """Raise if two fields of ``request`` contradict each other, or there is no such suite."""
-    if request.eps and request.ball:
-        raise HoldfastError("eps and ball contradict each other; write --eps 8/255 as --ball linf:8/255")
-    if request.suite not in SUITES:
-        raise HoldfastError(f"unknown suite {request.suite!r}; {did_you_mean(request.suite, list(SUITES))}")
 
 
 def references(request: Request) -> list[tuple[str, Options]]:
@@ -154,8 +167,8 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
         raise HoldfastError(f"there is no bank of images for {', '.join(without)} to learn from; name it with --bank")
     kinds = [kind for kind in kinds if request.bank or not kind.needs_bank]
     kinds = [kind for kind in kinds if request.only or not left_out(request.suite, kind, operations)]
-    balls = [*request.ball, *(str(Linf(convert(radius, float, "eps"))) for radius in request.eps)]
-    refuse_twice("eps or ball", [Ball.read(ball) for ball in balls])
+    balls = request.balls
+    refuse_twice("eps or ball", balls)
     with_balls = [kind for kind in kinds if attacks_in_balls(kind)]
     if balls and not with_balls:
         advice = next((f"; use --set {k.name}.balls={balls[0]}" for k in kinds if "balls" in fields_of(k)), "")
@@ -163,7 +176,7 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     for name in set(request.settings) - {kind.name for kind in kinds}:
         warnings.warn(f"[{name}] changes nothing, because {name} is not run", HoldfastWarning, stacklevel=2)
     over = {kind.name: {"balls": balls} for kind in with_balls} if balls else {}
-    blind = {kind.name: dict.fromkeys(attack_fields(kind), "square") for kind in kinds} if request.black_box else {}
+    blind = {kind.name: dict.fromkeys(attack_fields(kind), BLIND) for kind in kinds} if request.black_box else {}
     sizes = suite_settings(request.suite, kinds, operations)
     chosen = _merged(_merged(_merged(sizes, over), blind), request.settings)
     plan = [build(kind, chosen.get(kind.name, {})) for kind in kinds]

@@ -19,8 +19,8 @@ from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import ratio_of_means, series_of
 from holdfast.report.comparison.protocol import Group, baselines, groups
 
-EVALUATION = "corruption-error"
 ERRORS = "corrupted_wrong"
+"""The quantity of which ratios are taken, whichever evaluation has it."""
 MEAN, EACH = "relative_mean_corruption_error", "relative_corruption_error"
 ALL = "all"
 
@@ -33,14 +33,12 @@ def with_relative_errors(results: Sequence[Result], to: str | None = None) -> li
     Raises:
         HoldfastError: no encoder with such a result is called ``to``.
     """
-    groups_of_errors = [
-        group for group in groups(results) if group.first.evaluation == EVALUATION and len(group.encoders) > 1
-    ]
+    groups_of_errors = [group for group in groups(results) if len(group.encoders) > 1 and _errors(group.first)]
     offered = list(dict.fromkeys(name for group in groups_of_errors for name in group.encoders))
     if to is not None and to not in offered:
         raise HoldfastError(
-            f"no errors can be taken relative to {to!r}: {EVALUATION} of two encoders is needed, one of them called so; "
-            f"{did_you_mean(to, offered)}"
+            f"no errors can be taken relative to {to!r}: errors under corruption of two encoders are needed, one of them "
+            f"called so; {did_you_mean(to, offered)}"
         )
     baseline_names = baselines(results)
     replaced: dict[int, Result] = {}
@@ -61,7 +59,7 @@ def _with_ratios(group: Group, name: str) -> dict[int, Result]:
 def _result_with_ratios(result: Result, baseline: Result, name: str) -> Result:
     if result.findings.ids != baseline.findings.ids:
         return result
-    probes = dict.fromkeys(series.conditions["probe"] for series in result.series if series.quantity == ERRORS)
+    probes = dict.fromkeys(series.conditions["probe"] for series in _errors(result))
     ratios = [series for probe in probes for series in _relative(result, baseline, probe, name)]
     findings = result.findings.model_copy(
         update={
@@ -100,15 +98,20 @@ def _estimate(series: Series) -> Estimate:
     return summarise(series, "mean", "lower", MEAN if series.conditions["corruption"] == ALL else EACH)
 
 
+def _errors(result: Result) -> list[Series]:
+    return [series for series in result.series if series.quantity == ERRORS]
+
+
 def _by_corruption(result: Result, probe: str) -> dict[str, Tensor]:
     estimates = {
         series.conditions["corruption"]: torch.tensor(series.values, dtype=torch.float64)
-        for series in result.series
-        if series.quantity == ERRORS
-        and series.conditions["probe"] == probe
+        for series in _errors(result)
+        if series.conditions["probe"] == probe
         and "severity" not in series.conditions
         and series.conditions["corruption"] != ALL
     }
     if not estimates:
-        raise HoldfastError(f"{result.encoder.name} has no errors of probe {probe!r}; run {EVALUATION} with it")
+        raise HoldfastError(
+            f"{result.encoder.name} has no errors of probe {probe!r} under corruption; measure them with it"
+        )
     return estimates
