@@ -60,7 +60,7 @@ def run(
     flags = {"limit": asked.limit, "workers": asked.workers, "budget": asked.budget, "out": str(folder)}
     flags |= {"only": asked.only.split(",")} if asked.only else {}
     began = clock()
-    wanted = Request(**{name: value for name, value in flags.items() if value is not None})
+    wanted = Request.of(**{name: value for name, value in flags.items() if value is not None})
     results, failures = Session.of(wanted, Store(folder)).fill(lambda doing, share, left: told.append((clock(), left)))
     partial = sum(result.planned is not None for result in results)
     return told, began, f"{len(results) - partial} cells, {partial} partial, {len(failures)} missing"
