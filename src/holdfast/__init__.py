@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.core.images import Images as Images
     from holdfast.core.records import Result as Result
     from holdfast.core.run_settings import RunSettings as RunSettings
+    from holdfast.encoders.embeddings import Embeddings as Embeddings
     from holdfast.evaluations.attacked.attack_radius import AttackRadius as AttackRadius
     from holdfast.evaluations.attacked.breakaway import Breakaway as Breakaway
     from holdfast.evaluations.attacked.displacement import Displacement as Displacement
@@ -118,6 +119,7 @@ _HOMES = {
     "Displacement": "evaluations.attacked.displacement",
     "Divergence": "core.divergences",
     "Domain": "core.encoder",
+    "Embeddings": "encoders.embeddings",
     "Encoder": "core.encoder",
     "EvaluatedRun": "commands.evaluated_run",
     "Evaluation": "protocol.evaluation",

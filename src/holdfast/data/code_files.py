@@ -73,7 +73,7 @@ def _tensor(values: Any, what: str) -> Tensor:
 
 def _npy(path: Path, column: str | None) -> Table:
     if column is not None:
-        raise HoldfastError(f"{path.name} is one array and has no columns; leave ?codes={column} out")
+        raise HoldfastError(f"{path.name} is one array and has no columns; leave column={column} out")
     array = read_numpy(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
     if not isinstance(array, np.ndarray):
         raise HoldfastError(f"{path} is an archive of arrays; give it the ending .npz")
@@ -159,6 +159,6 @@ def _choose(path: Path, keys: list[str], column: str | None) -> str:
     if chosen is None:
         raise HoldfastError(
             f"{path.name} has no array named {', '.join(CODES)}; say which one holds the codes, as in "
-            f"{path.name}?codes={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
+            f"{path.name}?column={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
         )
     return chosen

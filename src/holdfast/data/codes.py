@@ -7,7 +7,7 @@ Rows have an id each, and may have a label and a group; where no ids are given, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -30,20 +30,6 @@ BLOCK = 1 << 22
 """Values looked at together."""
 Named = str | Path | Sequence[Any] | np.ndarray | Tensor | None
 """One value per row, in memory, or the name of a file, a column or an array that holds them."""
-
-
-@final
-@dataclass(frozen=True)
-class Columns:
-    """What belongs to the rows of a file of codes, each the name of a column or of a file beside it."""
-
-    codes: str | None = None
-    """Which array or column holds the codes."""
-    ids: str | None = None
-    labels: str | None = None
-    groups: str | None = None
-    inputs: str | None = None
-    """What the codes were computed from: an array file with one row for each."""
 
 
 @final
@@ -152,8 +138,8 @@ class CodeRows:
 
 def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     """Return the rows of the file ``name`` as images of an encoder that maps each to itself, as a bank is named."""
-    check_settings(settings, [field.name for field in fields(Columns)], SOURCE)
-    stored = read_codes(name, Columns(**settings))
+    check_settings(settings, ["column", "ids", "labels", "groups", "inputs"], SOURCE)
+    stored = read_codes(name, **settings)
     if selection.domain.shape != (stored.width,):
         raise HoldfastError(
             f"{name} holds codes of {stored.width} features, but the encoder takes inputs of shape "
@@ -165,7 +151,7 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
 def read_codes(
     codes: str | Path | np.ndarray | Tensor,
-    columns: Columns | None = None,
+    column: str | None = None,
     *,
     ids: Named = None,
     labels: Named = None,
@@ -177,7 +163,7 @@ def read_codes(
 
     Args:
         codes: an array, or a ``.npy``, ``.npz`` or ``.parquet`` file of one.
-        columns: names of columns and files, as a reference gives them.
+        column: which array or column of the file holds the codes, where that is not plain.
         ids: one text per row, or a ``.txt``, ``.csv`` or ``.npy`` file of them, or the column of them.
         labels: a number or a text per row, or the same.
         groups: a text per row, or the same; ``prefix`` and ``folders`` make them of the ids.
@@ -192,24 +178,21 @@ def read_codes(
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: ids of embeddings must be distinct, 'a' occurs twice; give each row its own
     """
-    columns = columns or Columns()
-    table = read_table(codes, columns.codes)
+    table = read_table(codes, column)
     called = name or (Path(codes).name if isinstance(codes, str | Path) else SOURCE)
     _check(table.codes, called)
-    stated = _column(ids if ids is not None else columns.ids, "ids", table, called)
+    stated = _column(ids, "ids", table, called)
     named = tuple(map(str, range(len(table.codes)))) if stated is None else tuple(map(str, stated))
     _check_distinct(named, called)
-    numbers, classes = _numbered(_column(labels if labels is not None else columns.labels, "labels", table, called))
-    grouped = groups if groups is not None else columns.groups
-    shown = inputs if inputs is not None else columns.inputs
+    numbers, classes = _numbered(_column(labels, "labels", table, called))
     return StoredCodes(
         table.codes,
         named,
         stated is None,
         numbers,
         classes,
-        _groups(grouped, named, table, called),
-        None if shown is None else _inputs(shown, len(named), called),
+        _groups(groups, named, table, called),
+        None if inputs is None else _inputs(inputs, len(named), called),
         called,
     )
 

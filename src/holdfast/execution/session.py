@@ -21,19 +21,21 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.core.stopwatch import beginning
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.execution.computing import Progress
+from holdfast.encoders.embeddings import Embeddings
 from holdfast.execution.engines.automatic import automatic
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
-from holdfast.execution.request import Request, planned, requested_balls
+from holdfast.execution.request import Request, build, planned, requested_balls
 from holdfast.execution.request.loading import NOTHING, AtHand, Inputs
 from holdfast.execution.request.suites import HEAVY, LARGE, TOTAL, share
 from holdfast.execution.table import evaluate
 from holdfast.execution.table.interim import WriteReport
-from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.evaluation import Evaluation, answerable, settings
 from holdfast.protocol.population import Population
+from holdfast.report.text import listed
 from holdfast.store.store import Store, some
 
 THREADED = 1 << 28
@@ -67,8 +69,10 @@ class Session:
         plan = among(request, sized(request, inputs.encoders) or plan, inputs.encoders)
         for ball, encoder in product(requested_balls(plan), inputs.encoders):
             ball.check(encoder.domain)
+        plan = tagged(plan, inputs.encoders)
         for encoder in inputs.encoders:
             plan = labelled(request, plan, inputs.images(encoder), inputs.bank(encoder))
+        plan = answered(request, plan, inputs)
         return cls(request, run, inputs, plan, store, began)
 
     def fill(
@@ -145,6 +149,46 @@ def labelled(
             "photos?labels=folders, or as the array labels beside the images"
         )
     return [evaluation for evaluation in evaluations if evaluation.name not in without]
+
+
+def tagged(evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return ``evaluations`` with the tags that stored codes bring, where they take tags and none are set.
+
+    Raises:
+        HoldfastError: two files of tags are named.
+    """
+    files = list(dict.fromkeys(encoder.tags for encoder in encoders if isinstance(encoder, Embeddings) and encoder.tags))
+    if len(files) > 1:
+        raise HoldfastError(f"tags are of images, not of codes, and two files of them are named ({', '.join(files)}); keep one")
+    return [
+        build(type(each), {**settings(each), "tags": files[0]}) if files and getattr(each, "tags", "") is None else each
+        for each in evaluations
+    ]
+
+
+def answered(request: Request, evaluations: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
+    """Return those of ``evaluations`` that can be asked of at least one encoder, and warn of codes that answer few.
+
+    Raises:
+        HoldfastError: none can, of any encoder.
+    """
+    kept: list[Evaluation] = list(evaluations)
+    for encoder in (each for each in inputs.encoders if each.recorded):
+        images = inputs.images(encoder)
+        silent = [each.name for each in evaluations if not answerable(each, encoder, images)]
+        if silent and len(silent) == len(evaluations) and all(each.recorded for each in inputs.encoders):
+            raise HoldfastError(
+                f"{listed(silent)} look at changed images or at the network, and {encoder.name} holds codes alone; name the "
+                "encoder that made them"
+            )
+        if silent:
+            warnings.warn(
+                f"{encoder.name} holds codes alone, so {listed(silent)} cannot be asked of it: they look at changed images, "
+                "at what codes were computed from (inputs=FILE) or at the network",
+                HoldfastWarning,
+                stacklevel=2,
+            )
+    return [each for each in kept if any(answerable(each, encoder, inputs.images(encoder)) for encoder in inputs.encoders)]
 
 
 def among(request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
