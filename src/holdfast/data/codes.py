@@ -7,7 +7,7 @@ Rows have an id each, and may have a label and a group; where no ids are given, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -102,9 +102,18 @@ class StoredCodes:
             )
         return [self.rows[name] for name in ids]
 
-    def images(self) -> Images:
-        """Return the rows as images of an encoder that maps each to itself, known by their ids or their inputs."""
-        return Images(CodeRows(self), self.ids, self.labels, self.name, self.classes, self.groups)
+    def images(self, others: Sequence[StoredCodes] = ()) -> Images:
+        """Return the rows as images of an encoder that maps each to itself, known by their ids or their inputs.
+
+        Labels and groups are of images, not of codes, so what is not stated here is taken of the first of ``others`` that
+        states it of all ids.
+        """
+        candidates = [self, *(other for other in others if all(name in other.rows for name in self.ids))]
+        labelled = next((each for each in candidates if each.labels is not None), self)
+        grouped = next((each for each in candidates if each.groups is not None), self)
+        labels = None if labelled.labels is None else labelled.labels[labelled.rows_of(self.ids)]
+        groups = None if grouped.groups is None else [grouped.groups[row] for row in grouped.rows_of(self.ids)]
+        return Images(CodeRows(self), self.ids, labels, self.name, labelled.classes, groups)
 
     def images_like(self, originals: Images) -> Images:
         """Return the codes of ``originals``, known by their pixels, so that encoders of these can be compared with them.
@@ -145,6 +154,8 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
             f"{name} holds codes of {stored.width} features, but the encoder takes inputs of shape "
             f"{selection.domain.shape}; name images, or codes of the same encoder as the ones that are measured"
         )
+    if stored.positions:  # which are no reason to take them for the images that are measured
+        stored = replace(stored, ids=tuple(f"{stored.name}:{row}" for row in stored.ids))
     images = stored.images()
     return images if selection.limit is None else images[selection.choose(images.ids)]
 
@@ -240,6 +251,11 @@ def _column(values: Any, what: str, table: Table, name: str) -> list[Any] | None
     if values is None:
         return None
     listed = values.tolist() if isinstance(values, np.ndarray | Tensor) else list(values)
+    blank = next((row for row, value in enumerate(listed) if value is None or not str(value).strip()), None)
+    if blank is not None:
+        raise HoldfastError(
+            f"{what} of {name} are missing for row {blank}; state one for each row, or leave {what} out"
+        )
     if len(listed) != len(table.codes) or any(isinstance(value, list) for value in listed[:1]):
         raise HoldfastError(
             f"{name} holds {len(table.codes)} codes but {len(listed)} {what}; give one for each row, in their order"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
-from holdfast.data.codes import read_codes
+from holdfast.data.codes import StoredCodes, read_codes
 from holdfast.encoders.reference import Options, split
 
 SOURCE = "embeddings"
@@ -96,13 +96,15 @@ class Embeddings(Encoder):
             caution=POSITIONS if self.stored.positions else "",
         )
 
-    def images(self, originals: Images | None = None) -> Images:
+    def images(self, originals: Images | None = None, others: Sequence[StoredCodes] = ()) -> Images:
         """Return the codes in the place of pixels: of all rows, or of the ``originals`` that are measured.
+
+        Labels and groups that are not stated here may be in ``others``, of the same images.
 
         Raises:
             HoldfastError: one of the ``originals`` has no code.
         """
-        return self.stored.images() if originals is None else self.stored.images_like(originals)
+        return self.stored.images(others) if originals is None else self.stored.images_like(originals)
 
 
 def load(name: str, options: Options) -> Embeddings:

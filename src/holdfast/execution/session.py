@@ -20,8 +20,8 @@ from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.stopwatch import beginning
 from holdfast.data.remembered import FILE, Remembered
-from holdfast.execution.computing import Progress
 from holdfast.encoders.embeddings import Embeddings
+from holdfast.execution.computing import Progress
 from holdfast.execution.engines.automatic import automatic
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
@@ -40,6 +40,10 @@ from holdfast.store.store import Store, some
 
 THREADED = 1 << 28
 """Operations an image from which one process with many threads computes an encoder as fast as many processes."""
+WANTS_MORE = (
+    "that takes changed images, the network, or what the codes were computed from (for spade, inputs=FILE names it)"
+)
+"""What stored codes are not enough for."""
 Workers = int | Literal["auto"] | None
 """How many processes compute; ``auto``: as many as are of use; None or 1: this one."""
 
@@ -72,7 +76,7 @@ class Session:
         plan = tagged(plan, inputs.encoders)
         for encoder in inputs.encoders:
             plan = labelled(request, plan, inputs.images(encoder), inputs.bank(encoder))
-        plan = answered(request, plan, inputs)
+        plan = answered(plan, inputs)
         return cls(request, run, inputs, plan, store, began)
 
     def fill(
@@ -157,38 +161,41 @@ def tagged(evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> li
     Raises:
         HoldfastError: two files of tags are named.
     """
-    files = list(dict.fromkeys(encoder.tags for encoder in encoders if isinstance(encoder, Embeddings) and encoder.tags))
+    files = list(
+        dict.fromkeys(encoder.tags for encoder in encoders if isinstance(encoder, Embeddings) and encoder.tags)
+    )
     if len(files) > 1:
-        raise HoldfastError(f"tags are of images, not of codes, and two files of them are named ({', '.join(files)}); keep one")
+        raise HoldfastError(
+            f"tags are of images, not of codes, and two files of them are named ({', '.join(files)}); keep one"
+        )
     return [
         build(type(each), {**settings(each), "tags": files[0]}) if files and getattr(each, "tags", "") is None else each
         for each in evaluations
     ]
 
 
-def answered(request: Request, evaluations: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
-    """Return those of ``evaluations`` that can be asked of at least one encoder, and warn of codes that answer few.
+def answered(evaluations: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
+    """Return those of ``evaluations`` that at least one encoder can be asked, and say what stored codes cannot answer.
 
     Raises:
-        HoldfastError: none can, of any encoder.
+        HoldfastError: none is left.
     """
-    kept: list[Evaluation] = list(evaluations)
-    for encoder in (each for each in inputs.encoders if each.recorded):
-        images = inputs.images(encoder)
-        silent = [each.name for each in evaluations if not answerable(each, encoder, images)]
-        if silent and len(silent) == len(evaluations) and all(each.recorded for each in inputs.encoders):
-            raise HoldfastError(
-                f"{listed(silent)} look at changed images or at the network, and {encoder.name} holds codes alone; name the "
-                "encoder that made them"
-            )
-        if silent:
-            warnings.warn(
-                f"{encoder.name} holds codes alone, so {listed(silent)} cannot be asked of it: they look at changed images, "
-                "at what codes were computed from (inputs=FILE) or at the network",
-                HoldfastWarning,
-                stacklevel=2,
-            )
-    return [each for each in kept if any(answerable(each, encoder, inputs.images(encoder)) for encoder in inputs.encoders)]
+    asked = {
+        encoder.name: [each for each in evaluations if answerable(each, encoder, inputs.images(encoder))]
+        for encoder in inputs.encoders
+    }
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for encoder in inputs.encoders:
+        silent = tuple(each.name for each in evaluations if each not in asked[encoder.name])
+        alike.setdefault(silent, []).append(encoder.name)
+    for silent, named in alike.items():
+        if not silent:
+            continue
+        sentence = f"codes alone are known of {listed(named)}, which cannot answer {listed(list(silent))}: {WANTS_MORE}"
+        if not any(asked.values()):
+            raise HoldfastError(f"{sentence}; name the encoder that made them")
+        warnings.warn(sentence, HoldfastWarning, stacklevel=3)
+    return [each for each in evaluations if any(each in answers for answers in asked.values())]
 
 
 def among(request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:

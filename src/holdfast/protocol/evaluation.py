@@ -224,9 +224,9 @@ def answerable(evaluation: Evaluation, encoder: Encoder, images: Images) -> bool
 
     With what they were computed from, also what compares the two.
     """
-    observed = (*parts(evaluation.observation()), *learning(evaluation))
+    looking: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *learning(evaluation))
     known = ("codes",) if images.inputs is None else ("codes", "inputs")
-    return not encoder.recorded or all(what.looks_at() in known for what in observed)
+    return not encoder.recorded or all(what.looks_at() in known for what in looking)
 
 
 def plain(value: Any) -> Any:

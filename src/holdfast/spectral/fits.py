@@ -106,7 +106,9 @@ def pixels_of(images: Images, rows: Sequence[int]) -> Shaped[Tensor, "n p"]:
         HoldfastError: codes alone are known.
     """
     if images.inputs is None:
-        raise HoldfastError(f"codes are compared with their inputs, and {images.name} holds codes alone; add inputs=FILE")
+        raise HoldfastError(
+            f"codes are compared with their inputs, and {images.name} holds codes alone; add inputs=FILE"
+        )
     first = images.inputs.read(rows[:1])
     pixels = torch.empty(len(rows), first[0].numel(), dtype=first.dtype)
     for start in range(0, len(rows), BATCH):

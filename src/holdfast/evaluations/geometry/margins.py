@@ -31,7 +31,9 @@ NEAREST = 5
 """The paper's number of neighbours of each kind."""
 BLOCK = 1 << 22
 """Distances held at a time."""
-FEWER = f"fewer than {NEAREST} images of other groups share its label alone or its tag alone, or all of these have its code"
+FEWER = (
+    f"fewer than {NEAREST} images of other groups share its label alone or its tag alone, or all of these have its code"
+)
 
 
 @final
@@ -56,7 +58,7 @@ class Margins(Fit[Float[np.ndarray, "n"]]):
         labels = population.labels.cpu().numpy()[rows]
         if len(np.unique(labels)) < 2:
             raise HoldfastError(
-                "geometry.tags is compared with labels, and all images have one; give images of two classes, or leave tags out"
+                "geometry.tags is compared with labels, and all images have one; give two classes, or leave tags out"
             )
         tags, names = self.tags.of([population.images.ids[row] for row in rows]), groups_of(population, self.tags)
         groups = np.arange(len(rows)) if names is None else numbered(np.array(names)[rows])

@@ -82,7 +82,10 @@ class Inputs:
     def _embedded(self, encoder: Embeddings) -> tuple[Images, Images | None]:
         """Return the codes of all rows, or those of the images and the bank that are named."""
         if isinstance(self.images_named, str) and self.images_named == OWN:
-            limit, images = self.request.limit, encoder.images()
+            limit, images = (
+                self.request.limit,
+                encoder.images(others=[each.stored for each in self.encoders if isinstance(each, Embeddings)]),
+            )
             if limit is not None:
                 images = images[Selection(encoder.domain, limit=limit, seed=self.request.seed).choose(images.ids)]
             if self.bank_named is None:
@@ -107,13 +110,18 @@ class Inputs:
 
 
 def load_encoder(encoder: str | Encoder, options: Options = AS_LOADED) -> Encoder:
-    """Return an encoder at hand, or the one that a reference names.
+    """Return an encoder at hand, or the one that a reference names, for what takes more than codes.
 
     Raises:
-        HoldfastError: it cannot be loaded, or is at hand and ``options`` say how to load it.
+        HoldfastError: it cannot be loaded, or is at hand and ``options`` say how to load it, or stands for stored codes.
     """
+    loaded = encoders.load(encoder, options) if isinstance(encoder, str) else encoder
+    if loaded.recorded:
+        raise HoldfastError(
+            f"{loaded.name} holds codes alone, and this takes the encoder that made them; only evaluate can do with codes"
+        )
     if isinstance(encoder, str):
-        return encoders.load(encoder, options)
+        return loaded
     if options != AS_LOADED:
         raise HoldfastError(
             f"arch, size and trust_remote_code say how to load an encoder, and {encoder.name} is at hand; leave them out"
@@ -157,8 +165,8 @@ def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encode
     """
     if not request.encoders and request.images not in (None, TOUR):
         raise HoldfastError(f"no encoder to measure on {request.images}; name one, as in timm:resnet50")
-    loaded = [at_hand.get(reference) or load_encoder(reference, options) for reference, options in references(request)]
-    loaded = loaded or [load_encoder(f"builtin:{name}") for name in names()]
+    loaded = [at_hand.get(reference) or encoders.load(reference, options) for reference, options in references(request)]
+    loaded = loaded or [encoders.load(f"builtin:{name}") for name in names()]
     everyone = [*loaded, *_baselines(request, loaded)]
     counted = Counter(encoder.name for encoder in everyone)
     return [_called_by_source(encoder) if counted[encoder.name] > 1 else encoder for encoder in everyone]
