@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from holdfast.commands.harden import harden as harden
     from holdfast.commands.inputs import load_encoder as load_encoder
     from holdfast.commands.inputs import load_images as load_images
+    from holdfast.commands.parity import Parity as Parity
+    from holdfast.commands.parity import parity as parity
     from holdfast.commands.publish import publish as publish
     from holdfast.commands.runs import runs as runs
     from holdfast.commands.spade import spade as spade
@@ -144,6 +146,7 @@ _HOMES = {
     "Masking": "evaluations.attacked.masking",
     "NaturalEvolution": "attacks.nes",
     "Overlap": "evaluations.attacked.overlap",
+    "Parity": "commands.parity",
     "ProbeAccuracy": "evaluations.probed.probe_accuracy",
     "ProbeRadius": "evaluations.probed.probe_radius",
     "QueryOnly": "evaluations.attacked.query_only",
@@ -176,6 +179,7 @@ _HOMES = {
     "harden": "commands.harden",
     "load_encoder": "commands.inputs",
     "load_images": "commands.inputs",
+    "parity": "commands.parity",
     "publish": "commands.publish",
     "runs": "commands.runs",
     "spade": "commands.spade",
