@@ -70,7 +70,7 @@ def test_a_gate_reads_the_run_and_repeating_it_computes_nothing(
     def again(*_: object) -> None:
         raise AssertionError("it was computed already")
 
-    monkeypatch.setattr("holdfast.commands.parity_conclusion.findings", again)
+    monkeypatch.setattr("holdfast.commands.parity.conclusion.findings", again)
     assert hf.parity(encoder(network(), "reference"), encoder(network(), "same"), str(files), out=run).verdicts == {
         "same": "same to rounding"
     }

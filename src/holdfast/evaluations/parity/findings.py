@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.clusters import with_groups
 from holdfast.core.divergences import L2Distance
 from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Question, Series
-from holdfast.core.series import series_of
 from holdfast.core.statistics import Scale, chained_median, over_scale, summarise
+from holdfast.core.statistics.clusters import with_groups
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.parity.maps import GROUPS, linear_cka, unexplained
 from holdfast.evaluations.parity.retrieval import Answers, Gallery, answers
 from holdfast.evaluations.parity.verdict import QUESTION, ROUNDING, Numbers, verdict

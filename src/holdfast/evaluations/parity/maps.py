@@ -1,8 +1,8 @@
 """What relates two spaces: a shift and a scale, an orthogonal map, or neither; and how alike they are whatever the axes.
 
 Orthogonal Procrustes (Schönemann 1966, https://doi.org/10.1007/BF02289451): of all orthogonal ``R`` the one that minimises
-``|A - s B R|`` for centred codes ``A`` (reference) and ``B`` (candidate) is ``U W^T`` from ``B^T A = U S W^T``, with the scale
-``s = tr S / |B|^2``.
+``|A - s B R|`` for centred codes ``A`` (reference) and ``B`` (candidate) is ``U W^T`` from ``B^T A = U S W^T``, with the
+scale ``s = tr S / |B|^2``.
 
 **Held out.** With at least as many features as images some ``R`` takes any codes to any others, so nothing is judged on the
 images that it was fitted to: it is fitted to either half of the images and judged on the other. Fitted to ``m`` images,

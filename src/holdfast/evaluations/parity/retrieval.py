@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import L2Distance
+from holdfast.core.points.counting import nearest_rows
 
 RANKED = 1000
 """Of a larger gallery so many images, chosen at random, are put in order."""

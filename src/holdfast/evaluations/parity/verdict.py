@@ -74,7 +74,7 @@ def _decided(numbers: Numbers) -> tuple[str, str]:
 
 
 def _unsure(numbers: Numbers, word: str) -> str:
-    """Return that more images would decide, where the interval of a number contains the threshold that it was held against."""
+    """Return that more images would decide, where the interval of a number contains its threshold."""
     kept, mixed, left = (
         each is not None and each.low < threshold <= each.high
         for each, threshold in (

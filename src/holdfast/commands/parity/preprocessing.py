@@ -17,15 +17,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from holdfast.commands.observing import Place
-from holdfast.commands.parity_sides import Coded, Side, encoded
+from holdfast.commands.parity.sides import Coded, Side, encoded
 from holdfast.core.encoder import Encoder, Geometry, Interpolation, Normalised
 from holdfast.core.errors import BudgetSpentError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Verdict
-from holdfast.core.series import series_of
 from holdfast.core.statistics import Scale, summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.parity.findings import distances
-from holdfast.execution.loading import Inputs
+from holdfast.execution.request.loading import Inputs
 from holdfast.protocol.population import Population
 
 PROBED = 12
@@ -159,9 +159,9 @@ def _verdict(before: Estimate, tried: list[Estimate]) -> Verdict:
     return Verdict(
         question=QUESTION,
         status="no violation found",
-        reason=f"none of {len(tried)} other resizings, normalisations and channel orders explains the difference: weights or "
-        f"arithmetic differ (the nearest, {name}, leaves {best.value:.2g} of the distance between images; {before.value:.2g} "
-        f"as it is, {best.n} images)",
+        reason=f"none of {len(tried)} other resizings, normalisations and channel orders explains the difference, so weights "
+        f"or arithmetic differ (the nearest, {name}, leaves {best.value:.2g} of the distance between images, and "
+        f"{before.value:.2g} as it is; {best.n} images)",
         witness={"preprocessing": AS_IT_IS, "tried": str(len(tried))},
     )
 

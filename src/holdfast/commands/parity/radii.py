@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 
 from holdfast.commands.observing import Place
-from holdfast.commands.parity_sides import Side
-from holdfast.core.differences import paired
+from holdfast.commands.parity.sides import Side
 from holdfast.core.records import Claim, Estimate, Failure, Result, Series
-from holdfast.execution.loading import Inputs
+from holdfast.core.statistics.differences import paired
 from holdfast.execution.request import Request, planned
+from holdfast.execution.request.loading import Inputs
 from holdfast.execution.session import sized
 from holdfast.execution.table import evaluate
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from holdfast.commands.observing import Place
-from holdfast.commands.parity_preprocessing import preprocessing
-from holdfast.commands.parity_radii import change
-from holdfast.commands.parity_sides import Coded, Side, coded
+from holdfast.commands.parity.preprocessing import preprocessing
+from holdfast.commands.parity.radii import change
+from holdfast.commands.parity.sides import Coded, Side, coded
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import hashed_each
 from holdfast.core.pictures import SHOWN, row
@@ -29,7 +29,7 @@ from holdfast.evaluations.parity.findings import (
 )
 from holdfast.evaluations.parity.retrieval import Answers, Gallery
 from holdfast.evaluations.parity.verdict import SAME
-from holdfast.execution.loading import Inputs
+from holdfast.execution.request.loading import Inputs
 from holdfast.protocol.warnings import collapsed, population_warnings
 from holdfast.store.provenance import provenance
 from holdfast.store.store import Cell, Key

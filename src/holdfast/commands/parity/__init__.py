@@ -11,9 +11,9 @@ from typing import Any
 from holdfast.commands.evaluate import MissingResultsWarning
 from holdfast.commands.inputs import NamedImages, at_hand
 from holdfast.commands.observing import Place, place_of
-from holdfast.commands.parity_conclusion import Conclusion
-from holdfast.commands.parity_radii import radii_of
-from holdfast.commands.parity_sides import Coded, NamedSide, Side, coded, sides_of
+from holdfast.commands.parity.conclusion import Conclusion
+from holdfast.commands.parity.radii import radii_of
+from holdfast.commands.parity.sides import Coded, NamedSide, Side, coded, sides_of
 from holdfast.core.errors import HoldfastError, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.records import Failure, Result
@@ -23,8 +23,8 @@ from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders import Options
 from holdfast.evaluations.parity.findings import NAME
 from holdfast.evaluations.parity.verdict import QUESTION
-from holdfast.execution.loading import Inputs, images_reference
 from holdfast.execution.request import Request
+from holdfast.execution.request.loading import Inputs, images_reference
 from holdfast.execution.session import Workers
 from holdfast.report import write
 from holdfast.store.provenance import provenance
@@ -42,7 +42,7 @@ class Parity:
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """Return the verdict on each candidate in words: same to rounding, same neighbours, a rotated copy, another space."""
+        """Return the verdict on each candidate: same to rounding, same neighbours, a rotated copy or another space."""
         return {
             result.encoder.name: verdict.witness["verdict"]
             for result in self.results

@@ -21,10 +21,10 @@ from holdfast.data.code_files import SUFFIXES
 from holdfast.encoders import Options
 from holdfast.encoders.embeddings import SOURCE
 from holdfast.encoders.reference import named as short_name
-from holdfast.execution.loading import Inputs, load_encoder
-from holdfast.execution.preparation import unfit
-from holdfast.execution.shards import CleanCodes
+from holdfast.execution.computing.shards import CleanCodes
+from holdfast.execution.request.loading import Inputs, load_encoder
 from holdfast.execution.table import collect
+from holdfast.execution.table.preparation import unfit
 from holdfast.protocol.population import Population
 
 NamedSide = NamedEncoder | Path
