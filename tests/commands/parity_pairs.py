@@ -82,7 +82,7 @@ Pair = tuple[Callable[[], Encoder | str], str, str]
 PAIRS: dict[str, Pair] = {
     "same": (lambda: encoder(network(), "same"), "same to rounding", ""),
     "fp16": (lambda: "float16", "same to rounding", ""),
-    "int8": (lambda: encoder(quantised(network()), "int8"), "same neighbours", ""),
+    "int8": (lambda: encoder(quantised(network()), "int8"), "same neighbours", "as it is"),
     "wrong mean": (
         lambda: encoder(network(), "wrong mean", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         "another space",

@@ -11,6 +11,7 @@ from pathlib import Path
 from jaxtyping import Float
 from torch import Tensor
 
+from holdfast import encoders
 from holdfast.commands.inputs import NamedEncoder, checked
 from holdfast.commands.observing import Place
 from holdfast.core.encoder import Encoder
@@ -22,7 +23,7 @@ from holdfast.encoders import Options
 from holdfast.encoders.embeddings import SOURCE
 from holdfast.encoders.reference import named as short_name
 from holdfast.execution.computing.shards import CleanCodes
-from holdfast.execution.request.loading import Inputs, load_encoder
+from holdfast.execution.request.loading import Inputs
 from holdfast.execution.table import collect
 from holdfast.execution.table.preparation import unfit
 from holdfast.protocol.population import Population
@@ -102,7 +103,8 @@ def _side(named: NamedSide, reference: Side | None, run: RunSettings, options: O
     if isinstance(named, str) and named.partition("?")[0].lower().endswith(SUFFIXES):
         bare = not short_name(named)[1].startswith(f"{SOURCE}:")
         named, options = f"{SOURCE}:{named}" if bare else named, Options()
-    encoder = load_encoder(checked(named), options if isinstance(named, str) else Options())
+    named = checked(named)
+    encoder = encoders.load(named, options) if isinstance(named, str) else named
     return Side(encoder, run, named if isinstance(named, str) else f"{encoder.source}:{encoder.name}")
 
 
