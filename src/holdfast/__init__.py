@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from holdfast.commands.harden import harden as harden
     from holdfast.commands.inputs import load_encoder as load_encoder
     from holdfast.commands.inputs import load_images as load_images
+    from holdfast.commands.parity import Parity as Parity
+    from holdfast.commands.parity import parity as parity
     from holdfast.commands.publish import publish as publish
     from holdfast.commands.runs import runs as runs
     from holdfast.commands.spade import spade as spade
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from holdfast.core.images import Images as Images
     from holdfast.core.records import Result as Result
     from holdfast.core.run_settings import RunSettings as RunSettings
+    from holdfast.encoders.embeddings import Embeddings as Embeddings
     from holdfast.evaluations.attacked.attack_radius import AttackRadius as AttackRadius
     from holdfast.evaluations.attacked.breakaway import Breakaway as Breakaway
     from holdfast.evaluations.attacked.displacement import Displacement as Displacement
@@ -118,6 +121,7 @@ _HOMES = {
     "Displacement": "evaluations.attacked.displacement",
     "Divergence": "core.divergences",
     "Domain": "core.encoder",
+    "Embeddings": "encoders.embeddings",
     "Encoder": "core.encoder",
     "EvaluatedRun": "commands.evaluated_run",
     "Evaluation": "protocol.evaluation",
@@ -142,6 +146,7 @@ _HOMES = {
     "Masking": "evaluations.attacked.masking",
     "NaturalEvolution": "attacks.nes",
     "Overlap": "evaluations.attacked.overlap",
+    "Parity": "commands.parity",
     "ProbeAccuracy": "evaluations.probed.probe_accuracy",
     "ProbeRadius": "evaluations.probed.probe_radius",
     "QueryOnly": "evaluations.attacked.query_only",
@@ -174,6 +179,7 @@ _HOMES = {
     "harden": "commands.harden",
     "load_encoder": "commands.inputs",
     "load_images": "commands.inputs",
+    "parity": "commands.parity",
     "publish": "commands.publish",
     "runs": "commands.runs",
     "spade": "commands.spade",

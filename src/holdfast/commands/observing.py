@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from holdfast.commands.inputs import shown
-from holdfast.commands.output_folder import claim, require_free
+from holdfast.commands.output_folder import REQUEST, claim, require_free
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning
 from holdfast.core.run_settings import Observed, RunSettings
 from holdfast.core.settings import seconds
@@ -90,8 +90,9 @@ def place_of(
     workers: Workers,
     budget: float | None,
     progress: bool | None,
+    mark: str = REQUEST,
 ) -> Iterator[Place]:
-    """Give where ``run``, whose device is the one asked for, is computed.
+    """Give where ``run``, whose device is the one asked for, is computed; ``mark`` is the file its folder is known by.
 
     Raises:
         HoldfastError: there is no such place, or the folder is in use for something else.
@@ -109,6 +110,6 @@ def place_of(
             batch_size=run.batch_size,
             **devices_of(cluster, run.device, workers),
         )
-        require_free(folder)
+        require_free(folder, mark)
         show = stack.enter_context(shown(progress if leads(where) else False))
         yield Place(placed, Store(folder), where, show, budget, began, started, out is not None)

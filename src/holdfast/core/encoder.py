@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -140,6 +140,9 @@ class Encoder:
         Traceback (most recent call last):
         holdfast.core.errors.HoldfastError: pixels must be finite and lie in [0, 1], got values from 2 to 2; ...
     """
+
+    recorded: ClassVar[bool] = False
+    """Whether its codes were computed elsewhere, so that it has none of images other than these."""
 
     def __init__(
         self,

@@ -110,7 +110,11 @@ def _callable(value: Any, above: frozenset[int]) -> Iterator[str]:
 
 def _object(value: Any, above: frozenset[int]) -> Iterator[str]:
     yield f"{type(value).__module__}.{type(value).__qualname__}"
-    if hasattr(value, "__dict__"):
+    if isinstance(value, torch.ScriptObject) and hasattr(
+        value, "__getstate__"
+    ):  # the packed weights of quantised layers
+        yield from content(value.__getstate__(), above)
+    elif hasattr(value, "__dict__"):
         yield from content(vars(value), above)
     elif " at 0x" not in (text := repr(value)):
         yield text

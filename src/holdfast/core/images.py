@@ -187,6 +187,11 @@ class Images:
         return moved
 
     @property
+    def inputs(self) -> Source | None:
+        """What codes were computed from, row by row; None where codes stand in the place of pixels, and nobody knows."""
+        return getattr(self.source, "inputs", self.source)
+
+    @property
     def skipped(self) -> Mapping[str, str]:
         """Files that were asked for but could not be read, and why."""
         return getattr(self.source, "skipped", {})
@@ -223,6 +228,12 @@ class Subset:
     def __init__(self, source: Source, rows: Sequence[int]) -> None:
         self.source, self.rows = source, list(rows)
         self.skipped: Mapping[str, str] = getattr(source, "skipped", {})
+
+    @property
+    def inputs(self) -> Source | None:
+        """Those rows of what codes were computed from."""
+        inputs = getattr(self.source, "inputs", self.source)
+        return self if inputs is self.source else inputs and Subset(inputs, self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)

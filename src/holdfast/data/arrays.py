@@ -52,7 +52,8 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
     if path.stat().st_size == 0:
         raise HoldfastError(f"{name} is empty (zero bytes); write it again")
     arrays = SUFFIXES[path.suffix.lower()](path, settings)
-    stored = _rows(arrays["images"], name)
+    check_type(str(arrays["images"].dtype), arrays["images"].shape, name)
+    stored = as_rows(arrays["images"])
     labels = None
     if "labels" in arrays:
         labels = as_labels(arrays["labels"], len(stored), "labels" in settings, f"labels of {name}")
@@ -61,14 +62,14 @@ def load(name: str, settings: dict[str, str], selection: Selection) -> Images:
 
 def _npy(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
     check_settings(settings, [], ".npy")
-    array = _numpy(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+    array = read_numpy(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
     if not isinstance(array, np.ndarray):
         raise HoldfastError(f"{path} is an archive of arrays; give it the ending .npz")
     return {"images": array}
 
 
 def _npz(path: Path, settings: Mapping[str, str]) -> dict[str, Any]:
-    file = _numpy(path, lambda: np.load(path, allow_pickle=False))
+    file = read_numpy(path, lambda: np.load(path, allow_pickle=False))
     if not isinstance(file, np.lib.npyio.NpzFile):
         raise HoldfastError(f"{path} is one array, not an archive; give it the ending .npy")
     with file:
@@ -85,7 +86,7 @@ def member(path: Path, file: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
             f"array {key!r} of {path} would unpack to {max(sizes) / 2**30:.1f} GiB of memory; save it with numpy.save "
             "(.npy), which is read from disk where it is needed"
         )
-    array = _numpy(path, partial(file.__getitem__, key))
+    array = read_numpy(path, partial(file.__getitem__, key))
     if not isinstance(array, np.ndarray):  # numpy hands out what is no array as it is
         raise HoldfastError(f"{key!r} of {path} is not an array; write it again with numpy.savez")
     return array
@@ -121,7 +122,8 @@ def _mapped(path: Path, start: int, entry: Mapping[str, Any]) -> np.ndarray:
 SUFFIXES = {".npy": _npy, ".npz": _npz, ".safetensors": _safetensors}
 
 
-def _numpy(path: Path, read: Callable[[], Any]) -> Any:
+def read_numpy(path: Path, read: Callable[[], Any]) -> Any:
+    """Return what ``read`` returns, with one sentence on a file that numpy cannot read or must not."""
     try:
         return read()
     except Exception as error:  # numpy raises anything at all on damaged bytes
@@ -184,18 +186,14 @@ class MappedRows:
         return torch.as_tensor, (self._rows,)
 
 
-def _rows(array: np.ndarray, name: str) -> Tensor | MappedRows:
-    rows = _tensor(array, name)
+def as_rows(array: np.ndarray) -> Tensor | MappedRows:
+    """Return ``array`` as a tensor, or as rows that give the pages of its file back."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it ever written to
+        rows = torch.from_numpy(array)
     if isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         return MappedRows(rows, array.base)
     return rows
-
-
-def _tensor(array: np.ndarray, name: str) -> Tensor:
-    check_type(str(array.dtype), array.shape, name)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nor is it ever written to
-        return torch.from_numpy(array)
 
 
 def check_type(dtype: str, shape: tuple[int, ...], name: str) -> None:

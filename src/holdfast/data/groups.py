@@ -40,6 +40,8 @@ def groups_of(ids: Sequence[str], grouping: str) -> tuple[str, ...]:
     if wrong := next((row for row in rows if len(row) != 2), None):
         raise HoldfastError(f"{grouping} must have two columns, id and group, got {len(wrong)}: {wrong}")
     stated = dict(rows)
+    if blank := next((name for name, group in stated.items() if not group.strip()), None):
+        raise HoldfastError(f"{grouping} has an empty group for {blank!r}; name one, or leave groups out")
     if missing := [name for name in ids if name not in stated]:
         raise HoldfastError(
             f"{grouping} has no group for {len(missing)} of {len(ids)} images, {missing[0]!r} among them; add them"

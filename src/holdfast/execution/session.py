@@ -20,6 +20,7 @@ from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.stopwatch import beginning
 from holdfast.data.remembered import FILE, Remembered
+from holdfast.encoders.embeddings import Embeddings
 from holdfast.execution.computing import Progress
 from holdfast.execution.engines.automatic import automatic
 from holdfast.execution.engines.base import Engine
@@ -27,17 +28,22 @@ from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
-from holdfast.execution.request import Request, planned, requested_balls
+from holdfast.execution.request import Request, build, planned, requested_balls
 from holdfast.execution.request.loading import NOTHING, AtHand, Inputs
 from holdfast.execution.request.suites import HEAVY, LARGE, TOTAL, share
 from holdfast.execution.table import evaluate
 from holdfast.execution.table.interim import WriteReport
-from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.evaluation import Evaluation, answerable, settings
 from holdfast.protocol.population import Population
+from holdfast.report.text import listed
 from holdfast.store.store import Store, some
 
 THREADED = 1 << 28
 """Operations an image from which one process with many threads computes an encoder as fast as many processes."""
+WANTS_MORE = (
+    "that takes changed images, the network, or what the codes were computed from (for spade, inputs=FILE names it)"
+)
+"""What stored codes are not enough for."""
 Workers = int | Literal["auto"] | None
 """How many processes compute; ``auto``: as many as are of use; None or 1: this one."""
 
@@ -67,8 +73,10 @@ class Session:
         plan = among(request, sized(request, inputs.encoders) or plan, inputs.encoders)
         for ball, encoder in product(requested_balls(plan), inputs.encoders):
             ball.check(encoder.domain)
+        plan = tagged(plan, inputs.encoders)
         for encoder in inputs.encoders:
             plan = labelled(request, plan, inputs.images(encoder), inputs.bank(encoder))
+        plan = answered(plan, inputs)
         return cls(request, run, inputs, plan, store, began)
 
     def fill(
@@ -145,6 +153,49 @@ def labelled(
             "photos?labels=folders, or as the array labels beside the images"
         )
     return [evaluation for evaluation in evaluations if evaluation.name not in without]
+
+
+def tagged(evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return ``evaluations`` with the tags that stored codes bring, where they take tags and none are set.
+
+    Raises:
+        HoldfastError: two files of tags are named.
+    """
+    files = list(
+        dict.fromkeys(encoder.tags for encoder in encoders if isinstance(encoder, Embeddings) and encoder.tags)
+    )
+    if len(files) > 1:
+        raise HoldfastError(
+            f"tags are of images, not of codes, and two files of them are named ({', '.join(files)}); keep one"
+        )
+    return [
+        build(type(each), {**settings(each), "tags": files[0]}) if files and getattr(each, "tags", "") is None else each
+        for each in evaluations
+    ]
+
+
+def answered(evaluations: Sequence[Evaluation], inputs: Inputs) -> list[Evaluation]:
+    """Return those of ``evaluations`` that at least one encoder can be asked, and say what stored codes cannot answer.
+
+    Raises:
+        HoldfastError: none is left.
+    """
+    asked = {
+        encoder.name: [each for each in evaluations if answerable(each, encoder, inputs.images(encoder))]
+        for encoder in inputs.encoders
+    }
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for encoder in inputs.encoders:
+        silent = tuple(each.name for each in evaluations if each not in asked[encoder.name])
+        alike.setdefault(silent, []).append(encoder.name)
+    for silent, named in alike.items():
+        if not silent:
+            continue
+        sentence = f"codes alone are known of {listed(named)}, which cannot answer {listed(list(silent))}: {WANTS_MORE}"
+        if not any(asked.values()):
+            raise HoldfastError(f"{sentence}; name the encoder that made them")
+        warnings.warn(sentence, HoldfastWarning, stacklevel=3)
+    return [each for each in evaluations if any(each in answers for answers in asked.values())]
 
 
 def among(request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:

@@ -23,6 +23,7 @@ from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
 from holdfast.probes.base import FittedProbe, Probe, taught
+from holdfast.protocol.fits import LooksAt
 from holdfast.protocol.population import Population
 
 TOLERANCE = 1e-6
@@ -74,6 +75,9 @@ class Linear(Probe):
             raise HoldfastError(
                 f"linear: unknown recipe {self.recipe!r}; {did_you_mean(self.recipe, ['lbfgs', *RECIPES])}"
             )
+
+    def looks_at(self) -> LooksAt:
+        return "codes"
 
     def learn(self, population: Population) -> Observed:
         bank = population.bank

@@ -19,6 +19,7 @@ from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
 from holdfast.probes.base import FittedProbe, Probe, taught
+from holdfast.protocol.fits import LooksAt
 from holdfast.protocol.population import Population
 
 BLOCK = 2**24
@@ -74,6 +75,9 @@ class Knn(Probe):
                 f"knn: k must be at least 1 and temperature at least {COLDEST}, got k={self.k} and "
                 f"temperature={self.temperature}"
             )
+
+    def looks_at(self) -> LooksAt:
+        return "codes"
 
     def learn(self, population: Population) -> Observed:
         return {"classes": taught(population.bank).unique()}

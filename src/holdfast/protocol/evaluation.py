@@ -219,6 +219,16 @@ def pieces(evaluation: Evaluation) -> tuple[Evaluation | Observation | Fit[Any],
     return (evaluation, *parts(evaluation.observation()), *learning(evaluation))
 
 
+def answerable(evaluation: Evaluation, encoder: Encoder, images: Images) -> bool:
+    """Return whether ``evaluation`` can be asked of ``encoder``: of codes computed elsewhere, what looks at these alone.
+
+    With what they were computed from, also what compares the two.
+    """
+    looking: tuple[Observation | Fit[Any], ...] = (*parts(evaluation.observation()), *learning(evaluation))
+    known = ("codes",) if images.inputs is None else ("codes", "inputs")
+    return not encoder.recorded or all(what.looks_at() in known for what in looking)
+
+
 def plain(value: Any) -> Any:
     """Return a setting as JSON holds it, settings objects in their text form."""
     if isinstance(value, (list, tuple)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, final
 
 from holdfast.core.divergences import Divergence, Linear
 from holdfast.core.run_settings import Observed
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from holdfast.protocol.population import Population
 
 Learned = TypeVar("Learned")
+LooksAt = Literal["codes", "inputs", "encoder"]
+"""What of an encoder is looked at: the ``codes`` of clean images alone, their ``inputs`` beside them, or the ``encoder``
+itself, as for codes of images that are made from these. Codes that were computed elsewhere have no encoder."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,10 @@ class Fit(ABC, Generic[Learned]):
     """Whether ``learn`` looks at which images belong together, which is then part of those keys."""
     uses_bank: ClassVar[bool] = False
     """Whether ``learn`` looks at the bank, which is then part of those keys."""
+
+    def looks_at(self) -> LooksAt:
+        """Return what of the encoder is looked at; unless something else is said, the encoder itself."""
+        return "encoder"
 
     def forwards(self, population: Population) -> int:
         """Return how many forwards of the encoder it takes to learn, a gradient counted as three; by default none."""
@@ -57,6 +64,9 @@ class Whitening(Fit[Divergence]):
     divergence: Divergence
     name = "whitening"
     version = 1
+
+    def looks_at(self) -> LooksAt:
+        return "codes"
 
     def learn(self, population: Population) -> Observed:
         fitted = self.divergence.fit(population.codes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from holdfast.core.run_settings import Observed
-from holdfast.protocol.fits import Fit, whitenings
+from holdfast.protocol.fits import Fit, LooksAt, whitenings
 from holdfast.protocol.population import Population
 
 
@@ -28,6 +28,10 @@ class Observation(ABC):
     """Whether ``observe`` looks at labels, which are then part of its key."""
     uses_bank: ClassVar[bool] = False
     """Whether ``observe`` looks at the bank, if there is one, which is then part of its key."""
+
+    def looks_at(self) -> LooksAt:
+        """Return what of the encoder is looked at; unless something else is said, the encoder itself."""
+        return "encoder"
 
     def fits(self) -> tuple[Fit[Any], ...]:
         """Return what is asked of ``population.learned``; by default what the divergences among the settings learn."""

@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.points import Points
 from holdfast.core.run_settings import Observed
-from holdfast.protocol.fits import Fit
+from holdfast.protocol.fits import Fit, LooksAt
 from holdfast.protocol.population import Population
 from holdfast.spectral.analysis import Spade, scored
 from holdfast.spectral.graph_pair import GraphPair, checked, draw
@@ -69,6 +70,9 @@ class SpectralFit(Fit[SpectralScores]):
     name = "spectral-scores"
     version = 1
 
+    def looks_at(self) -> LooksAt:
+        return "inputs"
+
     def learn(self, population: Population) -> Observed:
         _, ordered = self._order(population)
         x, y = _points(population, ordered)
@@ -96,10 +100,18 @@ def _points(population: Population, rows: Sequence[int]) -> tuple[Points, Points
 
 
 def pixels_of(images: Images, rows: Sequence[int]) -> Shaped[Tensor, "n p"]:
-    """Return the flattened inputs at ``rows`` as they are stored: a byte per value where the source has bytes."""
-    first = images.source.read(rows[:1])
+    """Return the flattened inputs at ``rows`` as they are stored: a byte per value where the source has bytes.
+
+    Raises:
+        HoldfastError: codes alone are known.
+    """
+    if images.inputs is None:
+        raise HoldfastError(
+            f"codes are compared with their inputs, and {images.name} holds codes alone; add inputs=FILE"
+        )
+    first = images.inputs.read(rows[:1])
     pixels = torch.empty(len(rows), first[0].numel(), dtype=first.dtype)
     for start in range(0, len(rows), BATCH):
         part = rows[start : start + BATCH]
-        pixels[start : start + len(part)] = images.source.read(part).flatten(1)
+        pixels[start : start + len(part)] = images.inputs.read(part).flatten(1)
     return pixels

@@ -20,6 +20,7 @@ from holdfast.evaluations.geometry import sphere as geometry_population
 from holdfast.evaluations.geometry.classes import between, class_distances, group_uniformity, uniformity, within
 from holdfast.evaluations.geometry.geometry import SpaceGeometry
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
+from holdfast.evaluations.geometry.margins import NEAREST, margins
 from holdfast.evaluations.geometry.pairs import potentials
 from holdfast.evaluations.geometry.tags import Tags
 from tests.evaluations.geometry.known import EXACT, gaussian, population, simplex
@@ -432,3 +433,37 @@ def test_the_interval_of_the_robustness_index_covers_it_where_tiles_share_a_slid
     truth = np.mean([value for value, _, _ in found])
     assert sum(low <= truth <= high for _, low, high in found) >= 52
     assert sum(low <= truth <= high for low, high in alone) < 50, "vacuous: tiles are as good as independent"
+
+
+@pytest.mark.parametrize("per_group", [1, 4])
+def test_margins_are_those_of_a_plain_search(per_group):
+    rng = np.random.default_rng(per_group)
+    groups = np.arange(120) // per_group
+    labels, tags = rng.integers(0, 3, 120)[groups], rng.integers(0, 2, 120)[groups]
+    codes = rng.normal(size=(3, 5))[labels] + rng.normal(size=(2, 5))[tags] + 0.5 * rng.normal(size=(120, 5))
+    units = codes / np.linalg.norm(codes, axis=1, keepdims=True)
+    expected = np.full(120, np.nan)
+    for i in range(120):
+        near = {True: [], False: []}
+        for j in range(120):
+            if groups[i] != groups[j] and (labels[i] == labels[j]) != (tags[i] == tags[j]):
+                near[bool(labels[i] == labels[j])].append(1 - units[i] @ units[j])
+        if min(len(near[True]), len(near[False])) >= NEAREST:
+            right, wrong = (np.mean(sorted(near[kind])[:NEAREST]) for kind in (True, False))
+            expected[i] = (wrong - right) / (wrong + right)
+    np.testing.assert_allclose(margins(torch.tensor(units), labels, tags, groups), expected, atol=1e-12)
+    assert np.isfinite(expected).any(), "vacuous fixture"
+
+
+def test_margins_tell_a_label_from_a_tag(tmp_path):
+    rng = np.random.default_rng(0)
+    labels, tags = np.arange(200) % 2, np.arange(200) // 2 % 2
+    (tmp_path / "tags.csv").write_text("\n".join(f"{k},{tag}" for k, tag in enumerate(tags)))
+    for leads, sign, share in ((labels, 1, 0.0), (tags, -1, 1.0)):
+        codes = torch.tensor(4 * np.eye(6)[leads] + 0.1 * rng.normal(size=(200, 6)), dtype=torch.float32)
+        found = SpaceGeometry(tags=Tags.read(str(tmp_path / "tags.csv")))(
+            *population(codes, torch.tensor(labels)), EXACT
+        )
+        margin = found.estimate("tag_margin")
+        assert min(margin.low * sign, margin.high * sign) > 0
+        assert found.estimate("tag_led_share").value == share

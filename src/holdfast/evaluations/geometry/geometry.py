@@ -33,6 +33,7 @@ from holdfast.evaluations.geometry.classes import (
     within,
 )
 from holdfast.evaluations.geometry.hubs import occurrences, robustness_index, skewness, top_share
+from holdfast.evaluations.geometry.margins import FEWER, NEAREST, Margins
 from holdfast.evaluations.geometry.observations import Lengths
 from holdfast.evaluations.geometry.spectrum import GROUPS, rankme
 from holdfast.evaluations.geometry.sphere import ZERO, Neighbourhoods, Sphere, Strangers, groups_of
@@ -46,6 +47,7 @@ from holdfast.protocol.sizes import Sizes
 FEW = {"hub_skewness": 300, "hub_share": 1000}
 """Of fewer images there is no interval: it would hold the truth too rarely. Others need as many as a jackknife groups."""
 CLUSTERS = "clusters"
+TAG_MARGIN, TAG_LED = "tag_margin", "tag_led_share"
 DRAWN = 200
 """Singular values in the curve, at most."""
 Values = Float[np.ndarray, "n"]
@@ -68,7 +70,7 @@ class SpaceGeometry(Evaluation):
         large={"samples": 2000},  # each is encoded once only
     )
     name = "geometry"
-    version = 1
+    version = 2
     uses_labels = True
     robustness = False
     title = "Geometry of the space"
@@ -88,7 +90,9 @@ class SpaceGeometry(Evaluation):
     )
 
     def fits(self) -> tuple[Fit[Any], ...]:
-        return (self._neighbourhoods(), *(() if self.tags is None else (self._strangers(self.tags),)))
+        if self.tags is None:
+            return (self._neighbourhoods(),)
+        return (self._neighbourhoods(), self._strangers(self.tags), Margins(self.samples, self.tags))
 
     def observation(self) -> Lengths:
         return Lengths(self.samples)
@@ -115,6 +119,8 @@ class SpaceGeometry(Evaluation):
             estimates=(
                 rank,
                 *(each.estimate(part) for each, part in zip(measured, series, strict=True) if each.better),
+                *(summarise(part, "median", "higher") for part in series if part.quantity == TAG_MARGIN),
+                *(summarise(part, "share", "lower") for part in series if part.quantity == TAG_LED),
             ),
             curves=(spectrum, *(_class_curve(grouped) if kind == "class" else ())),
             warnings=sphere_warnings(population, sphere, len(rows)),
@@ -147,6 +153,12 @@ class SpaceGeometry(Evaluation):
         of = "neighbours alike in the label, among those alike in label or tag alone"
         why = "no neighbours are alike in the label or the tag alone"
         yield Measured("robustness_index", values, "index in [0, 1]", of, "higher", {"k": str(self.k)}, why)
+        margin = population.learned(Margins(self.samples, self.tags))
+        of = "how much nearer images alike in the label alone are than those alike in the tag alone"
+        yield Measured(TAG_MARGIN, margin, "margin in [-1, 1]", of, None, {"k": str(NEAREST)}, FEWER)
+        led = np.where(np.isnan(margin), np.nan, margin <= 0)
+        of = "images to which those alike in the tag alone are as near as those alike in the label alone, or nearer"
+        yield Measured(TAG_LED, led, "", of, None, {"k": str(NEAREST)}, FEWER)
 
 
 def _spread(sphere: Sphere, lengths: Values) -> Iterator[Measured]:

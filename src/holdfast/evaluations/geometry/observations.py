@@ -15,6 +15,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.geometry.activation_maps import gradcam
 from holdfast.evaluations.geometry.sphere import distinct
+from holdfast.protocol.fits import LooksAt
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform
@@ -67,6 +68,9 @@ class Lengths(Observation):
     samples: int
     name = "code-lengths"
     version = 1
+
+    def looks_at(self) -> LooksAt:
+        return "codes"
 
     def rows(self, population: Population) -> list[int]:
         return sorted(distinct(population, self.samples))

@@ -18,7 +18,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.clusters import Groups, numbered
 from holdfast.evaluations.geometry.pairs import potentials
 from holdfast.evaluations.geometry.tags import Tags
-from holdfast.protocol.fits import Fit
+from holdfast.protocol.fits import Fit, LooksAt
 from holdfast.protocol.population import Population
 
 MOST = 1 << 22
@@ -62,30 +62,33 @@ class Neighbourhoods(Fit[Sphere]):
     name = "neighbourhoods"
     version = 1
 
+    def looks_at(self) -> LooksAt:
+        return "codes"
+
     def learn(self, population: Population) -> Observed:
-        rows, codes = _directions(population, self.samples)
-        directions = points(codes)
+        rows, codes = directions(population, self.samples)
+        on_sphere = points(codes)
         if self.k < 1:
             raise HoldfastError(f"k must be at least 1, got {self.k}")
         empty = np.empty((len(rows), 0), dtype=np.int64), np.empty((len(rows), 0))
         index, distance = empty
-        if len(rows) > self.k and not directions.constant:
-            neighbours = nearest_neighbours(directions, self.k)
+        if len(rows) > self.k and not on_sphere.constant:
+            neighbours = nearest_neighbours(on_sphere, self.k)
             index, distance = neighbours.index, neighbours.distance
         return {
-            "potential": potentials(directions).cpu(),
+            "potential": potentials(on_sphere).cpu(),
             "near": torch.from_numpy(index),
-            "constant": torch.tensor(directions.constant),
+            "constant": torch.tensor(on_sphere.constant),
             "ties": torch.tensor(int((distance[:, -1:] == 0).sum())),
         }
 
     def restore(self, population: Population, learned: Observed) -> Sphere:
-        rows, codes = _directions(population, self.samples)
+        rows, codes = directions(population, self.samples)
         potential, near = learned["potential"].cpu().numpy(), learned["near"].cpu().numpy()
         return Sphere(rows, codes, potential, near, bool(learned["constant"]), int(learned["ties"]))
 
 
-def _directions(population: Population, samples: int) -> tuple[list[int], Float[Tensor, "n d"]]:
+def directions(population: Population, samples: int) -> tuple[list[int], Float[Tensor, "n d"]]:
     """Return the rows of distinct images whose codes have a direction, and their unit codes."""
     rows = distinct(population, samples)
     codes = Cosine().embed(population.codes[rows])
@@ -112,15 +115,18 @@ class Strangers(Fit[Int[np.ndarray, "n k"]]):
     version = 1
     uses_groups = True
 
+    def looks_at(self) -> LooksAt:
+        return "codes"
+
     def learn(self, population: Population) -> Observed:
-        rows, codes = _directions(population, self.samples)
-        directions, names = points(codes), groups_of(population, self.tags)
+        rows, codes = directions(population, self.samples)
+        on_sphere, names = points(codes), groups_of(population, self.tags)
         if self.k < 1:
             raise HoldfastError(f"k must be at least 1, got {self.k}")
         groups = np.arange(len(rows)) if names is None else numbered(np.array(names)[rows])
-        if directions.constant or len(rows) <= self.k:
+        if on_sphere.constant or len(rows) <= self.k:
             return {"near": torch.empty((len(rows), 0), dtype=torch.int64)}
-        return {"near": torch.from_numpy(nearest_strangers(directions, self.k, groups))}
+        return {"near": torch.from_numpy(nearest_strangers(on_sphere, self.k, groups))}
 
     def restore(self, population: Population, learned: Observed) -> Int[np.ndarray, "n k"]:
         return learned["near"].cpu().numpy()

@@ -18,7 +18,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.objectives import misclassification
 from holdfast.objectives.away import Away
 from holdfast.probes.base import FittedProbe, Probe
-from holdfast.protocol.fits import Fit, whitenings
+from holdfast.protocol.fits import Fit, LooksAt, whitenings
 from holdfast.protocol.observation import Observation, entries, joined
 from holdfast.protocol.population import Population
 
@@ -37,6 +37,9 @@ class Answers(Observation):
     version = 1
     uses_labels = True
     uses_bank = True
+
+    def looks_at(self) -> LooksAt:
+        return "codes"
 
     def fits(self) -> tuple[Probe]:
         return (self.probe,)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.run_settings import Observed
+from holdfast.protocol.fits import LooksAt
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
@@ -27,6 +28,9 @@ class Layers(Observation):
     layers: tuple[str, ...] = ()
     name = "layers"
     version = 1
+
+    def looks_at(self) -> LooksAt:
+        return "encoder" if self.layers else "codes"
 
     def rows(self, population: Population) -> list[int]:
         for layer in self.layers:

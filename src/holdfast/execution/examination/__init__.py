@@ -150,7 +150,9 @@ def _rounding(subject: Subject) -> float:
     """Return how far equal codes may differ by rounding: half of the digits of the coarsest numbers they are made of."""
     # What a module returns may be wider than what it computes in.
     tensors = (subject.codes, subject.pixels, *subject.encoder.module.state_dict().values())
-    coarsest = max(torch.finfo(tensor.dtype).eps for tensor in tensors if tensor.is_floating_point())
+    # Quantised modules keep types and packed weights among their tensors.
+    kinds = [tensor.dtype for tensor in tensors if isinstance(tensor, Tensor) and tensor.is_floating_point()]
+    coarsest = max(torch.finfo(kind).eps for kind in kinds)
     return _size(subject.codes) * coarsest**0.5
 
 

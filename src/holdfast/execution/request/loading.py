@@ -15,11 +15,16 @@ from holdfast.data.base import Selection
 from holdfast.data.remembered import Remembered
 from holdfast.encoders.baseline import random_init, raw_pixels
 from holdfast.encoders.builtin import names
+from holdfast.encoders.embeddings import SOURCE, Embeddings
 from holdfast.encoders.reference import Options, named
 from holdfast.execution.request import Request, references
 from holdfast.protocol.bank import apart
 
 TOUR = "builtin:digits"
+OWN = f"{SOURCE}:"
+"""The images of codes that were computed elsewhere, where none are named: their rows."""
+PICTURES = Domain((3, 224, 224))
+"""What images are read as where no encoder says it, for codes that were computed elsewhere."""
 AS_LOADED = Options()
 
 
@@ -45,6 +50,7 @@ class Inputs:
     bank_named: str | Images | None
     remembered: Remembered
     loaded: dict[tuple[Domain, Geometry | None], tuple[Images, Images | None]] = field(default_factory=dict)
+    embedded: dict[Encoder, tuple[Images, Images | None]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, request: Request, at_hand: AtHand, remembered: Remembered) -> Inputs:
@@ -53,17 +59,42 @@ class Inputs:
         Raises:
             HoldfastError: something it names does not exist or cannot be read.
         """
-        images = images_reference(request) if at_hand.images is None else at_hand.images
         bank = request.bank if at_hand.bank is None else at_hand.bank
-        return cls(request, encoders_of(request, at_hand.encoders), images, bank, remembered)
+        encoders = encoders_of(request, at_hand.encoders)
+        images = images_reference(request, encoders) if at_hand.images is None else at_hand.images
+        return cls(request, encoders, images, bank, remembered)
 
     def images(self, encoder: Encoder) -> Images:
         """Return the images that ``encoder`` is measured on."""
-        return self._for(encoder.domain, encoder.geometry)[0]
+        return self._of(encoder)[0]
 
     def bank(self, encoder: Encoder) -> Images | None:
         """Return the other images for ``encoder``, apart from those that it is measured on, if there are some."""
-        return self._for(encoder.domain, encoder.geometry)[1]
+        return self._of(encoder)[1]
+
+    def _of(self, encoder: Encoder) -> tuple[Images, Images | None]:
+        if not isinstance(encoder, Embeddings):
+            return self._for(encoder.domain, encoder.geometry)
+        if encoder not in self.embedded:
+            self.embedded[encoder] = self._embedded(encoder)
+        return self.embedded[encoder]
+
+    def _embedded(self, encoder: Embeddings) -> tuple[Images, Images | None]:
+        """Return the codes of all rows, or those of the images and the bank that are named."""
+        if isinstance(self.images_named, str) and self.images_named == OWN:
+            limit, images = (
+                self.request.limit,
+                encoder.images(others=[each.stored for each in self.encoders if isinstance(each, Embeddings)]),
+            )
+            if limit is not None:
+                images = images[Selection(encoder.domain, limit=limit, seed=self.request.seed).choose(images.ids)]
+            if self.bank_named is None:
+                return images, None
+            return images, apart(select(self.bank_named, encoder.domain), images)
+        shown = next((each for each in self.encoders if not each.recorded), None)
+        domain, geometry = (PICTURES, None) if shown is None else (shown.domain, shown.geometry)
+        images, bank = self._for(domain, geometry)
+        return encoder.images(images), None if bank is None else encoder.images(bank)
 
     def _for(self, domain: Domain, geometry: Geometry | None) -> tuple[Images, Images | None]:
         if (domain, geometry) not in self.loaded:
@@ -79,13 +110,18 @@ class Inputs:
 
 
 def load_encoder(encoder: str | Encoder, options: Options = AS_LOADED) -> Encoder:
-    """Return an encoder at hand, or the one that a reference names.
+    """Return an encoder at hand, or the one that a reference names, for what takes more than codes.
 
     Raises:
-        HoldfastError: it cannot be loaded, or is at hand and ``options`` say how to load it.
+        HoldfastError: it cannot be loaded, or is at hand and ``options`` say how to load it, or stands for stored codes.
     """
+    loaded = encoders.load(encoder, options) if isinstance(encoder, str) else encoder
+    if loaded.recorded:
+        raise HoldfastError(
+            f"{loaded.name} holds codes alone, and this takes the encoder that made them; only evaluate can do with codes"
+        )
     if isinstance(encoder, str):
-        return encoders.load(encoder, options)
+        return loaded
     if options != AS_LOADED:
         raise HoldfastError(
             f"arch, size and trust_remote_code say how to load an encoder, and {encoder.name} is at hand; leave them out"
@@ -113,8 +149,10 @@ def select(
     return images if limit is None else images[Selection(domain, limit=limit, seed=seed).choose(images.ids)]
 
 
-def images_reference(request: Request) -> str:
-    """Return the images that ``request`` names, or the built-in ones for the built-in encoders."""
+def images_reference(request: Request, encoders: Sequence[Encoder]) -> str:
+    """Return the images that ``request`` names, or the built-in ones for the built-in encoders; rows for stored codes."""
+    if request.images is None and encoders and all(encoder.recorded for encoder in encoders):
+        return OWN
     if request.images is None and not all(named(encoder)[1].startswith("builtin:") for encoder in request.encoders):
         raise HoldfastError("no images to measure on; name a folder of them with --images")
     return request.images or TOUR
@@ -127,8 +165,8 @@ def encoders_of(request: Request, at_hand: Mapping[str, Encoder]) -> list[Encode
     """
     if not request.encoders and request.images not in (None, TOUR):
         raise HoldfastError(f"no encoder to measure on {request.images}; name one, as in timm:resnet50")
-    loaded = [at_hand.get(reference) or load_encoder(reference, options) for reference, options in references(request)]
-    loaded = loaded or [load_encoder(f"builtin:{name}") for name in names()]
+    loaded = [at_hand.get(reference) or encoders.load(reference, options) for reference, options in references(request)]
+    loaded = loaded or [encoders.load(f"builtin:{name}") for name in names()]
     everyone = [*loaded, *_baselines(request, loaded)]
     counted = Counter(encoder.name for encoder in everyone)
     return [_called_by_source(encoder) if counted[encoder.name] > 1 else encoder for encoder in everyone]

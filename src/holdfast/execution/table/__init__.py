@@ -33,7 +33,7 @@ from holdfast.execution.table.forecast import expectation, plan
 from holdfast.execution.table.interim import Interim, WriteReport
 from holdfast.execution.table.preparation import prepare
 from holdfast.execution.table.rounds import Rounds
-from holdfast.protocol.evaluation import Evaluation, with_bank
+from holdfast.protocol.evaluation import Evaluation, answerable, with_bank
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store, key_of
@@ -110,7 +110,8 @@ def look_up(
         images, bank = images_for(encoder), None
         if bank_for and any(with_bank(evaluation) for evaluation in evaluations):
             bank = bank_for(encoder)
-        missing = cells.look_up(encoder, images, bank, evaluations)
+        asked = [evaluation for evaluation in evaluations if answerable(evaluation, encoder, images)]
+        missing = cells.look_up(encoder, images, bank, asked)
         if missing.evaluations:
             cells.work.forecast.paces[encoder.name] = pace(encoder.to(cells.run.device, cells.run.dtype))
         return missing

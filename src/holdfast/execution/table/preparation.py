@@ -86,6 +86,8 @@ def _plan(subject: Subject, observation: Observation, work: Computing) -> None:
 
 def unfit(population: Population, engine: Engine | None = None) -> str | None:
     """Return why the encoder of ``population`` cannot be measured where ``engine`` computes, if it cannot."""
+    if population.encoder.recorded:
+        return None  # its codes were looked at when they were read, and there is nothing else
     return once(engine or Local(), _problem, population, None)
 
 

@@ -1,0 +1,236 @@
+"""The result of one candidate: its codes beside those of the reference, what explains the difference, worst images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from holdfast.commands.observing import Place
+from holdfast.commands.parity.preprocessing import preprocessing
+from holdfast.commands.parity.radii import change
+from holdfast.commands.parity.sides import Coded, Side, coded
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import hashed_each
+from holdfast.core.pictures import SHOWN, row
+from holdfast.core.records import Failure, Findings, Picture, Result
+from holdfast.evaluations.parity.findings import (
+    HEADLINE,
+    MEANING,
+    NAME,
+    QUESTIONS,
+    TITLE,
+    VERSION,
+    Pair,
+    findings,
+    require_neighbours,
+    worst,
+)
+from holdfast.evaluations.parity.retrieval import Answers, Gallery
+from holdfast.evaluations.parity.verdict import SAME
+from holdfast.execution.request.loading import Inputs
+from holdfast.protocol.warnings import collapsed, population_warnings
+from holdfast.store.provenance import provenance
+from holdfast.store.store import Cell, Key
+
+ITSELF = "the other images"
+
+
+@dataclass(frozen=True, eq=False)
+class Conclusion:
+    """What every candidate is compared with, and how."""
+
+    reference: Coded
+    k: int
+    inputs: Inputs
+    place: Place
+
+    def require_sense(self) -> None:
+        """Raise if nothing could be compared with the reference: too few images, or one code for all of them."""
+        searched = self.reference.rows if self.reference.bank is None else self.reference.bank_ids
+        require_neighbours(self.k, len(searched) - (self.reference.bank is None))
+        if collapsed(self.reference.codes):
+            raise HoldfastError(
+                f"{self.reference.side.name} gives one code to all images, so there is no distance to compare with; name "
+                "another reference"
+            )
+
+    def of(self, side: Side, before: Result | Failure | None, after: Result | Failure | None) -> Result:
+        """Return the result of the candidate ``side``: what the store holds, or computed and kept there.
+
+        Args:
+            side: the candidate.
+            before, after: attack radii of the reference and of the candidate, if they were asked for.
+
+        Raises:
+            HoldfastError: it cannot be compared with the reference.
+            BudgetSpentError: the budget ended before anything of it was encoded.
+        """
+        key = self.key(side, before, after)
+        known = self.place.store.result(key)
+        if known is not None and known.planned is None:
+            return known
+        self.place.store.expect([Cell(evaluation=NAME, encoder=side.name, result=key.stem, made_from=())])
+        candidate = coded(side, self.inputs, self.place)
+        pair = self.pair(candidate)
+        found, answers = findings(pair, self.k)
+        found = self.explained(found, pair, candidate)
+        found = _with_radii(found, before, after)
+        found = found.model_copy(update={"pictures": self.pictures(found, pair, answers)})
+        result = self.record(candidate, found)
+        self.place.store.finish(key, result)
+        return result
+
+    def key(self, side: Side, before: Result | Failure | None, after: Result | Failure | None) -> Key:
+        """Return what identifies the result: everything that it is made from."""
+        images, bank = self.inputs.images(side.encoder), self.inputs.bank(side.encoder)
+        radii = [each.settings if isinstance(each, Result) else None for each in (before, after)]
+        return Key(
+            kind=NAME,
+            version=VERSION,
+            settings={
+                **self.settings,
+                "candidate_images": images.fingerprint,
+                "bank": None if bank is None else bank.fingerprint,
+                "groups": self.reference.population.images.groups_fingerprint,
+                "radii": radii,
+            },
+            encoder=side.encoder.fingerprint,
+            images=self.reference.population.images.fingerprint,
+            seed=side.run.seed,
+            precision=side.run.precision,
+            name=side.name,
+        )
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """Return what must be equal for two candidates to be compared."""
+        run, encoder = self.reference.side.run, self.reference.side.encoder
+        return {
+            "reference": encoder.name,
+            "reference_fingerprint": encoder.fingerprint,
+            "k": self.k,
+            "seed": run.seed,
+            "precision": run.precision,
+        }
+
+    def pair(self, candidate: Coded) -> Pair:
+        """Return the codes of the images that both have, each image once."""
+        reference = self.reference
+        known = {name: position for position, name in enumerate(candidate.ids)}
+        originals = reference.population.originals
+        rows = [
+            position
+            for position, row in enumerate(reference.rows)
+            if reference.ids[position] in known and int(originals[row]) == row
+        ]
+        ids = tuple(reference.ids[position] for position in rows)
+        if not ids:
+            raise HoldfastError(
+                f"{candidate.side.name} has none of the images of {reference.side.name}: {candidate.ids[0]!r} ... and "
+                f"{reference.ids[0]!r} ...; name images alike on both sides"
+            )
+        mine, theirs = reference.codes[rows], candidate.codes[[known[name] for name in ids]]
+        order = np.argsort(hashed_each((reference.side.run.seed, "order"), ids), kind="stable")
+        groups = reference.population.images.groups
+        return Pair(
+            ids,
+            mine,
+            theirs,
+            self.gallery(candidate) or Gallery(mine, theirs, False),
+            torch.from_numpy(order),
+            "the bank" if reference.bank is not None else ITSELF,
+            () if groups is None else tuple(groups[reference.rows[position]] for position in rows),
+        )
+
+    def gallery(self, candidate: Coded) -> Gallery | None:
+        """Return the codes of the bank, in the order of the reference, if there is one."""
+        if self.reference.bank is None or candidate.bank is None:
+            return None
+        known = {name: position for position, name in enumerate(candidate.bank_ids)}
+        both = [position for position, name in enumerate(self.reference.bank_ids) if name in known]
+        theirs = candidate.bank[[known[self.reference.bank_ids[position]] for position in both]]
+        return Gallery(self.reference.bank[both], theirs, True)
+
+    def explained(self, found: Findings, pair: Pair, candidate: Coded) -> Findings:
+        """Return ``found`` with what other preprocessings make of the difference, if there is one."""
+        if found.verdicts[0].witness["verdict"] == SAME:
+            return found
+        tried = preprocessing(self.reference, candidate, self.inputs, self.place, pair.scale())
+        if tried is None:
+            return found
+        estimates, verdict = tried
+        return found.model_copy(
+            update={"estimates": (*found.estimates, *estimates), "verdicts": (*found.verdicts, verdict)}
+        )
+
+    def pictures(self, found: Findings, pair: Pair, answers: Answers) -> tuple[Picture, ...]:
+        """Return the images whose codes moved most, with the nearest image before and after."""
+        population = self.reference.population
+        encoder, images = population.encoder, population.images
+        if encoder.recorded or len(encoder.domain.shape) != 3 or found.verdicts[0].witness["verdict"] == SAME:
+            return ()
+        row_of = {name: position for position, name in enumerate(images.ids)}
+        gallery, names = (population, pair.ids)
+        if pair.gallery.is_bank:
+            bank = self.inputs.bank(encoder)
+            assert bank is not None
+            gallery, names = type(population)(encoder, bank, population.run), bank.ids
+            row_of_gallery = {name: position for position, name in enumerate(bank.ids)}
+        else:
+            row_of_gallery = row_of
+        pictures = []
+        for position in worst(found, SHOWN):
+            near = [names[int(answer[position])] for answer in (answers.before, answers.after)]
+            parts = {
+                "image": population.pixels([row_of[pair.ids[position]]])[0],
+                "nearest by the reference": gallery.pixels([row_of_gallery[near[0]]])[0],
+                "nearest by the candidate": gallery.pixels([row_of_gallery[near[1]]])[0],
+            }
+            said = "; ".join(
+                f"{each.quantity.replace('_', ' ')} {each.values[position]:.3g}"
+                for each in found.series
+                if each.quantity in ("distance", "cosine", "neighbours_kept")
+            )
+            pictures.append(row(f"{pair.ids[position]}: {said}", parts, encoder.domain))
+        return tuple(picture for picture in pictures if picture is not None)
+
+    def record(self, candidate: Coded, found: Findings) -> Result:
+        """Return the result of ``candidate``."""
+        reference = self.reference
+        planned = max(len(each.population.images) for each in (reference, candidate))
+        cut = any(len(each.rows) < len(each.population.images) for each in (reference, candidate))
+        lacking = [name for name in reference.ids if name not in set(candidate.ids)]
+        warnings = population_warnings(candidate.known)
+        warnings += tuple(f"{each.side.name}: {each.problem}" for each in (reference, candidate) if each.problem)
+        if lacking and not cut:
+            warnings += (
+                f"{len(lacking)} of {len(reference.ids)} images of the reference have no code by {candidate.side.name}, "
+                f"{lacking[0]!r} the first; they are left out.",
+            )
+        return Result(
+            evaluation=NAME,
+            version=VERSION,
+            title=TITLE,
+            meaning=MEANING,
+            headline=HEADLINE,
+            questions=QUESTIONS,
+            robustness=False,
+            encoder=candidate.info,
+            images=reference.known.images_info,
+            settings=self.settings,
+            findings=found.model_copy(update={"warnings": (*found.warnings, *warnings)}),
+            planned=planned if cut else None,
+            provenance=provenance(candidate.side.run, self.place.started),
+        )
+
+
+def _with_radii(found: Findings, before: Result | Failure | None, after: Result | Failure | None) -> Findings:
+    """Return ``found`` with how much the attack radius moved, or why nobody knows."""
+    if before is None or after is None:
+        return found
+    moved = change(before, after)
+    if isinstance(moved, str):
+        return found.model_copy(update={"warnings": (*found.warnings, moved)})
+    return found.model_copy(update={"estimates": (*found.estimates, moved)})

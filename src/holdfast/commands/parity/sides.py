@@ -1,0 +1,149 @@
+"""The sides that ``parity`` compares: encoders with their images, or codes that were computed elsewhere."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast import encoders
+from holdfast.commands.inputs import NamedEncoder, checked
+from holdfast.commands.observing import Place
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import BudgetSpentError, HoldfastError
+from holdfast.core.records import EncoderInfo
+from holdfast.core.run_settings import PRECISIONS, RunSettings
+from holdfast.data.code_files import SUFFIXES
+from holdfast.encoders import Options
+from holdfast.encoders.embeddings import SOURCE
+from holdfast.encoders.reference import named as short_name
+from holdfast.execution.computing.shards import CleanCodes
+from holdfast.execution.request.loading import Inputs
+from holdfast.execution.table import collect
+from holdfast.execution.table.preparation import unfit
+from holdfast.protocol.population import Population
+
+NamedSide = NamedEncoder | Path
+"""An encoder, its reference, a file of codes, or the name of a precision: the reference computed in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """An encoder, under a name of its own, and the precision that it is computed in."""
+
+    encoder: Encoder
+    run: RunSettings
+    asked: str
+    """What a request calls it."""
+
+    @property
+    def name(self) -> str:
+        return self.encoder.name
+
+
+@dataclass(frozen=True, eq=False)
+class Coded:
+    """A side with the codes of as many images as a budget allowed, and of the whole bank."""
+
+    side: Side
+    population: Population
+    rows: list[int]
+    codes: Float[Tensor, "n d"]
+    """Of the images at ``rows``."""
+    problem: str | None
+    """Why other measurements of this encoder would be refused, if they would."""
+    bank: Float[Tensor, "m d"] | None
+    bank_ids: tuple[str, ...] = ()
+
+    @property
+    def ids(self) -> list[str]:
+        return [self.population.images.ids[row] for row in self.rows]
+
+    @property
+    def known(self) -> Population:
+        """Return the images that have codes, with these."""
+        images = self.population.images
+        images = images if len(self.rows) == len(images) else images[self.rows]
+        return Population(self.side.encoder, images, self.side.run, self.codes)
+
+    @property
+    def info(self) -> EncoderInfo:
+        return self.known.encoder_info
+
+
+def sides_of(reference: NamedSide, candidates: Sequence[NamedSide], run: RunSettings, options: Options) -> list[Side]:
+    """Return the reference and the candidates, loaded, each under a name of its own.
+
+    Raises:
+        HoldfastError: one cannot be loaded, or there is no candidate.
+    """
+    if not candidates:
+        raise HoldfastError("nothing to compare with the reference; name a candidate, as in float16 or codes.npz")
+    first = _side(reference, None, run, options)
+    sides, seen = list[Side](), Counter[str]()
+    for side in (first, *(_side(each, first, run, options) for each in candidates)):
+        seen[side.name] += 1
+        name = side.name if seen[side.name] == 1 else f"{side.name} ({seen[side.name]})"
+        sides.append(replace(side, encoder=_called(side.encoder, name, side.encoder.source)))
+    return sides
+
+
+def _side(named: NamedSide, reference: Side | None, run: RunSettings, options: Options) -> Side:
+    if isinstance(named, str) and named in PRECISIONS:
+        if reference is None or reference.encoder.recorded:
+            raise HoldfastError(f"{named} stands for the reference computed in that precision; name an encoder first")
+        encoder = _called(reference.encoder, f"{reference.name} in {named}", named)
+        return Side(encoder, replace(run, precision=named), named)
+    named = str(named) if isinstance(named, Path) else named
+    if isinstance(named, str) and named.partition("?")[0].lower().endswith(SUFFIXES):
+        bare = not short_name(named)[1].startswith(f"{SOURCE}:")
+        named, options = f"{SOURCE}:{named}" if bare else named, Options()
+    named = checked(named)
+    encoder = encoders.load(named, options) if isinstance(named, str) else named
+    return Side(encoder, run, named if isinstance(named, str) else f"{encoder.source}:{encoder.name}")
+
+
+def _called(encoder: Encoder, name: str, source: str) -> Encoder:
+    """Return ``encoder`` under another name; the caller's own keeps its name."""
+    renamed = copy(encoder)
+    renamed.__dict__["fingerprint"] = encoder.fingerprint
+    renamed.name, renamed.source = name, source
+    return renamed
+
+
+def coded(side: Side, inputs: Inputs, place: Place) -> Coded:
+    """Return ``side`` with its codes, computed where the store does not hold them.
+
+    Raises:
+        HoldfastError: it cannot be measured on these images.
+        BudgetSpentError: the budget ended before anything was encoded.
+    """
+    population = Population(side.encoder, inputs.images(side.encoder), side.run)
+    # Said beside the numbers and no reason to refuse: int8 layers that are quantised as inputs come see whole batches.
+    problem = unfit(population, place.engine)
+    bank, bank_codes = inputs.bank(side.encoder), None
+    if bank is not None:
+        rows, bank_codes = encoded(Population(side.encoder, bank, side.run), place)
+        if len(rows) < len(bank):
+            raise BudgetSpentError(place.left_over(len(bank) - len(rows)))
+    rows, codes = encoded(population, place)
+    return Coded(side, population, rows, codes, problem, bank_codes, () if bank is None else bank.ids)
+
+
+def encoded(population: Population, place: Place) -> tuple[list[int], Float[Tensor, "n d"]]:
+    """Return the rows that were encoded by the end of the budget, and their codes.
+
+    Raises:
+        BudgetSpentError: none were.
+    """
+    _, rows, seen = collect(
+        CleanCodes(), population, place.store, place.engine, place.show, place.budget, place.began, codes=False
+    )
+    if not rows:
+        raise BudgetSpentError(place.left_over(len(population.images)))
+    return rows, seen["codes"].cpu()

@@ -1,0 +1,164 @@
+"""Files of codes: .npy (mapped from disk), .npz (in memory) and .parquet (copied into a mapped temporary file)."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from holdfast.core.arguments import check_dense
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.data.array_source import Rows
+from holdfast.data.arrays import as_rows, member, read_numpy
+
+FLOATS = ("float16", "float32", "float64")
+CODES = ("codes", "embeddings", "embedding", "features", "vector", "x", "arr_0")
+"""The names under which codes are looked for, first come first taken."""
+USUAL = {"ids": ("ids", "id"), "labels": ("labels", "label"), "groups": ("groups", "group")}
+"""The names under which what belongs to the rows is looked for."""
+SUFFIXES = (".npy", ".npz", ".parquet")
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Codes, and the other columns of the file that they came from."""
+
+    codes: Rows
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        return list(self.columns)
+
+    def column(self, name: str, default: bool = False) -> Any:
+        """Return the column ``name``, or by ``default`` the one that is usually called so; None if there is none."""
+        usual = USUAL.get(name, ()) if default else (name,)
+        return next((self.columns[each] for each in usual if each in self.columns), None)
+
+
+def read_table(codes: Any, column: str | None = None, what: str = "codes") -> Table:
+    """Return the rows of an array, or of a file, in which ``column`` may name them.
+
+    Raises:
+        HoldfastError: there is no such file or column, or it holds something else.
+    """
+    if not isinstance(codes, str | Path):
+        tensor = codes if isinstance(codes, Tensor) else _tensor(codes, what)
+        check_dense(tensor, what)
+        return Table(tensor.detach())
+    path = Path(codes).expanduser()
+    if not path.is_file():
+        raise HoldfastError(f"no file {str(codes)!r}; check the path of the {what}")
+    if path.suffix.lower() not in SUFFIXES:
+        raise HoldfastError(f"a file of {what} ends in {', '.join(SUFFIXES)}, got {str(codes)!r}")
+    if path.stat().st_size == 0:
+        raise HoldfastError(f"{codes} is empty (zero bytes); write it again")
+    return {".npy": _npy, ".npz": _npz, ".parquet": _parquet}[path.suffix.lower()](path, column)
+
+
+def _tensor(values: Any, what: str) -> Tensor:
+    try:
+        return torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise HoldfastError(f"{what} must be an array of numbers, one row per image ({error})") from error
+
+
+def _npy(path: Path, column: str | None) -> Table:
+    if column is not None:
+        raise HoldfastError(f"{path.name} is one array and has no columns; leave column={column} out")
+    array = read_numpy(path, lambda: np.load(path, mmap_mode="r", allow_pickle=False))
+    if not isinstance(array, np.ndarray):
+        raise HoldfastError(f"{path} is an archive of arrays; give it the ending .npz")
+    return Table(_rows(path, array))
+
+
+def _npz(path: Path, column: str | None) -> Table:
+    file = read_numpy(path, lambda: np.load(path, allow_pickle=False))
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise HoldfastError(f"{path} is one array, not an archive; give it the ending .npy")
+    with file:
+        chosen = _choose(path, list(file.keys()), column)
+        arrays = {key: member(path, file, key) for key in file}
+    codes = arrays.pop(chosen)
+    return Table(_rows(path, codes), {key: values for key, values in arrays.items() if values.shape == codes.shape[:1]})
+
+
+def _parquet(path: Path, column: str | None) -> Table:
+    try:
+        parquet = import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise HoldfastError("reading .parquet needs pyarrow; install it with: pip install pyarrow") from error
+    try:
+        file = parquet.ParquetFile(path, memory_map=True)
+    except Exception as error:  # pyarrow raises anything at all on damaged bytes
+        raise HoldfastError(
+            f"{path} is truncated or not a parquet file ({str(error).splitlines()[0]}); write it again"
+        ) from error
+    schema = file.schema_arrow
+    types = import_module("pyarrow").types
+    lists = [
+        f.name
+        for f in schema
+        if types.is_list(f.type) or types.is_large_list(f.type) or types.is_fixed_size_list(f.type)
+    ]
+    chosen = column or (lists[0] if len(lists) == 1 else _choose(path, lists, None))
+    if chosen not in lists:
+        raise HoldfastError(f"{path.name} has no column of lists {chosen!r}; {did_you_mean(chosen, lists)}")
+    others = [f.name for f in schema if f.name != chosen and not types.is_nested(f.type)]
+    columns = {name: file.read(columns=[name]).column(0).to_pylist() for name in others}
+    return Table(_rows(path, _copied(path, file, chosen)), columns)
+
+
+def _copied(path: Path, file: Any, column: str) -> np.ndarray:
+    """Return a column of lists as rows of a temporary mapped file, which goes when nobody uses it any more."""
+    array, start, count = None, 0, file.metadata.num_rows
+    for batch in file.iter_batches(columns=[column], batch_size=1 << 13):
+        lists = batch.column(0)
+        values = lists.flatten().to_numpy(zero_copy_only=False)
+        width = len(values) // max(1, len(lists))
+        lengths = set(lists.value_lengths().to_pylist())
+        if lengths != {width} or (array is not None and width != array.shape[1]):
+            raise HoldfastError(
+                f"codes of {path.name} must all have one width, got {sorted(map(str, lengths))} features from row {start} on"
+            )
+        if array is None:
+            with tempfile.TemporaryFile() as scratch:
+                array = np.memmap(scratch, values.dtype, "w+", shape=(count, width))
+        array[start : start + len(lists)] = values.reshape(len(lists), width)
+        start += len(lists)
+    if array is None:
+        raise HoldfastError(f"{path.name} holds no codes")
+    array.flush()
+    return array
+
+
+def _rows(path: Path, codes: np.ndarray) -> Rows:
+    """Return codes as they can be read, if they are floating-point numbers."""
+    if str(codes.dtype) not in FLOATS:
+        raise HoldfastError(
+            f"codes of {path.name} must be {', '.join(FLOATS)} in this machine's byte order, got {codes.dtype}; convert them"
+        )
+    return as_rows(codes)
+
+
+def _choose(path: Path, keys: list[str], column: str | None) -> str:
+    """Return which of ``keys`` holds the codes."""
+    if column is not None:
+        if column not in keys:
+            raise HoldfastError(f"{path.name} has no array {column!r}; {did_you_mean(column, keys)}")
+        return column
+    chosen = next((key for key in CODES if key in keys), None)
+    if chosen is None:
+        raise HoldfastError(
+            f"{path.name} has no array named {', '.join(CODES)}; say which one holds the codes, as in "
+            f"{path.name}?column={keys[0] if keys else 'NAME'} (it holds: {', '.join(keys) or 'nothing'})"
+        )
+    return chosen

@@ -1,0 +1,193 @@
+"""Series and estimates of two codes of each image, and the verdict that they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import isnan
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.core.divergences import L2Distance
+from holdfast.core.errors import HoldfastError
+from holdfast.core.records import Claim, Conditions, Estimate, Findings, Question, Series
+from holdfast.core.statistics import Scale, chained_median, over_scale, summarise
+from holdfast.core.statistics.clusters import with_groups
+from holdfast.core.statistics.series import series_of
+from holdfast.evaluations.parity.maps import GROUPS, linear_cka, unexplained
+from holdfast.evaluations.parity.retrieval import Answers, Gallery, answers
+from holdfast.evaluations.parity.verdict import QUESTION, ROUNDING, Numbers, verdict
+
+NAME, VERSION = "parity", 1
+TITLE = "Parity"
+MEANING = (
+    "Whether the candidate still has the space of the reference: how far each code moved, beside the distance between "
+    "images; which nearest images stay, in an index encoded anew and in the old one (mixed); and what a rotation leaves of "
+    "the difference on images that it was not fitted to. Numbers describe these images, not any attack on them."
+)
+HEADLINE = ("neighbours_kept", "distance")
+QUESTIONS = (Question(text=QUESTION, quantities=("neighbours_kept",), meaning="nearest images that stay the nearest"),)
+MAPPED = 2000
+"""Maps and the CKA are of at most so many images, chosen at random."""
+MAPS = {"as it is": "as_it_is", "shift and scale": "scaled", "rotation": "rotated"}
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two codes of each image, by the reference and by the candidate, and the gallery that is searched."""
+
+    ids: tuple[str, ...]
+    reference: Float[Tensor, "n d"]
+    candidate: Float[Tensor, "n e"]
+    gallery: Gallery
+    order: Int[Tensor, "n"]
+    """All rows in random order."""
+    among: str
+    """What the gallery is called."""
+    groups: tuple[str, ...] = ()
+
+    @property
+    def same_width(self) -> bool:
+        return self.reference.shape[1] == self.candidate.shape[1]
+
+    def scale(self) -> Scale:
+        """Return the median distance between the reference's codes of different images."""
+        ring = self.reference[self.order].double()
+        scale = chained_median(L2Distance()(ring, ring.roll(-1, 0)).numpy())
+        if not scale.value > 0:
+            raise HoldfastError(
+                "the reference gives one code to most of these images, so nothing can be compared with the distance "
+                "between images; name other images or another reference"
+            )
+        return scale
+
+
+def distances(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n d"], scale: Scale) -> Float[Tensor, "n"]:
+    """Return how far each code moved, as a share of the median distance between images."""
+    return L2Distance()(reference.double(), candidate.double()) / scale.value
+
+
+def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
+    """Return everything that is said of a pair of codes, and what a search answers.
+
+    Raises:
+        HoldfastError: there are too few images for ``k`` neighbours, or the reference tells none apart.
+    """
+    require_neighbours(k, len(pair.gallery.reference) - (not pair.gallery.is_bank))
+    scale, kept = pair.scale(), answers(pair.reference, pair.candidate, pair.gallery, k)
+    series = [*(_moved(pair, scale) if pair.same_width else ()), *_kept(pair, kept, k), *_unexplained(pair)]
+    estimates = [*(_estimate(each, scale) for each in series), _cka(pair)]
+    found = with_groups(Findings(ids=pair.ids, series=tuple(series), estimates=tuple(estimates), groups=pair.groups))
+    return found.model_copy(update={"verdicts": (verdict(_numbers(found)),)}), kept
+
+
+def require_neighbours(k: int, count: int) -> None:
+    """Raise unless ``count`` images that may answer are enough for ``k`` neighbours."""
+    if not 0 < k <= count:
+        raise HoldfastError(
+            f"k must lie in 1..{count}, of {count} images that may answer, got {k}; lower k or add images"
+        )
+
+
+def _moved(pair: Pair, scale: Scale) -> Iterator[Series]:
+    """Yield how far each code moved."""
+    a, b = pair.reference.double(), pair.candidate.double()
+    lengths = torch.linalg.vector_norm(a, dim=1) * torch.linalg.vector_norm(b, dim=1)
+    cosine = ((a * b).sum(1) / lengths).clamp(-1, 1)
+    moved = distances(a, b, scale)
+    similar = series_of("cosine", {}, cosine, "cosine", Claim.ESTIMATE, "similarity of the two codes", "a zero code")
+    yield similar.model_copy(update={"limits": (-1.0, 1.0)})
+    yield series_of("distance", {}, moved, "share of the clean distance", Claim.ESTIMATE, "how far codes moved", "")
+    within = (moved <= ROUNDING).double()
+    yield series_of(
+        "within_rounding", {}, within, "yes or no", Claim.ESTIMATE, "codes that moved by rounding alone", ""
+    )
+
+
+def _kept(pair: Pair, kept: Answers, k: int) -> Iterator[Series]:
+    """Yield what is kept of the answers of a search."""
+    among = {"among": pair.among}
+    columns: list[tuple[str, Conditions, Tensor | None, str]] = [
+        ("neighbours_kept", {"k": str(k), **among}, kept.neighbours, "share"),
+        ("nearest_kept", among, kept.nearest, "yes or no"),
+        ("neighbours_kept_mixed", {"k": str(k), **among}, kept.mixed, "share"),
+        ("ranks_kept", among, kept.ranks, "correlation"),
+    ]
+    for quantity, conditions, values, unit in columns:
+        if values is not None:
+            of, missing = "answers of a search that stay", "fewer than three images to put in order, or all equally far"
+            series = series_of(quantity, conditions, values, unit, Claim.ESTIMATE, of, missing)
+            yield series.model_copy(update={"limits": (-1.0, 1.0)}) if quantity == "ranks_kept" else series
+
+
+def _unexplained(pair: Pair) -> Iterator[Series]:
+    """Yield what maps leave of the difference, of the images that they were judged on."""
+    chosen = pair.order[:MAPPED]
+    if len(chosen) < 4:
+        raise HoldfastError(
+            f"maps are fitted to one half of the images and judged on the other; {len(chosen)} are too few"
+        )
+    left = unexplained(pair.reference[chosen], pair.candidate[chosen], torch.arange(len(chosen)))
+
+    def whole(values: Tensor) -> Tensor:
+        every = torch.full((len(pair.ids),), torch.nan, dtype=torch.float64)
+        every[chosen] = values
+        return every
+
+    missing = f"not among the {MAPPED} images that maps are fitted to, or no code around the mean"
+    for name, attribute in MAPS.items():
+        values = getattr(left, attribute)
+        if values is not None:
+            of, unit = "difference that a map leaves, held out", "part of the variance"
+            yield series_of("unexplained", {"map": name}, whole(values), unit, Claim.ESTIMATE, of, missing)
+    of = "variance in which the rotation is determined"
+    yield series_of("determined", {"map": "rotation"}, whole(left.determined), "share", Claim.ESTIMATE, of, missing)
+
+
+def _estimate(series: Series, scale: Scale) -> Estimate:
+    if series.quantity == "distance":
+        return over_scale(summarise(series, "median", "lower"), scale)
+    better = {"unexplained": "lower", "determined": "neither"}.get(series.quantity, "higher")
+    statistic = {"yes or no": "share", "cosine": "median", "correlation": "median"}.get(series.unit, "mean")
+    return summarise(series, statistic, better)  # type: ignore[arg-type]
+
+
+def _cka(pair: Pair) -> Estimate:
+    chosen = pair.order[:MAPPED]
+    value, low, high = linear_cka(pair.reference, pair.candidate, chosen)
+    return Estimate(
+        quantity="cka",
+        value=value,
+        low=low,
+        high=high,
+        n=len(chosen),
+        method=f"delete-a-group jackknife, {GROUPS} groups",
+        unit="similarity",
+        claim=Claim.ESTIMATE,
+        of="linear CKA without bias",
+        better="higher",
+        statistic="whole",
+        reason=None if not isnan(low) else f"fewer than {2 * GROUPS} images leave it without an interval",
+    )
+
+
+def _numbers(found: Findings) -> Numbers:
+    def of(quantity: str, name: str | None = None) -> Estimate | None:
+        fitting = [
+            each for each in found.estimates if each.quantity == quantity and name in (None, each.conditions.get("map"))
+        ]
+        return fitting[0] if fitting else None
+
+    neighbours, rotated = of("neighbours_kept"), of("unexplained", "rotation")
+    assert neighbours is not None
+    assert rotated is not None
+    return Numbers(of("within_rounding"), neighbours, of("neighbours_kept_mixed"), rotated)
+
+
+def worst(found: Findings, count: int) -> Sequence[int]:
+    """Return the positions of the images that moved most; of codes of different widths, that kept least."""
+    series = {each.quantity: each.values for each in found.series}
+    values = series["distance"] if "distance" in series else tuple(-value for value in series["neighbours_kept"])
+    return sorted(range(len(values)), key=lambda position: (-values[position], position))[:count]

@@ -1,0 +1,120 @@
+"""What a search answers: the nearest image, the nearest ``k``, and the order of a whole gallery, before and after.
+
+Image by image, by the l2 distance, the image itself left out:
+
+    neighbours_kept(x)       = |N_k(b; B) & N_k(a; A)| / k       the gallery encoded anew by the candidate
+    neighbours_kept_mixed(x) = |N_k(b; A) & N_k(a; A)| / k       questions by the candidate, the gallery as it was
+    ranks_kept(x)            = Spearman's correlation of the distances of x to the gallery, before and after
+
+with codes ``a`` and ``b`` of ``x`` and ``A`` and ``B`` of the gallery, by the reference and by the candidate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from holdfast.core.divergences import L2Distance
+from holdfast.core.points.counting import nearest_rows
+
+RANKED = 1000
+"""Of a larger gallery so many images, chosen at random, are put in order."""
+BLOCK = 1 << 22
+"""Distances that are put in order together."""
+
+
+@dataclass(frozen=True)
+class Gallery:
+    """What is searched: its codes by the reference and by the candidate, and where each question stands in it."""
+
+    reference: Float[Tensor, "m d"]
+    candidate: Float[Tensor, "m e"]
+    is_bank: bool
+    """Whether it is another set than the images in question, none of which it then holds."""
+
+    def itself(self, count: int) -> list[int]:
+        """Return the row of each of ``count`` questions, which its own search leaves out; none in a bank."""
+        return [] if self.is_bank else list(range(count))
+
+
+@dataclass(frozen=True)
+class Answers:
+    """For each question what is kept of the answers."""
+
+    neighbours: Float[Tensor, "n"]
+    nearest: Float[Tensor, "n"]
+    mixed: Float[Tensor, "n"] | None
+    """None for codes of different widths, which no search can mix."""
+    ranks: Float[Tensor, "n"]
+    before: Int[Tensor, "n"]
+    """The nearest image by the reference."""
+    after: Int[Tensor, "n"]
+    """The nearest image by the candidate."""
+
+
+def answers(reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n e"], gallery: Gallery, k: int) -> Answers:
+    """Return what is kept of the answers to each question; ``k`` is at most the number of images that may answer.
+
+    Example:
+        >>> a = torch.tensor([[0.0], [1.0], [3.0], [7.0]])
+        >>> kept = answers(a, -2 * a, Gallery(a, -2 * a, False), k=2)
+        >>> kept.neighbours.tolist(), kept.mixed.tolist()
+        ([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.5])
+    """
+    itself = gallery.itself(len(reference))
+    before = nearest_rows(L2Distance(), reference, gallery.reference, k, exclude=itself)
+    after = nearest_rows(L2Distance(), candidate, gallery.candidate, k, exclude=itself)
+    mixed = None
+    if reference.shape[1] == candidate.shape[1]:
+        mixed = shared(before, nearest_rows(L2Distance(), candidate, gallery.reference, k, exclude=itself))
+    return Answers(
+        shared(before, after),
+        (before[:, 0] == after[:, 0]).double(),
+        mixed,
+        ranks_kept(reference, candidate, gallery),
+        before[:, 0],
+        after[:, 0],
+    )
+
+
+def shared(before: Int[Tensor, "n k"], after: Int[Tensor, "n k"]) -> Float[Tensor, "n"]:
+    """Return the share of each row's entries of ``before`` that occur in its row of ``after``."""
+    return (before[:, :, None] == after[:, None, :]).any(dim=2).double().mean(dim=1)
+
+
+def ranks_kept(
+    reference: Float[Tensor, "n d"], candidate: Float[Tensor, "n e"], gallery: Gallery
+) -> Float[Tensor, "n"]:
+    """Return Spearman's correlation of each question's distances to the gallery; nan of fewer than three."""
+    chosen = torch.linspace(0, len(gallery.reference) - 1, min(RANKED, len(gallery.reference))).round().long()
+    at = torch.full((len(gallery.reference),), -1)
+    at[chosen] = torch.arange(len(chosen))
+    values = torch.empty(len(reference), dtype=torch.float64)
+    step = max(1, BLOCK // len(chosen))
+    for start in range(0, len(reference), step):
+        rows = torch.arange(start, min(start + step, len(reference)))
+        counted = torch.ones(len(rows), len(chosen), dtype=torch.bool)
+        if not gallery.is_bank:
+            own = at[rows]
+            counted[(own >= 0).nonzero()[:, 0], own[own >= 0]] = False
+        ranks = [
+            _ranks(torch.cdist(codes[rows].double(), there[chosen].double()), counted)
+            for codes, there in ((reference, gallery.reference), (candidate, gallery.candidate))
+        ]
+        values[rows] = _correlation(ranks[0], ranks[1], counted.double())
+    return values
+
+
+def _ranks(distances: Float[Tensor, "b m"], counted: Tensor) -> Float[Tensor, "b m"]:
+    """Return the place of each of those that count in the order of distances; the others come last."""
+    return distances.masked_fill(~counted, torch.inf).argsort(stable=True, dim=1).argsort(1).double()
+
+
+def _correlation(a: Float[Tensor, "b m"], b: Float[Tensor, "b m"], weight: Float[Tensor, "b m"]) -> Float[Tensor, "b"]:
+    count = weight.sum(1, keepdim=True)
+    a, b = ((ranks - (ranks * weight).sum(1, keepdim=True) / count) * weight for ranks in (a, b))
+    value = (a * b).sum(1) / (a.square().sum(1) * b.square().sum(1)).sqrt()
+    return value.masked_fill(count[:, 0] < 3, torch.nan)

@@ -1,0 +1,149 @@
+"""The verb parity: known pairs are told apart, from files to verdicts, causes, gates and reports."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import holdfast as hf
+from holdfast.commands.evaluate import MissingResultsWarning
+from holdfast.core.errors import HoldfastError
+from holdfast.core.images import Images
+from tests import tiny
+from tests.commands.parity_pairs import PAIRS, encoder, network, photographs
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return photographs(tmp_path_factory.mktemp("parity") / "photos")
+
+
+@pytest.fixture(scope="module")
+def answer(files: Path) -> hf.Parity:
+    candidates = [make() for make, _, _ in PAIRS.values()]
+    return hf.parity(encoder(network(), "reference"), candidates, str(files), out=files.parent / "run")
+
+
+@pytest.mark.parametrize("pair", PAIRS)
+def test_known_pairs_are_told_apart_and_the_cause_is_named(answer: hf.Parity, pair: str) -> None:
+    _, verdict, cause = PAIRS[pair]
+    name = "reference in float16" if pair == "fp16" else pair
+    assert answer.verdicts[name] == verdict
+    said = [each for each in answer[name].findings.verdicts if each.question == "Are images prepared alike?"]
+    assert [each.witness["preprocessing"] for each in said] == (
+        [cause] if cause and verdict != "same to rounding" else []
+    )
+
+
+def test_every_number_has_an_interval_or_says_why_not(answer: hf.Parity) -> None:
+    for estimate in answer["int8"].estimates:
+        assert (
+            estimate.low <= estimate.value <= estimate.high
+            or estimate.reason
+            or estimate.method.endswith("no interval")
+        )
+    assert any("with the other images of its batch" in sentence for sentence in answer["int8"].findings.warnings)
+    assert len(answer["BGR"].findings.pictures) == 3
+    assert answer["BGR"].findings.pictures[0].labels == (
+        "image",
+        "nearest by the reference",
+        "nearest by the candidate",
+    )
+
+
+def test_a_gate_reads_the_run_and_repeating_it_computes_nothing(
+    answer: hf.Parity, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = files.parent / "run"
+    passed = {each.encoder: each.passed for each in hf.check(str(run), "neighbours_kept>=0.95")}
+    assert passed["same"]
+    assert passed["rotation"], "neighbours stay in an index that is encoded anew"
+    assert not passed["BGR"]
+    assert {each.encoder: each.passed for each in hf.check(str(run), "neighbours_kept_mixed>=0.95")}[
+        "rotation"
+    ] is False
+
+    def again(*_: object) -> None:
+        raise AssertionError("it was computed already")
+
+    monkeypatch.setattr("holdfast.commands.parity.conclusion.findings", again)
+    assert hf.parity(encoder(network(), "reference"), encoder(network(), "same"), str(files), out=run).verdicts == {
+        "same": "same to rounding"
+    }
+
+
+def test_codes_in_files_are_candidates_and_tell_what_preprocessing_made_them(files: Path, tmp_path: Path) -> None:
+    reference, odd = encoder(network(), "reference"), encoder(network(), "odd", interpolation="bilinear")
+    images = hf.load_images(str(files), odd)
+    codes = np.concatenate([odd(images.pixels(range(start, start + 50))).numpy() for start in (0, 50, 100)])
+    shuffled = np.random.default_rng(0).permutation(len(codes))
+    np.savez(tmp_path / "codes.npz", codes=codes[shuffled], ids=np.array(images.ids)[shuffled])
+    answer = hf.parity(reference, tmp_path / "codes.npz", str(files))
+    (cause,) = [each for each in answer["codes.npz"].findings.verdicts if each.question == "Are images prepared alike?"]
+    assert cause.witness["preprocessing"] == "shorter side to 16, centre 16 x 16, bilinear"
+    both = hf.parity(str(tmp_path / "codes.npz"), f"turned=embeddings:{tmp_path / 'codes.npz'}")
+    assert both.verdicts == {"turned": "same to rounding"}, "two files need no images"
+
+
+def test_codes_of_another_width_are_compared_by_neighbours_alone(files: Path) -> None:
+    wide = encoder(nn.Sequential(network(), nn.ZeroPad1d((0, 8))), "wide")
+    result = hf.parity(encoder(network(), "reference"), wide, str(files), limit=60)["wide"]
+    assert {"cosine", "distance", "neighbours_kept_mixed"}.isdisjoint(each.quantity for each in result.estimates)
+    assert result.estimate("neighbours_kept").value == 1
+    assert result.findings.verdicts[0].witness["verdict"] == "a rotated copy"
+
+
+def test_a_bank_is_searched_instead_of_the_images() -> None:
+    images, bank = tiny.images(20), Images(torch.rand(30, 1, 2, 2), name="others")
+    result = hf.parity(tiny.encoder(), tiny.encoder("double", 4.0), images, bank=bank, k=5)["double"]
+    kept = result.estimate("neighbours_kept")
+    assert kept.conditions == {"k": "5", "among": "the bank"}
+    assert kept.value == 1, "a scale keeps all neighbours"
+    assert result.findings.verdicts[0].witness["verdict"] == "a rotated copy"
+
+
+@pytest.mark.slow
+def test_whether_robustness_moved_is_paired_image_by_image() -> None:
+    answer = hf.parity(tiny.encoder(), tiny.encoder("double", 4.0), tiny.images(20), k=5, radii=8)
+    moved = answer["double"].estimate("attack_radius_change")
+    assert moved.n == 8
+    assert moved.low <= 0 <= moved.high
+    assert {result.evaluation for result in answer.results} == {"parity", "attack-radius"}
+
+
+def test_a_candidate_that_cannot_be_measured_fails_alone(tmp_path: Path) -> None:
+    broken = hf.Encoder(nn.Sequential(nn.Flatten(), nn.Threshold(9.0, float("nan"))), "broken", tiny.DOMAIN)
+    with pytest.warns(MissingResultsWarning, match="broken"):
+        answer = hf.parity(tiny.encoder(), [broken, tiny.encoder("same")], tiny.images(30), k=3, out=tmp_path / "run")
+    assert answer.verdicts == {"same": "same to rounding"}
+    with pytest.raises(HoldfastError, match="broken has no result"):
+        answer["broken"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"candidates": []}, "name a candidate"),
+        ({"k": 30}, "k must lie in 1..29, of 29 images that may answer, got 30"),
+        ({"radii": -1}, "0 or more"),
+        ({"images": None}, "name a folder of them with --images"),
+        ({"reference": "float16"}, "name an encoder first"),
+        ({"candidates": "codes.npy"}, "no file 'codes.npy'"),
+        ({"reference": tiny.encoder(scale=0.0)}, "one code to all images"),
+    ],
+)
+def test_bad_input_gives_one_sentence(arguments: dict[str, object], sentence: str) -> None:
+    usual = {"reference": tiny.encoder(), "candidates": tiny.encoder("other"), "images": tiny.images(30)}
+    with pytest.raises(HoldfastError, match=sentence):
+        hf.parity(**(usual | arguments))  # type: ignore[arg-type]
+
+
+def test_files_of_other_images_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", codes=np.eye(20), ids=[f"a{k}" for k in range(20)])
+    np.savez(tmp_path / "b.npz", codes=np.eye(20), ids=[f"b{k}" for k in range(20)])
+    with pytest.warns(MissingResultsWarning, match="name images alike on both sides"):
+        hf.parity(tmp_path / "a.npz", tmp_path / "b.npz")
