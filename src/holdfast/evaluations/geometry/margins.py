@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.clusters import numbered
+from holdfast.core.statistics.clusters import numbered
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.geometry.sphere import directions, groups_of
