@@ -13,14 +13,14 @@ from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.files import write_whole
 from holdfast.core.records import Failure, Result
 from holdfast.report import text
-from holdfast.report.overview.alerts import alerts
-from holdfast.report.figures.charts import drawings
-from holdfast.report.contents import Contents
-from holdfast.report.page import colours_of, environment
-from holdfast.report.figures.plots import Plate
 from holdfast.report.comparison.relative import with_relative_errors
-from holdfast.report.overview.scorecard import Scorecard
 from holdfast.report.comparison.tables import Table
+from holdfast.report.contents import Contents
+from holdfast.report.figures.charts import drawings
+from holdfast.report.figures.plots import Plate
+from holdfast.report.overview.alerts import alerts
+from holdfast.report.overview.scorecard import Scorecard
+from holdfast.report.page import colours_of, environment
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,16 @@ def _about(results: Sequence[Result], what: str | None) -> list[Result]:
         return list(results)
     if of_evaluation := [result for result in results if result.evaluation == what.replace("_", "-")]:
         return of_evaluation
-    parts = [(result, [*result.series, *result.findings.curves]) for result in results]
-    quantities = {part.quantity for _, drawn in parts for part in drawn}
+    quantities = {quantity for result in results for quantity in _drawn(result)}
     if what not in quantities:
         known = sorted({result.evaluation for result in results} | quantities)
         raise HoldfastError(f"nothing that was measured is called {what!r}; {did_you_mean(what, known)}")
-    return [_only(result, what) for result, drawn in parts if what in {part.quantity for part in drawn}]
+    return [_only(result, what) for result in results if what in _drawn(result)]
+
+
+def _drawn(result: Result) -> set[str]:
+    """Return the quantities of the series and curves of ``result``."""
+    return {series.quantity for series in result.series} | {curve.quantity for curve in result.findings.curves}
 
 
 def _only(result: Result, quantity: str) -> Result:

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from holdfast.core.statistics.clusters import numbered
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.clusters import numbered
 from holdfast.evaluations.geometry.sphere import directions, groups_of
 from holdfast.evaluations.geometry.tags import Tags
 from holdfast.protocol.fits import Fit, LooksAt
