@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from holdfast.execution.catalog import evaluations
 
 import holdfast as hf
 from holdfast.core.encoder import Domain
@@ -14,6 +13,7 @@ from holdfast.core.images import Images
 from holdfast.data.base import Selection
 from holdfast.data.codes import load, read_codes
 from holdfast.evaluations.geometry.geometry import SpaceGeometry
+from holdfast.execution.request.catalog import evaluations
 from holdfast.protocol.evaluation import answerable
 
 ROWS, WIDTH = 60, 6

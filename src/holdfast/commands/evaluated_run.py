@@ -10,6 +10,7 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
+from holdfast.commands.log import log
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Failure, Result
 from holdfast.report import notebook, text, write
@@ -87,6 +88,18 @@ class EvaluatedRun:
         if folder is None and self.page is not None:
             return self.page
         return write_report(Store(self.folder), self.folder if folder is None else Path(folder))
+
+    def log(self, to: str) -> None:
+        """Keep the numbers with their intervals, the report and its table with a tracker of experiments.
+
+        Args:
+            to: ``mlflow``, ``wandb``, ``tensorboard`` or ``trackio``; a colon and an experiment, a project or a folder may
+                follow, as in ``"wandb:encoders"``.
+
+        Raises:
+            HoldfastError: there is no such tracker, it is not installed, or it refuses.
+        """
+        log(self.results, self.report().parent, self.folder.name, to)
 
     def __repr__(self) -> str:
         return "\n".join([self._counts(), *("  " + "  ".join(row) for row in self._overview())])

@@ -61,6 +61,7 @@ class Request(Record):
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
     rehash: bool = False
     out: str | None = None
+    log: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
     settings: dict[str, dict[str, Any]] = Field(default_factory=dict)
 
 
