@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from holdfast.commands.attack import attack as attack
     from holdfast.commands.certify import certify as certify
     from holdfast.commands.check import check as check
+    from holdfast.commands.check import require as require
     from holdfast.commands.clean import clean as clean
     from holdfast.commands.compare import compare as compare
     from holdfast.commands.corrupt import corrupt as corrupt
@@ -181,6 +182,7 @@ _HOMES = {
     "load_images": "commands.inputs",
     "parity": "commands.parity",
     "publish": "commands.publish",
+    "require": "commands.check",
     "runs": "commands.runs",
     "spade": "commands.spade",
     "train": "commands.train",

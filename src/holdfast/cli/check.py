@@ -21,11 +21,14 @@ def command(
     markdown: Annotated[
         Path | None, typer.Option(help="Write the answers as a Markdown table, too, failures first.")
     ] = None,
+    junit: Annotated[
+        Path | None, typer.Option(help="Write the answers as JUnit XML, too, a test for each gate and encoder.")
+    ] = None,
 ) -> int:
     """Check results against bounds; the exit status is 1 if one is broken or was not measured."""
     from holdfast.commands.check import check
 
-    answers = check(runs, require, markdown=markdown)
+    answers = check(runs, require, markdown=markdown, junit=junit)
     for answer in answers:
         print(f"{'passed' if answer.passed else 'FAILED'}  {answer.gate.text}  {answer.sentence}")
     failed = list(dict.fromkeys(answer.gate.text for answer in answers if not answer.passed))

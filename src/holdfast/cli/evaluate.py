@@ -103,6 +103,10 @@ def command(
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; running again continues it (default: under runs/).")
     ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(help="Keep the numbers with mlflow, wandb, tensorboard or trackio, too; repeatable."),
+    ] = None,
 ) -> int:
     """Measure encoders on unlabelled images and write a report. Without arguments: a tour of the built-in ones."""
     flags = given(
@@ -130,6 +134,7 @@ def command(
         workers=workers,
         rehash=rehash,
         out=str(out) if out else None,
+        log=log,
     )
     return _evaluate(flags, config)
 

@@ -13,11 +13,15 @@ from holdfast.core.files import write_whole
 from holdfast.core.settings import listed
 from holdfast.report import gate
 from holdfast.report.comparison.relative import with_relative_errors
-from holdfast.report.printed import gates_markdown
+from holdfast.report.printed import gates_junit, gates_markdown
 
 
 def check(
-    runs: StoredRun | Sequence[StoredRun], require: str | Sequence[str], *, markdown: str | Path | None = None
+    runs: StoredRun | Sequence[StoredRun],
+    require: str | Sequence[str],
+    *,
+    markdown: str | Path | None = None,
+    junit: str | Path | None = None,
 ) -> tuple[gate.Answer, ...]:
     """Return for each bound and each encoder whether it is kept, and a sentence on it.
 
@@ -25,6 +29,7 @@ def check(
         runs: one or several runs, or their folders.
         require: bounds for every encoder, or the one named, as in ``"breakaway_risk@8/255<=0.05"``.
         markdown: write the answers there as a table, too, failures first.
+        junit: write them there as JUnit XML, too, which continuous integration shows as tests.
 
     Raises:
         HoldfastError: a bound makes no sense, or a folder holds no run.
@@ -39,4 +44,18 @@ def check(
         warnings.warn(sentence.removeprefix("warning: "), HoldfastWarning, stacklevel=2)
     if markdown is not None:
         write_whole(Path(markdown), gates_markdown(answers, results, sentences).encode())
+    if junit is not None:
+        write_whole(Path(junit), gates_junit(answers).encode())
     return answers
+
+
+def require(runs: StoredRun | Sequence[StoredRun], *bounds: str) -> None:
+    """Raise unless all ``bounds`` are kept, as in ``require(run, "breakaway_risk@8/255<=0.05")``: a line of a test.
+
+    Raises:
+        AssertionError: a bound is broken, or what it speaks of was not measured; it says so for each encoder.
+        HoldfastError: a bound makes no sense, or a folder holds no run.
+    """
+    failed = [answer for answer in check(runs, bounds) if not answer.passed]
+    if failed:
+        raise AssertionError("\n".join(f"{answer.gate.text}: {answer.sentence}" for answer in failed))

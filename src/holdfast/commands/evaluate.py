@@ -21,11 +21,13 @@ from holdfast.commands.inputs import (
     refuse_jobs,
     shown,
 )
+from holdfast.commands.log import tracker_of
 from holdfast.core.balls import Ball
 from holdfast.core.encoder import MADE_IN_PYTHON
 from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blanks
 from holdfast.core.images import Images
 from holdfast.core.settings import listed, names_of
+from holdfast.execution.engines.ranks import RANKS, place
 from holdfast.execution.request import Request
 from holdfast.execution.request.loading import AtHand
 from holdfast.execution.session import Session, Workers
@@ -63,6 +65,7 @@ def evaluate(
     workers: Workers = "auto",
     rehash: bool = False,
     out: str | Path | None = None,
+    log: str | Sequence[str] = (),
     progress: bool | None = None,
 ) -> EvaluatedRun:
     """Return what evaluations find of encoders on unlabelled images.
@@ -93,6 +96,8 @@ def evaluate(
             and of small encoders soon in one for each core.
         rehash: read all image files again, unchanged ones too.
         out: folder of the run; with the same folder an interrupted run continues. By default it is kept in memory.
+        log: where the numbers, intervals, report and table are kept as well: ``mlflow``, ``wandb``, ``tensorboard`` or
+            ``trackio``; a colon and an experiment, a project or a folder may follow, as in ``wandb:encoders``.
         progress: show it on stderr; by default in terminals and notebooks.
 
     Raises:
@@ -101,7 +106,9 @@ def evaluate(
     refuse_blanks(locals())
     refuse_jobs("evaluate", cluster)
     _require_tables(settings)
-    named = listed(encoders)
+    named, trackers = listed(encoders), names_of(log, "log")
+    for tracker in trackers:
+        tracker_of(tracker)  # a missing one is said before the work begins
     pictures, others = None if images is None else at_hand(images), None if bank is None else at_hand(bank)
     with ExitStack() as stack:
         folder = str(out or stack.enter_context(TemporaryDirectory(prefix="holdfast-")))
@@ -130,6 +137,7 @@ def evaluate(
             workers=workers,
             rehash=rehash,
             out=folder,
+            log=tuple(trackers),
         )
         ready = AtHand(by_reference(named), _images(pictures), _images(others))
         store, reports = Store(Path(folder)), Reports(Path(folder))
@@ -138,6 +146,8 @@ def evaluate(
             results, failures = session.fill(show, reports.write if out else None, show.say if show else None)
         run = EvaluatedRun(tuple(results), tuple(failures), Path(folder), reports.page)
         finalize(run, stack.pop_all().close)  # what nobody chose a folder for lives as long as the run
+    for tracker in trackers if cluster != RANKS or place()[0] == 0 else ():
+        run.log(tracker)
     for sentence in _gaps(run):
         warnings.warn(sentence, MissingResultsWarning, stacklevel=2)
     return run

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from html import escape
 from importlib import import_module
 from math import isnan
 from pathlib import Path
 from typing import Any
 
+from holdfast.commands.log import log
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.records import Estimate, Failure, Result
-from holdfast.report import text, write
+from holdfast.report import notebook, text, write
 from holdfast.report.comparison.relative import with_relative_errors
+from holdfast.report.notebook import Drawing
 from holdfast.report.run_state import RunState
 from holdfast.store.store import Store, StoreError
-
-HEADS = ("encoder", "evaluation", "at worst", "number", "under")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,14 +89,35 @@ class EvaluatedRun:
             return self.page
         return write_report(Store(self.folder), self.folder if folder is None else Path(folder))
 
+    def log(self, to: str) -> None:
+        """Keep the numbers with their intervals, the report and its table with a tracker of experiments.
+
+        Args:
+            to: ``mlflow``, ``wandb``, ``tensorboard`` or ``trackio``; a colon and an experiment, a project or a folder may
+                follow, as in ``"wandb:encoders"``.
+
+        Raises:
+            HoldfastError: there is no such tracker, it is not installed, or it refuses.
+        """
+        log(self.results, self.report().parent, self.folder.name, to)
+
     def __repr__(self) -> str:
         return "\n".join([self._counts(), *("  " + "  ".join(row) for row in self._overview())])
 
+    def plot(self, what: str | None = None) -> Drawing:
+        """Return plots, encoders overlaid, which a notebook shows and ``save(folder)`` writes as SVG files.
+
+        Args:
+            what: an evaluation or a quantity, as in ``"attack_radius"``; all by default.
+
+        Raises:
+            HoldfastError: nothing is called so, or it has nothing to draw.
+        """
+        return notebook.plot(self.results, what)
+
     def _repr_html_(self) -> str:
-        """Return the overview as a notebook shows it."""
-        rows = [HEADS, *self._overview()]
-        cells = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
-        return f"<p>{escape(self._counts())}</p><table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+        """Return the scorecard, as a notebook shows it."""
+        return notebook.run_html(self.results, self.failures, self._counts())
 
     def _counts(self) -> str:
         return f"{len(self.results)} results, {len(self.failures)} failures in {self.folder}"

@@ -6,6 +6,7 @@ A number never travels alone: a ``Series`` states unit and claim, an ``Estimate`
 from __future__ import annotations
 
 from enum import StrEnum
+from importlib import import_module
 from math import isfinite, isnan, nan
 from typing import Annotated, Any, Literal
 
@@ -241,6 +242,22 @@ class Result(Record):
                 f"{len(matching)} estimates fit {quantity} {conditions}; there are: {'; '.join(offered)}"
             )
         return matching[0]
+
+    def plot(self) -> Any:
+        """Return its plots, which a notebook shows and ``save(folder)`` writes as SVG files.
+
+        Raises:
+            HoldfastError: there is nothing to draw.
+        """
+        return _notebook().plot([self])
+
+    def _repr_html_(self) -> str:
+        return str(_notebook().result_html(self))
+
+
+def _notebook() -> Any:
+    """Return what draws records. By name, since records are beneath it; who only reads them never loads it."""
+    return import_module("holdfast.report.notebook")
 
 
 class Failure(Record):

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from math import isnan
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from holdfast.core.records import Estimate, Result
 from holdfast.report import text
@@ -153,6 +154,19 @@ def gates_markdown(answers: Sequence[Answer], results: Sequence[Result], warning
         f"{len(table) - len(shown):,} more answers did not fit." if len(shown) < len(table) else "",
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def gates_junit(answers: Sequence[Answer]) -> str:
+    """Return ``answers`` as JUnit XML: a test for each gate and encoder, whose failure says what was measured."""
+    failed = sum(not answer.passed for answer in answers)
+    suite = Element("testsuite", name="holdfast", tests=str(len(answers)), failures=str(failed), errors="0")
+    for answer in answers:
+        case = SubElement(suite, "testcase", classname=f"holdfast.{answer.encoder}", name=answer.gate.text)
+        if not answer.passed:
+            SubElement(case, "failure", message=answer.sentence)
+        SubElement(case, "system-out").text = answer.sentence
+    indent(suite)
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{tostring(suite, encoding="unicode")}\n'
 
 
 def _card(card: Scorecard) -> str:

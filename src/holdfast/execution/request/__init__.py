@@ -73,6 +73,7 @@ class Request(Record):
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] | None = "auto"
     rehash: bool = False
     out: str | None = None
+    log: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
     settings: Annotated[dict[str, dict[str, Any]], PlainSerializer(_texts)] = Field(default_factory=dict)
 
     @classmethod

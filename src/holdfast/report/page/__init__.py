@@ -21,6 +21,7 @@ from holdfast.report.page.blocks import Block, blocks_by_evaluation
 from holdfast.report.run_state import RELOAD, RunState
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from markupsafe import Markup
 
 
@@ -89,17 +90,27 @@ def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None 
         runs: the folders of the results, which the page names in commands to copy.
         state: how far the run is, if it lasts: such a page reads itself again from time to time.
     """
+    return environment().get_template("page.html").render(page=page_of(contents, runs, state))
+
+
+def environment() -> Environment:
+    """Return what renders the templates."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
+    made = Environment(
         loader=PackageLoader("holdfast.report.page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(text=text, differences=differences, zip=zip, code=_code, stopped=SPENT, reload=RELOAD)
-    return environment.get_template("page.html").render(page=page_of(contents, runs, state))
+    made.globals.update(text=text, differences=differences, zip=zip, code=_code, stopped=SPENT, reload=RELOAD)
+    return made
+
+
+def colours_of(comparison: Comparison) -> dict[str, str]:
+    """Return the colour of each encoder, as the style sheet names it."""
+    return {name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)}
 
 
 def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None = None) -> Page:
@@ -110,7 +121,7 @@ def page_of(contents: Contents, runs: Sequence[str] = (), state: RunState | None
         state=state,
         headline=_headline(results, comparison, len(notices.absent)),
         lead=_lead(results),
-        colours={name: f"var(--e{place % COLOURS})" for place, name in enumerate(comparison.encoders)},
+        colours=colours_of(comparison),
         notices=notices,
         scores=Scores(
             contents.scorecards,
