@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 
 from studies.agreement.collected import Found, read
@@ -68,7 +68,8 @@ def quoted(one: Judged) -> str:
 def _baseline(one: Judged, name: str) -> dict[str, object]:
     """Return what is known without a measure: among all encoders, and among those not trained against attacks."""
     alone = one.strata[UNDEFENDED][1]
-    return {"name": name, **_taus(one, name), "undefended": round(alone[name][0], DIGITS) if alone else None}
+    undefended = alone[name][0] if alone else nan
+    return {"name": name, **_taus(one, name), "undefended": round(undefended, DIGITS) if isfinite(undefended) else None}
 
 
 def _undefended(one: Judged) -> dict[str, object] | None:

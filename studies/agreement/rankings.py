@@ -146,7 +146,8 @@ def resampled(
         size = one.shape[-1]
         if mean:
             sums, known = counts[size] @ np.nan_to_num(one).T, counts[size] @ np.isfinite(one).T.astype(float)
-            found[:, place] = (sums / known).mean(axis=1)
+            with np.errstate(invalid="ignore"):
+                found[:, place] = (sums / known).mean(axis=1)
         else:
             found[:, place] = np.mean([reduce(by_seed[rows[size]]) for by_seed in one], axis=0)
     return found

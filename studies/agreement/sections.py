@@ -9,9 +9,9 @@ import numpy as np
 
 from studies.agreement import figures, measures, references
 from studies.agreement.collected import SECONDS, Found
-from studies.agreement.conclusions import GIVEN, REPLICATES, SCALE, Choice, choices
+from studies.agreement.conclusions import ALL, GIVEN, REPLICATES, SCALE, Choice, choices
 from studies.agreement.judged import Judged
-from studies.agreement.limits import Strata, by_stratum, encoders, silence, traps
+from studies.agreement.limits import EQUAL, Strata, by_stratum, encoders, silence, traps
 from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, JUDGED, RADIUS
 from studies.agreement.rankings import LEVEL, detectable
 from studies.agreement.references import PRIMARY, REFERENCES
@@ -26,12 +26,13 @@ FIGURES = "images/study"
 def render(judged: Judged) -> tuple[list[str], dict[str, str]]:
     """Return the lines of the section and its figures by path."""
     everyone, trained, found = judged.everyone, judged.trained, judged.found
+    costs = choices(trained)
     lines = [
-        *_advice(trained, everyone, found, judged.verdicts, judged.strata),
+        *_advice(costs, everyone, found, judged.verdicts, judged.strata),
         *_measured(trained),
         *_agreements(found),
         *_doubts(trained, found, judged.verdicts),
-        *_choices(trained),
+        *_choices(costs),
         *traps(everyone, found, judged.strata),
         *silence(trained, found),
         *encoders(everyone),
@@ -58,7 +59,7 @@ def _panels(found: Found) -> list[tuple[str, list[tuple[float, float, str, str]]
 
 
 def _advice(
-    trained: Found, everyone: Found, found: Agreements, verdicts: Sequence[Verdict], strata: Strata
+    costs: Sequence[Choice], everyone: Found, found: Agreements, verdicts: Sequence[Verdict], strata: Strata
 ) -> Iterator[str]:
     """Yield what to do, first of all."""
     kinds = {
@@ -68,8 +69,9 @@ def _advice(
     yield f"The later use here is a nearest-neighbour or a linear probe under attack (*{PRIMARY}*, explained below)."
     yield ""
     won = {headline.name: by for headline in HEADLINES if (by := deceived(everyone, headline))}
-    chosen = {choice.by: choice for choice in choices(trained)}
+    chosen = {choice.by: choice for choice in costs}
     yield from _baselines(found, chosen)
+    yield from _beyond(found, strata)
     if kinds["use"]:
         yield (
             f"- **Use these** to foresee how well probes hold under attack: they say more than {CLEAN}, {SCALE} and {RADIUS} "
@@ -123,6 +125,20 @@ def _lost(choice: Choice) -> str:
         '0.100 (MNIST) and 0.020 (CIFAR-10)'
     """
     return listed([f"{lost:.3f} ({TITLES[dataset]})" for dataset, lost in choice.lost.items()])
+
+
+def _beyond(found: Agreements, strata: Strata) -> Iterator[str]:
+    """Yield which measures say more than is known without them, whatever else they fail."""
+    equal = strata[EQUAL][1]
+    more = [
+        f"{headline.name} ({value(*one.given[ALL])}, and {value(*equal[headline.name])})"
+        for headline in HEADLINES
+        if (one := found[headline.name, PRIMARY]).given[ALL][1].above and equal[headline.name][1].above
+    ]
+    yield (
+        f"- **Beyond that**, given {CLEAN}, {SCALE} and {RADIUS}, and among encoders of one data set trained in the same ball, "
+        f"{f'only {listed(more)} still' if more else 'no measure'} ranked encoders as probes did."
+    )
 
 
 def _but(measure: str, chosen: Mapping[str, Choice], won: Mapping[str, object]) -> str:
@@ -268,8 +284,7 @@ def _doubts(trained: Found, found: Agreements, verdicts: Sequence[Verdict]) -> I
     )
 
 
-def _choices(trained: Found) -> Iterator[str]:
-    found = choices(trained)
+def _choices(found: Sequence[Choice]) -> Iterator[str]:
     datasets = list(found[0].lost)
     rows = [
         [one.by, *(f"{one.lost[dataset]:.3f}" for dataset in datasets), f"{one.mean:.3f}", f"{one.wins:.0%}"]

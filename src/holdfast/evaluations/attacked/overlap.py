@@ -66,6 +66,7 @@ class Overlap(Evaluation):
             text="Can two images be made to collide?",
             quantities=("overlap_risk",),
             meaning="pairs in which the impostor is nearer to an image than its own changed version",
+            counts="pairs",
         ),
     )
 
