@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import erfc, sqrt
 
-from holdfast.core.differences import Difference
-from holdfast.report.compare import Contest, Pair
+from holdfast.core.statistics.differences import Difference
+from holdfast.report.comparison import Contest, Pair
 
 LEVEL = 0.05
 NORMAL = 1.959964
