@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from studies.agreement import rankings as agreement
 from studies.agreement.collected import Found
 from studies.agreement.measures import CLEAN, HEADLINES, JUDGED, RADIUS, REDUCED, Headline, Reduce, mean
-from studies.agreement.rankings import Interval, interval, tau
+from studies.agreement.rankings import Interval, interval
 from studies.agreement.references import PRIMARY, REFERENCES
 
 REPLICATES, SHUFFLES, SPLITS, SEED = 10_000, 10_000, 20, 0

@@ -80,8 +80,8 @@ def traps(everyone: Found, found: Agreements, strata: Strata) -> Iterator[str]:
     yield (
         "- *Adversarial training drives both sides*: encoders trained in larger balls have a larger "
         f"{PRIMARY} (tau {served:+.2f}), and {sum(larger)} of {len(larger)} measures call them more robust. So tau may be "
-        "about who was so trained: two columns look at each kind alone, and the last one compares only encoders of one data set that were "
-        "trained in the same ball."
+        "about who was so trained: two columns look at each kind alone, and the last one compares only encoders of one data "
+        "set that were trained in the same ball."
     )
     yield "- *500 epochs against 20*: published encoders were trained 25 times as long. One column leaves them out."
     several = sum(count > 1 for count in trained.seeds)

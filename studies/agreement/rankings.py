@@ -185,7 +185,7 @@ def halves(
 
 @dataclass(frozen=True)
 class Interval:
-    """The central 95% of bootstrap replicates; with their Monte Carlo error it may begin at ``least`` and end at ``most``."""
+    """The central 95% of bootstrap replicates; with Monte Carlo error it may begin at ``least`` and end at ``most``."""
 
     low: float
     high: float

@@ -74,11 +74,12 @@ def _advice(
     yield from _beyond(found, strata)
     if kinds["use"]:
         yield (
-            f"- **Use these** to foresee how well probes hold under attack: they say more than {CLEAN}, {SCALE} and {RADIUS} "
-            "together."
+            f"- **Use these** to foresee how well probes hold under attack: they say more than {CLEAN}, {SCALE} and "
+            f"{RADIUS} together."
         )
         for one in kinds["use"]:
-            yield f"    - **{_named([one], found)}**; choosing by it lost {_lost(chosen[one.measure])}{_but(one.measure, chosen, won)}"
+            lost = f"choosing by it lost {_lost(chosen[one.measure])}{_but(one.measure, chosen, won)}"
+            yield f"    - **{_named([one], found)}**; {lost}"
     else:
         yield "- **No measure passed every test** for how well probes hold under attack."
     yield from by_stratum(strata)
@@ -112,8 +113,9 @@ def _baselines(found: Agreements, chosen: Mapping[str, Choice]) -> Iterator[str]
     yield (
         f"- **First ask how an encoder was trained.** The {RADIUS}, read off the recipe, ranks encoders with tau "
         f"{value(radius.tau, radius.over_both)}: {beaten}. {CLEAN.capitalize()}, with labels, has "
-        f"{value(clean.tau, clean.over_both)}. Choosing by the {RADIUS} lost {_lost(chosen[RADIUS])} of {PRIMARY} against the "
-        f"best encoder (in its own units, at most 1), by {CLEAN} {_lost(chosen[CLEAN])}, at random {_lost(chosen['random'])}."
+        f"{value(clean.tau, clean.over_both)}. Choosing by the {RADIUS} lost {_lost(chosen[RADIUS])} of {PRIMARY} against "
+        f"the best encoder (in its own units, at most 1), by {CLEAN} {_lost(chosen[CLEAN])}, at random "
+        f"{_lost(chosen['random'])}."
     )
 
 
@@ -136,8 +138,8 @@ def _beyond(found: Agreements, strata: Strata) -> Iterator[str]:
         if (one := found[headline.name, PRIMARY]).given[ALL][1].above and equal[headline.name][1].above
     ]
     yield (
-        f"- **Beyond that**, given {CLEAN}, {SCALE} and {RADIUS}, and among encoders of one data set trained in the same ball, "
-        f"{f'only {listed(more)} still' if more else 'no measure'} ranked encoders as probes did."
+        f"- **Beyond that**, given {CLEAN}, {SCALE} and {RADIUS}, and among encoders of one data set trained in the same "
+        f"ball, {f'only {listed(more)} still' if more else 'no measure'} ranked encoders as probes did."
     )
 
 
@@ -153,8 +155,8 @@ def _but(measure: str, chosen: Mapping[str, Choice], won: Mapping[str, object]) 
 
 def _other_uses(found: Agreements) -> Iterator[str]:
     yield (
-        "- Other uses were looked at without a plan. Measures and baselines with an interval above 0 there, and a p that was "
-        "corrected for their number:"
+        "- Other uses were looked at without a plan. Measures and baselines with an interval above 0 there, and a p that "
+        "was corrected for their number:"
     )
     for reference in REFERENCES[1:]:
         fit = [found[h.name, reference.name] for h in JUDGED]
@@ -184,8 +186,8 @@ def _measured(found: Found) -> Iterator[str]:
         "were fixed in code before the results, but for these: *never alone* at first asked whether encoders that "
         "learned nothing beat the middle one of the trained ones, and after eight results whether they beat the best; "
         "that a measure must hold within one kind of training was asked after all; and that it must say more than the "
-        f"{RADIUS}, and hold at equal radius, once a reader had found that the {RADIUS} alone does better than most. Settings "
-        "are small, for two cores to do all."
+        f"{RADIUS}, and hold at equal radius, once a reader had found that the {RADIUS} alone does better than most. "
+        "Settings are small, for two cores to do all."
     )
     yield ""
     yield (
@@ -222,8 +224,8 @@ def _agreements(found: Agreements) -> Iterator[str]:
     yield f"![Tau of each measure with each reference]({FIGURES}/agreement.svg)"
     yield ""
     yield (
-        f"Colour is tau, with its 95% interval over images and encoders ({REPLICATES:,} replicates); hatched cells contain 0, "
-        "or would with another seed of the bootstrap. The first two rows are the baselines. Encoders were drawn families "
+        f"Colour is tau, with its 95% interval over images and encoders ({REPLICATES:,} replicates); hatched cells contain "
+        "0, or would with another seed of the bootstrap. The first two rows are the baselines. Encoders were drawn families "
         "first, because members of a family resemble each other. Measures of which a small value is robust were turned "
         "round."
     )
@@ -250,7 +252,8 @@ def _agreements(found: Agreements) -> Iterator[str]:
         "*Ceiling*: how far measure and reference agree with themselves on two halves of their images; no tau can "
         "be expected "
         "much above it. *p*: numbers shuffled among encoders of one family and data set, corrected for "
-        f"{len(JUDGED)} measures and baselines and for the number of shuffles. A measure without a value for each image has no interval over images."
+        f"{len(JUDGED)} measures and baselines and for the number of shuffles. A measure without a value for each image has no "
+        "interval over images."
     )
 
 
@@ -258,8 +261,8 @@ def _doubts(trained: Found, found: Agreements, verdicts: Sequence[Verdict]) -> I
     yield from ("", "## Doubts", "")
     yield (
         "Tau may only repeat that better trained encoders do better, that their codes are longer, or that they were trained "
-        f"against attacks. So it was also taken given {CLEAN}, given the {SCALE} of two codes, given the {RADIUS}, and given "
-        "all three (a baseline: given the others); and with each family left out."
+        f"against attacks. So it was also taken given {CLEAN}, given the {SCALE} of two codes, given the {RADIUS}, and "
+        "given all three (a baseline: given the others); and with each family left out."
     )
     heads = ["measure", *(f"given {name}" for name in GIVEN), "without a family"]
     rows = [
@@ -299,8 +302,8 @@ def _choices(found: Sequence[Choice]) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"*Loses least*: in this share of {REPLICATES:,} redrawn sets of encoders no way of choosing lost less on average, so "
-        "that columns of equal choices add up to more than 1. A choice takes one encoder of each data set, so that a measure "
-        "without evidence may do well by chance, and the largest of some numbers has no bootstrap interval: read this beside "
-        "tau."
+        f"*Loses least*: in this share of {REPLICATES:,} redrawn sets of encoders no way of choosing lost less on average, "
+        "so that columns of equal choices add up to more than 1. A choice takes one encoder of each data set, so that a "
+        "measure without evidence may do well by chance, and the largest of some numbers has no bootstrap interval: read "
+        "this beside tau."
     )

@@ -4,8 +4,9 @@ The rule is frozen with the claim, before anything is measured: for each quantit
 lie. What it was tested on is part of the claim as well, and decides the words: a paper's own tables, encoders, theorems and
 programs bear out or refute it; other encoders that stand in for them show what is seen at small scale, and no more.
 
-A claim holds if every interval lies as claimed. It fails if one of the ``m`` intervals that decide together lies elsewhere at
-confidence 1 - .05 / m, the first step of Holm (1979): that any one does so by chance is then as rare as said. Else it is open.
+A claim holds if every interval lies as claimed. It fails if one of the ``m`` intervals that decide together lies elsewhere
+at confidence 1 - .05 / m, the first step of Holm (1979): that any one does so by chance is then as rare as said. Else it is
+open.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ class Claim:
 
         The paper's own objects come first: where they decide nothing, other encoders do not either.
         """
-        own = {quantity: wanted for quantity, wanted in self.claimed.items() if self.basis(quantity) != "other encoders"}
+        own = {
+            quantity: wanted for quantity, wanted in self.claimed.items() if self.basis(quantity) != "other encoders"
+        }
         outcome = decided(own or self.claimed, found)
         if self.untestable or outcome == "open":
             return "untestable here" if self.untestable else "open"

@@ -147,13 +147,13 @@ def ledger_section(records: Mapping[str, Record]) -> list[str]:
         *(f"- **{name}** ({n}): {', '.join(one for one in verdicts if verdicts[one] == name)}" for name, n in counts),
         "",
         "*Holds* and *fails* are said only of a paper's own objects: its tables, its published encoders, its theorems, its "
-        "programs. *Holds*: the whole 95% interval of every number that the rule looks at lies where the claim says. *Fails*: "
-        "one lies wholly elsewhere, at 95% for all intervals of the claim together (Holm), or there is a counterexample to an "
-        "*every*. *Seen* and *not seen at small scale* say the same of other encoders that stand in for the paper's own, "
-        "mostly small ones trained here for minutes: they bind no paper. *Follows from the definition*: no other outcome was "
-        "to be expected. *Open*: the numbers do not decide. One training of a kind is no evidence about the kind, so such "
-        "claims stay open until there are more seeds. A number in brackets is the interval; eps is the largest change of a "
-        "pixel (0 to 1).",
+        "programs. *Holds*: the whole 95% interval of every number that the rule looks at lies where the claim says. "
+        "*Fails*: one lies wholly elsewhere, at 95% for all intervals of the claim together (Holm), or there is a "
+        "counterexample to an *every*. *Seen* and *not seen at small scale* say the same of other encoders that stand in "
+        "for the paper's own, mostly small ones trained here for minutes: they bind no paper. *Follows from the "
+        "definition*: no other outcome was to be expected. *Open*: the numbers do not decide. One training of a kind is no "
+        "evidence about the kind, so such claims stay open until there are more seeds. A number in brackets is the "
+        "interval; eps is the largest change of a pixel (0 to 1).",
     ]
     for prefix, title in PAPERS.items():
         lines += ["", f"### {prefix}", "", title]

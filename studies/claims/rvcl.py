@@ -155,7 +155,11 @@ def weak_attack(material: Material) -> Iterator[Measured]:
     """RVCL-7: instance accuracy that the published attack leaves, and that is left by one on the objective itself."""
     for name, eps in ((HEADED[0], 0.1), (HEADED[1], 0.2), (ROBUST, 0.3)):
         evaluation = hf.InstanceAccuracy(
-            balls=(hf.Linf(eps),), samples=ATTACKED, negatives=5, method=Interval(), attack=read_attack("adaptive:restarts=2")
+            balls=(hf.Linf(eps),),
+            samples=ATTACKED,
+            negatives=5,
+            method=Interval(),
+            attack=read_attack("adaptive:restarts=2"),
         )
         encoder = material.published(name)
         series = evaluation(encoder, material.images(encoder, IMAGES), hf.RunSettings()).series
@@ -232,7 +236,10 @@ CLAIMS = (
         },
         order_of_radii,
         "CNN-A trained at eps 0.3, and CIFAR-10 CNN-B, whose bounds take minutes an image.",
-        on={"pairs that contradict": "its theorem", "average radius of pairs over that of the classifier": "its encoders"},
+        on={
+            "pairs that contradict": "its theorem",
+            "average radius of pairs over that of the classifier": "its encoders",
+        },
     ),
     Claim(
         "RVCL-3",

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from holdfast.core.statistics.differences import Difference
 from holdfast.core.records import Claim
-from holdfast.report.comparison import jointly
-from holdfast.report.comparison import Contest, Pair
+from holdfast.core.statistics.differences import Difference
+from holdfast.report.comparison import Contest, Pair, jointly
 from holdfast.report.comparison.jointly import case, jointly_ranked, p_value
 
 
@@ -23,10 +22,15 @@ def gap(value: float, half: float = 1.959964, n: int = 300) -> Difference:
 
 def contest(k: int, *values: float) -> Contest:
     pairs = tuple(
-        Pair(a=a, b=b, difference=gap(value)) for (a, b), value in zip([("a", "b"), ("a", "c"), ("b", "c")], values)
+        Pair(a=a, b=b, difference=gap(value))
+        for (a, b), value in zip([("a", "b"), ("a", "c"), ("b", "c")], values, strict=False)
     )
     names = sorted({name for pair in pairs for name in (pair.a, pair.b)})
-    losers = [pair.b if pair.difference.outcome == "a is better" else pair.a for pair in pairs if pair.difference.outcome != "tied"]
+    losers = [
+        pair.b if pair.difference.outcome == "a is better" else pair.a
+        for pair in pairs
+        if pair.difference.outcome != "tied"
+    ]
     return Contest(
         evaluation=f"evaluation {k}", protocol=str(k), quantity="risk", conditions={}, claim=Claim.ESTIMATE,
         better="lower", pairs=pairs, ranks={name: 1 + losers.count(name) for name in names},

@@ -116,7 +116,11 @@ def made_up(agreeing: bool = True, lazy: bool = False) -> Found:
     robust = np.linspace(0.1, 0.6, count)[random.permutation(count)]
     members = [Member(f"encoder-{k}", "mnist", family, recipe={"a": 1}) for k, family in enumerate(FAMILY)]
     values: dict[str, Any] = {reference.name: robust for reference in REFERENCES}
-    values |= {RADIUS: np.zeros(count), CLEAN: random.permutation(np.linspace(0.8, 0.9, count)), SCALE: random.permutation(count) * 1.0}
+    values |= {
+        RADIUS: np.zeros(count),
+        CLEAN: random.permutation(np.linspace(0.8, 0.9, count)),
+        SCALE: random.permutation(count) * 1.0,
+    }
     for headline in HEADLINES:
         values[headline.name] = headline.sign * (robust if agreeing else random.normal(size=count))
     if lazy:
@@ -125,7 +129,8 @@ def made_up(agreeing: bool = True, lazy: bool = False) -> Found:
         values[PRIMARY] = np.append(robust, 0.0)
     # Images agree with their mean up to a little noise.
     series = {
-        name: tuple(one + random.normal(0, 1e-3, (1, 8)) for one in values[name]) for name in (PRIMARY, "overlap", "hubness")
+        name: tuple(one + random.normal(0, 1e-3, (1, 8)) for one in values[name])
+        for name in (PRIMARY, "overlap", "hubness")
     }
     return Found(tuple(members), (1,) * len(members), values, series)
 

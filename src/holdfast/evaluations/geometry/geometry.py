@@ -260,7 +260,9 @@ def _rank(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
         low=low,
         high=high,
         n=n,
-        method=f"delete-a-group jackknife, {GROUPS} groups{far_out(codes)}" if low == low else f"no interval: {n} images",
+        method=f"delete-a-group jackknife, {GROUPS} groups{far_out(codes)}"
+        if low == low
+        else f"no interval: {n} images",
         unit="dimensions",
         claim=Claim.ESTIMATE,
         of="RankMe of the clean codes",

@@ -97,8 +97,8 @@ def _choice(table: Table, tallied: Tally, advised: Advised, alerts: Sequence[Ale
     else:
         told = advised.tally if advised.tally.telling else tallied
         yield (
-            f"The encoders differ in {_of_them(told)}, but none is best or tied for best throughout any question: no reason to "
-            "prefer one."
+            f"The encoders differ in {_of_them(told)}, but none is best or tied for best throughout any question: no reason "
+            "to prefer one."
         )
     yield from _worst_of_leaders(table, leaders)
     doubted = [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]
@@ -119,7 +119,8 @@ def _lead(tallied: Tally, evidence: str) -> str:
     rest = ", tied on the rest" if tallied.questions > count else ""
     alone = sorted(tallied.firsts.values())[-2:] == [0, most]
     best = "best" if alone else "best or tied for best"
-    return f"{best} on {most} of {text.counted(count, 'question')} that {'tells' if count == 1 else 'tell'} them apart{evidence}{rest}"
+    questions = f"{text.counted(count, 'question')} that {'tells' if count == 1 else 'tell'} them apart"
+    return f"{best} on {most} of {questions}{evidence}{rest}"
 
 
 def _of_them(tallied: Tally) -> str:
@@ -142,13 +143,15 @@ def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
 
 def _undecided(table: Table, tallied: Tally) -> str:
     """Return who leads by other numbers alone, and what to measure instead if it has not been."""
-    each = f"{text.listed(list(tallied.leaders))} {'is' if len(tallied.leaders) == 1 else 'are each'} {_lead(tallied, '')}"
+    each = (
+        f"{text.listed(list(tallied.leaders))} {'is' if len(tallied.leaders) == 1 else 'are each'} {_lead(tallied, '')}"
+    )
     measured = {part.evaluation for part in table.sections}
     better = [name for name in study().best if name not in measured]
     then = f" Measure {text.listed(better)} as well, which have more." if better else ""
     return (
-        f"{each} {_tied(tallied)}, but only by numbers without evidence that they foresee robust use ({PAGE}): that alone is no "
-        f"reason to prefer one.{then}"
+        f"{each} {_tied(tallied)}, but only by numbers without evidence that they foresee robust use ({PAGE}): that alone "
+        f"is no reason to prefer one.{then}"
     )
 
 
@@ -301,11 +304,7 @@ def _gate(table: Table, groups: Sequence[Group], runs: Sequence[str], advised: S
                 continue
             # Of equal numbers the last, which belongs to the widest ball and the strongest attack.
             estimate = max(reversed(cells), key=lambda cell: cell.estimate.value).estimate
-            if (
-                "ball" in estimate.conditions
-                and estimate.n >= FEW
-                and (gate := suggested(results, name, estimate))
-            ):
+            if "ball" in estimate.conditions and estimate.n >= FEW and (gate := suggested(results, name, estimate)):
                 folders = " ".join(map(quote, runs)) or "RUN"
                 command = f"holdfast check {folders} --require {quote(gate)}"
                 return f"To notice when {name} gets worse, gate it: `{command}`"

@@ -148,7 +148,9 @@ def scorecards(groups: Sequence[Group], comparison: Comparison, tables: Sequence
         asked = questions(part)
         shown = {question: row for question, names in asked.items() if (row := _shown(question, names, whole))}
         ranks = jointly_ranked([row.contest for _, row in shown.values() if row.contest])
-        lines = [line for question, names in asked.items() if (line := _line(question, names, whole, part, shown, ranks))]
+        lines = [
+            line for question, names in asked.items() if (line := _line(question, names, whole, part, shown, ranks))
+        ]
         if lines:
             lines.sort(key=lambda line: line.place)
             made.append(Scorecard(title=short.title, encoders=whole.encoders, lines=tuple(lines)))
@@ -199,7 +201,9 @@ def _line(
     section, row = shown[question]
     joint = ranks[case(row.contest)] if row.contest else {}
     answers = [
-        _answer(name, section.evaluation, cell.estimate if cell else None, _place(name, cell, joint, whole), group, question)
+        _answer(
+            name, section.evaluation, cell.estimate if cell else None, _place(name, cell, joint, whole), group, question
+        )
         for group in (groups[section.evaluation],)
         for name, cell in zip(whole.encoders, row.cells, strict=True)
     ]
@@ -260,7 +264,9 @@ def _checked(question: Question, sections: Sequence[Section], whole: Table, grou
             if (cell := row.cells[place]) and cell.defined
         ]
         if not estimates:
-            answers.append(_answer(name, sections[0].evaluation, None, "not measured", groups[sections[0].evaluation], question))
+            answers.append(
+                _answer(name, sections[0].evaluation, None, "not measured", groups[sections[0].evaluation], question)
+            )
             continue
         section, worst = max(estimates, key=lambda item: (item[1].value, item[1].low, item[1].n))
         if worst.unit == "certificates":

@@ -145,7 +145,9 @@ class Study(Record):
             for baseline in self.baselines
             if self.undefended and isfinite(baseline.undefended)
         ]
-        return " ".join(filter(None, (sentence, self._beside, self.undefended.sentence if self.undefended else "", *alone)))
+        return " ".join(
+            filter(None, (sentence, self._beside, self.undefended.sentence if self.undefended else "", *alone))
+        )
 
     @property
     def _beside(self) -> str:
