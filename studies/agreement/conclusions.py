@@ -25,8 +25,8 @@ GIVEN: Mapping[str, tuple[str, ...]] = {
 }
 """What encoders differ in besides; a baseline is taken given the others."""
 NAMES = (*(headline.name for headline in JUDGED), *(reference.name for reference in REFERENCES), SCALE)
-PIECE = 500
-"""Replicates that are ranked at a time, so that memory stays bounded."""
+PIECE = 25
+"""Replicates that are ranked at a time: so few fit the cache of a processor."""
 FEWEST = 6
 """Encoders of a data set below which a measure is not judged on them."""
 Values = Float[np.ndarray, "e"]

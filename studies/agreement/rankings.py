@@ -237,7 +237,7 @@ def permutation_p(
 
 def _tau_with(x: Float[np.ndarray, "b e"], y: Float[np.ndarray, "e"], group: Labels) -> Float[np.ndarray, "b"]:
     """Return ``tau`` of many rankings with one, in pieces that fit the cache."""
-    pieces = np.array_split(x, max(1, len(x) // 500))
+    pieces = np.array_split(x, max(1, len(x) // 100))
     return np.concatenate([tau(piece, y, group) for piece in pieces])
 
 

@@ -252,8 +252,8 @@ def _agreements(found: Agreements) -> Iterator[str]:
         "*Ceiling*: how far measure and reference agree with themselves on two halves of their images; no tau can "
         "be expected "
         "much above it. *p*: numbers shuffled among encoders of one family and data set, corrected for "
-        f"{len(JUDGED)} measures and baselines and for the number of shuffles. A measure without a value for each image has no "
-        "interval over images."
+        f"{len(JUDGED)} measures and baselines and for the number of shuffles. A measure without a value for each image has "
+        "no interval over images."
     )
 
 

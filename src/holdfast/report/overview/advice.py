@@ -128,17 +128,17 @@ def _of_them(tallied: Tally) -> str:
 
 
 def _tied(tallied: Tally) -> str:
-    """Return how many conditions are tied, in brackets."""
+    """Return how many conditions are tied."""
     tied = tallied.conditions - tallied.telling
-    return f"({tied or 'none'} of {text.counted(tallied.conditions, 'condition')} {'is' if tied == 1 else 'are'} tied)"
+    return f"{tied or 'none'} of {text.counted(tallied.conditions, 'condition')} {'is' if tied < 2 else 'are'} tied"
 
 
 def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
     """Return who leads by the numbers that the study found to foresee robust use."""
     lead = f"{_lead(backed, f' by numbers with {evidence} ({PAGE})')}"
     if len(leaders) == 1:
-        return f"Of these encoders {leaders[0]} is the most robust: it is {lead} {_tied(backed)}."
-    return f"No single encoder stands out: {text.listed(list(leaders))} are each {lead} {_tied(backed)}."
+        return f"Of these encoders {leaders[0]} is the most robust: it is {lead}; {_tied(backed)}."
+    return f"No single encoder stands out: {text.listed(list(leaders))} are each {lead}; {_tied(backed)}."
 
 
 def _undecided(table: Table, tallied: Tally) -> str:
@@ -150,7 +150,7 @@ def _undecided(table: Table, tallied: Tally) -> str:
     better = [name for name in study().best if name not in measured]
     then = f" Measure {text.listed(better)} as well, which have more." if better else ""
     return (
-        f"{each} {_tied(tallied)}, but only by numbers without evidence that they foresee robust use ({PAGE}): that alone "
+        f"{each} ({_tied(tallied)}), but only by numbers without evidence that they foresee robust use ({PAGE}): that alone "
         f"is no reason to prefer one.{then}"
     )
 
