@@ -86,6 +86,11 @@ class Found:
         return np.array([member.degenerate for member in self.members], dtype=bool)
 
     @property
+    def recipe(self) -> Float[np.ndarray, "e"]:
+        """Return as a number which members share data set and radius of adversarial training."""
+        return _codes([f"{member.dataset} {member.eps:g}" for member in self.members])
+
+    @property
     def eps(self) -> Float[np.ndarray, "e"]:
         """Return the radius of each member's adversarial training."""
         return np.array([member.eps for member in self.members])
@@ -114,7 +119,8 @@ def read(folder: Path) -> Found:
         parts = [kept.series(member.case, seed) for seed in there]
         members.append(member)
         seeds.append(len(there))
-        values.append({name: float(np.mean([one.get(name, nan) for one in numbers])) for name in numbers[0]})
+        means = {name: float(np.mean([one.get(name, nan) for one in numbers])) for name in numbers[0]}
+        values.append({measures.RADIUS: member.eps, **means})
         series.append({name: np.array([one[name] for one in parts]) for name in parts[0]})
     names = list(dict.fromkeys(name for one in values for name in one))
     imaged = list(dict.fromkeys(name for one in series for name in one))

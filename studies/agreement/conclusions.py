@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import nan
-from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from studies.agreement import rankings as agreement
 from studies.agreement.collected import Found
-from studies.agreement.measures import HEADLINES, REDUCED, Headline, Reduce, mean
-from studies.agreement.rankings import interval, tau
-from studies.agreement.references import CLEAN, PRIMARY, REFERENCES
+from studies.agreement.measures import CLEAN, HEADLINES, JUDGED, RADIUS, REDUCED, Headline, Reduce, mean
+from studies.agreement.rankings import Interval, interval
+from studies.agreement.references import PRIMARY, REFERENCES
 
-REPLICATES, SHUFFLES, SPLITS, SEED = 500, 2000, 20, 0
-SCALE, BOTH = "median distance", "both"
+REPLICATES, SHUFFLES, SPLITS, SEED = 10_000, 10_000, 20, 0
+SCALE, ALL = "median distance", "all three"
+GIVEN: Mapping[str, tuple[str, ...]] = {
+    CLEAN: (CLEAN,),
+    SCALE: (SCALE,),
+    RADIUS: (RADIUS,),
+    ALL: (CLEAN, SCALE, RADIUS),
+}
+"""What encoders differ in besides; a baseline is taken given the others."""
+NAMES = (*(headline.name for headline in JUDGED), *(reference.name for reference in REFERENCES), SCALE)
+PIECE = 25
+"""Replicates that are ranked at a time: so few fit the cache of a processor."""
 FEWEST = 6
 """Encoders of a data set below which a measure is not judged on them."""
-Interval = tuple[float, float]
 Values = Float[np.ndarray, "e"]
 
 
@@ -36,20 +44,21 @@ class Agreement:
     over_images: Interval
     over_encoders: Interval
     over_both: Interval
-    given: Mapping[str, tuple[float, float, float]]
+    given: Mapping[str, tuple[float, Interval]]
     """Partial tau and its interval over encoders and images, given what encoders differ in besides."""
-    families: Interval
+    families: tuple[float, float]
     """The smallest and the largest tau when one family is left out."""
     ceiling: float
     """What tau can at most be expected to be, as far as the chance in images limits it; nan if unknown."""
     p: float
+    """With its Monte Carlo error against it."""
     adjusted: float = nan
     """``p`` after Holm for the primary reference, after Benjamini and Hochberg for all others together."""
 
     @property
     def sure(self) -> bool:
         """Return whether the interval over images and encoders leaves out 0."""
-        return self.over_both[0] > 0 or self.over_both[1] < 0
+        return self.over_both.above or self.over_both.below
 
 
 @dataclass(frozen=True)
@@ -65,74 +74,103 @@ class Resampled:
         measured = {h.name: h.sign * _draws(found, h.name, REDUCED[h.statistic], SEED + 1) for h in HEADLINES}
         served = {name: _draws(found, name, mean, SEED + 2) for name in (CLEAN, *(one.name for one in REFERENCES))}
         served["share retained"] = served[PRIMARY] / served[CLEAN]
-        return cls(found, {**measured, **served, SCALE: _draws(found, SCALE, mean, SEED)})
+        beside = {name: _draws(found, name, mean, SEED) for name in (SCALE, RADIUS)}
+        return cls(found, {**measured, **served, **beside})
 
     def only(self, chosen: Bool[np.ndarray, "e"]) -> Resampled:
         """Return the same draws of those encoders that are ``chosen``."""
         return Resampled(self.found.only(chosen), {name: values[:, chosen] for name, values in self.draws.items()})
 
+    def pieces(self) -> Iterator[tuple[slice, Float[np.ndarray, "b q e"]]]:
+        """Yield some replicates of all of ``NAMES`` at a time, and which they are."""
+        for start in range(0, REPLICATES, PIECE):
+            rows = slice(start, min(start + PIECE, REPLICATES))
+            yield rows, np.stack([self.draws[name][rows] for name in NAMES], axis=1)
+
 
 def _draws(found: Found, name: str, reduce: Reduce, seed: int) -> Float[np.ndarray, "b e"]:
     series = found.series.get(name, (None,) * len(found.members))
-    return agreement.resampled(series, found.values[name], reduce, REPLICATES, seed)
+    return agreement.resampled(series, found.values[name], reduce, REPLICATES, seed, mean=reduce is mean)
 
 
-def among(resampled: Resampled) -> dict[str, tuple[float, Interval]]:
-    """Return tau of each measure with the primary reference, and its interval over images and encoders."""
+def _values(found: Found) -> Float[np.ndarray, "q e"]:
+    """Return the numbers of ``NAMES``, larger where they say more robust."""
+    signs = {headline.name: headline.sign for headline in HEADLINES}
+    return np.stack([signs.get(name, 1) * found.values[name] for name in NAMES])
+
+
+Taus = Float[np.ndarray, "b q q"]
+
+
+def among(resampled: Resampled, group: Int[np.ndarray, "e"] | None = None) -> dict[str, tuple[float, Interval]]:
+    """Return tau of each of ``JUDGED`` with the primary reference, and its interval over images and encoders.
+
+    Pairs within a ``group`` are compared; by default that is a data set.
+    """
     found = resampled.found
+    group = found.dataset if group is None else group
     drawn = agreement.draw_families(found.family, REPLICATES, SEED)
-    ys, made = resampled.draws[PRIMARY], dict[str, tuple[float, Interval]]()
-    for headline in HEADLINES:
-        replicates = tau(resampled.draws[headline.name], ys, found.dataset, drawn)
-        made[headline.name] = (
-            float(tau(oriented(found, headline), found.values[PRIMARY], found.dataset)),
-            interval(replicates),
-        )
-    return made
+    both = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, values in resampled.pieces()])
+    seen, reference = agreement.taus(_values(found), group), NAMES.index(PRIMARY)
+    return {
+        headline.name: (float(seen[place, reference]), interval(both[:, place, reference]))
+        for place, headline in enumerate(JUDGED)
+    }
 
 
 def concluded(resampled: Resampled) -> dict[tuple[str, str], Agreement]:
-    """Return what is found of each measure with each reference."""
+    """Return what is found of each of ``JUDGED`` with each reference."""
     found, made = resampled.found, dict[tuple[str, str], Agreement]()
     drawn, halves = agreement.draw_families(found.family, REPLICATES, SEED), _halves(found)
+    values, group = _values(found), found.dataset
+    images = np.concatenate([agreement.taus(part, group) for _, part in resampled.pieces()])
+    both = np.concatenate([agreement.taus(part, group, drawn[rows]) for rows, part in resampled.pieces()])
+    encoders = np.concatenate([agreement.taus(values, group, drawn[rows]) for rows, _ in resampled.pieces()])
     for reference in REFERENCES:
-        for headline in HEADLINES:
-            made[headline.name, reference.name] = _agreement(resampled, drawn, headline, reference.name, halves)
+        for headline in JUDGED:
+            of = Compared(headline, reference.name, images, encoders, both)
+            made[headline.name, reference.name] = of.agreement(found, agreement.taus(values, group), halves)
     return made | _adjusted(made, primary=True) | _adjusted(made, primary=False)
 
 
-def _agreement(
-    resampled: Resampled,
-    drawn: Float[np.ndarray, "b e"],
-    headline: Headline,
-    reference: str,
-    halves: Mapping[str, float],
-) -> Agreement:
-    found = resampled.found
-    x, y, group = oriented(found, headline), found.values[reference], found.dataset
-    xs, ys = resampled.draws[headline.name], resampled.draws[reference]
-    given: dict[str, tuple[float, float, float]] = {}
-    if reference == PRIMARY:
-        for name, others in ((CLEAN, (CLEAN,)), (SCALE, (SCALE,)), (BOTH, (CLEAN, SCALE))):
-            here = [found.values[one] for one in others]
-            there = [resampled.draws[one] for one in others]
-            replicates = agreement.beside(xs, ys, there, group, drawn)
-            given[name] = (float(agreement.beside(x, y, here, group)), *interval(replicates))
-    block = found.dataset * 1000 + found.family
-    return Agreement(
-        headline.name,
-        reference,
-        int((np.isfinite(x) & np.isfinite(y)).sum()),
-        float(tau(x, y, group)),
-        agreement.spearman(x, y, group),
-        interval(tau(xs, ys, group)),
-        interval(tau(x, y, group, drawn)),
-        interval(tau(xs, ys, group, drawn)),
-        given,
-        agreement.leave_one_out(x, y, group, found.family),
-        float(np.sqrt(max(halves[headline.name], 0) * max(halves[reference], 0))),
-        agreement.permutation_p(x, y, group, block, SHUFFLES, SEED),
-    )
+@dataclass(frozen=True)
+class Compared:
+    """A measure or baseline and a reference, with the taus of all quantities in every replicate."""
+
+    headline: Headline
+    reference: str
+    images: Taus
+    encoders: Taus
+    both: Taus
+
+    def agreement(self, found: Found, seen: Float[np.ndarray, "q q"], halves: Mapping[str, float]) -> Agreement:
+        """Return how far they agree; ``seen`` are the taus of the numbers themselves."""
+        name, reference = self.headline.name, self.reference
+        x, y = oriented(found, self.headline), found.values[reference]
+        place = NAMES.index(name), NAMES.index(reference)
+        block = found.dataset * 1000 + found.family
+        shuffled = agreement.permutation_p(x, y, found.dataset, block, SHUFFLES, SEED)
+        return Agreement(
+            name,
+            reference,
+            int((np.isfinite(x) & np.isfinite(y)).sum()),
+            float(seen[place]),
+            agreement.spearman(x, y, found.dataset),
+            *(interval(taus[:, place[0], place[1]]) for taus in (self.images, self.encoders, self.both)),
+            self._given(place, seen) if reference == PRIMARY else {},
+            agreement.leave_one_out(x, y, found.dataset, found.family),
+            float(np.sqrt(max(halves[name], 0) * max(halves[reference], 0))),
+            agreement.at_most(shuffled, SHUFFLES),
+        )
+
+    def _given(self, place: tuple[int, int], seen: Float[np.ndarray, "q q"]) -> dict[str, tuple[float, Interval]]:
+        found = dict[str, tuple[float, Interval]]()
+        for name, all_others in GIVEN.items():
+            others: Sequence[int] = [NAMES.index(one) for one in all_others if one != self.headline.name]
+            partial = float(agreement.partial(seen, *place, others)) if others else nan
+            replicates = agreement.partial(self.both, *place, others) if others else np.array([nan])
+            found[name] = (partial, interval(replicates))
+        return found
 
 
 def oriented(found: Found, headline: Headline) -> Values:
@@ -142,7 +180,7 @@ def oriented(found: Found, headline: Headline) -> Values:
 
 def _halves(found: Found) -> dict[str, float]:
     """Return how far each quantity agrees with itself on two halves of its images, nan where it is not made of images."""
-    reduce: dict[str, Reduce] = {headline.name: REDUCED[headline.statistic] for headline in HEADLINES}
+    reduce: dict[str, Reduce] = {headline.name: REDUCED[headline.statistic] for headline in JUDGED}
     reduce |= {reference.name: mean for reference in REFERENCES}
     nothing = (None,) * len(found.members)
     return {
@@ -160,25 +198,34 @@ def _adjusted(made: Mapping[tuple[str, str], Agreement], primary: bool) -> dict[
 
 @dataclass(frozen=True)
 class Choice:
-    """What is lost of the primary reference by choosing an encoder in some way."""
+    """What is lost of the primary reference by choosing an encoder of each data set in some way."""
 
     by: str
-    lost: float
-    low: float
-    high: float
+    lost: Mapping[str, float]
+    """In each data set."""
+    wins: float
+    """Share of redrawn sets of encoders in which no way of choosing loses less on average; ties count."""
+
+    @property
+    def mean(self) -> float:
+        """Return the mean over data sets."""
+        return float(np.mean(list(self.lost.values())))
 
 
 def choices(found: Found) -> list[Choice]:
-    """Return what is lost by choosing with each measure, by clean accuracy and at random, the least first."""
+    """Return what is lost by choosing with each measure, by each baseline and at random, the least first.
+
+    The largest of some numbers has no valid bootstrap interval, so there is none; how often a way of choosing is the best
+    one over redrawn families says how much a loss may be luck.
+    """
     y, group = found.values[PRIMARY], found.dataset
-    ways: list[tuple[str, Any]] = [
-        *((headline.name, oriented(found, headline)) for headline in HEADLINES),
-        (CLEAN, found.values[CLEAN]),
-        ("random", np.zeros(len(y))),
-    ]
+    ways = {**{headline.name: oriented(found, headline) for headline in JUDGED}, "random": np.zeros(len(y))}
     drawn = agreement.draw_families(found.family, REPLICATES, SEED) > 0
-    made = []
-    for name, x in ways:
-        lost = np.array([agreement.regret(x, y, group, row) for row in drawn])
-        made.append(Choice(name, agreement.regret(x, y, group), *interval(lost)))
-    return sorted(made, key=lambda choice: choice.lost)
+    redrawn = np.stack([np.nanmean(agreement.losses(x, y, group, drawn), axis=-1) for x in ways.values()])
+    wins = (redrawn <= redrawn.min(axis=0) + 1e-12).mean(axis=1)
+    names = list(dict.fromkeys(member.dataset for member in found.members))
+    made = [
+        Choice(name, dict(zip(names, agreement.losses(x, y, group).tolist(), strict=True)), float(share))
+        for (name, x), share in zip(ways.items(), wins, strict=True)
+    ]
+    return sorted(made, key=lambda choice: choice.mean)

@@ -79,8 +79,8 @@ def _cell(x: float, y: float, one: Agreement) -> Iterator[str]:
     yield f'{box} fill="{colour(one.tau)}"/>'
     if not one.sure:
         yield f'{box} fill="url(#hatch)"/>'
-    low, high = one.over_both
-    yield _text(x + CELL / 2, y + 15, f"{one.tau:+.2f} [{low:.1f}, {high:.1f}]", "middle", 9.5)
+    said = f"{one.tau:+.2f} [{one.over_both.low:.1f}, {one.over_both.high:.1f}]"
+    yield _text(x + CELL / 2, y + 15, said, "middle", 9.5)
 
 
 def scatters(

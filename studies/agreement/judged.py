@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, nan
 from pathlib import Path
 
 from studies.agreement.collected import Found, read
 from studies.agreement.conclusions import Resampled, concluded
-from studies.agreement.limits import TRAINED, UNDEFENDED, Strata, stratified
-from studies.agreement.measures import HEADLINES, Headline
+from studies.agreement.limits import EQUAL, TRAINED, UNDEFENDED, Strata, stratified
+from studies.agreement.measures import BASELINES, HEADLINES, Headline
 from studies.agreement.references import PRIMARY
 from studies.agreement.verdicts import Verdict, deceived, verdict
 from studies.agreement.words import Agreements
@@ -45,6 +45,7 @@ def judged(folder: Path) -> Judged:
         verdict(
             found[headline.name, PRIMARY],
             [strata[kind][1][headline.name][1] for kind in (UNDEFENDED, TRAINED) if strata[kind][1]],
+            strata[EQUAL][1][headline.name][1],
         )
         for headline in HEADLINES
     ]
@@ -57,29 +58,38 @@ def quoted(one: Judged) -> str:
         "encoders": len(one.trained.members),
         "learned_nothing": len(one.everyone.members) - len(one.trained.members),
         "reference": "robust-accuracy",
+        "baselines": [_baseline(one, headline.name) for headline in BASELINES],
         "undefended": _undefended(one),
         "measures": [_quoted(one, headline, found) for headline, found in zip(HEADLINES, one.verdicts, strict=True)],
     }
     return json.dumps(said, indent=1) + "\n"
 
 
+def _baseline(one: Judged, name: str) -> dict[str, object]:
+    """Return what is known without a measure: among all encoders, and among those not trained against attacks."""
+    alone = one.strata[UNDEFENDED][1]
+    undefended = alone[name][0] if alone else nan
+    return {"name": name, **_taus(one, name), "undefended": round(undefended, DIGITS) if isfinite(undefended) else None}
+
+
 def _undefended(one: Judged) -> dict[str, object] | None:
     count, found = one.strata[UNDEFENDED]
-    return {"encoders": count, "names": [name for name, (_, (low, _)) in found.items() if low > 0]} if found else None
+    names = [headline.name for headline in HEADLINES if found and found[headline.name][1].above]
+    return {"encoders": count, "names": names} if found else None
+
+
+def _taus(one: Judged, name: str) -> dict[str, float | None]:
+    agreement = one.found[name, PRIMARY]
+    values = {"tau": agreement.tau, "low": agreement.over_both.low, "high": agreement.over_both.high}
+    return {key: round(value, DIGITS) if isfinite(value) else None for key, value in values.items()}
 
 
 def _quoted(one: Judged, headline: Headline, said: Verdict) -> dict[str, object]:
-    agreement = one.found[headline.name, PRIMARY]
-    tau, low, high = (
-        round(value, DIGITS) if isfinite(value) else None for value in (agreement.tau, *agreement.over_both)
-    )
     return {
         "evaluation": headline.evaluation,
         "quantity": headline.quantity or headline.name.replace(" ", "_"),
         "advice": said.kind,
-        "tau": tau,
-        "low": low,
-        "high": high,
-        "encoders": agreement.n,
+        **_taus(one, headline.name),
+        "encoders": one.found[headline.name, PRIMARY].n,
         "won": [winner.case for winner in deceived(one.everyone, headline)],
     }

@@ -8,17 +8,17 @@ import numpy as np
 
 from studies.agreement.collected import SEEDS, Found
 from studies.agreement.conclusions import FEWEST, Resampled, among, oriented
-from studies.agreement.measures import HEADLINES
-from studies.agreement.rankings import LEVEL, tau
-from studies.agreement.references import CLEAN, PRIMARY
+from studies.agreement.measures import CLEAN, HEADLINES
+from studies.agreement.rankings import LEVEL, Interval, tau
+from studies.agreement.references import PRIMARY
 from studies.agreement.verdicts import deceived, tied
 from studies.agreement.words import Agreements, listed, primary, value
 from studies.agreement.zoo import DOMAINS, REFUSED, TITLES, ZOO
 from studies.common import table
 
-Strata = Mapping[str, tuple[int, Mapping[str, tuple[float, tuple[float, float]]]]]
+Strata = Mapping[str, tuple[int, Mapping[str, tuple[float, Interval]]]]
 """Of each part of the zoo, how many encoders it has, and tau of each measure with its interval unless they are too few."""
-UNDEFENDED, TRAINED = "undefended alone", "adversarially trained alone"
+UNDEFENDED, TRAINED, EQUAL = "undefended alone", "adversarially trained alone", "at equal radius"
 
 
 def stratified(resampled: Resampled) -> Strata:
@@ -31,23 +31,32 @@ def stratified(resampled: Resampled) -> Strata:
         TRAINED: ~found.degenerate & (found.eps > 0),
         "not published": ~found.degenerate & ~published,
     }
-    return {
+    strata: dict[str, tuple[int, Mapping[str, tuple[float, Interval]]]] = {
         name: (int(kept.sum()), among(resampled.only(kept)) if kept.sum() >= FEWEST else {})
         for name, kept in chosen.items()
     }
+    trained = resampled.only(~found.degenerate)
+    return {**strata, EQUAL: (len(trained.found.members), among(trained, trained.found.recipe))}
 
 
 def by_stratum(strata: Strata) -> Iterator[str]:
     """Yield what to use where all encoders are undefended, and where all were trained against attacks."""
     for name, who in ((UNDEFENDED, "none of your encoders was"), (TRAINED, "all your encoders were")):
         count, taus = strata[name]
-        kept = [measure for measure, (_, (low, _)) in taus.items() if low > 0]
+        kept = [f"{measure} ({found:+.2f})" for measure, (found, ends) in taus.items() if ends.above]
         if taus:
-            said = f"look at {listed(kept)}" if kept else "no measure is known to help"
+            said = f"look at {listed(kept)}" if kept else "nothing is known to help"
             yield (
-                f"- If {who} trained against attacks, {said}: that is what held among such alone ({count} encoders, "
-                "intervals not corrected for the number of measures)."
+                f"- If {who} trained against attacks, {said}: their tau was above 0 among such alone ({count} encoders, "
+                f"intervals not corrected for the number of measures).{_beside_accuracy(taus)}"
             )
+
+
+def _beside_accuracy(taus: Mapping[str, tuple[float, Interval]]) -> str:
+    """Return how many measures rank such encoders better than clean accuracy does."""
+    better = [headline.name for headline in HEADLINES if taus[headline.name][0] > taus[CLEAN][0]]
+    which = f"{len(better)} of {len(HEADLINES)} measures have" if better else f"none of {len(HEADLINES)} measures has"
+    return f" Clean accuracy, with labels, has {taus[CLEAN][0]:+.2f} there, and {which} a larger tau."
 
 
 def traps(everyone: Found, found: Agreements, strata: Strata) -> Iterator[str]:
@@ -71,9 +80,10 @@ def traps(everyone: Found, found: Agreements, strata: Strata) -> Iterator[str]:
     yield (
         "- *Adversarial training drives both sides*: encoders trained in larger balls have a larger "
         f"{PRIMARY} (tau {served:+.2f}), and {sum(larger)} of {len(larger)} measures call them more robust. So tau may be "
-        "about who was so trained; two columns look at each kind alone."
+        "about who was so trained: two columns look at each kind alone, and the last one compares only encoders of one data "
+        "set that were trained in the same ball."
     )
-    yield "- *500 epochs against 20*: published encoders were trained 25 times as long. The last column leaves them out."
+    yield "- *500 epochs against 20*: published encoders were trained 25 times as long. One column leaves them out."
     several = sum(count > 1 for count in trained.seeds)
     yield (
         f"- *Seeds are not encoders*: {several} of {len(trained.members)} encoders were measured with several seeds, whose "
@@ -102,11 +112,15 @@ def silence(trained: Found, found: Agreements) -> Iterator[str]:
     yield "- Anything about CIFAR-10 as it is published: these images went through JPEG."
     yield "- Anything about other uses than those listed: detection, segmentation, fine-tuning of the encoder itself."
     yield "- Whether stronger attacks would change the order: these take ten steps from one start."
+    yield (
+        "- Anything about other threats: the reference is an attack by the same program in the same ball as those of the "
+        "attacked measures, which in part foretell themselves."
+    )
     missing = [headline.name for headline in HEADLINES if np.isnan(trained.values[headline.name]).all()]
     if missing:
         yield f"- Anything about {listed(missing)}, which no encoder has a value of."
     yield "- The certified radius under a trained linear head, which was not measured."
-    wide = [one for one in primary(found) if one.over_both[1] - one.over_both[0] > 0.5]
+    wide = [one for one in primary(found) if one.over_both.high - one.over_both.low > 0.5]
     if wide:
         yield f"- Where {listed([one.measure for one in wide])} stand exactly: their intervals are wider than half a tau."
 

@@ -132,6 +132,13 @@ HEADLINES = (
              "how unequally often images are neighbours"),
 )  # fmt: skip
 """One for each family. ``sign * value`` is larger where the measure says more robust."""
+RADIUS, CLEAN = "training radius", "clean accuracy"
+BASELINES = (
+    Headline(RADIUS, "", "", 1, says="radius of the attacks that it was trained against, read off its recipe; else 0"),
+    Headline(CLEAN, "", "", 1, says="accuracy of both probes on images without change, which takes labels"),
+)
+"""What is known without any measure of robustness: a measure is worth what it says beyond these."""
+JUDGED = (*BASELINES, *HEADLINES)
 KINDS = ("gaussian-noise-c", "defocus-blur-c", "fog-c", "contrast-c", "jpeg-compression-c")
 EDITS = ("jpeg", "brightness", "contrast", "blur", "noise", "rotation", "crop")
 

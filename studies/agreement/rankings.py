@@ -5,12 +5,13 @@ Encoders are the last axis everywhere (``e``), and only pairs of one data set ar
     tau = sum_ij w_ij s_ij t_ij / sqrt(sum_ij w_ij s_ij^2 sum_ij w_ij t_ij^2), s_ij = sign(x_i - x_j), t_ij = sign(y_i - y_j)
 
 with ``w_ij = w_i w_j`` for encoders drawn ``w_i`` times, so that an encoder is never compared with its own copy. What is
-left of it beside a third ranking is Kendall's partial tau (Kendall 1942, https://doi.org/10.1093/biomet/32.3-4.277).
+left of it beside other rankings is Kendall's partial tau (Kendall 1942, https://doi.org/10.1093/biomet/32.3-4.277).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import nan, sqrt
 
 import numpy as np
@@ -20,6 +21,10 @@ from scipy.stats import norm, rankdata
 Values = Float[np.ndarray, "*b e"]
 Labels = Int[np.ndarray, "e"]
 LEVEL = 0.05
+ROOM = 1e-6
+"""Share of a ranking left beside others below which they decide it."""
+SURE = 2.576
+"""Standard errors of a Monte Carlo estimate on either side that 99 of 100 such estimates keep."""
 
 
 def tau(x: Values, y: Values, group: Labels, drawn: Values | None = None) -> Float[np.ndarray, "*b"]:
@@ -55,34 +60,51 @@ def _centred_ranks(x: Float[np.ndarray, "e"], group: Labels) -> Float[np.ndarray
     return ranks
 
 
-def partial_tau(xy: Values, xz: Values, yz: Values) -> Values:
-    """Return what is left of the agreement of x and y beside z, from the agreements of the three pairs.
+def taus(x: Float[np.ndarray, "*b q e"], group: Labels, drawn: Values | None = None) -> Float[np.ndarray, "*b q q"]:
+    """Return ``tau`` of every two of ``q`` rankings, in each replicate: two products of matrices in place of q^2 passes.
 
-    Where z decides x or y, nothing is left to compare: nan. Where different encoders lack values, it is cut at -1 and 1.
+    Sums of products of signs and counts are whole numbers below 2^24, which float32 holds exactly.
 
     Example:
-        >>> print(partial_tau(np.array(0.5), np.array(0.0), np.array(0.3)).round(3))
+        >>> print(taus(np.array([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]), np.zeros(3, int))[0, 1].round(3))
+        0.333
+    """
+    first, second = np.nonzero(np.triu(group[:, None] == group, 1))
+    gaps = x[..., first] - x[..., second]
+    known = np.isfinite(gaps).astype(np.float32)
+    signs = np.sign(np.nan_to_num(gaps, posinf=0, neginf=0)).astype(np.float32)
+    weighted, sized = signs, np.abs(signs)
+    if drawn is not None:
+        weight = (drawn[..., first] * drawn[..., second]).astype(np.float32)[..., None, :]
+        weighted, sized = signs * weight, sized * weight
+    both = (weighted @ signs.swapaxes(-1, -2)).astype(float)
+    alone = (sized @ known.swapaxes(-1, -2)).astype(float)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(both / np.sqrt(alone * alone.swapaxes(-1, -2)))
+
+
+def partial(found: Float[np.ndarray, "*b q q"], x: int, y: int, given: Sequence[int]) -> Float[np.ndarray, "*b"]:
+    """Return Kendall's partial tau of rankings ``x`` and ``y`` given others, from the taus of every two.
+
+    As partial correlations are, from the inverse of the matrix. A ranking that is constant explains nothing. Where the
+    others decide x or y, nothing is left to compare: nan. Where different encoders lack values, it is cut at -1 and 1.
+
+    Example:
+        >>> print(partial(np.array([[1, 0.5, 0.0], [0.5, 1, 0.3], [0.0, 0.3, 1]]), 0, 1, [2]).round(3))
         0.524
     """
-    room = (1 - np.square(xz)) * (1 - np.square(yz))
+    places = [x, y, *given]
+    part = found[..., places, :][..., places].copy()
+    part[..., 2:, :] = np.nan_to_num(part[..., 2:, :])
+    part[..., :, 2:] = np.nan_to_num(part[..., :, 2:])
+    part[..., range(len(places)), range(len(places))] = 1.0
+    # What is left of x and y once the others are taken out of both (the Schur complement).
+    ours, cross, theirs = part[..., :2, :2], part[..., :2, 2:], part[..., 2:, 2:]
+    left = ours - cross @ np.linalg.pinv(theirs, hermitian=True) @ cross.swapaxes(-1, -2)
+    room = left[..., 0, 0] * left[..., 1, 1]
+    decided = (left[..., 0, 0] < ROOM) | (left[..., 1, 1] < ROOM)
     with np.errstate(invalid="ignore", divide="ignore"):
-        left = (xy - xz * yz) / np.sqrt(np.maximum(room, 1e-12))
-    return np.asarray(np.where(room > 1e-12, np.clip(left, -1, 1), nan))
-
-
-def beside(x: Values, y: Values, given: Sequence[Values], group: Labels, drawn: Values | None = None) -> Values:
-    """Return the partial tau of x and y given up to two other rankings.
-
-    The second is taken out of agreements from which the first has been taken out.
-    """
-    first = [tau(a, b, group, drawn) for a, b in ((x, y), (x, given[0]), (y, given[0]))]
-    without = partial_tau(first[0], first[1], first[2])
-    if len(given) == 1:
-        return without
-    between = tau(given[0], given[1], group, drawn)
-    of_x = partial_tau(tau(x, given[1], group, drawn), first[1], between)
-    of_y = partial_tau(tau(y, given[1], group, drawn), first[2], between)
-    return partial_tau(without, of_x, of_y)
+        return np.asarray(np.where(decided, nan, np.clip(left[..., 0, 1] / np.sqrt(np.maximum(room, ROOM**2)), -1, 1)))
 
 
 def draw_families(family: Labels, count: int, seed: int) -> Float[np.ndarray, "b e"]:
@@ -96,27 +118,44 @@ def draw_families(family: Labels, count: int, seed: int) -> Float[np.ndarray, "b
     return drawn
 
 
+def redrawn(sizes: Sequence[int], count: int, seed: int) -> dict[int, Int[np.ndarray, "b n"]]:
+    """Return which images are drawn, with replacement, of sets of these sizes: the same ones for all encoders."""
+    share = np.random.default_rng(seed).random((count, max(sizes, default=0)))
+    return {size: (share[:, :size] * size).astype(np.int32) for size in set(sizes)}
+
+
 def resampled(
     series: Sequence[Float[np.ndarray, "s n"] | None],
     values: Float[np.ndarray, "e"],
     reduce: Callable[[Float[np.ndarray, "*b n"]], Float[np.ndarray, "*b"]],
     count: int,
     seed: int,
+    mean: bool = False,
 ) -> Float[np.ndarray, "b e"]:
     """Return the numbers of all encoders on images drawn with replacement, the same ones for all encoders.
 
     ``series`` has a row for each seed of an encoder, over which the number is averaged. An encoder whose number is not made
-    of images keeps its number.
+    of images keeps its number. Where ``reduce`` is the ``mean`` of defined values, counts of images are multiplied instead.
     """
-    share = np.random.default_rng(seed).random(
-        (count, max((one.shape[-1] for one in series if one is not None), default=0))
-    )
     found = np.tile(values, (count, 1))
+    rows = redrawn([one.shape[-1] for one in series if one is not None], count, seed)
+    counts = {size: _counts(drawn, size) for size, drawn in rows.items()} if mean else {}
     for place, one in enumerate(series):
-        if one is not None:
-            size = one.shape[-1]
-            found[:, place] = reduce(one[:, (share[:, :size] * size).astype(int)]).mean(axis=0)
+        if one is None:
+            continue
+        size = one.shape[-1]
+        if mean:
+            sums, known = counts[size] @ np.nan_to_num(one).T, counts[size] @ np.isfinite(one).T.astype(float)
+            with np.errstate(invalid="ignore"):
+                found[:, place] = (sums / known).mean(axis=1)
+        else:
+            found[:, place] = np.mean([reduce(by_seed[rows[size]]) for by_seed in one], axis=0)
     return found
+
+
+def _counts(drawn: Int[np.ndarray, "b n"], size: int) -> Float[np.ndarray, "b n"]:
+    places = drawn + np.arange(len(drawn))[:, None] * size
+    return np.bincount(places.ravel(), minlength=len(drawn) * size).reshape(len(drawn), size).astype(float)
 
 
 def halves(
@@ -144,13 +183,42 @@ def halves(
     return float(np.mean(found))
 
 
-def interval(replicates: Float[np.ndarray, "b"]) -> tuple[float, float]:
-    """Return the central 95% of bootstrap replicates, nan where there are none."""
+@dataclass(frozen=True)
+class Interval:
+    """The central 95% of bootstrap replicates; with Monte Carlo error it may begin at ``least`` and end at ``most``."""
+
+    low: float
+    high: float
+    least: float
+    most: float
+
+    @property
+    def above(self) -> bool:
+        """Return whether it lies above 0 whatever the seed of the bootstrap."""
+        return self.least > 0
+
+    @property
+    def below(self) -> bool:
+        """Return whether it lies below 0 whatever the seed of the bootstrap."""
+        return self.most < 0
+
+
+def interval(replicates: Float[np.ndarray, "b"]) -> Interval:
+    """Return the central 95% of bootstrap replicates, nan where there are none.
+
+    The Monte Carlo error of a quantile is that of its rank, a binomial count.
+
+    Example:
+        >>> found = interval(np.arange(10_001.0))
+        >>> found.low, found.high, round(found.least), round(found.most)
+        (250.0, 9750.0, 210, 9790)
+    """
     known = replicates[np.isfinite(replicates)]
     if not len(known):
-        return nan, nan
-    low, high = np.quantile(known, [LEVEL / 2, 1 - LEVEL / 2])
-    return float(low), float(high)
+        return Interval(nan, nan, nan, nan)
+    tail = LEVEL / 2
+    outer = max(0.0, tail - SURE * sqrt(tail * (1 - tail) / len(known)))
+    return Interval(*(float(end) for end in np.quantile(known, [tail, 1 - tail, outer, 1 - outer])))
 
 
 def permutation_p(
@@ -162,9 +230,25 @@ def permutation_p(
     for one in np.unique(block):
         mine = np.flatnonzero(block == one)
         shuffled[:, mine] = random.permuted(shuffled[:, mine], axis=1)
-    found, seen = tau(shuffled, y, group), float(tau(x, y, group))
+    found, seen = _tau_with(shuffled, y, group), float(tau(x, y, group))
     middle = np.nanmean(found)
     return float((1 + (np.abs(found - middle) >= abs(seen - middle) - 1e-12).sum()) / (1 + count))
+
+
+def _tau_with(x: Float[np.ndarray, "b e"], y: Float[np.ndarray, "e"], group: Labels) -> Float[np.ndarray, "b"]:
+    """Return ``tau`` of many rankings with one, in pieces that fit the cache."""
+    pieces = np.array_split(x, max(1, len(x) // 100))
+    return np.concatenate([tau(piece, y, group) for piece in pieces])
+
+
+def at_most(p: float, count: int) -> float:
+    """Return the p-value of ``count`` shuffles with its Monte Carlo error.
+
+    Example:
+        >>> round(at_most(0.02, 9999), 4)
+        0.0236
+    """
+    return min(1.0, p + SURE * sqrt(p * (1 - p) / (1 + count)))
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -218,17 +302,21 @@ def detectable(group: Labels, tests: int) -> float:
     return float(norm.ppf(1 - LEVEL / 2 / tests) * sqrt(variance) / pairs) if pairs else nan
 
 
-def regret(
-    x: Float[np.ndarray, "e"], y: Float[np.ndarray, "e"], group: Labels, chosen: Bool[np.ndarray, "e"] | None = None
-) -> float:
-    """Return how much of ``y`` is lost by taking the encoder with the largest ``x`` instead of ``y``, mean over groups.
+def losses(
+    x: Float[np.ndarray, "e"], y: Float[np.ndarray, "e"], group: Labels, offered: Bool[np.ndarray, "*b e"] | None = None
+) -> Float[np.ndarray, "*b g"]:
+    """Return how much of ``y`` each group loses by taking the encoder with the largest ``x`` instead of ``y``.
 
-    Of several with the largest x, each is taken alike; a constant x is a choice at random. Only ``chosen`` are offered.
+    Of several with the largest x, each is taken alike; a constant x is a choice at random. Only ``offered`` encoders with
+    both numbers are there to be chosen; nan in a group without any.
     """
-    offered = np.isfinite(x) & np.isfinite(y) & (True if chosen is None else chosen)
-    lost = []
-    for one in np.unique(group[offered]):
-        mine = offered & (group == one)
-        best = mine & (x == x[mine].max())
-        lost.append(float(y[mine].max() - y[best].mean()))
-    return float(np.mean(lost)) if lost else nan
+    known = np.isfinite(x) & np.isfinite(y) & (True if offered is None else offered)
+    found = []
+    for one in np.unique(group):
+        mine = known & (group == one)
+        best = mine & (x == np.where(mine, x, -np.inf).max(-1, keepdims=True))
+        top = np.where(mine, y, -np.inf).max(-1)
+        with np.errstate(invalid="ignore"):
+            taken = (best * np.nan_to_num(y)).sum(-1) / best.sum(-1)
+        found.append(np.where(mine.any(-1), top - taken, nan))
+    return np.stack(found, axis=-1)

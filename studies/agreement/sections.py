@@ -9,13 +9,13 @@ import numpy as np
 
 from studies.agreement import figures, measures, references
 from studies.agreement.collected import SECONDS, Found
-from studies.agreement.conclusions import SCALE, choices
+from studies.agreement.conclusions import ALL, GIVEN, REPLICATES, SCALE, Choice, choices
 from studies.agreement.judged import Judged
-from studies.agreement.limits import Strata, by_stratum, encoders, silence, traps
-from studies.agreement.measures import HEADLINES
+from studies.agreement.limits import EQUAL, Strata, by_stratum, encoders, silence, traps
+from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, JUDGED, RADIUS
 from studies.agreement.rankings import LEVEL, detectable
-from studies.agreement.references import CLEAN, PRIMARY, REFERENCES
-from studies.agreement.verdicts import Verdict, deceived
+from studies.agreement.references import PRIMARY, REFERENCES
+from studies.agreement.verdicts import NOT_JUDGED, Verdict, deceived
 from studies.agreement.words import Agreements, listed, primary, spread, value
 from studies.agreement.zoo import TITLES
 from studies.common import table
@@ -26,12 +26,13 @@ FIGURES = "images/study"
 def render(judged: Judged) -> tuple[list[str], dict[str, str]]:
     """Return the lines of the section and its figures by path."""
     everyone, trained, found = judged.everyone, judged.trained, judged.found
+    costs = choices(trained)
     lines = [
-        *_advice(trained, everyone, found, judged.verdicts, judged.strata),
+        *_advice(costs, everyone, found, judged.verdicts, judged.strata),
         *_measured(trained),
         *_agreements(found),
         *_doubts(trained, found, judged.verdicts),
-        *_choices(trained),
+        *_choices(costs),
         *traps(everyone, found, judged.strata),
         *silence(trained, found),
         *encoders(everyone),
@@ -53,31 +54,32 @@ def _panels(found: Found) -> list[tuple[str, list[tuple[float, float, str, str]]
                 for x, reference, member in zip(found.values[headline.name], y, found.members, strict=True)
             ],
         )
-        for headline in HEADLINES
+        for headline in JUDGED
     ]
 
 
 def _advice(
-    trained: Found, everyone: Found, found: Agreements, verdicts: Sequence[Verdict], strata: Strata
+    costs: Sequence[Choice], everyone: Found, found: Agreements, verdicts: Sequence[Verdict], strata: Strata
 ) -> Iterator[str]:
     """Yield what to do, first of all."""
     kinds = {
-        kind: [one for one in verdicts if one.kind == kind] for kind in ("use", "some", "none", "against", "unknown")
+        kind: [one for one in verdicts if one.kind == kind] for kind in ("use", "some", "none", "against", NOT_JUDGED)
     }
     yield from ("", "## What to do", "")
     yield f"The later use here is a nearest-neighbour or a linear probe under attack (*{PRIMARY}*, explained below)."
     yield ""
     won = {headline.name: by for headline in HEADLINES if (by := deceived(everyone, headline))}
-    lost = {choice.by: choice.lost for choice in choices(trained)}
+    chosen = {choice.by: choice for choice in costs}
+    yield from _baselines(found, chosen)
+    yield from _beyond(found, strata)
     if kinds["use"]:
         yield (
-            f"- **Use these** to foresee how well probes hold under attack. Compared with the best encoder, a random "
-            f"choice lost {lost['random']:.3f} of {PRIMARY} (in its own units, at most 1), one by {CLEAN} (with labels) "
-            f"{lost[CLEAN]:.3f}:"
+            f"- **Use these** to foresee how well probes hold under attack: they say more than {CLEAN}, {SCALE} and "
+            f"{RADIUS} together."
         )
         for one in kinds["use"]:
-            chosen = f"choosing by it lost {lost[one.measure]:.3f}{_but(one.measure, lost, won)}"
-            yield f"    - **{_named([one], found)}**; {chosen}"
+            lost = f"choosing by it lost {_lost(chosen[one.measure])}{_but(one.measure, chosen, won)}"
+            yield f"    - **{_named([one], found)}**; {lost}"
     else:
         yield "- **No measure passed every test** for how well probes hold under attack."
     yield from by_stratum(strata)
@@ -87,8 +89,8 @@ def _advice(
         yield f"- **No evidence** for {listed([one.measure for one in kinds['none']])}: their intervals contain 0."
     if kinds["against"]:
         yield f"- **Do not choose by {_named(kinds['against'], found)}**: here they point the wrong way."
-    if kinds["unknown"]:
-        yield f"- Nothing is known of {listed([one.measure for one in kinds['unknown']])}: too few encoders have a value."
+    for one in kinds[NOT_JUDGED]:
+        yield f"- **Not judged**: {one.measure}, because {listed(one.reasons)}."
     yield from _other_uses(found)
     if won:
         yield (
@@ -99,9 +101,52 @@ def _advice(
         yield f"    - {name}: {listed([f'{one.case} ({one.serves:.2f}, {one.best:.2f})' for one in by])}"
 
 
-def _but(measure: str, lost: Mapping[str, float], won: Mapping[str, object]) -> str:
+def _baselines(found: Agreements, chosen: Mapping[str, Choice]) -> Iterator[str]:
+    """Yield what is known without any measure: what a measure has to be better than."""
+    radius, clean = (found[name, PRIMARY] for name in (RADIUS, CLEAN))
+    larger = [headline.name for headline in HEADLINES if found[headline.name, PRIMARY].tau > radius.tau]
+    beaten = (
+        f"only {listed(larger)} {'have' if len(larger) > 1 else 'has'} a larger tau"
+        if larger
+        else f"none of the {len(HEADLINES)} measures has a larger tau"
+    )
+    yield (
+        f"- **First ask how an encoder was trained.** The {RADIUS}, read off the recipe, ranks encoders with tau "
+        f"{value(radius.tau, radius.over_both)}: {beaten}. {CLEAN.capitalize()}, with labels, has "
+        f"{value(clean.tau, clean.over_both)}. Choosing by the {RADIUS} lost {_lost(chosen[RADIUS])} of {PRIMARY} against "
+        f"the best encoder (in its own units, at most 1), by {CLEAN} {_lost(chosen[CLEAN])}, at random "
+        f"{_lost(chosen['random'])}."
+    )
+
+
+def _lost(choice: Choice) -> str:
+    """Return what a choice loses in each data set.
+
+    Example:
+        >>> _lost(Choice("tau", {"mnist": 0.1, "cifar10": 0.02}, 0.5))
+        '0.100 (MNIST) and 0.020 (CIFAR-10)'
+    """
+    return listed([f"{lost:.3f} ({TITLES[dataset]})" for dataset, lost in choice.lost.items()])
+
+
+def _beyond(found: Agreements, strata: Strata) -> Iterator[str]:
+    """Yield which measures say more than is known without them, whatever else they fail."""
+    equal = strata[EQUAL][1]
+    more = [
+        f"{headline.name} ({value(*one.given[ALL])}, and {value(*equal[headline.name])})"
+        for headline in HEADLINES
+        if (one := found[headline.name, PRIMARY]).given[ALL][1].above and equal[headline.name][1].above
+    ]
+    yield (
+        f"- **Beyond that**, given {CLEAN}, {SCALE} and {RADIUS}, and among encoders of one data set trained in the same "
+        f"ball, {f'only {listed(more)} still' if more else 'no measure'} ranked encoders as probes did."
+    )
+
+
+def _but(measure: str, chosen: Mapping[str, Choice], won: Mapping[str, object]) -> str:
     """Return what to mind of a measure that is recommended."""
-    said = [", more than at random: rank by it, but do not take the first"] if lost[measure] > lost["random"] else []
+    worse = chosen[measure].mean > chosen["random"].mean
+    said = [", more than at random: rank by it, but do not take the first"] if worse else []
     said += [f"; compare encoders of like {CLEAN} by it, for alone it is won by ones that learned nothing"] * (
         measure in won
     )
@@ -109,11 +154,14 @@ def _but(measure: str, lost: Mapping[str, float], won: Mapping[str, object]) -> 
 
 
 def _other_uses(found: Agreements) -> Iterator[str]:
-    yield "- Other uses were looked at without a plan. Measures with an interval above 0 there, corrected for their number:"
+    yield (
+        "- Other uses were looked at without a plan. Measures and baselines with an interval above 0 there, and a p that "
+        "was corrected for their number:"
+    )
     for reference in REFERENCES[1:]:
-        fit = [found[h.name, reference.name] for h in HEADLINES]
-        good = [one for one in fit if one.over_both[0] > 0 and one.adjusted < LEVEL]
-        said = listed([f"{one.measure} ({one.tau:+.2f})" for one in good]) if good else "none of the measures"
+        fit = [found[h.name, reference.name] for h in JUDGED]
+        good = [one for one in fit if one.over_both.above and one.adjusted < LEVEL]
+        said = listed([f"{one.measure} ({one.tau:+.2f})" for one in good]) if good else "none of them"
         yield f"    - for *{reference.name}*: {said}"
 
 
@@ -135,10 +183,11 @@ def _measured(found: Found) -> Iterator[str]:
         f"{len(found.members)} encoders ({listed(counted)}) of {len(set(found.family.tolist()))} families. Each measure "
         f"looks at test images without labels, {measures.IMAGES} at most; attacks are `{measures.ATTACK}`. The references "
         f"use {references.IMAGES} other test images with labels, and another random seed. Settings, and what earns advice, "
-        "were fixed in code before the results, but for two things: *never alone* at first asked whether encoders that "
+        "were fixed in code before the results, but for these: *never alone* at first asked whether encoders that "
         "learned nothing beat the middle one of the trained ones, and after eight results whether they beat the best; "
-        "and that a measure must hold within one kind of training was asked after all. Settings are small, for two "
-        "cores to do all."
+        "that a measure must hold within one kind of training was asked after all; and that it must say more than the "
+        f"{RADIUS}, and hold at equal radius, once a reader had found that the {RADIUS} alone does better than most. "
+        "Settings are small, for two cores to do all."
     )
     yield ""
     yield (
@@ -147,6 +196,7 @@ def _measured(found: Found) -> Iterator[str]:
     )
     yield ""
     yield from (f"- *{reference.name}*: {reference.says}." for reference in REFERENCES)
+    yield from (f"- {one.name}, a baseline: {one.says}." for one in BASELINES)
     for headline in HEADLINES:
         link = f"[{headline.name}](evaluations/{headline.page}.md)"
         yield f"- {link} ({_better(headline.sign)}{_counted(found, headline.name)}): {headline.says}."
@@ -174,10 +224,10 @@ def _agreements(found: Agreements) -> Iterator[str]:
     yield f"![Tau of each measure with each reference]({FIGURES}/agreement.svg)"
     yield ""
     yield (
-        "Colour is tau, with its 95% interval over images and encoders; hatched cells contain 0. Encoders were "
-        "drawn families "
-        "first, because members of a family resemble each other. Measures of which a small value is robust were "
-        "turned round."
+        f"Colour is tau, with its 95% interval over images and encoders ({REPLICATES:,} replicates); hatched cells contain "
+        "0, or would with another seed of the bootstrap. The first two rows are the baselines. Encoders were drawn families "
+        "first, because members of a family resemble each other. Measures of which a small value is robust were turned "
+        "round."
     )
     yield ""
     yield f"![Each measure against {PRIMARY}]({FIGURES}/scatters.svg)"
@@ -202,22 +252,23 @@ def _agreements(found: Agreements) -> Iterator[str]:
         "*Ceiling*: how far measure and reference agree with themselves on two halves of their images; no tau can "
         "be expected "
         "much above it. *p*: numbers shuffled among encoders of one family and data set, corrected for "
-        f"{len(HEADLINES)} measures. A measure without a value for each image has no interval over images."
+        f"{len(JUDGED)} measures and baselines and for the number of shuffles. A measure without a value for each image has "
+        "no interval over images."
     )
 
 
 def _doubts(trained: Found, found: Agreements, verdicts: Sequence[Verdict]) -> Iterator[str]:
     yield from ("", "## Doubts", "")
     yield (
-        "Tau may only repeat that better trained encoders do better, or that their codes are longer. So it was also "
-        "taken given "
-        f"{CLEAN}, given the {SCALE} of two codes, and given both; and with each family left out."
+        "Tau may only repeat that better trained encoders do better, that their codes are longer, or that they were trained "
+        f"against attacks. So it was also taken given {CLEAN}, given the {SCALE} of two codes, given the {RADIUS}, and "
+        "given all three (a baseline: given the others); and with each family left out."
     )
-    heads = ["measure", f"given {CLEAN}", f"given {SCALE}", "given both", "without a family"]
+    heads = ["measure", *(f"given {name}" for name in GIVEN), "without a family"]
     rows = [
         [
             one.measure,
-            *(value(partial, (low, high)) for partial, low, high in one.given.values()),
+            *(value(partial, ends) for partial, ends in one.given.values()),
             f"{one.families[0]:+.2f} to {one.families[1]:+.2f}" if isfinite(one.families[0]) else "unknown",
         ]
         for one in primary(found)
@@ -236,16 +287,23 @@ def _doubts(trained: Found, found: Agreements, verdicts: Sequence[Verdict]) -> I
     )
 
 
-def _choices(trained: Found) -> Iterator[str]:
-    found = choices(trained)
-    rows = [[one.by, f"{one.lost:.3f}", f"[{one.low:.3f}, {one.high:.3f}]"] for one in found]
+def _choices(found: Sequence[Choice]) -> Iterator[str]:
+    datasets = list(found[0].lost)
+    rows = [
+        [one.by, *(f"{one.lost[dataset]:.3f}" for dataset in datasets), f"{one.mean:.3f}", f"{one.wins:.0%}"]
+        for one in found
+    ]
     yield from ("", "## What a choice costs")
-    heads = ["chosen by", f"{PRIMARY} lost", "95% over encoders"]
+    heads = ["chosen by", *(f"lost of {TITLES[dataset]}" for dataset in datasets), "mean", "loses least"]
     yield from table(
-        "Lost by taking the best encoder of each data set by a measure, not by the reference itself", heads, rows
+        f"{PRIMARY.capitalize()} lost by taking the best encoder of each data set by a measure, not by the reference itself",
+        heads,
+        rows,
     )
     yield ""
     yield (
-        "A choice takes one encoder of each data set, so that a measure without evidence may do well by chance: read this "
-        "beside tau."
+        f"*Loses least*: in this share of {REPLICATES:,} redrawn sets of encoders no way of choosing lost less on average, "
+        "so that columns of equal choices add up to more than 1. A choice takes one encoder of each data set, so that a "
+        "measure without evidence may do well by chance, and the largest of some numbers has no bootstrap interval: read "
+        "this beside tau."
     )

@@ -1,11 +1,16 @@
 """What a user should do with a measure: rules and their reasons in words.
 
-use        the interval of tau over images and encoders is above 0, and so is that of the partial tau given clean accuracy
-           and the scale of the codes; so is that of tau among undefended encoders alone or among those trained against
-           attacks alone; every family may be left out; and the permutation test holds after Holm
+use        the interval of tau over images and encoders is above 0, and so is that of the partial tau given clean accuracy,
+           the scale of the codes and the radius of adversarial training; so is that of tau among encoders of one data set
+           and radius, and among undefended encoders alone or those trained against attacks alone; every family may be left
+           out; and the permutation test holds after Holm
 some       the interval of tau is above 0, but one of the others is not so
 none       the interval contains 0
 against    the interval is below 0: the measure points the wrong way
+not judged too few encoders have a value, or the measure does not agree with itself on two halves of its images
+
+*Above 0* allows for the Monte Carlo error of the bootstrap, and p for that of the shuffles: a grade that another seed might
+change is the lower one.
 """
 
 from __future__ import annotations
@@ -16,10 +21,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from studies.agreement.collected import Found
-from studies.agreement.conclusions import BOTH, Agreement, oriented
-from studies.agreement.measures import Headline
-from studies.agreement.rankings import LEVEL
+from studies.agreement.conclusions import ALL, SCALE, Agreement, oriented
+from studies.agreement.measures import CLEAN, RADIUS, Headline
+from studies.agreement.rankings import LEVEL, Interval
 from studies.agreement.references import PRIMARY
+
+NOT_JUDGED = "not judged"
 
 
 @dataclass(frozen=True)
@@ -31,23 +38,26 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
 
-def verdict(one: Agreement, alone: Sequence[tuple[float, float]]) -> Verdict:
+def verdict(one: Agreement, alone: Sequence[Interval], equal: Interval | None) -> Verdict:
     """Return what the agreement with the primary reference allows to say.
 
-    ``alone`` are the intervals of tau among encoders of one kind of training, without and with attacks: what holds only
-    between the kinds may be no more than who was trained how.
+    ``alone`` are the intervals of tau among encoders of one kind of training, without and with attacks, and ``equal`` that
+    among encoders of one data set and radius: what holds only between these may be no more than who was trained how.
     """
-    low, high = one.over_both
-    if not np.isfinite([one.tau, low, high]).all():
-        return Verdict(one.measure, "unknown", ("too few encoders have a value",))
-    if high < 0:
+    if not np.isfinite([one.tau, one.over_both.low, one.over_both.high]).all():
+        return Verdict(one.measure, NOT_JUDGED, ("too few encoders have a value",))
+    if one.ceiling <= 0:
+        return Verdict(one.measure, NOT_JUDGED, ("it does not agree with itself on two halves of its images",))
+    if one.over_both.below:
         return Verdict(one.measure, "against")
-    if low <= 0:
+    if not one.over_both.above:
         return Verdict(one.measure, "none")
     doubts = []
-    if not one.given[BOTH][1] > 0:
-        doubts.append("given clean accuracy and the scale of the codes, its interval contains 0")
-    if not any(least > 0 for least, _ in alone):
+    if not one.given[ALL][1].above:
+        doubts.append(f"given {CLEAN}, {SCALE} and {RADIUS}, its interval contains 0")
+    if equal is None or not equal.above:
+        doubts.append("at equal data set and radius its interval contains 0")
+    if not any(ends.above for ends in alone):
         doubts.append(
             "neither among undefended encoders nor among those trained against attacks is its interval above 0"
         )

@@ -6,24 +6,25 @@ from collections.abc import Mapping, Sequence
 from math import isfinite
 
 from studies.agreement.conclusions import Agreement
+from studies.agreement.rankings import Interval
 from studies.agreement.references import PRIMARY
 
 Agreements = Mapping[tuple[str, str], Agreement]
 
 
-def value(tau: float, ends: tuple[float, float]) -> str:
+def value(tau: float, ends: Interval) -> str:
     """Return an agreement and its interval.
 
     Example:
-        >>> value(0.5, (0.25, 0.75)), value(float("nan"), (0, 0))
+        >>> value(0.5, Interval(0.25, 0.75, 0.2, 0.8)), value(float("nan"), Interval(0, 0, 0, 0))
         ('+0.50 [+0.25, +0.75]', 'unknown')
     """
     return f"{tau:+.2f} {spread(ends)}" if isfinite(tau) else "unknown"
 
 
-def spread(ends: tuple[float, float]) -> str:
+def spread(ends: Interval) -> str:
     """Return the two ends of an interval."""
-    return f"[{ends[0]:+.2f}, {ends[1]:+.2f}]" if isfinite(ends[0]) else "[unknown]"
+    return f"[{ends.low:+.2f}, {ends.high:+.2f}]" if isfinite(ends.low) else "[unknown]"
 
 
 def listed(names: Sequence[str]) -> str:

@@ -197,6 +197,7 @@ CLAIMS = (
         {"drop of supervised less contrastive, fine-tuned": ABOVE},
         fine_tuned,
         "Fine-tuning of small encoders; vision transformers (table D.4).",
+        on="its tables",
     ),
     Claim(
         "CLSL-4",

@@ -9,14 +9,15 @@ the number is one of trainings rather than of images. Of one seed the latter is 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import hypot, isnan, nan
+from dataclasses import asdict, dataclass, replace
+from math import hypot, inf, isnan, nan
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
-from scipy.stats import kendalltau, spearmanr
+from scipy.stats import kendalltau, norm, spearmanr
+from scipy.stats import t as student
 
 from holdfast.core.statistics.intervals import share_interval
 from studies.common import interval
@@ -86,6 +87,22 @@ class Measured:
         """Return what ``record`` holds."""
         known = {name: nan if record[name] is None else record[name] for name in ("value", "low", "high")}
         return cls(**{**record, **known})
+
+    def at(self, confidence: float) -> Measured:
+        """Return the same with an interval of another confidence.
+
+        Of a share it is computed anew. Others are lengthened as quantiles are: Student's, where the interval is one over few
+        trainings or units, else the normal ones.
+        """
+        if self.statistic == "share":
+            low, high = share_interval(round(self.value * self.n), self.n, confidence)
+            return replace(self, low=low, high=high)
+        units = self.seeds if self.trainings else self.n
+        freedom = max(1, units - 1) if self.trainings or (self.statistic == "mean" and units < FEW) else inf
+        tails = np.array([(1 + confidence) / 2, 0.975])
+        factor = float(np.divide(*(norm.ppf(tails) if freedom == inf else student.ppf(tails, freedom))))
+        low, high = self.value - factor * (self.value - self.low), self.value + factor * (self.high - self.value)
+        return replace(self, low=low, high=high)
 
     def again(self) -> Measured:
         """Return the same, with number and interval computed once more from the stored values."""

@@ -44,6 +44,8 @@ ANCHORS, K = 12, 5
 """Images with certificates, and negatives of each."""
 LADDER = 20
 VAGUE = 60
+ATTACKED = 400
+"""Images of RVCL-7: as many as it takes for a hundredth to be told where none is lost."""
 ROUNDING = 1e-9
 """Relative rise of a bound that float64 may make by itself."""
 FACTORS = (1.05, 1.1, 1.2, 1.4, 1.7)
@@ -153,7 +155,11 @@ def weak_attack(material: Material) -> Iterator[Measured]:
     """RVCL-7: instance accuracy that the published attack leaves, and that is left by one on the objective itself."""
     for name, eps in ((HEADED[0], 0.1), (HEADED[1], 0.2), (ROBUST, 0.3)):
         evaluation = hf.InstanceAccuracy(
-            balls=(hf.Linf(eps),), samples=30, negatives=5, method=Interval(), attack=read_attack("adaptive:restarts=2")
+            balls=(hf.Linf(eps),),
+            samples=ATTACKED,
+            negatives=5,
+            method=Interval(),
+            attack=read_attack("adaptive:restarts=2"),
         )
         encoder = material.published(name)
         series = evaluation(encoder, material.images(encoder, IMAGES), hf.RunSettings()).series
@@ -212,6 +218,7 @@ CLAIMS = (
         {"step of the CROWN radius": ABOVE},
         growth,
         "Training eps 0.2 and CIFAR-10 CNN-B, whose bounds take minutes an image.",
+        on="its encoders",
     ),
     Claim(
         "RVCL-2",
@@ -229,6 +236,10 @@ CLAIMS = (
         },
         order_of_radii,
         "CNN-A trained at eps 0.3, and CIFAR-10 CNN-B, whose bounds take minutes an image.",
+        on={
+            "pairs that contradict": "its theorem",
+            "average radius of pairs over that of the classifier": "its encoders",
+        },
     ),
     Claim(
         "RVCL-3",
@@ -239,6 +250,7 @@ CLAIMS = (
         {"step of robust accuracy": ABOVE},
         downstream,
         "Training eps 0.2 and CIFAR-10 CNN-B.",
+        on="its encoders",
     ),
     Claim(
         "RVCL-4",
@@ -248,6 +260,7 @@ CLAIMS = (
         "inversion is proved where the certified radius of the more similar negative exceeds the attacked one of the other.",
         {"proved inversions": Range(0, 0)},
         similarity,
+        on="its theorem",
     ),
     Claim(
         "RVCL-5",
@@ -257,6 +270,7 @@ CLAIMS = (
         "2,000 images are mixed (entropy). Rank correlation over images.",
         {"Spearman of entropy and radius": BELOW},
         vagueness,
+        on="its encoders",
     ),
     Claim(
         "RVCL-6",
@@ -267,15 +281,17 @@ CLAIMS = (
         {"gain of alpha over CROWN": ABOVE},
         tighter,
         "Branch and bound itself, and negatives made by attacks on the anchor, as in the table; here they are other images.",
+        on="its definition",
     ),
     Claim(
         "RVCL-7",
         "Under attack, the instance accuracy stays at 100% in most cases.",
         f"{PAPER}, table 1",
-        "Published MNIST CNN-A encoders; 30 images, 5 negatives. The published attack approaches the negative's code; the "
+        "Published MNIST CNN-A encoders; 400 images, 5 negatives. The published attack approaches the negative's code; the "
         "direct one climbs the very difference that the accuracy is about. Within a point: the published one was enough.",
         {"accuracy lost to a direct attack": Range(-0.01, 0.01)},
         weak_attack,
+        on="its encoders",
     ),
     Claim(
         "RVCL-8",
@@ -285,6 +301,7 @@ CLAIMS = (
         {"change from K 50 to 5": Range(-0.05, 0.05), "change from K 50 to 10": Range(-0.05, 0.05)},
         negatives,
         "The number of features: no encoders of other widths were trained.",
+        on="its encoders",
     ),
     Claim(
         "RVCL-9",
@@ -294,6 +311,7 @@ CLAIMS = (
         {"pairs with a rise": Range(0, 0)},
         ladders,
         "The two CIFAR-10 CNN-B, whose bounds take minutes an image.",
+        on="its encoders",
     ),
     Claim(
         "RVCL-10",
@@ -303,5 +321,6 @@ CLAIMS = (
         "prove 1.05 to 1.7 times CROWN's radius: a lower end of the gain. Nearly the same: within 5%.",
         {"gain of alpha in the average radius, at least": Range(-0.05, 0.05)},
         gain,
+        on="its encoders",
     ),
 )

@@ -213,6 +213,7 @@ CLAIMS = (
         "(theorem 1) is counted beside it.",
         {"slope of log score on log stretch": Range(2.5, 3.5)},
         cubes,
+        on="its theorem",
     ),
     Claim(
         "SPADE-5",
@@ -222,6 +223,7 @@ CLAIMS = (
         "of codes between the ends of the 100 edges with the largest scores, less those of 100 random ones.",
         {"hops of top edges less random ones": ABOVE},
         edges_distort,
+        on="its definition",
     ),
     Claim(
         "SPADE-6",
@@ -244,6 +246,7 @@ CLAIMS = (
         },
         guided,
         "CLEVER of small encoders without labels.",
+        on="its tables",
     ),
     Claim(
         "SPADE-8",

@@ -169,6 +169,7 @@ CLAIMS = (
         {"Kendall's tau in the paper's tables": ABOVE, "Kendall's tau over small encoders": ABOVE},
         agrees,
         "More vision transformers, whose weights are not at hand.",
+        on={"Kendall's tau in the paper's tables": "its tables", "Kendall's tau over small encoders": "other encoders"},
     ),
     Claim(
         "SYN-2",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from holdfast.core.points.moments import moments, together
+from holdfast.core.points.moments import far_out, moments, together
 
 
 def test_moments_of_parts_add_up_to_those_of_all(monkeypatch):
@@ -26,3 +26,14 @@ def test_codes_that_are_one_point_are_collapsed():
     assert moments(codes).rank == 0
     codes[0, 0] += 0.1
     assert not moments(codes, scatter=False).collapsed
+
+
+def test_codes_that_lie_far_out_are_said_and_others_are_not() -> None:
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randn(300, 16, generator=generator)
+    assert far_out(codes) == far_out(codes, centred=True) == ""
+    assert far_out(codes + 5) == far_out(codes[:20]) == ""
+    codes[:2] *= 30
+    assert "1% of the codes lie far out" in far_out(codes)
+    assert "1% of the codes lie far out" in far_out(codes + 5, centred=True)
+    assert far_out(torch.zeros(5, 2)) == ""

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy.stats import false_discovery_control, kendalltau, spearmanr
+from scipy.stats import false_discovery_control, kendalltau, norm, spearmanr
 from studies.agreement import figures, measures
 from studies.agreement import rankings as agreement
 from studies.agreement import words as agreement_words
@@ -67,32 +67,62 @@ def test_an_encoder_drawn_twice_is_written_twice_but_not_compared_with_itself(ra
     assert agreement.tau(x, y, TWO, drawn) == pytest.approx(slow_tau(x[rows], y[rows], TWO[rows]))
 
 
+def drawn_with_gaps(rankings) -> tuple[np.ndarray, np.ndarray]:
+    """Return replicates of three rankings, with ties and values that lack, and how often each encoder is drawn."""
+    random = np.random.default_rng(2)
+    values = np.stack(rankings) + random.normal(0, 1, (30, 3, 12)).round()
+    values[:, 1, 4] = np.nan
+    return values, random.integers(0, 3, (30, 12)).astype(float)
+
+
+def test_taus_of_every_two_rankings_are_those_one_by_one(rankings) -> None:
+    values, drawn = drawn_with_gaps(rankings)
+    found, plain = agreement.taus(values, TWO, drawn), agreement.taus(values, TWO)
+    for one, other in combinations(range(3), 2):
+        assert found[:, one, other] == pytest.approx(agreement.tau(values[:, one], values[:, other], TWO, drawn))
+        assert plain[7, one, other] == pytest.approx(slow_tau(values[7, one], values[7, other], TWO))
+    assert (found == found.swapaxes(1, 2)).all()
+
+
 def test_partial_agreement_is_kendalls_formula(rankings) -> None:
     x, y, z = rankings
     a, b, c = (kendalltau(*pair).statistic for pair in ((x, y), (x, z), (y, z)))
-    assert agreement.beside(x, y, [z], ONE) == pytest.approx((a - b * c) / np.sqrt((1 - b * b) * (1 - c * c)))
+    found = agreement.partial(agreement.taus(np.stack([x, y, z]), ONE), 0, 1, [2])
+    assert found == pytest.approx((a - b * c) / np.sqrt((1 - b * b) * (1 - c * c)))
 
 
-def test_partial_agreement_given_two_is_that_of_regression_of_signs(rankings) -> None:
+def test_partial_agreement_given_three_is_that_of_regression_of_signs(rankings) -> None:
+    random = np.random.default_rng(5)
+    every = [*rankings, random.normal(size=12), random.normal(size=12)]
+    table = [[float(kendalltau(a, b).statistic) for b in every] for a in every]
+    inverse = np.linalg.inv(np.array(table))
+    found = agreement.partial(agreement.taus(np.stack(every), ONE), 0, 1, [2, 3, 4])
+    assert found == pytest.approx(-inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1]))
+
+
+def test_a_constant_ranking_explains_nothing_and_a_copy_everything(rankings) -> None:
     x, y, z = rankings
-    z2 = np.random.default_rng(5).normal(size=12)
-    first, second = np.nonzero(np.triu(np.ones((12, 12)), 1))
-    signs = [np.sign(one[first] - one[second]) for one in (x, y, z, z2)]
-    inverse = np.linalg.inv(
-        np.array([[float(kendalltau(a, b).statistic) for b in (x, y, z, z2)] for a in (x, y, z, z2)])
-    )
-    expected = -inverse[0, 1] / np.sqrt(inverse[0, 0] * inverse[1, 1])
-    assert len(signs[0]) == 66
-    assert agreement.beside(x, y, [z, z2], ONE) == pytest.approx(expected)
+    seen = agreement.taus(np.stack([x, y, z, np.zeros(12), x]), ONE)
+    assert agreement.partial(seen, 0, 1, [2, 3]) == pytest.approx(agreement.partial(seen, 0, 1, [2]))
+    assert np.isnan(agreement.partial(seen, 0, 1, [2, 4]))
 
 
 def test_what_is_explained_by_a_third_ranking_is_gone() -> None:
     random = np.random.default_rng(3)
     z = random.normal(size=300)
     x, y = z + random.normal(size=300), z + random.normal(size=300)
-    group = np.zeros(300, int)
-    assert agreement.tau(x, y, group) > 0.25
-    assert abs(agreement.beside(x, y, [z], group)) < 0.2
+    seen = agreement.taus(np.stack([x, y, z]), np.zeros(300, int))
+    assert seen[0, 1] > 0.25
+    assert abs(agreement.partial(seen, 0, 1, [2])) < 0.2
+
+
+def test_an_interval_allows_for_the_luck_of_its_replicates() -> None:
+    """Of 200 bootstraps of one number, the low ends of nearly all lie above the least that one of them allows."""
+    random = np.random.default_rng(0)
+    ends = [agreement.interval(random.normal(size=2000)) for _ in range(200)]
+    truth = norm.ppf(0.025)
+    assert np.mean([one.least <= truth for one in ends]) > 0.97
+    assert np.mean([one.low <= truth for one in ends]) < 0.7, "vacuous: the low end itself is above as often as below"
 
 
 def test_families_are_drawn_before_their_members() -> None:
@@ -111,6 +141,10 @@ def test_redrawn_images_are_the_same_for_all_encoders() -> None:
     assert np.allclose(found[:, 2] - found[:, 0], 1)
     assert (found[:, 1] == 7).all()
     assert found[:, 0].std() == pytest.approx(images.std() / np.sqrt(40), rel=0.4)
+    images[0, 3] = np.nan
+    series, values = [images, None], np.array([0.0, 7.0])
+    counted = agreement.resampled(series, values, measures.mean, 50, 0, mean=True)
+    assert counted == pytest.approx(agreement.resampled(series, values, measures.mean, 50, 0))
 
 
 def test_shuffling_within_blocks_leaves_what_blocks_differ_in() -> None:
@@ -129,9 +163,11 @@ def test_many_tests_are_corrected_as_scipy_does() -> None:
 
 def test_a_choice_costs_what_the_best_has_more() -> None:
     y, group = np.array([0.1, 0.5, 0.3, 0.9, 0.7]), np.array([0, 0, 0, 1, 1])
-    assert agreement.regret(y, y, group) == 0
-    assert agreement.regret(-y, y, group) == pytest.approx((0.4 + 0.2) / 2)
-    assert agreement.regret(np.zeros(5), y, group) == pytest.approx((0.2 + 0.1) / 2)
+    assert (agreement.losses(y, y, group) == 0).all()
+    assert agreement.losses(-y, y, group) == pytest.approx([0.4, 0.2])
+    assert agreement.losses(np.zeros(5), y, group) == pytest.approx([0.2, 0.1])
+    offered = np.array([[True, False, True, True, False], [True, True, False, False, False]])
+    assert agreement.losses(-y, y, group, offered) == pytest.approx(np.array([[0.2, 0], [0.4, np.nan]]), nan_ok=True)
 
 
 def test_halves_of_noise_do_not_agree_and_halves_of_signal_do() -> None:

@@ -13,9 +13,10 @@ import pytest
 import torch
 from studies.agreement import collected, conclusions, measures, references
 from studies.agreement.collected import Found, read
-from studies.agreement.conclusions import SCALE, Resampled, choices, concluded
-from studies.agreement.measures import HEADLINES
-from studies.agreement.references import CLEAN, PRIMARY, PROBES, REFERENCES, areas
+from studies.agreement.conclusions import ALL, SCALE, Resampled, among, choices, concluded
+from studies.agreement.measures import BASELINES, CLEAN, HEADLINES, RADIUS
+from studies.agreement.rankings import Interval
+from studies.agreement.references import PRIMARY, PROBES, REFERENCES, areas
 from studies.agreement.verdicts import deceived, tied, verdict
 from studies.agreement.zoo import DOMAINS, ZOO, Member, Zoo, degenerate, find, principal_components
 
@@ -115,14 +116,23 @@ def made_up(agreeing: bool = True, lazy: bool = False) -> Found:
     robust = np.linspace(0.1, 0.6, count)[random.permutation(count)]
     members = [Member(f"encoder-{k}", "mnist", family, recipe={"a": 1}) for k, family in enumerate(FAMILY)]
     values: dict[str, Any] = {reference.name: robust for reference in REFERENCES}
-    values |= {CLEAN: random.permutation(np.linspace(0.8, 0.9, count)), SCALE: random.permutation(count) * 1.0}
+    values |= {
+        RADIUS: np.zeros(count),
+        CLEAN: random.permutation(np.linspace(0.8, 0.9, count)),
+        SCALE: random.permutation(count) * 1.0,
+    }
     for headline in HEADLINES:
         values[headline.name] = headline.sign * (robust if agreeing else random.normal(size=count))
     if lazy:
         members.append(Member("pixels", "mnist", "degenerate", degenerate=True))
         values = {name: np.append(one, one.max() + 1) for name, one in values.items()}
         values[PRIMARY] = np.append(robust, 0.0)
-    return Found(tuple(members), (1,) * len(members), values, {})
+    # Images agree with their mean up to a little noise.
+    series = {
+        name: tuple(one + random.normal(0, 1e-3, (1, 8)) for one in values[name])
+        for name in (PRIMARY, "overlap", "hubness")
+    }
+    return Found(tuple(members), (1,) * len(members), values, series)
 
 
 @pytest.fixture
@@ -135,19 +145,38 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_measure_that_follows_the_reference_is_recommended_and_noise_is_not() -> None:
     good = concluded(Resampled.of(made_up()))["RankMe", PRIMARY]
     assert good.tau == 1
-    held = [(-0.2, 0.6), (0.1, 0.9)]
-    assert verdict(good, held).kind in {"use", "some"}
-    assert any("neither among undefended" in doubt for doubt in verdict(good, held[:1]).reasons)
+    held, equal = [Interval(-0.2, 0.6, -0.3, 0.7), Interval(0.1, 0.9, 0.05, 0.95)], Interval(0.1, 0.9, 0.05, 0.95)
+    assert verdict(good, held, equal).kind in {"use", "some"}
+    assert any("neither among undefended" in doubt for doubt in verdict(good, held[:1], equal).reasons)
+    unsure = Interval(0.01, 0.9, -0.01, 0.95)
+    assert any("at equal data set" in doubt for doubt in verdict(good, held, unsure).reasons)
+    assert verdict(replace(good, over_both=unsure), held, equal).kind == "none", "the lower one of two grades"
+    passed = replace(good, given={ALL: (0.5, equal)}, families=(0.2, 0.6), adjusted=0.01)
+    assert verdict(passed, held, equal).kind == "use"
+    assert verdict(replace(passed, given={ALL: (0.5, unsure)}), held, equal).kind == "some"
     noise = [
-        verdict(one, held).kind
+        verdict(one, held, equal).kind
         for (_, name), one in concluded(Resampled.of(made_up(agreeing=False))).items()
         if name == PRIMARY
     ]
     assert "use" not in noise
     assert noise.count("none") >= 8
-    assert verdict(replace(good, over_both=(-0.5, -0.1)), held).kind == "against"
-    assert verdict(replace(good, tau=nan), held).kind == "unknown"
-    assert verdict(replace(good, families=(-0.1, 0.5)), held).reasons
+    assert verdict(replace(good, over_both=Interval(-0.5, -0.1, -0.6, -0.05)), held, equal).kind == "against"
+    assert verdict(replace(good, tau=nan), held, equal).kind == "not judged"
+    assert verdict(replace(good, ceiling=0.0), held, equal).kind == "not judged"
+    assert verdict(replace(good, families=(-0.1, 0.5)), held, equal).reasons
+
+
+@pytest.mark.usefixtures("quick")
+def test_baselines_are_judged_beside_measures() -> None:
+    found = made_up()
+    agreements = concluded(Resampled.of(found))
+    assert {name for name, _ in agreements} == {one.name for one in (*BASELINES, *HEADLINES)}
+    assert CLEAN in agreements[CLEAN, PRIMARY].given
+    alone, given = agreements["overlap", PRIMARY].given[RADIUS], agreements["overlap", PRIMARY].over_both
+    assert alone[0] == agreements["overlap", PRIMARY].tau, "a radius that all share explains nothing"
+    assert alone[1].low == pytest.approx(given.low)
+    assert set(among(Resampled.of(found), found.recipe)) == {one.name for one in (*BASELINES, *HEADLINES)}
 
 
 def test_a_measure_that_a_degenerate_encoder_wins_is_known() -> None:
@@ -162,8 +191,10 @@ def test_a_measure_that_a_degenerate_encoder_wins_is_known() -> None:
 @pytest.mark.usefixtures("quick")
 def test_choosing_by_a_measure_that_follows_the_reference_costs_nothing() -> None:
     by = {choice.by: choice for choice in choices(made_up())}
-    assert by["RankMe"].lost == 0
-    assert by["random"].lost > by["RankMe"].lost
+    assert by["RankMe"].lost == {"mnist": 0}
+    assert by["RankMe"].wins == 1
+    assert by["random"].mean > by["RankMe"].mean
+    assert by["random"].wins < 0.2
 
 
 def test_an_image_that_fell_stays_fallen() -> None:

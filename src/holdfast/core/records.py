@@ -189,6 +189,8 @@ class Question(Record):
     """Questions stand in this order where the study says nothing; those of negative places stand first whatever it says."""
     select: Literal["worst", "first"] = "worst"
     """Which of the conditions is shown: the one in which the encoders fare worst, or the first one recorded."""
+    counts: str = ""
+    """What n counts, where that is not images: pairs."""
     check: bool = False
     """Whether an encoder passes or fails by itself; of counts of ``certificates`` the sum is shown, else the worst."""
 

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.divergences import Cosine, Divergence
-from holdfast.core.points.moments import moments, together
+from holdfast.core.points.moments import far_out, moments, together
 from holdfast.core.records import Claim, Estimate
 from holdfast.core.statistics.intervals import jackknife, jackknife_interval
 from holdfast.protocol.population import Population
@@ -72,7 +72,7 @@ def rank_estimate(population: Population) -> Estimate:
         low=min(low, value),  # few samples span too few dimensions: the interval allows for it, the value does not
         high=max(high, value),
         n=len(codes),
-        method="delete-a-group jackknife, 10 groups",
+        method=f"delete-a-group jackknife, 10 groups{far_out(codes, centred=True)}",
         unit="dimensions",
         claim=Claim.ESTIMATE,
         of="effective rank of the clean representation",

@@ -79,7 +79,7 @@ class Breakaway(Evaluation):
         {**SIZES.heavy, "pairwise": "adaptive:restarts=1,steps=8"},
     )
     name = "breakaway"
-    version = 5
+    version = 6
     partial = True
     uses_bank = True
     title = "Breakaway risk"
@@ -104,17 +104,23 @@ class Breakaway(Evaluation):
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         searched = Searched(population)
+        after = [self._after(case, observed)["codes"] for case in self._cases()]
         counted = [
-            searched.closer(rows, case.divergence, self._after(case, observed)["codes"]) for case in self._cases()
+            searched.closer(rows, case.divergence, codes) for case, codes in zip(self._cases(), after, strict=True)
         ]
         away = [(case, count) for case, (count, _) in zip(self._cases(), counted, strict=True)]
         retrieved, together, crossed = [], [], []
+        if not population.bank_images:  # whose images are given, so that none are lost together by chance
+            together = [
+                lost_together(population, rows, case, codes, count)
+                for (case, count), codes in zip(away, after, strict=True)
+            ]
         for case in self._strongest():
             moved = self.observation().of(self._pairwise(case), observed)
             retrieval, crossing = replace(case, aim="retrieval"), replace(case, aim="crossing")
             closer = searched.closer(rows, case.divergence, moved["retrieval"])[0]
             retrieved.append((retrieval, closer))
-            if not population.bank_images:  # whose images are given, so that none are lost together by chance
+            if not population.bank_images:
                 together.append(lost_together(population, rows, case, moved["retrieval"], closer))
             crossed.append(crossed_to_partner(population, rows, crossing, moved["crossing"]))
         shares = [
@@ -144,8 +150,9 @@ class Breakaway(Evaluation):
         worst = [summarise(series, "share", "lower", "pairwise_breakaway_risk") for series in crossed]
         accuracy = [summarise(series, "share", "higher", "nearest_neighbour_accuracy") for series in kept]
         if together:
-            accuracy[len(away) :] = [
-                of_clusters(estimate, sizes) for estimate, sizes in zip(accuracy[len(away) :], together, strict=True)
+            accuracy = [
+                of_clusters(estimate, sizes, paired=place < len(away))
+                for place, (estimate, sizes) in enumerate(zip(accuracy, together, strict=True))
             ]
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
@@ -240,12 +247,13 @@ def lost_together(
     return sizes[sizes > 0].astype(np.float64)
 
 
-def of_clusters(accuracy: Estimate, sizes: Float[np.ndarray, "c"]) -> Estimate:
+def of_clusters(accuracy: Estimate, sizes: Float[np.ndarray, "c"], paired: bool = False) -> Estimate:
     """Return ``accuracy`` with an interval that allows for images which are lost together.
 
     Of two images that are each other's nearest, the attack mostly carries both past one another or neither. So images count
     for fewer, by the design effect of clusters of such ``sizes`` (Kish 1965; Korn and Graubard 1998), and of a pair besides:
-    where few or none are lost, their sizes were not seen. Image by image, alike encoders would be told apart too often.
+    where few or none are lost, their sizes were not seen. Attacks at retrieval are compared by these intervals, for image by
+    image alike encoders would be told apart too often; attacks that aim at nobody stay ``paired``.
     """
     if not accuracy.n:
         return accuracy
@@ -253,8 +261,8 @@ def of_clusters(accuracy: Estimate, sizes: Float[np.ndarray, "c"]) -> Estimate:
     count = accuracy.n / (1 + accuracy.value * (float(size) - 1))
     low, high = share_interval(accuracy.value * count, count, accuracy.confidence)
     method = f"mid-P; images lost together count for fewer, all for {count:.0f} (design effect of clusters)"
-    update = {"low": low, "high": high, "method": method, "series": None, "statistic": "whole"}
-    return accuracy.model_copy(update=update)
+    update = {"low": low, "high": high, "method": method}
+    return accuracy.model_copy(update=update if paired else {**update, "series": None, "statistic": "whole"})
 
 
 def crossed_to_partner(population: Population, rows: Sequence[int], case: Case, moved: Tensor) -> Series:

@@ -81,6 +81,7 @@ class Impersonation(Evaluation):
             text="Can one image be passed off as another?",
             quantities=("impersonation_rate",),
             meaning="images made the nearest of a chosen other one",
+            counts="pairs",
         ),
     )
 

@@ -56,8 +56,8 @@ class Overlap(Evaluation):
     title = "Overlap risk"
     meaning = (
         "Two images overlap when each can be changed so that the impostor looks more like the first image than the first "
-        "image's own changed version does; then no classifier on top can serve both. The adversarial margin says by how "
-        "much, as a share of their clean distance: negative means overlap, 1 means untouched."
+        "image's own changed version does; then no search by nearest neighbour can serve both. The adversarial margin says "
+        "by how much, as a share of their clean distance: negative means overlap, 1 means untouched."
     )
     headline = ("overlap_risk", "adversarial_margin")
     questions = (
@@ -65,7 +65,8 @@ class Overlap(Evaluation):
             place=30,
             text="Can two images be made to collide?",
             quantities=("overlap_risk",),
-            meaning="pairs that no classifier on top can tell apart",
+            meaning="pairs in which the impostor is nearer to an image than its own changed version",
+            counts="pairs",
         ),
     )
 

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.errors import HoldfastError
+from holdfast.core.points.moments import far_out
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
@@ -271,7 +272,9 @@ def _rank(codes: Float[Tensor, "n d"]) -> tuple[Estimate, Curve]:
         low=low,
         high=high,
         n=n,
-        method=f"delete-a-group jackknife, {GROUPS} groups" if low == low else f"no interval: {n} images",
+        method=f"delete-a-group jackknife, {GROUPS} groups{far_out(codes)}"
+        if low == low
+        else f"no interval: {n} images",
         unit="dimensions",
         claim=Claim.ESTIMATE,
         of="RankMe of the clean codes",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import isfinite
 from shlex import quote
 
@@ -14,7 +14,6 @@ from holdfast.report.comparison.tables import Cell, Row, Section, Table
 from holdfast.report.gate import suggested
 from holdfast.report.overview.alerts import FEW, SPENT, Alert, alerts, by_budget, causes, encoders_without_results
 from holdfast.report.overview.saturation import HARM, other_radius
-from holdfast.report.overview.standings import standings
 from holdfast.report.overview.study import PAGE, study
 from holdfast.report.overview.tally import Tally, gap_sentence, tally
 
@@ -34,17 +33,18 @@ def advice(
         runs: the folders they are in, if they are known.
     """
     tallied = tally(table)
+    advised = _advised(table, tallied)
     sentences = (
         *_missing(
             tallied, encoders_without_results([result for group in groups for result in group.results], failures)
         ),
-        *_choice(table, tallied, alerts(groups)),
+        *_choice(table, tallied, advised, alerts(groups)),
         *_proportion(table),
         _stronger(table),
         _claims(table),
         _proved(table),
         _rerun(failures),
-        _gate(table, groups, runs),
+        _gate(table, groups, runs, advised.leaders or (table.ranked if len(table.ranked) == 1 else ())),
     )
     return tuple(filter(None, sentences))
 
@@ -57,29 +57,49 @@ def _missing(tallied: Tally, lost: dict[str, tuple[str, ...]]) -> Iterator[str]:
         yield f"{gap_sentence(gap)}."
 
 
-def _choice(table: Table, tallied: Tally, alerts: Sequence[Alert]) -> Iterator[str]:
+@dataclass(frozen=True)
+class Advised:
+    """Who leads by the numbers that the study backs; nobody where these tell no encoders apart, or agree on none."""
+
+    tally: Tally
+    evidence: str
+    leaders: tuple[str, ...]
+
+
+def _advised(table: Table, tallied: Tally) -> Advised:
+    """Return who leads by the numbers with evidence, or where these do not decide by those with some."""
+    backed, evidence = _of_numbers(table, ("use",)), "evidence"
+    if not backed.telling:
+        backed, evidence = _of_numbers(table, ("some",)), "some evidence only"
+    return Advised(backed, evidence, backed.leaders if tallied.conditions else ())
+
+
+def _choice(table: Table, tallied: Tally, advised: Advised, alerts: Sequence[Alert]) -> Iterator[str]:
     if not tallied.conditions:
         yield from _worst_of_leaders(table, table.ranked if len(table.ranked) == 1 else ())
         return
-    backed, evidence = _of_numbers(table, ("use",)), "evidence"
-    if not backed.leaders:
-        backed, evidence = _of_numbers(table, ("some",)), "some evidence only"
-    leaders = backed.leaders or tallied.leaders
-    if not leaders:
+    leaders = advised.leaders or (() if advised.tally.telling else tallied.leaders)
+    if not tallied.telling:
         saturated = other_radius(table)
         yield (
             f"The encoders are tied in {'all ' * (tallied.conditions > 1)}{text.counted(tallied.conditions, 'condition')} "
             f"of robustness compared: these images cannot tell them apart{saturated or '; use more of them.'}"
         )
-    elif backed.leaders:
-        yield _prefer(leaders, backed, evidence)
-        if tallied.leaders != leaders:
+    elif advised.leaders:
+        yield _prefer(leaders, advised.tally, advised.evidence)
+        if tallied.leaders and tallied.leaders != leaders:
             yield (
                 f"Counting all numbers, {text.listed(list(tallied.leaders))} would come first; that is no "
                 "reason to prefer another."
             )
-    else:
+    elif leaders:
         yield _undecided(table, tallied)
+    else:
+        told = advised.tally if advised.tally.telling else tallied
+        yield (
+            f"The encoders differ in {_of_them(told)}, but none is best or tied for best throughout any question: no reason "
+            "to prefer one."
+        )
     yield from _worst_of_leaders(table, leaders)
     doubted = [name for name in leaders if any(_singles_out(alert, name, table) for alert in alerts)]
     if doubted:
@@ -93,28 +113,45 @@ def _of_numbers(table: Table, advised: Sequence[str]) -> Tally:
     return tally(replace(table, sections=studied))
 
 
-def _lead(tallied: Tally) -> str:
-    most = max(tallied.firsts.values())
-    return f"best or tied for best in {most} of the {text.counted(tallied.telling, 'condition')} of robustness"
+def _lead(tallied: Tally, evidence: str) -> str:
+    """Return at how many questions, not conditions, the leaders lead: conditions are views of the same attacks."""
+    most, count = max(tallied.firsts.values()), tallied.telling_questions
+    rest = ", tied on the rest" if tallied.questions > count else ""
+    alone = sorted(tallied.firsts.values())[-2:] == [0, most]
+    best = "best" if alone else "best or tied for best"
+    questions = f"{text.counted(count, 'question')} that {'tells' if count == 1 else 'tell'} them apart"
+    return f"{best} on {most} of {questions}{evidence}{rest}"
+
+
+def _of_them(tallied: Tally) -> str:
+    return f"{tallied.telling} of {text.counted(tallied.conditions, 'condition')} of robustness"
+
+
+def _tied(tallied: Tally) -> str:
+    """Return how many conditions are tied."""
+    tied = tallied.conditions - tallied.telling
+    return f"{tied or 'none'} of {text.counted(tallied.conditions, 'condition')} {'is' if tied < 2 else 'are'} tied"
 
 
 def _prefer(leaders: Sequence[str], backed: Tally, evidence: str) -> str:
     """Return who leads by the numbers that the study found to foresee robust use."""
-    lead = f"{_lead(backed)} that tell encoders apart by numbers with {evidence} ({PAGE})"
+    lead = f"{_lead(backed, f' by numbers with {evidence} ({PAGE})')}"
     if len(leaders) == 1:
-        return f"Of these encoders {leaders[0]} is the most robust: it is {lead}."
-    return f"No single encoder stands out: {text.listed(list(leaders))} are each {lead}."
+        return f"Of these encoders {leaders[0]} is the most robust: it is {lead}; {_tied(backed)}."
+    return f"No single encoder stands out: {text.listed(list(leaders))} are each {lead}; {_tied(backed)}."
 
 
 def _undecided(table: Table, tallied: Tally) -> str:
     """Return who leads by other numbers alone, and what to measure instead if it has not been."""
-    each = f"{text.listed(list(tallied.leaders))} {'is' if len(tallied.leaders) == 1 else 'are each'} {_lead(tallied)}"
+    each = (
+        f"{text.listed(list(tallied.leaders))} {'is' if len(tallied.leaders) == 1 else 'are each'} {_lead(tallied, '')}"
+    )
     measured = {part.evaluation for part in table.sections}
     better = [name for name in study().best if name not in measured]
-    then = f" Measure {text.listed(better)} as well, which have such evidence." if better else ""
+    then = f" Measure {text.listed(better)} as well, which have more." if better else ""
     return (
-        f"{each} that tell encoders apart, but only by numbers without evidence that they foresee robust use ({PAGE}): "
-        f"that alone is no reason to prefer one.{then}"
+        f"{each} ({_tied(tallied)}), but only by numbers without evidence that they foresee robust use ({PAGE}): that alone "
+        f"is no reason to prefer one.{then}"
     )
 
 
@@ -253,24 +290,24 @@ def _rerun(failures: Sequence[Failure]) -> str:
     )
 
 
-def _gate(table: Table, groups: Sequence[Group], runs: Sequence[str]) -> str:
-    """Return a check that would notice if the leader became worse than its interval allows.
+def _gate(table: Table, groups: Sequence[Group], runs: Sequence[str], advised: Sequence[str]) -> str:
+    """Return a check that would notice if the advised encoder became worse than its interval allows.
 
-    Nobody is told to guard an encoder that is useless, by a bound that cannot be broken, or has collapsed.
+    Nobody is told to guard an encoder that is not advised or is useless, nor by a bound that cannot be broken.
     """
     results = [result for group in groups for result in group.results]
-    for standing in standings(table):
-        if standing.worst is None or standing.section.like.better != "lower" or _useless(table, standing.leaders[0]):
-            continue
-        estimate = standing.worst[1].estimate
-        if (
-            "ball" in estimate.conditions
-            and estimate.n >= FEW
-            and (gate := suggested(results, standing.leaders[0], estimate))
-        ):
-            folders = " ".join(map(quote, runs)) or "RUN"
-            command = f"holdfast check {folders} --require {quote(gate)}"
-            return f"To notice when {standing.leaders[0]} gets worse, gate it: `{command}`"
+    for name in advised[:1] if advised and not _useless(table, advised[0]) else ():
+        place = table.encoders.index(name)
+        for section in table.sections:
+            cells = [cell for row in section.rows if (cell := row.cells[place]) and cell.defined]
+            if section.like.better != "lower" or not cells:
+                continue
+            # Of equal numbers the last, which belongs to the widest ball and the strongest attack.
+            estimate = max(reversed(cells), key=lambda cell: cell.estimate.value).estimate
+            if "ball" in estimate.conditions and estimate.n >= FEW and (gate := suggested(results, name, estimate)):
+                folders = " ".join(map(quote, runs)) or "RUN"
+                command = f"holdfast check {folders} --require {quote(gate)}"
+                return f"To notice when {name} gets worse, gate it: `{command}`"
     return ""
 
 

@@ -1,7 +1,8 @@
 """The scorecard: plain questions, one number per encoder, and who answers best. Every form of the report prints it.
 
 An attack is judged by its worst case: of all conditions the one in which the encoders fare worst. All encoders are
-compared in that same condition, on the same images. The results themselves name the questions. Rows stand in the order of
+compared in that same condition, on the same images, and places hold at 95% for the whole scorecard together. The results
+themselves name the questions. Rows stand in the order of
 the study that says which numbers foresee robust later use.
 """
 
@@ -14,6 +15,7 @@ from typing import Literal
 from holdfast.core.records import Claim, Conditions, Estimate, Number, Question, Record, Result
 from holdfast.report import text
 from holdfast.report.comparison import Comparison
+from holdfast.report.comparison.jointly import case, jointly_ranked
 from holdfast.report.comparison.protocol import Group, tabled
 from holdfast.report.comparison.tables import Cell, Row, Section, Table, table
 from holdfast.report.overview.alerts import alerts
@@ -41,6 +43,8 @@ class Answer(Record):
     beyond: str = ""
     """What an infinite number is printed as: more than the widest radius searched."""
     n: int
+    counts: str = ""
+    """What ``n`` counts, where that is not images."""
     planned: int | None = None
     """How many samples were planned, where a run ended before all were looked at."""
     confidence: float
@@ -67,7 +71,7 @@ class Answer(Record):
         share = f"{self.confidence:.0%} interval" if self.interval and self.confidence != 0.95 else ""
         missing = "" if self.interval or isnan(self.value) or not self.said or self.low == inf else "no interval"
         partial = "" if self.planned is None else f"partial: {self.planned:,} samples were planned"
-        return ", ".join(filter(None, (f"n = {self.n:,}", partial, share, missing)))
+        return ", ".join(filter(None, (f"n = {self.n:,} {self.counts}".strip(), partial, share, missing)))
 
     @property
     def warned(self) -> str:
@@ -132,8 +136,8 @@ class Scorecard(Record):
 
     @property
     def studied(self) -> tuple[str, ...]:
-        """Return what the study says of each number that it looked at, or at its like."""
-        return tuple(f"{line.question} {line.study.sentence(line.quantity)}" for line in self.lines if line.study)
+        """Return what the study says of each number that it looked at."""
+        return tuple(f"{line.question} {line.study.sentence}" for line in self.lines if line.study)
 
 
 def scorecards(groups: Sequence[Group], comparison: Comparison, tables: Sequence[Table]) -> tuple[Scorecard, ...]:
@@ -141,7 +145,12 @@ def scorecards(groups: Sequence[Group], comparison: Comparison, tables: Sequence
     made = []
     for part, short in zip(tabled(groups), tables, strict=True):
         whole = table(short.title, part, comparison)
-        lines = [line for question, names in questions(part).items() if (line := _line(question, names, whole, part))]
+        asked = questions(part)
+        shown = {question: row for question, names in asked.items() if (row := _shown(question, names, whole))}
+        ranks = jointly_ranked([row.contest for _, row in shown.values() if row.contest])
+        lines = [
+            line for question, names in asked.items() if (line := _line(question, names, whole, part, shown, ranks))
+        ]
         if lines:
             lines.sort(key=lambda line: line.place)
             made.append(Scorecard(title=short.title, encoders=whole.encoders, lines=tuple(lines)))
@@ -157,27 +166,49 @@ def questions(part: Sequence[Group]) -> dict[Question, list[str]]:
     return dict(sorted(evaluations.items(), key=lambda item: item[0].place))
 
 
-def _line(question: Question, evaluations: Sequence[str], whole: Table, part: Sequence[Group]) -> Line | None:
+def _sections(question: Question, evaluations: Sequence[str], whole: Table) -> list[Section]:
     sections = [
         section
         for section in whole.sections
         if section.like.quantity in question.quantities and section.evaluation in evaluations
     ]
     defined = any(cell and cell.defined for section in sections for row in section.rows for cell in row.cells)
-    if not defined:
+    return sections if defined else []
+
+
+Shown = Mapping[Question, tuple[Section, Row]]
+Ranks = Mapping[tuple[str, str, tuple[tuple[str, str], ...]], Mapping[str, int]]
+
+
+def _shown(question: Question, evaluations: Sequence[str], whole: Table) -> tuple[Section, Row] | None:
+    """Return the row that answers a question, with its section; none for a check, which has no place among others."""
+    sections = _sections(question, evaluations, whole)
+    if not sections or question.check:
         return None
-    groups = {group.first.evaluation: group for group in part}
-    if question.check:
-        return _checked(question, sections, whole, groups)
     section = min(sections, key=lambda section: question.quantities.index(section.like.quantity))
-    row = section.rows[0] if question.select == "first" else max(reversed(section.rows), key=lambda r: _harm(r, whole))
-    group = groups[section.evaluation]
+    return section, section.rows[0] if question.select == "first" else max(
+        reversed(section.rows), key=lambda row: _harm(row, whole)
+    )
+
+
+def _line(
+    question: Question, evaluations: Sequence[str], whole: Table, part: Sequence[Group], shown: Shown, ranks: Ranks
+) -> Line | None:
+    groups = {group.first.evaluation: group for group in part}
+    if question not in shown:
+        sections = _sections(question, evaluations, whole)
+        return _checked(question, sections, whole, groups) if sections else None
+    section, row = shown[question]
+    joint = ranks[case(row.contest)] if row.contest else {}
     answers = [
-        _answer(name, section.evaluation, cell.estimate if cell else None, _place(name, cell, row, whole), group)
+        _answer(
+            name, section.evaluation, cell.estimate if cell else None, _place(name, cell, joint, whole), group, question
+        )
+        for group in (groups[section.evaluation],)
         for name, cell in zip(whole.encoders, row.cells, strict=True)
     ]
-    shown = next(cell.estimate for cell in row.cells if cell)
-    return _made(question, section, shown.conditions, answers)
+    estimate = next(cell.estimate for cell in row.cells if cell)
+    return _made(question, section, estimate.conditions, answers)
 
 
 def _made(question: Question, section: Section, conditions: Conditions, answers: Sequence[Answer]) -> Line:
@@ -203,8 +234,8 @@ def _harm(row: Row, whole: Table) -> tuple[int, float]:
     return len(values), sign * sum(values) / max(1, len(values))
 
 
-def _place(name: str, cell: Cell | None, row: Row, whole: Table) -> Standing:
-    """Return where an encoder stands among the others in ``row``."""
+def _place(name: str, cell: Cell | None, ranks: Mapping[str, int], whole: Table) -> Standing:
+    """Return where an encoder stands among the others, by ranks that hold together in the whole scorecard."""
     if cell is None:
         return "not measured"
     if name in whole.collapsed:
@@ -215,7 +246,6 @@ def _place(name: str, cell: Cell | None, row: Row, whole: Table) -> Standing:
         return "baseline"
     if len(whole.ranked) == 1:
         return ""
-    ranks = row.contest.ranks if row.contest else {}
     if name not in ranks:
         return "not comparable"
     if ranks[name] == 1:
@@ -234,7 +264,9 @@ def _checked(question: Question, sections: Sequence[Section], whole: Table, grou
             if (cell := row.cells[place]) and cell.defined
         ]
         if not estimates:
-            answers.append(_answer(name, sections[0].evaluation, None, "not measured", groups[sections[0].evaluation]))
+            answers.append(
+                _answer(name, sections[0].evaluation, None, "not measured", groups[sections[0].evaluation], question)
+            )
             continue
         section, worst = max(estimates, key=lambda item: (item[1].value, item[1].low, item[1].n))
         if worst.unit == "certificates":
@@ -243,7 +275,8 @@ def _checked(question: Question, sections: Sequence[Section], whole: Table, grou
         results = [
             groups[e].results[groups[e].encoders.index(name)] for e in dict.fromkeys(s.evaluation for s, _ in estimates)
         ]
-        answers.append(_answer(name, section.evaluation, worst, _outcome(worst, results), groups[section.evaluation]))
+        standing, group = _outcome(worst, results), groups[section.evaluation]
+        answers.append(_answer(name, section.evaluation, worst, standing, group, question))
     return _made(question, sections[0], {}, answers)
 
 
@@ -257,7 +290,9 @@ def _outcome(worst: Estimate, results: Sequence[Result]) -> Standing:
     return "no violation found" if not worst.value and worst.n else "unknown"
 
 
-def _answer(name: str, evaluation: str, estimate: Estimate | None, standing: Standing, group: Group) -> Answer:
+def _answer(
+    name: str, evaluation: str, estimate: Estimate | None, standing: Standing, group: Group, question: Question
+) -> Answer:
     warned = [alert.warning for alert in alerts([group]) if name in alert.encoders]
     planned = dict(group.items())[name].planned if estimate else None
     if estimate is None:
@@ -275,6 +310,7 @@ def _answer(name: str, evaluation: str, estimate: Estimate | None, standing: Sta
         high=estimate.high,
         beyond=text.value(estimate, inf) if inf in (estimate.value, estimate.high) else "",
         n=estimate.n,
+        counts=question.counts,
         planned=planned,
         confidence=estimate.confidence,
         standing=standing,

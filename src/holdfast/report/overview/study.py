@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from math import isfinite
 from typing import Literal
 
 from holdfast.core.records import Number, Record
@@ -19,14 +20,14 @@ LABELS = {
     "some": "some evidence",
     "none": "no evidence",
     "against": "points the wrong way",
-    "unknown": "not known",
+    "not judged": "not judged",
 }
 FINDINGS = {
     "use": "ranked them much as robust probes did",
     "some": "ranked them somewhat as robust probes did, with doubts",
     "none": "gave no evidence of how robust probes on them are",
     "against": "ranked them the other way round than robust probes did",
-    "unknown": "had too few values to be judged",
+    "not judged": "could not be judged: too few encoders had a value, or it did not agree with itself on half of the images",
 }
 
 
@@ -35,7 +36,7 @@ class Evidence(Record):
 
     evaluation: str
     quantity: str
-    advice: Literal["use", "some", "none", "against", "unknown"]
+    advice: Literal["use", "some", "none", "against", "not judged"]
     """``use`` passed all its tests, ``some`` not all of them; the interval of ``none`` contains 0."""
     tau: Number
     low: Number
@@ -53,15 +54,31 @@ class Evidence(Record):
     @property
     def badge(self) -> str:
         """Return how sure the study makes one of such a number, in two or three words."""
-        return LABELS[self.advice] if self.advice == "unknown" else f"{LABELS[self.advice]}: tau {_signed(self.tau)}"
+        return LABELS[self.advice] if self.advice == "not judged" else f"{LABELS[self.advice]}: tau {_signed(self.tau)}"
 
-    def sentence(self, quantity: str) -> str:
-        """Return what was found as a sentence; of another ``quantity`` than the study's, as one of a relative."""
-        whose = "this number" if quantity == self.quantity else f"its {text.words(self.quantity)}"
+    @property
+    def sentence(self) -> str:
+        """Return what was found as a sentence."""
         tau = f"tau {_signed(self.tau)} [{_signed(self.low)}, {_signed(self.high)}]"
-        evidence = FINDINGS[self.advice] + (f" ({tau})" if self.advice != "unknown" else "")
+        evidence = FINDINGS[self.advice] + (f" ({tau})" if self.advice != "not judged" else "")
         alone = f"{len(self.won) or 'none'} of {study().learned_nothing} encoders that learned nothing won by it"
-        return f"In a study of {self.encoders} small encoders {whose} {evidence}; {alone}."
+        return f"In a study of {self.encoders} small encoders this number {evidence}; {alone}."
+
+
+class Baseline(Record):
+    """What is known of encoders without any measure of robustness, and how far that ranked them as the probes did."""
+
+    name: str
+    tau: Number
+    low: Number
+    high: Number
+    undefended: Number
+    """Its tau among encoders of which none was trained against attacks; nan where it is the same for all of these."""
+
+    @property
+    def found(self) -> str:
+        """Return what was found."""
+        return f"{self.name} (tau {_signed(self.tau)} [{_signed(self.low)}, {_signed(self.high)}])"
 
 
 class Undefended(Record):
@@ -89,17 +106,15 @@ class Study(Record):
     """So many more encoders that learned nothing were measured apart."""
     reference: str
     """The evaluation with labels that the numbers were compared with."""
+    baselines: tuple[Baseline, ...]
+    """What a number has to be better than."""
     undefended: Undefended | None
     """None where there were too few such encoders to be looked at."""
     measures: tuple[Evidence, ...]
 
     def of(self, evaluation: str, quantity: str) -> Evidence | None:
-        """Return what is known of a number: of itself, or of the one number of its evaluation that was looked at."""
-        measures = [measure for measure in self.measures if measure.evaluation == evaluation]
-        return next(
-            (measure for measure in measures if measure.quantity == quantity),
-            measures[0] if len(measures) == 1 else None,
-        )
+        """Return what is known of a number: of exactly this one, for another of its evaluation may say something else."""
+        return next((one for one in self.measures if (one.evaluation, one.quantity) == (evaluation, quantity)), None)
 
     def advice(self, evaluation: str, quantity: str) -> str:
         """Return whether a number may decide between encoders: use, some, none, ..., or nothing if it was not looked at.
@@ -111,12 +126,10 @@ class Study(Record):
 
     @property
     def best(self) -> tuple[str, ...]:
-        """Return the evaluations whose numbers passed all tests, the largest tau first."""
-        return tuple(
-            measure.evaluation
-            for measure in sorted(self.measures, key=lambda measure: measure.place)
-            if measure.advice == "use"
-        )
+        """Return the evaluations whose numbers have the most evidence there is, the largest tau first."""
+        most = next((kind for kind in ("use", "some") if any(one.advice == kind for one in self.measures)), "")
+        told = sorted(self.measures, key=lambda measure: measure.place)
+        return tuple(dict.fromkeys(measure.evaluation for measure in told if measure.advice == most))
 
     @property
     def order(self) -> str:
@@ -127,7 +140,27 @@ class Study(Record):
             "probes themselves, if they were measured; then what did, by tau (1: the same order, 0: neither); what did with "
             "doubts; what was not looked at; last what gave no evidence."
         )
-        return f"{sentence} {self.undefended.sentence}" if self.undefended else sentence
+        alone = [
+            f"The {baseline.name} has tau {_signed(baseline.undefended)} there."
+            for baseline in self.baselines
+            if self.undefended and isfinite(baseline.undefended)
+        ]
+        return " ".join(
+            filter(None, (sentence, self._beside, self.undefended.sentence if self.undefended else "", *alone))
+        )
+
+    @property
+    def _beside(self) -> str:
+        """Return what ranks encoders without any measure, and how few measures do so better."""
+        if not self.baselines:
+            return ""
+        first = self.baselines[0]
+        better = [measure for measure in self.measures if measure.tau > first.tau]
+        many = text.counted(len(better), "measure") if better else "none of the measures"
+        return (
+            f"Known without any measure: {text.listed([one.found for one in self.baselines])}; {many} had a larger tau than "
+            f"the {first.name}. A number with evidence says more than these and the scale of codes together."
+        )
 
 
 @cache

@@ -41,17 +41,21 @@ class Tally(Record):
     """Those that count: of robustness, with a better direction, and a comparison of every two encoders."""
     telling: int
     """Those of them in which not all encoders are tied."""
+    questions: int
+    """The evaluations that these conditions are views of: conditions of one attack the same images, so they are no votes."""
+    telling_questions: int
+    """Those of them with a telling condition."""
     firsts: dict[str, int]
-    """In how many telling conditions each encoder is best or tied for best."""
+    """At how many telling questions each encoder is best or tied for best in every telling condition."""
     meetings: tuple[Meeting, ...]
     gaps: tuple[Gap, ...]
     """Why other conditions do not count."""
 
     @property
     def leaders(self) -> tuple[str, ...]:
-        """Return who is most often best or tied for best; nobody where no condition tells encoders apart."""
+        """Return who is best or tied for best at the most questions; nobody where none is so throughout any question."""
         most = max(self.firsts.values(), default=0)
-        return tuple(name for name, count in self.firsts.items() if count == most and self.telling)
+        return tuple(name for name, count in self.firsts.items() if count == most and most)
 
 
 def tally(table: Table) -> Tally:
@@ -60,11 +64,17 @@ def tally(table: Table) -> Tally:
     contests = [row.contest for row in rows if row.contest and row.contest.ranks]
     several = [contest for contest in contests if len(contest.ranks) > 1]
     telling = [contest for contest in several if len(contest.best) < len(contest.ranks)]
+    best_at = {
+        question: set.intersection(*(set(contest.best) for contest in telling if contest.evaluation == question))
+        for question in dict.fromkeys(contest.evaluation for contest in telling)
+    }
     return Tally(
         table=table.title,
         conditions=len(several),
         telling=len(telling),
-        firsts={name: sum(name in contest.best for contest in telling) for name in table.ranked},
+        questions=len({contest.evaluation for contest in several}),
+        telling_questions=len(best_at),
+        firsts={name: sum(name in best for best in best_at.values()) for name in table.ranked},
         meetings=tuple(_meetings(contests)),
         gaps=tuple(_gaps(table)),
     )
