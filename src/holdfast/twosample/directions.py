@@ -1,0 +1,44 @@
+"""Along which principal directions two sets of codes differ: Kolmogorov and Smirnov's statistic, by permutation.
+
+Directions are those of all codes together, whatever set these are in, so that permuting the sets stays exact.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.twosample.permutations import Weights
+
+COLUMNS = 2**22
+"""Entries of one block of running sums."""
+
+
+def principal(points: Float[Tensor, "n d"], count: int) -> tuple[Float[Tensor, "n k"], Float[Tensor, "k"]]:
+    """Return coordinates along up to ``count`` principal directions, in their deviations, and each one's share of the variance."""
+    centred = points.double() - points.double().mean(0)
+    values, vectors = torch.linalg.eigh(centred.T @ centred / len(points))
+    values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
+    kept = min(count, int((values > 1e-10 * values.sum()).sum()))
+    coordinates = centred @ vectors[:, :kept]
+    signs = torch.where(coordinates.pow(3).sum(0) < 0, -1.0, 1.0).double()
+    return coordinates * signs / values[:kept].sqrt(), values[:kept] / values.sum().clamp_min(1e-300)
+
+
+def largest_gaps(values: Float[Tensor, "n"], weights: Weights) -> Float[Tensor, "r"]:
+    """Return the largest difference of both distribution functions of ``values`` under each assignment.
+
+    Example:
+        >>> largest_gaps(torch.tensor([0.0, 1.0, 1.0]), torch.tensor([[0.5], [0.5], [-1.0]]))
+        tensor([0.5000])
+    """
+    ordered, order = values.sort()
+    last = torch.ones(len(values), dtype=torch.bool)
+    last[:-1] = ordered[1:] > ordered[:-1]  # of equal values, the distribution functions jump together
+    step = max(1, COLUMNS // len(values))
+    parts = []
+    for start in range(0, weights.shape[1], step):
+        running = weights[order, start : start + step].cumsum(0)
+        parts.append(running[last].abs().amax(0))
+    return torch.cat(parts)
