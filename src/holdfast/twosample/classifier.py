@@ -24,7 +24,7 @@ from holdfast.twosample.permutations import Weights
 def scores(
     points: Float[Tensor, "n d"], first: Bool[Tensor, "n"], learning: Bool[Tensor, "n"]
 ) -> Float[np.ndarray, "m"]:
-    """Return what a classifier, learned from the points that are for ``learning``, says of the others: high for the second set."""
+    """Return what a classifier learned from some of the points says of the others: high for the second set."""
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
     x, y = points.double().numpy(), (~first).numpy()

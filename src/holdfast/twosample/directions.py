@@ -16,7 +16,7 @@ COLUMNS = 2**22
 
 
 def principal(points: Float[Tensor, "n d"], count: int) -> tuple[Float[Tensor, "n k"], Float[Tensor, "k"]]:
-    """Return coordinates along up to ``count`` principal directions, in their deviations, and each one's share of the variance."""
+    """Return coordinates along ``count`` principal directions, in deviations, and each one's share of all variance."""
     centred = points.double() - points.double().mean(0)
     values, vectors = torch.linalg.eigh(centred.T @ centred / len(points))
     values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)

@@ -1,8 +1,8 @@
 """Drift: whether images come from where those of the bank came from, as far as the encoder can tell, without labels.
 
-The verdict rests on one test alone, whose rate of false alarms is exactly as stated at every sample size: the energy distance
-of both sets of codes against a thousand random assignments of the same codes (``twosample/energy``). It sees every difference
-of distributions and has no width to choose. Beside it, to say what has changed: a linear classifier, principal directions, the
+The verdict rests on one test alone, whose rate of false alarms is as stated at every sample size: the energy distance of
+both sets of codes against a thousand random assignments of the same codes (``twosample/energy``). It sees every difference of
+distributions and has no width to choose. Beside it, to say what has changed: a linear classifier, principal directions, the
 images outside what the bank covers, and the everyday edit that turns the bank into something most like the new images. For
 folders that grow and are looked at every day, a test that may be looked at as often as one likes.
 """
@@ -103,7 +103,7 @@ class Drift(Evaluation):
         capital, curve, at_last = sequential(sets, self.alpha, seed)
         verdict = moved(p_value, self.alpha)
         edited, closest = explained(
-            self._points(population, observed["codes"].flatten(0, 1)).unflatten(0, (len(rows), -1)),
+            self._points(observed["codes"].flatten(0, 1)).unflatten(0, (len(rows), -1)),
             sets.before[list(rows)],
             sets,
             self.observation().edits,
@@ -127,7 +127,9 @@ class Drift(Evaluation):
         pictures = []
         for image in far:
             nearest = int((sets.before - sets.after[image]).norm(dim=1).argmin())
-            caption = f"{population.images.ids[image]}, beside the nearest before: {population.bank.images.ids[nearest]}"
+            caption = (
+                f"{population.images.ids[image]}, beside the nearest before: {population.bank.images.ids[nearest]}"
+            )
             parts = {"new": population.pixels([image])[0], "nearest before": population.bank.pixels([nearest])[0]}
             pictures.append(row(caption, parts, population.encoder.domain))
         return tuple(picture for picture in pictures if picture is not None)
@@ -147,16 +149,16 @@ class Drift(Evaluation):
             half([f"{side}/{name}" for name in groups], seed)
             for side, groups in zip(("before", "after"), names, strict=True)
         ]
-        points = [self._points(population, each.codes.cpu()) for each in (bank, population)]
+        points = [self._points(each.codes.cpu()) for each in (bank, population)]
         return TwoSets(*points, bank.images.ids, population.images.ids, *map(tuple, names), *halves)
 
-    def _points(self, population: Population, codes: Codes) -> Codes:
+    def _points(self, codes: Codes) -> Codes:
         """Return where codes are compared by Euclidean distance."""
-        divergence = population.fitted(self.divergence)
-        points = divergence.embed(codes.double())
+        points = None if self.divergence.learns else self.divergence.embed(codes.double())
         if points is None:
             raise HoldfastError(
-                f"drift measures by Euclidean distances, which {self.divergence} is none of; use l2, unit_l2, cosine or whitened"
+                f"drift measures by Euclidean distances that know nothing of either set, which {self.divergence} does not "
+                "give; use l2, unit_l2 or cosine"
             )
         if (codes.isfinite().all(1) & ~points.isfinite().all(1)).any():
             raise HoldfastError(f"a code is zero, which {self.divergence} gives no direction; use l2")

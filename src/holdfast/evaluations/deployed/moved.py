@@ -65,7 +65,7 @@ class TwoSets:
 def by_energy(sets: TwoSets, weights: Weights) -> tuple[Estimate, Estimate]:
     """Return the energy distance in mean distances between images, and the p-value of its permutation test."""
     result = energies(sets.points, weights)
-    true, others = result.statistics[0], result.statistics[1:]
+    others = result.statistics[1:]
     chance, as_large = p_value(result.statistics)
     spread = result.spread or nan
     # A point's distance to itself counts in the statistic; without it, the distance of equal distributions is 0 on average.
@@ -132,7 +132,7 @@ def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate,
     sizes = len(sets.before), len(sets.after)
     slack = sum(sqrt(log(4 / 0.05) / (2 * size)) for size in sizes)
     for k, (statistics, chance, share) in enumerate(zip(gaps, chances, shares.tolist(), strict=False)):
-        conditions = {"direction": f"{k + 1}, {share:.0%} of the variance"}
+        conditions = {"direction": str(k + 1)}
         gap = float(statistics[0])
         dressed = Estimate(
             quantity="direction_gap",
@@ -144,7 +144,7 @@ def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate,
             method="Dvoretzky, Kiefer and Wolfowitz's band of each distribution function; the direction as it is",
             unit="share of images",
             claim=Claim.ESTIMATE,
-            of="largest difference of both distribution functions along a principal direction",
+            of=f"largest difference of both distribution functions along a direction with {share:.0%} of the variance",
             better="lower",
             statistic="whole",
         )
@@ -153,9 +153,7 @@ def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate,
     return tuple(estimates)
 
 
-def _chance(
-    quantity: str, conditions: Conditions, value: float, as_large: int, permutations: int, n: int
-) -> Estimate:
+def _chance(quantity: str, conditions: Conditions, value: float, as_large: int, permutations: int, n: int) -> Estimate:
     """Return a p-value, with the interval of what it would be with all permutations."""
     low, high = share_interval(as_large, permutations)
     method = f"{as_large} of {permutations} random assignments are as far apart; interval of that share"

@@ -1,4 +1,4 @@
-"""Codes of edited images, of those that are measured or of the bank."""
+"""Codes of edited images, of those that are measured or of the bank, and of images attacked for a match."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ from typing import final
 
 import torch
 
+from holdfast.attacks.base import Attack
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Cosine
 from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
+from holdfast.objectives.away import Away
+from holdfast.objectives.toward import Toward
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform, transforms
@@ -59,7 +64,7 @@ class EditedImages(Observation):
     version = 1
 
     def rows(self, population: Population) -> list[int]:
-        return population.choose(self.samples)
+        return population.couples(self.samples)
 
     def inputs(self, population: Population) -> int:
         return max(1, len(self.edits))
@@ -71,7 +76,7 @@ class EditedImages(Observation):
 @final
 @dataclass(frozen=True)
 class EditedBank(Observation):
-    """The same of images of the bank: its rows are the bank's."""
+    """The same of randomly chosen images of the bank: its rows are the bank's."""
 
     edits: tuple[Transform, ...]
     samples: int
@@ -90,6 +95,36 @@ class EditedBank(Observation):
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
         return edited(population.bank, rows, self.edits)
+
+
+@final
+@dataclass(frozen=True)
+class AttackedMatches(Observation):
+    """Codes of images moved ``away`` from their own, and ``toward`` that of another image, their partner, under cosine.
+
+    No image is in two of the pairs.
+    """
+
+    ball: Ball
+    attack: Attack
+    samples: int
+    name = "attacked-matches"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.couples(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return 2 * (self.attack.forwards + 1)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        context = population.context(rows, population.partners[list(rows)].tolist())
+        moved = {}
+        for objective in (Away(Cosine()), Toward(Cosine())):
+            noise = context.noise.fork(objective.name)
+            pixels = self.attack(context.encoder, context.pixels, objective(context), self.ball, noise)
+            moved[objective.name] = population.encode(pixels).cpu()
+        return moved
 
 
 def edited(population: Population, rows: Sequence[int], edits: Sequence[Transform]) -> Observed:
