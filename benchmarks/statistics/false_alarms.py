@@ -18,12 +18,12 @@ from torch import Tensor
 import holdfast as hf
 from holdfast.core.noise import Noise
 from holdfast.evaluations.deployed.drift import half
-from holdfast.evaluations.deployed.moved import TwoSets, by_classifier, by_direction, by_energy
+from holdfast.evaluations.deployed.moved import TwoSets, by_classifier, by_direction, by_energy, decided
 from holdfast.evaluations.deployed.new_images import beyond_support, sequential
 from holdfast.transforms.base import Transform
 
 ALPHA = 0.05
-CORRUPTIONS = ("noise:0.2", "contrast:0.6", "blur:0.04")
+CORRUPTIONS = ("noise:0.2", "contrast:0.6", "rotation:10.0")
 
 
 def two_sets(before: Tensor, after: Tensor, trial: int) -> TwoSets:
@@ -36,9 +36,11 @@ def alarms(sets: TwoSets, permutations: int) -> list[str]:
     """Return which of the tests say that something has changed."""
     weights = sets.assignments(permutations, 0)
     directions = [e.value for e in by_direction(sets, weights, 8) if e.quantity == "direction_p_value"]
+    both = by_energy(sets, weights)[1], by_classifier(sets, permutations, 0)[1]
     chances = {
-        "energy": by_energy(sets, weights)[1].value,
-        "classifier": by_classifier(sets, permutations, 0)[1].value,
+        "drift": decided(both).value,
+        "energy": both[0].value,
+        "classifier": both[1].value,
         "directions": min(directions),
     }
     found = [name for name, chance in chances.items() if chance <= ALPHA]
@@ -70,7 +72,7 @@ def corrupted(corruption: str, size: int, trials: int) -> Iterator[TwoSets]:
 def rates(pairs: Iterator[TwoSets], trials: int, permutations: int) -> dict[str, float]:
     """Return the share of pairs in which each test found something."""
     counts = Counter(name for sets in pairs for name in alarms(sets, permutations))
-    names = ("energy", "classifier", "directions", "sequential", "new images")
+    names = ("drift", "energy", "classifier", "directions", "sequential", "new images")
     return {name: counts[name] / trials for name in names}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.commands.evaluate import evaluate
+from holdfast.commands.evaluate import evaluate_one
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.inputs import NamedEncoder, NamedImages
 from holdfast.core.divergences import Divergence
@@ -92,7 +92,7 @@ def drift(
         True
     """
     refuse_blanks(locals())
-    run = evaluate(
+    run = evaluate_one(
         encoder,
         after,
         bank=before,
@@ -117,4 +117,4 @@ def drift(
         out=out,
         progress=progress,
     )
-    return Drifted(run, run.only_result(), sequential)
+    return Drifted(run, run.results[0], sequential)

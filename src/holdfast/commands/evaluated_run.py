@@ -48,17 +48,6 @@ class EvaluatedRun:
             )
         raise HoldfastError(self._missing(evaluation, encoder))
 
-    def only_result(self) -> Result:
-        """Return the result of a run of one encoder and one evaluation.
-
-        Raises:
-            HoldfastError: it has none, and why.
-        """
-        if not self.results:
-            raise HoldfastError("; ".join(failure.reason for failure in self.failures))
-        (result,) = self.results
-        return result
-
     def __iter__(self) -> Iterator[Result]:
         return iter(self.results)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.attacks.base import Attack
-from holdfast.commands.evaluate import evaluate
+from holdfast.commands.evaluate import evaluate_one
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.inputs import NamedEncoder, NamedImages, ball_of
 from holdfast.core.balls import Ball
@@ -88,7 +88,7 @@ def threshold(
     """
     refuse_blanks(locals())
     chosen = ball_of(eps, ball)
-    run = evaluate(
+    run = evaluate_one(
         encoder,
         images,
         only=Threshold.name,
@@ -115,4 +115,4 @@ def threshold(
         out=out,
         progress=progress,
     )
-    return Thresholds(run, run.only_result(), rate)
+    return Thresholds(run, run.results[0], rate)

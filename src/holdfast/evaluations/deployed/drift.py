@@ -1,10 +1,11 @@
 """Drift: whether images come from where those of the bank came from, as far as the encoder can tell, without labels.
 
-The verdict rests on one test alone, whose rate of false alarms is as stated at every sample size: the energy distance of
-both sets of codes against a thousand random assignments of the same codes (``twosample/energy``). It sees every difference of
-distributions and has no width to choose. Beside it, to say what has changed: a linear classifier, principal directions, the
-images outside what the bank covers, and the everyday edit that turns the bank into something most like the new images. For
-folders that grow and are looked at every day, a test that may be looked at as often as one likes.
+Two tests decide together, whose rate of false alarms is as stated at every sample size, both against a thousand random
+assignments of the same codes: the energy distance (``twosample/energy``), which sees every difference of distributions and
+has no width to choose, and a linear classifier, which finds a small shift among many features. Beside them, to say what has
+changed: principal directions, the images outside what the bank covers, and the everyday edit that turns the bank into
+something most like the new images. For folders that grow and are looked at every day, a test that may be looked at as often
+as one likes.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from holdfast.core.records import Findings, Picture, Question
 from holdfast.core.run_settings import Observed
 from holdfast.core.settings import require_positive, require_share
 from holdfast.evaluations.deployed.closest_edit import explained
-from holdfast.evaluations.deployed.moved import TwoSets, by_classifier, by_direction, by_energy, moved
+from holdfast.evaluations.deployed.moved import TwoSets, by_classifier, by_direction, by_energy, decided, moved
 from holdfast.evaluations.deployed.new_images import beyond_support, sequential
 from holdfast.evaluations.deployed.observations import EDITS, EditedBank, rungs
 from holdfast.protocol.evaluation import Evaluation
@@ -68,8 +69,8 @@ class Drift(Evaluation):
     robustness = False
     title = "Drift"
     meaning = (
-        "The p-value of drift is how often a random division of all these codes into two sets sets them as far apart as the "
-        "true one: up to 0.05, the images have moved, and of sets that are alike 5% do so by chance. It says nothing about "
+        "The p-value of drift is the chance that images of one kind, divided at random, look as different to the encoder as "
+        "these two sets do: up to 0.05, they have moved, and of sets that are alike 5% do so by chance. It says nothing about "
         "whether the encoder suffers from it."
     )
     headline = ("drift_p_value", "energy_distance")
@@ -98,7 +99,9 @@ class Drift(Evaluation):
         sets = self._sets(population)
         seed = population.run.seed
         weights = sets.assignments(self.permutations, seed)
-        energy, p_value = by_energy(sets, weights)
+        distance, by_distance = by_energy(sets, weights)
+        area, by_area = by_classifier(sets, self.permutations, seed)
+        p_value = decided((by_distance, by_area))
         beyond, series = beyond_support(sets, self.alpha, self.false_discoveries)
         capital, curve, at_last = sequential(sets, self.alpha, seed)
         verdict = moved(p_value, self.alpha)
@@ -110,11 +113,11 @@ class Drift(Evaluation):
             verdict.status == "refuted",
         )
         verdict = verdict.model_copy(update={"witness": closest})
-        tests = (*by_classifier(sets, self.permutations, seed), *by_direction(sets, weights, self.directions))
+        tests = (distance, by_distance, area, by_area, *by_direction(sets, weights, self.directions))
         return Findings(
             ids=population.images.ids,
             series=series,
-            estimates=(p_value, energy, *tests, *beyond, *capital, *edited),
+            estimates=(p_value, *tests, *beyond, *capital, *edited),
             curves=(curve,),
             verdicts=(verdict, at_last),
             warnings=population_warnings(population, (self.divergence,)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import hypot, log, nan, sqrt
@@ -87,7 +88,16 @@ def by_energy(sets: TwoSets, weights: Weights) -> tuple[Estimate, Estimate]:
         statistic="whole",
         reason=None if result.spread else "all codes are one point",
     )
-    return distance, _chance("drift_p_value", {}, chance, as_large, len(others), len(sets.points))
+    return distance, _chance("energy_p_value", {}, chance, as_large, len(others), len(sets.points))
+
+
+def decided(chances: Sequence[Estimate]) -> Estimate:
+    """Return the p-value of several tests together: that of the smallest, times their number (Bonferroni)."""
+    least = min(chances, key=lambda chance: chance.value)
+    value, low, high = (min(1.0, len(chances) * end) for end in (least.value, least.low, least.high))
+    method = f"{len(chances)} times the smaller of {' and '.join(chance.quantity for chance in chances)}"
+    ends = {"value": value, "low": low, "high": high, "method": method, "n": chances[0].n}
+    return least.model_copy(update={"quantity": "drift_p_value", **ends})
 
 
 def moved(chance: Estimate, alpha: float) -> Verdict:
@@ -96,7 +106,7 @@ def moved(chance: Estimate, alpha: float) -> Verdict:
     return Verdict(
         question="Do both sets of images look alike to the encoder?",
         status="refuted" if shown else "no violation found",
-        reason=f"the energy distance has p = {chance.value:.2g} {'<=' if shown else '>'} {alpha:g}: "
+        reason=f"p = {chance.value:.2g} {'<=' if shown else '>'} {alpha:g}: "
         + ("the inputs have moved" if shown else "no difference was shown, which does not prove that there is none"),
     )
 
