@@ -152,8 +152,16 @@ class Drift(Evaluation):
             half([f"{side}/{name}" for name in groups], seed)
             for side, groups in zip(("before", "after"), names, strict=True)
         ]
-        points = [self._points(each.codes.cpu()) for each in (bank, population)]
-        return TwoSets(*points, bank.images.ids, population.images.ids, *map(tuple, names), *halves)
+        return TwoSets(
+            before=self._points(bank.codes.cpu()),
+            after=self._points(population.codes.cpu()),
+            before_ids=bank.images.ids,
+            after_ids=population.images.ids,
+            before_groups=tuple(names[0]),
+            after_groups=tuple(names[1]),
+            before_half=halves[0],
+            after_half=halves[1],
+        )
 
     def _points(self, codes: Codes) -> Codes:
         """Return where codes are compared by Euclidean distance."""

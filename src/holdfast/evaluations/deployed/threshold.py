@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import final
+from typing import Literal, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -44,6 +44,7 @@ from holdfast.protocol.warnings import population_warnings
 
 UNDEFINED = "too few pairs of images for so small a rate of false matches, or no edit can change inputs of this encoder"
 SHOWN = 3
+Statistic = Literal["mean", "share"]
 
 
 @final
@@ -146,11 +147,11 @@ class Threshold(Evaluation):
         observed: Observed,
         copies: Float[Tensor, "n edits"],
         cut: Cut,
-    ) -> list[tuple[Series, str, str]]:
+    ) -> list[tuple[Series, Statistic, str]]:
         """Return what is missed and matched at a threshold: series, statistic and the quantity of its estimate."""
         made = ~copies.isnan().all(0)
         missed = self._share("missed_copies", cut.conditions, cut.beyond(copies[:, made]).mean(1))
-        parts = [(missed, "mean", "missed_copies")]
+        parts: list[tuple[Series, Statistic, str]] = [(missed, "mean", "missed_copies")]
         clean = population.codes.cpu().double()
         partners = population.partners[list(rows)].cpu()
         for ball in self.balls:
