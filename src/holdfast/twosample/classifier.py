@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float
 from scipy.stats import rankdata
 from torch import Tensor
 
-from holdfast.core.intervals import bounded_interval
+from holdfast.core.statistics.intervals import bounded_interval
 from holdfast.twosample.permutations import Weights
 
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.counting import CANCELS
+from holdfast.core.points.counting import CANCELS
 from holdfast.twosample.permutations import Weights
 
 BLOCK = 2048

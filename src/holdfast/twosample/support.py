@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from holdfast.core.intervals import quantile_interval, share_interval
+from holdfast.core.statistics.intervals import quantile_interval, share_interval
 from holdfast.twosample.energy import BLOCK, distances
 
 Scores = Float[np.ndarray, "n"]

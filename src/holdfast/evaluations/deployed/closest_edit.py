@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.intervals import jackknife
 from holdfast.core.records import Claim, Estimate
+from holdfast.core.statistics.intervals import jackknife
 from holdfast.evaluations.deployed.moved import TwoSets
 from holdfast.transforms.base import Transform
 from holdfast.twosample.energy import distances

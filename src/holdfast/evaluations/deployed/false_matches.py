@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from holdfast.core.counting import TIE, share_of_pairs_within, shares_within
 from holdfast.core.divergences import Cosine
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
-from holdfast.core.intervals import bounded_interval, jackknife
+from holdfast.core.points.counting import TIE, share_of_pairs_within, shares_within
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Verdict
 from holdfast.core.settings import number
+from holdfast.core.statistics.intervals import bounded_interval, jackknife
 from holdfast.protocol.population import Population
 
 CHOOSING = 4096

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from holdfast.core.intervals import share_interval
 from holdfast.core.records import Claim, Conditions, Estimate, Verdict
+from holdfast.core.statistics.intervals import share_interval
 from holdfast.twosample import classifier
 from holdfast.twosample.directions import largest_gaps, principal
 from holdfast.twosample.energy import energies

@@ -9,8 +9,8 @@ import torch
 
 from holdfast.core.noise import Noise
 from holdfast.core.records import Claim, Curve, Estimate, Series, Verdict
-from holdfast.core.series import series_of
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.deployed.moved import TwoSets
 from holdfast.twosample.betting import log_capital, ranks_among_earlier
 from holdfast.twosample.support import conformal_p_values, discovered, share_beyond, support_distances

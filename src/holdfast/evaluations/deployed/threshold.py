@@ -25,15 +25,15 @@ from torch import Tensor
 from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball, Linf
-from holdfast.core.counting import nearest_rows
 from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.pictures import row
+from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.series import series_of
 from holdfast.core.settings import require_share
 from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.deployed.false_matches import Cut, chosen_cuts, curves, false_match_rate, halves, supported
 from holdfast.evaluations.deployed.observations import EDITS, AttackedMatches, EditedImages, rungs
 from holdfast.protocol.evaluation import Evaluation
