@@ -28,8 +28,8 @@ CORRUPTIONS = ("noise:0.2", "contrast:0.6", "rotation:10.0")
 
 def two_sets(before: Tensor, after: Tensor, trial: int) -> TwoSets:
     """Return two sets of codes under names of their own."""
-    ids = [tuple(f"{trial}/{side}/{k}" for k in range(len(part))) for side, part in (("a", before), ("b", after))]
-    return TwoSets(before.double(), after.double(), *ids, *ids, *(half(names, trial) for names in ids))
+    old, new = (tuple(f"{trial}/{side}/{k}" for k in range(len(part))) for side, part in (("a", before), ("b", after)))
+    return TwoSets(before.double(), after.double(), old, new, old, new, half(old, trial), half(new, trial))
 
 
 def alarms(sets: TwoSets, permutations: int) -> list[str]:

@@ -81,10 +81,11 @@ def test_gaps_are_those_of_kolmogorov_and_smirnov() -> None:
     assert gaps.tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_principal_directions_are_those_of_scikit_learn() -> None:
+@pytest.mark.parametrize("features", [4, 80])
+def test_principal_directions_are_those_of_scikit_learn(features: int) -> None:
     from sklearn.decomposition import PCA
 
-    points = drawn(50, 4) * torch.tensor([4.0, 2.0, 1.0, 0.1])
+    points = drawn(50, features) * torch.tensor([9.0, 5.0, 3.0, *[0.1] * (features - 3)])
     coordinates, shares = directions.principal(points, 3)
     pca = PCA(3).fit(points.numpy())
     expected = pca.transform(points.numpy())

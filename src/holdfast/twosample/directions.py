@@ -18,12 +18,14 @@ COLUMNS = 2**22
 def principal(points: Float[Tensor, "n d"], count: int) -> tuple[Float[Tensor, "n k"], Float[Tensor, "k"]]:
     """Return coordinates along ``count`` principal directions, in deviations, and each one's share of all variance."""
     centred = points.double() - points.double().mean(0)
-    values, vectors = torch.linalg.eigh(centred.T @ centred / len(points))
+    wide = centred.shape[1] > len(centred)  # then the products of samples are the smaller matrix
+    values, vectors = torch.linalg.eigh((centred @ centred.T if wide else centred.T @ centred) / len(points))
     values, vectors = values.flip(0).clamp_min(0), vectors.flip(1)
     kept = min(count, int((values > 1e-10 * values.sum()).sum()))
-    coordinates = centred @ vectors[:, :kept]
+    scales = values[:kept].sqrt()
+    coordinates = vectors[:, :kept] * scales * len(points) ** 0.5 if wide else centred @ vectors[:, :kept]
     signs = torch.where(coordinates.pow(3).sum(0) < 0, -1.0, 1.0).double()
-    return coordinates * signs / values[:kept].sqrt(), values[:kept] / values.sum().clamp_min(1e-300)
+    return coordinates * signs / scales, values[:kept] / values.sum().clamp_min(1e-300)
 
 
 def largest_gaps(values: Float[Tensor, "n"], weights: Weights) -> Float[Tensor, "r"]:

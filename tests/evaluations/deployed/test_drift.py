@@ -66,8 +66,9 @@ def test_a_folder_that_grows_is_read_in_the_order_of_its_names() -> None:
     assert sequential(replace(sets, after_ids=names[::-1]), 0.05, 0)[1] != whole[1], (
         "vacuous: the order changes nothing"
     )
-    part = {"after_groups": names[:40], "after_half": sets.after_half[:40]}
-    earlier = replace(sets, after=sets.after[:40], after_ids=names[:40], **part)
+    earlier = replace(
+        sets, after=sets.after[:40], after_ids=names[:40], after_groups=names[:40], after_half=sets.after_half[:40]
+    )
     assert sequential(earlier, 0.05, 0)[1].y == pytest.approx(whole[1].y[:40])
     assert whole[2].status == "refuted"
 

@@ -79,7 +79,8 @@ def chosen_cuts(codes: Codes, rates: list[float]) -> list[Cut]:
 def _cut(distances: Float[Tensor, "n n"], rate: float) -> Cut:
     def similarity(rows: list[int]) -> float:
         chosen = distances if len(rows) == len(distances) else distances[rows][:, rows]
-        pairs = chosen[tuple(torch.triu_indices(*chosen.shape, 1))]
+        upper = torch.ones_like(chosen, dtype=torch.bool).triu(1)
+        pairs = chosen[upper]
         allowed = int(rate * len(pairs))
         return 1 - float(pairs.kthvalue(allowed).values) if allowed else nan
 
