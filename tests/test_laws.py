@@ -79,6 +79,8 @@ SMALL: dict[str, Any] = {
     "edits": ("brightness", "noise"),
     "corruptions": (Gamma(0.2), GlobalShuffle(4)),
     "permutations": 2,
+    "rate": 0.3,
+    "rates": (0.3, 0.1),
     "kinds": ("gaussian-noise-c", "brightness-c"),
     "severities": (1, 5),
 }

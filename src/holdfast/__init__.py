@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.commands.compare import compare as compare
     from holdfast.commands.corrupt import corrupt as corrupt
     from holdfast.commands.doctor import doctor as doctor
+    from holdfast.commands.drift import drift as drift
     from holdfast.commands.evaluate import evaluate as evaluate
     from holdfast.commands.evaluated_run import EvaluatedRun as EvaluatedRun
     from holdfast.commands.harden import Hardened as Hardened
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from holdfast.commands.publish import publish as publish
     from holdfast.commands.runs import runs as runs
     from holdfast.commands.spade import spade as spade
+    from holdfast.commands.threshold import threshold as threshold
     from holdfast.commands.train import train as train
     from holdfast.core.balls import L1 as L1
     from holdfast.core.balls import L2 as L2
@@ -83,6 +85,8 @@ if TYPE_CHECKING:
     from holdfast.evaluations.corrupted.common_perturbations import CommonPerturbations as CommonPerturbations
     from holdfast.evaluations.corrupted.corruption_error import CorruptionError as CorruptionError
     from holdfast.evaluations.corrupted.corruption_test import CorruptionTest as CorruptionTest
+    from holdfast.evaluations.deployed.drift import Drift as Drift
+    from holdfast.evaluations.deployed.threshold import Threshold as Threshold
     from holdfast.evaluations.geometry.alignment import Alignment as Alignment
     from holdfast.evaluations.geometry.geometry import SpaceGeometry as SpaceGeometry
     from holdfast.evaluations.geometry.grad_cam import GradCam as GradCam
@@ -122,6 +126,7 @@ _HOMES = {
     "Displacement": "evaluations.attacked.displacement",
     "Divergence": "core.divergences",
     "Domain": "core.encoder",
+    "Drift": "evaluations.deployed.drift",
     "Embeddings": "encoders.embeddings",
     "Encoder": "core.encoder",
     "EvaluatedRun": "commands.evaluated_run",
@@ -163,6 +168,7 @@ _HOMES = {
     "Spectral": "evaluations.spectral.spade",
     "SquareAttack": "attacks.square",
     "SynBench": "evaluations.synthetic.synbench",
+    "Threshold": "evaluations.deployed.threshold",
     "Transfer": "evaluations.attacked.transfer",
     "Transform": "transforms.base",
     "UnitL2": "core.divergences",
@@ -176,6 +182,7 @@ _HOMES = {
     "compare": "commands.compare",
     "corrupt": "commands.corrupt",
     "doctor": "commands.doctor",
+    "drift": "commands.drift",
     "evaluate": "commands.evaluate",
     "harden": "commands.harden",
     "load_encoder": "commands.inputs",
@@ -185,6 +192,7 @@ _HOMES = {
     "require": "commands.check",
     "runs": "commands.runs",
     "spade": "commands.spade",
+    "threshold": "commands.threshold",
     "train": "commands.train",
     "transformed": "transforms.base",
 }

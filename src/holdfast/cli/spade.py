@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from holdfast.cli.flags import Seed
-
-if TYPE_CHECKING:
-    from holdfast.core.records import Result
+from holdfast.cli.one_result import show_result
 
 
 def command(
@@ -42,37 +40,7 @@ def command(
         seed=seed,
         out=out,
     )
-    _show(stretch.result)
+    show_result(stretch.result)
     if stretch.report:
         print(f"Report: {stretch.report}")
     return 0
-
-
-def _show(result: Result) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from holdfast.cli.console import console, show
-    from holdfast.report.text import condition, interval, number, words
-
-    screen = console()
-    grid = Table(box=box.SIMPLE_HEAD)
-    for head in ("", "value", "interval", "method"):
-        grid.add_column(head, overflow="fold")
-    for estimate in result.estimates:
-        conditions = " · ".join(condition(key, value) for key, value in estimate.conditions.items())
-        cells = (
-            f"{words(estimate.quantity)} ({conditions})",
-            number(estimate.value),
-            interval(estimate),
-            estimate.method,
-        )
-        grid.add_row(*map(Text, cells))
-    show(grid)
-    for verdict in result.findings.verdicts:
-        screen.print(Text(f"{verdict.question} {verdict.status}: {verdict.reason}"))
-        for key, value in verdict.witness.items():
-            screen.print(Text(f"  {key}: {value}"))
-    for warning in result.findings.warnings:
-        screen.print(Text(f"warning: {warning}"))

@@ -153,6 +153,20 @@ def evaluate(
     return run
 
 
+def evaluate_one(encoder: NamedEncoder, images: NamedImages, **keywords: Any) -> EvaluatedRun:
+    """Return the run of one encoder and one evaluation, for verbs that ask one question; ``keywords`` as for ``evaluate``.
+
+    Raises:
+        HoldfastError: there is no result, and why.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MissingResultsWarning)
+        run = evaluate(encoder, images, **keywords)
+    if not run.results:
+        raise HoldfastError(run.failures[0].reason)
+    return run
+
+
 @dataclass
 class Reports(AbstractContextManager[None]):
     """The reports that a run writes while it goes on; the last no longer says that it does, however the run ended."""

@@ -40,6 +40,8 @@ class Evaluation(ABC):
     """Whether there is nothing to measure without labels, of the images and of the bank if that is needed, too."""
     needs_others: ClassVar[bool] = False
     """Whether there is nothing to measure without other encoders, which ``among`` then takes note of."""
+    by_name: ClassVar[bool] = False
+    """Whether no suite asks for it, but only who names it: it answers a question of its own verb."""
     needs_gradients: ClassVar[bool] = False
     """Whether the encoder must pass gradients or be traced, whatever the attacks are."""
     robustness: ClassVar[bool] = True

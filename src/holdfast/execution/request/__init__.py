@@ -161,7 +161,8 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     for name in (*request.only, *request.settings):
         if name not in known:
             raise HoldfastError(f"unknown evaluation {name!r}; {did_you_mean(name, list(known))}")
-    kinds = [known[name] for name in request.only or known if not (request.black_box and known[name].needs_gradients)]
+    names = request.only or [name for name in known if not known[name].by_name]
+    kinds = [known[name] for name in names if not (request.black_box and known[name].needs_gradients)]
     if blocked := [name for name in request.only if known[name] not in kinds]:
         raise HoldfastError(f"{', '.join(blocked)} need the encoder's gradients; leave them out with --black-box")
     if request.only and not request.bank and (without := [kind.name for kind in kinds if kind.needs_bank]):

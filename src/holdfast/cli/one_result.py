@@ -1,0 +1,35 @@
+"""One result on a terminal: for commands that ask one question."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.core.records import Result
+
+
+def show_result(result: Result) -> None:
+    """Print the numbers of ``result`` with their intervals, its verdicts and its warnings."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from holdfast.cli.console import console, show
+    from holdfast.report.text import condition, interval, number, words
+
+    screen = console()
+    grid = Table(box=box.SIMPLE_HEAD)
+    for head in ("", "value", "interval", "method"):
+        grid.add_column(head, overflow="fold")
+    for estimate in result.estimates:
+        conditions = " · ".join(condition(key, value) for key, value in estimate.conditions.items())
+        name = words(estimate.quantity) + (f" ({conditions})" if conditions else "")
+        cells = (name, number(estimate.value), interval(estimate), estimate.reason or estimate.method)
+        grid.add_row(*map(Text, cells))
+    show(grid)
+    for verdict in result.findings.verdicts:
+        screen.print(Text(f"{verdict.question} {verdict.status}: {verdict.reason}"))
+        for key, value in verdict.witness.items():
+            screen.print(Text(f"  {key}: {value}"))
+    for warning in result.findings.warnings:
+        screen.print(Text(f"warning: {warning}"))

@@ -1,0 +1,120 @@
+"""Have the inputs moved? Two sets of images, one encoder, no labels: a request to the same pipeline as every measure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.commands.evaluate import evaluate_one
+from holdfast.commands.evaluated_run import EvaluatedRun
+from holdfast.commands.inputs import NamedEncoder, NamedImages
+from holdfast.core.divergences import Divergence
+from holdfast.core.errors import refuse_blanks
+from holdfast.core.records import Result
+from holdfast.core.settings import names_of
+from holdfast.evaluations.deployed.drift import CORRUPTIONS, Drift
+from holdfast.evaluations.deployed.observations import EDITS
+from holdfast.execution.session import Workers
+
+
+@dataclass(frozen=True, eq=False)
+class Drifted:
+    """What ``drift`` returns."""
+
+    run: EvaluatedRun
+    result: Result
+    sequential: bool
+    """Whether the test that may be looked at after every image decides."""
+
+    @property
+    def moved(self) -> bool:
+        """Return whether the images after were shown to come from elsewhere than those before."""
+        return self.result.findings.verdicts[int(self.sequential)].status == "refuted"
+
+
+def drift(
+    before: NamedImages,
+    after: NamedImages,
+    encoder: NamedEncoder,
+    *,
+    alpha: float = Drift.alpha,
+    sequential: bool = False,
+    divergence: str | Divergence = "l2",
+    permutations: int = Drift.permutations,
+    edits: str | Sequence[str] = EDITS + CORRUPTIONS,
+    seed: int = 0,
+    arch: str | None = None,
+    size: int | None = None,
+    trust_remote_code: bool = False,
+    device: str = "cpu",
+    precision: str = "float32",
+    batch_size: int = 256,
+    budget: float | None = None,
+    workers: Workers = "auto",
+    out: str | Path | None = None,
+    progress: bool | None = None,
+) -> Drifted:
+    """Return whether the images ``after`` come from where those ``before`` came from, as ``holdfast drift`` does.
+
+    Args:
+        before: the images that are as they should be: a folder, a reference, Images, or a tensor (n, *pixels) in [0, 1].
+        after: those in question; copies of them are left out of ``before``.
+        encoder: whose codes are compared, at hand or by reference.
+        alpha: the share of false alarms among sets that are alike.
+        sequential: let the test decide that may be looked at after every image, for a folder that grows: ``after`` is then
+            read in the order of its names.
+        divergence: the distance of codes: l2, unit_l2 or cosine.
+        permutations: random divisions of all images into two sets; p-values are at least one over so many and one.
+        edits: everyday edits and common corruptions that may explain the change, separated by commas.
+        seed: of every random choice.
+        arch: ``package.module:factory``, which builds the module of a checkpoint.
+        size: height and width of the inputs of an encoder by reference, instead of its own.
+        trust_remote_code: whether a model repository may run its own code.
+        device: where torch computes codes.
+        precision: float32, float64, bfloat16 or float16.
+        batch_size: at most so many images at a time; changes no result.
+        budget: seconds after which no new work begins.
+        workers: compute in so many processes of this machine.
+        out: folder of the run with its report, for ``holdfast check``; with the same folder an interrupted one continues,
+            and codes of the same images are read instead of computed. By default nothing is kept.
+        progress: show it on stderr; by default in terminals and notebooks.
+
+    Raises:
+        HoldfastError: something that was named does not exist or does not fit, or a set has fewer than 4 images.
+
+    Example:
+        >>> import torch
+        >>> from holdfast.core.encoder import Domain, Encoder
+        >>> encoder = Encoder(torch.nn.Flatten(), "pixels", Domain((1, 4, 4)))
+        >>> images = torch.rand(60, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+        >>> drift(images[:30], images[30:] / 2, encoder, edits="brightness", progress=False).moved
+        True
+    """
+    refuse_blanks(locals())
+    run = evaluate_one(
+        encoder,
+        after,
+        bank=before,
+        only=Drift.name,
+        settings={
+            Drift.name: {
+                "alpha": alpha,
+                "divergence": divergence,
+                "permutations": permutations,
+                "edits": names_of(edits, "edits"),
+            }
+        },
+        seed=seed,
+        arch=() if arch is None else arch,
+        size=size,
+        trust_remote_code=trust_remote_code,
+        device=device,
+        precision=precision,
+        batch_size=batch_size,
+        budget=budget,
+        workers=workers,
+        out=out,
+        progress=progress,
+    )
+    return Drifted(run, run.results[0], sequential)

@@ -1,0 +1,188 @@
+"""Two sets of codes against each other: the test that decides, and those that say where the difference lies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import hypot, log, nan, sqrt
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.core.records import Claim, Conditions, Estimate, Verdict
+from holdfast.core.statistics.intervals import share_interval
+from holdfast.twosample import classifier
+from holdfast.twosample.directions import largest_gaps, principal
+from holdfast.twosample.energy import energies
+from holdfast.twosample.permutations import Weights, assignments, holm, p_value
+
+NORMAL = 1.959964
+"""Deviations of a normal interval of 95%."""
+
+
+@dataclass(frozen=True)
+class TwoSets:
+    """Points of the bank's images, ``before``, and of those measured, ``after``, with what they are called."""
+
+    before: Float[Tensor, "n d"]
+    after: Float[Tensor, "m d"]
+    before_ids: tuple[str, ...]
+    after_ids: tuple[str, ...]
+    before_groups: tuple[str, ...]
+    after_groups: tuple[str, ...]
+    before_half: Bool[Tensor, "n"]
+    """Those that classifiers learn from, and that the support consists of."""
+    after_half: Bool[Tensor, "m"]
+
+    @cached_property
+    def points(self) -> Float[Tensor, "s d"]:
+        """Both, those before first; on one scale, on which float32 neither overflows nor vanishes."""
+        both = torch.cat([self.before, self.after])
+        both = both - both.mean(0)
+        return both / both.abs().max().clamp_min(1e-300)
+
+    @cached_property
+    def first(self) -> Bool[Tensor, "s"]:
+        """Which of ``points`` were there before."""
+        return torch.arange(len(self.points)) < len(self.before)
+
+    @cached_property
+    def learning(self) -> Bool[Tensor, "s"]:
+        """Which of ``points`` are learned from."""
+        return torch.cat([self.before_half, self.after_half])
+
+    def assignments(self, permutations: int, seed: int, of: Bool[Tensor, "s"] | None = None) -> Weights:
+        """Return the weights of random assignments of the samples, or of those alone."""
+        of = torch.ones(len(self.points), dtype=torch.bool) if of is None else of
+        chosen = of.nonzero()[:, 0].tolist()
+        ids = [*(f"before/{name}" for name in self.before_ids), *(f"after/{name}" for name in self.after_ids)]
+        groups = [*self.before_groups, *self.after_groups]
+        count = int(of[: len(self.before)].sum())
+        return assignments(count, [ids[k] for k in chosen], [groups[k] for k in chosen], permutations, seed)
+
+
+def by_energy(sets: TwoSets, weights: Weights) -> tuple[Estimate, Estimate]:
+    """Return the energy distance in mean distances between images, and the p-value of its permutation test."""
+    result = energies(sets.points, weights)
+    others = result.statistics[1:]
+    chance, as_large = p_value(result.statistics)
+    spread = result.spread or nan
+    # A point's distance to itself counts in the statistic; without it, the distance of equal distributions is 0 on average.
+    first, second = result.influence[sets.first], result.influence[~sets.first]
+    value = float(first.mean() + second.mean())
+    deviation = hypot(*(float(part.std()) / sqrt(len(part)) for part in (first, second)))
+    reach = hypot(NORMAL * deviation, float((others - others.mean()).abs().quantile(0.95)))
+    distance = Estimate(
+        quantity="energy_distance",
+        value=value / spread,
+        low=max(0.0, value - reach) / spread if value > 0 else value / spread,
+        high=(value + reach) / spread,
+        n=len(sets.points),
+        method="Student's of each image's part, and the distance of random assignments; added in squares",
+        unit="mean distance of images",
+        claim=Claim.ESTIMATE,
+        of="energy distance of both distributions of codes",
+        better="lower",
+        statistic="whole",
+        reason=None if result.spread else "all codes are one point",
+    )
+    return distance, _chance("energy_p_value", {}, chance, as_large, len(others), len(sets.points))
+
+
+def decided(chances: Sequence[Estimate]) -> Estimate:
+    """Return the p-value of several tests together: that of the smallest, times their number (Bonferroni)."""
+    least = min(chances, key=lambda chance: chance.value)
+    value, low, high = (min(1.0, len(chances) * end) for end in (least.value, least.low, least.high))
+    method = f"{len(chances)} times the smaller of {' and '.join(chance.quantity for chance in chances)}"
+    ends = {"value": value, "low": low, "high": high, "method": method, "n": chances[0].n}
+    return least.model_copy(update={"quantity": "drift_p_value", **ends})
+
+
+def moved(chance: Estimate, alpha: float) -> Verdict:
+    """Return the answer that a gate asks for."""
+    shown = chance.value <= alpha
+    return Verdict(
+        question="Do both sets of images look alike to the encoder?",
+        status="refuted" if shown else "no violation found",
+        reason=f"p = {chance.value:.2g} {'<=' if shown else '>'} {alpha:g}: "
+        + ("the inputs have moved" if shown else "no difference was shown, which does not prove that there is none"),
+    )
+
+
+def by_classifier(sets: TwoSets, permutations: int, seed: int) -> tuple[Estimate, ...]:
+    """Return how well a linear classifier tells both sets apart, and the p-value of that."""
+    asked = ~sets.learning
+    scores = classifier.scores(sets.points, sets.first, sets.learning)
+    area = classifier.area(scores, sets.first[asked].numpy())
+    statistics = classifier.rank_statistics(scores, sets.assignments(permutations, seed, asked))
+    chance, as_large = p_value(statistics)
+    estimate = Estimate(
+        quantity="classifier_area",
+        value=area.value,
+        low=area.low,
+        high=area.high,
+        n=len(scores),
+        method="Gaffke's bounds of each set's shares; added in squares",
+        unit="share of pairs",
+        claim=Claim.ESTIMATE,
+        of="pairs of one image of each set that a linear classifier orders right; 0.5 is chance",
+        better="lower",
+        statistic="whole",
+    )
+    return estimate, _chance("classifier_p_value", {}, chance, as_large, permutations, len(scores))
+
+
+def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate, ...]:
+    """Return for each principal direction how far both distributions are apart along it, and a corrected p-value."""
+    coordinates, shares = principal(sets.points, count)
+    gaps = [largest_gaps(values.float(), weights) for values in coordinates.T]
+    chances, estimates = holm([p_value(statistics)[0] for statistics in gaps]), list[Estimate]()
+    sizes = len(sets.before), len(sets.after)
+    slack = sum(sqrt(log(4 / 0.05) / (2 * size)) for size in sizes)
+    for k, (statistics, chance, share) in enumerate(zip(gaps, chances, shares.tolist(), strict=False)):
+        conditions = {"direction": str(k + 1)}
+        gap = float(statistics[0])
+        dressed = Estimate(
+            quantity="direction_gap",
+            conditions=conditions,
+            value=gap,
+            low=max(0.0, gap - slack),
+            high=min(1.0, gap + slack),
+            n=len(sets.points),
+            method="Dvoretzky, Kiefer and Wolfowitz's band of each distribution function; the direction as it is",
+            unit="share of images",
+            claim=Claim.ESTIMATE,
+            of=f"largest difference of both distribution functions along a direction with {share:.0%} of the variance",
+            better="lower",
+            statistic="whole",
+        )
+        adjusted = _bare("direction_p_value", conditions, chance, "permutation test, corrected after Holm; no interval")
+        estimates += [dressed, adjusted.model_copy(update={"n": len(sets.points)})]
+    return tuple(estimates)
+
+
+def _chance(quantity: str, conditions: Conditions, value: float, as_large: int, permutations: int, n: int) -> Estimate:
+    """Return a p-value, with the interval of what it would be with all permutations."""
+    low, high = share_interval(as_large, permutations)
+    method = f"{as_large} of {permutations} random assignments are as far apart; interval of that share"
+    bare = _bare(quantity, conditions, value, method)
+    return bare.model_copy(update={"low": min(low, value), "high": max(high, value), "n": n})
+
+
+def _bare(quantity: str, conditions: Conditions, value: float, method: str) -> Estimate:
+    return Estimate(
+        quantity=quantity,
+        conditions=conditions,
+        value=value,
+        low=nan,
+        high=nan,
+        n=0,
+        method=method,
+        unit="probability",
+        claim=Claim.ESTIMATE,
+        of="chance of a difference as large if both sets came from one distribution",
+        better="higher",
+        statistic="whole",
+    )

@@ -1,0 +1,149 @@
+"""Codes of edited images, of those that are measured or of the bank, and of images attacked for a match."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from holdfast.attacks.base import Attack
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Cosine
+from holdfast.core.encoder import Pixels
+from holdfast.core.errors import HoldfastError, did_you_mean
+from holdfast.core.noise import Noise
+from holdfast.core.run_settings import Observed
+from holdfast.objectives.away import Away
+from holdfast.objectives.toward import Toward
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+from holdfast.transforms.base import Transform, transforms
+from holdfast.transforms.imagenet_c.severity import CommonCorruption
+
+EDITS = ("jpeg", "brightness", "contrast", "hue-saturation", "blur", "noise", "resize", "rotation", "crop")
+"""The everyday edits, each on a ladder."""
+SEVERITIES = (1, 3, 5)
+
+
+def rungs(evaluation: str, names: Sequence[str]) -> tuple[Transform, ...]:
+    """Return each family of edits from mild to severe: a ladder without its first rung, or severities of a corruption.
+
+    Raises:
+        HoldfastError: a name is that of neither.
+    """
+    known, chosen = {name: kind for name, kind in transforms().items() if graded(kind)}, list[Transform]()
+    for name in names:
+        if name not in known:
+            raise HoldfastError(
+                f"{evaluation}.edits: there is no edit on a ladder and no common corruption called {name!r}; "
+                f"{did_you_mean(name, list(known))}"
+            )
+        kind = known[name]
+        if issubclass(kind, CommonCorruption):
+            chosen += [kind(severity) for severity in SEVERITIES]
+        else:
+            chosen += kind.ladder()[1:]
+    return tuple(chosen)
+
+
+def graded(kind: type[Transform]) -> bool:
+    """Return whether a transform comes in strengths."""
+    return bool(kind.rungs) or issubclass(kind, CommonCorruption)
+
+
+@final
+@dataclass(frozen=True)
+class EditedImages(Observation):
+    """Codes of images under each edit, shape (b, edits, d); nan for edits that cannot change images of this encoder."""
+
+    edits: tuple[Transform, ...]
+    samples: int
+    name = "edited-images"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.couples(self.samples)
+
+    def inputs(self, population: Population) -> int:
+        return max(1, len(self.edits))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return edited(population, rows, self.edits)
+
+
+@final
+@dataclass(frozen=True)
+class EditedBank(Observation):
+    """The same of randomly chosen images of the bank: its rows are the bank's."""
+
+    edits: tuple[Transform, ...]
+    samples: int
+    name = "edited-bank"
+    version = 1
+    uses_bank = True
+
+    def rows(self, population: Population) -> list[int]:
+        return population.bank.choose(self.samples)
+
+    def ids(self, population: Population) -> tuple[str, ...]:
+        return population.bank.images.ids
+
+    def inputs(self, population: Population) -> int:
+        return max(1, len(self.edits))
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        return edited(population.bank, rows, self.edits)
+
+
+@final
+@dataclass(frozen=True)
+class AttackedMatches(Observation):
+    """Codes of images moved ``away`` from their own, and ``toward`` that of another image, their partner, under cosine.
+
+    No image is in two of the pairs.
+    """
+
+    ball: Ball
+    attack: Attack
+    samples: int
+    name = "attacked-matches"
+    version = 1
+
+    def rows(self, population: Population) -> list[int]:
+        return population.couples(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return 2 * (self.attack.forwards + 1)
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        context = population.context(rows, population.partners[list(rows)].tolist())
+        moved = {}
+        for objective in (Away(Cosine()), Toward(Cosine())):
+            noise = context.noise.fork(objective.name)
+            pixels = self.attack(context.encoder, context.pixels, objective(context), self.ball, noise)
+            moved[objective.name] = population.encode(pixels).cpu()
+        return moved
+
+
+def edited(population: Population, rows: Sequence[int], edits: Sequence[Transform]) -> Observed:
+    """Return the ``codes`` of the images at ``rows`` under each of ``edits``."""
+    run, clean = population.run, population.codes[list(rows)].cpu()
+    # Interpolation and Fourier transforms want more digits than half precision has.
+    precise = torch.promote_types(run.dtype, torch.float32)
+    pixels = population.images.pixels(rows, run.device, precise, population.encoder.domain)
+    noise = run.noise([population.images.ids[row] for row in rows])
+    codes = torch.full((len(rows), len(edits), clean.shape[1]), torch.nan, dtype=clean.dtype)
+    for index, edit in enumerate(edits):
+        if (changed := _changed(edit, pixels, noise)) is not None:
+            codes[:, index] = population.encode(changed.to(run.dtype)).cpu()
+    return {"codes": codes}
+
+
+def _changed(edit: Transform, pixels: Pixels, noise: Noise) -> Pixels | None:
+    """Return the edited images; None if inputs are no images in [0, 1], or too small for this edit."""
+    try:
+        return edit(pixels, noise)
+    except HoldfastError:
+        return None

@@ -1,0 +1,183 @@
+"""Threshold: at which cosine similarity copies of an image still match, and other images do not.
+
+For verification and deduplication two images match if ``s = cos(f(x), f(x')) >= t``. For each stated rate of false matches:
+
+    threshold             the smallest t at which no more than that share of pairs of different images match
+    false_match_rate      the share of pairs of *other* different images that match at it
+    missed_copies         1[s(t(x), x) < t], a mean over edits and images: everyday copies that no longer match
+    missed_under_attack   1[s(x^, x) < t], x^ attacked away from its own code
+    matched_under_attack  1[s(x^, x') >= t], x^ attacked towards another image
+
+One half of the images chooses thresholds, the other says what they are worth: a threshold judged by the pairs that it was
+chosen on would look better than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal, final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.attacks.adaptive import AdaptiveAttack
+from holdfast.attacks.base import Attack
+from holdfast.core.balls import Ball, Linf
+from holdfast.core.divergences import Cosine
+from holdfast.core.errors import HoldfastError
+from holdfast.core.pictures import row
+from holdfast.core.points.counting import nearest_rows
+from holdfast.core.records import Claim, Conditions, Estimate, Findings, Picture, Question, Series
+from holdfast.core.run_settings import Observed
+from holdfast.core.settings import require_share
+from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
+from holdfast.evaluations.deployed.false_matches import Cut, chosen_cuts, curves, false_match_rate, halves, supported
+from holdfast.evaluations.deployed.observations import EDITS, AttackedMatches, EditedImages, rungs
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.observation import Joint
+from holdfast.protocol.population import Population
+from holdfast.protocol.sizes import Sizes
+from holdfast.protocol.warnings import population_warnings
+
+UNDEFINED = "too few pairs of images for so small a rate of false matches, or no edit can change inputs of this encoder"
+SHOWN = 3
+Statistic = Literal["mean", "share"]
+
+
+@final
+@dataclass(frozen=True)
+class Threshold(Evaluation):
+    """At which similarity edited copies of an image still match and other images do not, and what attackers make of it."""
+
+    rate: float = 0.001
+    rates: tuple[float, ...] = (0.01, 0.001, 0.0001)
+    edits: tuple[str, ...] = EDITS
+    balls: tuple[Ball, ...] = (Linf(8 / 255),)
+    attack: Attack = AdaptiveAttack()
+    samples: int = 200
+    sizes = Sizes()
+    name = "threshold"
+    version = 1
+    by_name = True
+    title = "Threshold"
+    meaning = (
+        "At the threshold of a stated rate of false matches, the share of everyday copies that are missed, and what an "
+        "attacker makes of it: copies made to be missed, and images made to match another. Stronger attacks may do more."
+    )
+    headline = ("missed_copies", "false_match_rate", "missed_under_attack", "matched_under_attack")
+    questions = (
+        Question(
+            text="Do copies match where other images do not?",
+            quantities=("missed_copies",),
+            meaning="everyday copies missed at the threshold of a stated rate of false matches",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_share(self, "rate")
+        if wrong := [rate for rate in self.rates if not 0 < rate < 1]:
+            raise HoldfastError(f"{self.name}.rates: a rate of false matches lies between 0 and 1, got {wrong[0]}")
+        rungs(self.name, self.edits)
+
+    def observation(self) -> Joint:
+        attacks = (AttackedMatches(ball, self.attack, self.samples) for ball in self.balls)
+        return Joint((self._copies(), *attacks))
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        measuring, choosing = halves(population)
+        cuts = chosen_cuts(choosing, sorted({self.rate, *self.rates}, reverse=True))
+        copies = self._distances_of_copies(population, rows, observed)
+        series, estimates = list[Series](), list[Estimate]()
+        for cut in cuts:
+            estimates += [cut.estimate, false_match_rate(cut, measuring)]
+            for part, statistic, quantity in self._missed(population, rows, observed, copies, cut):
+                series.append(part)
+                estimates.append(summarise(part, statistic, "lower", quantity))
+        recommended = next(cut for cut in cuts if cut.rate == self.rate)
+        rate = next(e for e in estimates if e.quantity == "false_match_rate" and e.conditions == recommended.conditions)
+        for name, values in self._by_family(copies, recommended):
+            series.append(self._share("missed_by_edit", {**recommended.conditions, "edit": name}, values))
+            estimates.append(summarise(series[-1], "mean", "lower"))
+        return Findings(
+            ids=tuple(population.images.ids[index] for index in rows),
+            series=tuple(series),
+            estimates=tuple(estimates),
+            curves=curves(copies, measuring),
+            verdicts=(supported(recommended, rate),),
+            warnings=population_warnings(population, (Cosine(),)),
+        )
+
+    def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
+        """Return the different images that look most alike to the encoder: copies among them spoil the rates."""
+        originals = sorted(set(population.originals.tolist()))
+        codes = population.codes[originals]
+        nearest = nearest_rows(Cosine(), codes, codes, 1, exclude=range(len(codes)))[:, 0]
+        apart = Cosine()(codes.double(), codes[nearest].double()).cpu()
+        pairs = dict[frozenset[int], float]()
+        for place in apart.argsort().tolist():
+            pairs.setdefault(frozenset((originals[place], originals[int(nearest[place])])), float(apart[place]))
+        pictures = []
+        for pair, distance in [item for item in pairs.items() if len(item[0]) == 2][:SHOWN]:
+            names = sorted(pair, key=lambda image: population.images.ids[image])
+            parts = {population.images.ids[image]: population.pixels([image])[0] for image in names}
+            caption = f"different images of similarity {1 - distance:.3f}"
+            pictures.append(row(caption, parts, population.encoder.domain))
+        return tuple(picture for picture in pictures if picture is not None)
+
+    def _copies(self) -> EditedImages:
+        return EditedImages(rungs(self.name, self.edits), self.samples)
+
+    def _distances_of_copies(
+        self, population: Population, rows: Sequence[int], observed: Observed
+    ) -> Float[Tensor, "n edits"]:
+        """Return cosine divergences of edited images from their originals; nan for edits that cannot be made."""
+        codes = self.observation().of(self._copies(), observed)["codes"].double()
+        clean = population.codes[list(rows)].cpu().double()
+        repeated = clean[:, None].expand_as(codes).flatten(0, 1)
+        return Cosine()(codes.flatten(0, 1), repeated).unflatten(0, codes.shape[:2])
+
+    def _missed(
+        self,
+        population: Population,
+        rows: Sequence[int],
+        observed: Observed,
+        copies: Float[Tensor, "n edits"],
+        cut: Cut,
+    ) -> list[tuple[Series, Statistic, str]]:
+        """Return what is missed and matched at a threshold: series, statistic and the quantity of its estimate."""
+        made = ~copies.isnan().all(0)
+        missed = self._share("missed_copies", cut.conditions, cut.beyond(copies[:, made]).mean(1))
+        parts: list[tuple[Series, Statistic, str]] = [(missed, "mean", "missed_copies")]
+        clean = population.codes.cpu().double()
+        partners = population.partners[list(rows)].cpu()
+        for ball in self.balls:
+            attacked = self.observation().of(AttackedMatches(ball, self.attack, self.samples), observed)
+            conditions = {**cut.conditions, "ball": str(ball), "attack": str(self.attack)}
+            away = cut.beyond(Cosine()(attacked["away"].double(), clean[list(rows)]))
+            toward = 1 - cut.beyond(Cosine()(attacked["toward"].double(), clean[partners]))
+            parts += [
+                (self._attacked("missed_under_attack", conditions, away), "share", "missed_under_attack"),
+                (self._attacked("matched_under_attack", conditions, toward), "share", "matched_under_attack"),
+            ]
+        return parts
+
+    def _by_family(self, copies: Float[Tensor, "n edits"], cut: Cut) -> list[tuple[str, Float[Tensor, "n"]]]:
+        start, families = 0, list[tuple[str, Tensor]]()
+        for name, members in groupby(self._copies().edits, key=lambda edit: edit.name):
+            count = len(list(members))
+            families.append((name, cut.beyond(copies[:, start : start + count]).mean(1)))
+            start += count
+        return families
+
+    def _share(self, quantity: str, conditions: Conditions, values: Float[Tensor, "n"]) -> Series:
+        of = "edited copies below the threshold"
+        return series_of(quantity, conditions, values, "share of edits", Claim.ESTIMATE, of, UNDEFINED)
+
+    def _attacked(self, quantity: str, conditions: Conditions, values: Float[Tensor, "n"]) -> Series:
+        return series_of(
+            quantity, conditions, values, "yes or no", Claim.LOWER, "rate under the best attack", UNDEFINED
+        )

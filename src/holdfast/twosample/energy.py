@@ -1,0 +1,99 @@
+"""Energy distance of two sets of points, for a thousand assignments of points to sets in one pass over all pairs.
+
+``E(X, Y) = 2 mean |x - y| - mean |x - x'| - mean |y - y'|`` is zero if and only if both distributions are equal (Szekely
+and Rizzo 2013, https://doi.org/10.1016/j.jspi.2013.03.018). With weights ``w`` that are ``1/n`` on one set and ``-1/m`` on
+the other, and ``D`` the matrix of distances, it is ``-w' D w``: for all assignments at once, a product of each block of
+``D`` with the matrix of weights. Since weights add up to zero, any constant of a row or a column may be taken off ``D``
+first; without this, float32 would lose the digits by which assignments differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from holdfast.core.points.counting import CANCELS
+from holdfast.twosample.permutations import Weights
+
+BLOCK = 2048
+"""Points on each side of a block: distances of 16 MB in float32."""
+SAMPLE = 256
+"""So many points tell the mean distance of each point, up to what does not matter: any number would give the same result."""
+Points = Float[Tensor, "n d"]
+
+
+@dataclass(frozen=True)
+class Energies:
+    """What one pass over all pairs finds."""
+
+    statistics: Float[Tensor, "r"]
+    """The energy distance under each assignment, a point's distance to itself counted."""
+    influence: Float[Tensor, "n"]
+    """For each point the mean of its distances to the other set minus that to the others of its own."""
+    spread: float
+    """Mean distance of points of different sets, under the true assignment."""
+
+
+def energies(points: Points, weights: Weights) -> Energies:
+    """Return the energy distances of ``points`` under all assignments, the first of which is the true one.
+
+    Example:
+        >>> weights = torch.tensor([[0.5], [0.5], [-1.0]])
+        >>> energies(torch.tensor([[0.0], [2.0], [5.0]]), weights).statistics
+        tensor([7.], dtype=torch.float64)
+    """
+    points = (points - points.double().mean(0)).float()
+    offsets = distances(points, points[:: max(1, len(points) // SAMPLE)]).mean(1)
+    offsets = offsets - offsets.mean() / 2
+    norms = torch.stack([(weights[:, 0] > 0).float(), (weights[:, 0] <= 0).float()], dim=1)
+    totals = torch.zeros(weights.shape[1], dtype=torch.float64)
+    sums = torch.zeros(len(points), 2, dtype=torch.float64)
+    starts = range(0, len(points), BLOCK)
+    for top in starts:
+        rows = slice(top, top + BLOCK)
+        product = torch.zeros(len(points[rows]), weights.shape[1])
+        for left in starts:
+            if left < top:
+                continue
+            columns = slice(left, left + BLOCK)
+            block = distances(points[rows], points[columns])
+            if left == top:
+                block.fill_diagonal_(0)
+            sums[rows] += block @ norms[columns]
+            if left > top:
+                sums[columns] += block.T @ norms[rows]
+            block -= offsets[rows, None]
+            block -= offsets[columns]
+            product.addmm_(block, weights[columns], alpha=2.0 if left > top else 1.0)
+        totals -= (product * weights[rows]).sum(0, dtype=torch.float64)
+    return _concluded(totals, sums, weights[:, 0] > 0)
+
+
+def _concluded(totals: Tensor, sums: Float[Tensor, "n 2"], first: Tensor) -> Energies:
+    """Return the energies, with what each point contributes, from the sums of its distances to both sets."""
+    sizes = torch.tensor([int(first.sum()), int((~first).sum())], dtype=torch.float64)
+    own = torch.where(first, sums[:, 0], sums[:, 1]) / (torch.where(first, sizes[0], sizes[1]) - 1).clamp_min(1)
+    other = torch.where(first, sums[:, 1], sums[:, 0]) / torch.where(first, sizes[1], sizes[0])
+    return Energies(totals, other - own, float(other[first].mean()))
+
+
+def distances(left: Points, right: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
+    """Return Euclidean distances by one matrix product; where the difference of squares cancels, from the difference."""
+    norms = left.square().sum(1)[:, None] + right.square().sum(1)
+    square = torch.addmm(norms, left, right.T, alpha=-2)
+    i, j = (square < CANCELS * norms).nonzero(as_tuple=True)
+    step = max(1, 2**22 // max(1, left.shape[1]))
+    for start in range(0, len(i), step):
+        pick = slice(start, start + step)
+        square[i[pick], j[pick]] = (left[i[pick]] - right[j[pick]]).square().sum(1)
+    return square.clamp_min_(0).sqrt_()
+
+
+def slow_energy(first: Points, second: Float[Tensor, "m d"]) -> float:
+    """The definition, in float64: the tests' oracle."""
+    x, y = first.double(), second.double()
+    across, here, there = (torch.linalg.vector_norm(a[:, None] - b, dim=-1).mean() for a, b in ((x, y), (x, x), (y, y)))
+    return float(2 * across - here - there)

@@ -1,0 +1,87 @@
+"""Permutations of which set each sample belongs to, as vectors of weights: all tests here are matrix products with them.
+
+If both sets come from one distribution, every assignment of samples to sets is as likely as the true one. A statistic that
+is as large as the true one's in ``c`` of ``r`` random assignments has the p-value ``(c + 1) / (r + 1)``, which is at most
+``alpha`` with chance ``alpha`` at most, at every sample size (Phipson and Smyth 2010,
+https://doi.org/10.2202/1544-6115.1585).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor
+
+from holdfast.core.noise import Noise
+
+Weights = Float[Tensor, "n r"]
+DRAWN = 64
+"""So many assignments are drawn at a time: part of what decides the draws."""
+TIE = 1e-6
+"""Share of the largest statistic up to which two count as equal: the same assignment, summed in another order."""
+
+
+def assignments(count: int, ids: Sequence[str], groups: Sequence[str], permutations: int, seed: int) -> Weights:
+    """Return weights of the true assignment (column 0) and of random ones: ``1/n`` in the first set, ``-1/m`` in the other.
+
+    Args:
+        count: how many of the samples, the first ones, belong to the first set.
+        ids: a name for each sample; draws follow it, so that the order of the samples decides nothing.
+        groups: a name for each sample; samples of one group change sides together, for they are not exchangeable alone.
+        permutations: how many random assignments; each has as many groups on either side as the true one.
+        seed: of the draws.
+
+    Example:
+        >>> weights = assignments(2, ["a", "b", "c"], ["a", "b", "c"], permutations=5, seed=0)
+        >>> weights[:, 0], weights.shape
+        (tensor([ 0.5000,  0.5000, -1.0000]), torch.Size([3, 6]))
+    """
+    names, group_of = np.unique(np.array([f"{k < count}/{name}" for k, name in enumerate(groups)]), return_inverse=True)
+    first = torch.from_numpy(np.char.startswith(names, "True"))
+    keys = _keys(names.tolist(), ids, group_of)
+    sides = torch.empty(len(names), permutations + 1, dtype=torch.bool)
+    sides[:, 0] = first
+    noise, most = Noise.of(seed, keys).fork("assignment"), int(first.sum())
+    for start in range(0, permutations, DRAWN):
+        draws = noise.fork(start).bits((DRAWN,))[:, : permutations - start].T.contiguous()
+        sides[:, 1 + start : 1 + start + DRAWN] = (draws <= draws.kthvalue(most, dim=1, keepdim=True).values).T
+    chosen = sides[torch.from_numpy(group_of)]
+    sizes = chosen.sum(0)
+    return torch.where(chosen, 1 / sizes, -1 / (len(ids) - sizes)).float()
+
+
+def _keys(names: Sequence[str], ids: Sequence[str], group_of: Shaped[np.ndarray, "n"]) -> list[str]:
+    """Return what draws of each group follow: the first of the ids in it, whichever set these are in."""
+    least = dict[int, str]()
+    for name, group in zip(ids, group_of.tolist(), strict=True):
+        least[group] = min(name, least.get(group, name))
+    return [least[group] for group in range(len(names))]
+
+
+def p_value(statistics: Float[Tensor, "r"]) -> tuple[float, int]:
+    """Return the p-value of the first of ``statistics``, that of the true assignment, and how many others are as large.
+
+    Example:
+        >>> p_value(torch.tensor([3.0, 1.0, 2.0, 3.0]))
+        (0.5, 1)
+    """
+    true, others = statistics[0], statistics[1:]
+    as_large = int((others >= true - TIE * statistics.abs().max()).sum())
+    return (as_large + 1) / (len(others) + 1), as_large
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values of which none is at most ``alpha`` by chance with more than chance ``alpha`` (Holm 1979).
+
+    Example:
+        >>> holm([0.01, 0.04, 0.03])
+        [0.03, 0.06, 0.06]
+    """
+    order, adjusted, largest = np.argsort(p_values, kind="stable"), [0.0] * len(p_values), 0.0
+    for place, index in enumerate(order.tolist()):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
+        adjusted[index] = largest
+    return adjusted

@@ -1,0 +1,147 @@
+"""What drift says of sets whose difference is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.statistics.false_alarms import alarms, alike, two_sets
+from torch import nn
+
+import holdfast as hf
+from holdfast.commands.drift import Drifted
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import Noise
+from holdfast.evaluations.deployed.moved import by_energy
+from holdfast.evaluations.deployed.new_images import beyond_support, sequential
+from tests.samples import builtin, digits, efficientnet
+
+IMAGES = digits(160)
+ORDER = Noise.of(0, IMAGES.ids).uniform(()).argsort().tolist()
+BEFORE, AFTER = IMAGES[ORDER[:80]], IMAGES[ORDER[80:]]
+"""At random: other writers wrote the digits that come later, every second digit is even, and the test sees both."""
+PIXELS = hf.Encoder(nn.Flatten(), "pixels", hf.Domain((1, 8, 8)))
+
+
+def found(after: hf.Images, encoder: hf.Encoder | None = None, edits: str = "contrast,noise", **how: object) -> Drifted:
+    chosen: dict[str, object] = {"permutations": 199, "workers": None, "progress": False, **how}
+    return hf.drift(BEFORE, after, encoder or builtin(), edits=edits, **chosen)  # type: ignore[arg-type]
+
+
+def test_other_digits_have_not_moved_and_dimmed_ones_have() -> None:
+    same, dimmed = found(AFTER), found(hf.transformed(AFTER, hf.Transform.read("contrast:0.25")))
+    assert not same.moved
+    assert dimmed.moved
+    assert same.result.estimate("drift_p_value").value > 0.05 > dimmed.result.estimate("drift_p_value").value
+    assert dimmed.result.findings.verdicts[0].witness["closest edit"].startswith("contrast")
+    best = dimmed.result.estimate("change_explained", edit="contrast:0.25")
+    assert best.value > 0.8
+    assert best.low < best.value < best.high
+    assert np.isnan([e.value for e in same.result.estimates if e.quantity == "change_explained"]).all()
+
+
+def test_new_kinds_of_images_are_found_and_shown() -> None:
+    pixels = AFTER.pixels(range(80))
+    pixels[:30] = 1 - pixels[:30]
+    drifted = found(hf.Images(pixels, AFTER.ids), PIXELS)
+    new = next(series for series in drifted.result.series if series.quantity == "new_image")
+    assert sum(new.values[:30]) == 30
+    assert sum(new.values[30:]) <= 10
+    assert drifted.result.estimate("outside_share").value == pytest.approx(30 / 80, abs=0.1)
+    assert {picture.caption.split(",")[0] for picture in drifted.result.findings.pictures} <= set(AFTER.ids[:30])
+    assert found(hf.Images(pixels, AFTER.ids), PIXELS, sequential=True).moved
+
+
+def test_a_folder_that_grows_is_read_in_the_order_of_its_names() -> None:
+    codes = Noise.of(0, [str(k) for k in range(120)]).normal((3,), torch.float64)
+    codes[90:] += 5
+    sets = two_sets(codes[:60], codes[60:], 0)
+    names = tuple(f"{k:02}" for k in range(60))
+    whole = sequential(replace(sets, after_ids=names), 0.05, 0)
+    turned = replace(sets, after=sets.after.flip(0), after_ids=names[::-1])
+    assert sequential(turned, 0.05, 0)[1] == whole[1]
+    assert sequential(replace(sets, after_ids=names[::-1]), 0.05, 0)[1] != whole[1], (
+        "vacuous: the order changes nothing"
+    )
+    earlier = replace(
+        sets, after=sets.after[:40], after_ids=names[:40], after_groups=names[:40], after_half=sets.after_half[:40]
+    )
+    assert sequential(earlier, 0.05, 0)[1].y == pytest.approx(whole[1].y[:40])
+    assert whole[2].status == "refuted"
+
+
+def test_a_gate_reads_what_drift_leaves(tmp_path: Path) -> None:
+    drifted = found(hf.transformed(AFTER, hf.Transform.read("contrast:0.25")), out=tmp_path)
+    (answer,) = hf.check(tmp_path, "drift_p_value>=0.01")
+    assert not answer.passed
+    assert drifted.run.report() == tmp_path / "report.html"
+    (answer,) = hf.check(tmp_path, "drift_p_value>=0.001")
+    assert answer.passed
+
+
+def test_no_suite_asks_for_it() -> None:
+    run = hf.evaluate(
+        PIXELS, AFTER, bank=BEFORE, only="drift", progress=False, settings={"drift": {"edits": ["noise"]}}
+    )
+    assert [result.evaluation for result in run] == ["drift"]
+    from holdfast.execution.request import Request, planned
+
+    assert not {"drift", "threshold"} & {each.name for each in planned(Request(bank="builtin:digits"))}
+
+
+@pytest.mark.parametrize(
+    ("after", "how", "said"),
+    [
+        (AFTER[range(3)], {}, "at least 4 images each"),
+        (BEFORE, {}, "all 80 images of the bank are measured too"),
+        (AFTER, {"divergence": "l1"}, "use l2, unit_l2 or cosine"),
+        (AFTER, {"divergence": "whitened"}, "use l2, unit_l2 or cosine"),
+        (AFTER, {"edits": "fogg"}, "no edit on a ladder"),
+        (AFTER, {"alpha": 5.0}, "alpha must"),
+        (AFTER, {"permutations": 0}, "permutations must"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_a_sentence(
+    after: hf.Images, how: dict[str, object], said: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    with pytest.raises(HoldfastError, match=said):
+        found(after, **how)  # type: ignore[arg-type]
+
+
+def test_equal_codes_have_not_moved() -> None:
+    sets = two_sets(torch.ones(20, 3), torch.ones(20, 3), 0)
+    distance, chance = by_energy(sets, sets.assignments(99, 0))
+    assert chance.value == 1
+    assert np.isnan(distance.value)
+    assert beyond_support(sets, 0.05, 0.1)[0][1].value == 0
+    assert sequential(sets, 0.05, 0)[2].status == "no violation found"
+
+
+def test_alarms_are_as_rare_as_stated() -> None:
+    chances = [by_energy(sets, sets.assignments(39, 0))[1].value for sets in alike(60)]
+    assert sum(chance <= 0.05 for chance in chances) <= 9, "the chance of more in 60 at 5% is 1 in 1,000"
+    assert sum(chance <= 0.5 for chance in chances) > 15, "vacuous: p-values are always large"
+
+
+@pytest.mark.slow
+def test_alarms_are_as_rare_as_stated_over_a_thousand_trials() -> None:
+    found_by = [alarms(sets, 199) for sets in alike(1000)]
+    for name in ("drift", "energy", "classifier", "directions", "sequential", "new images"):
+        assert sum(name in each for each in found_by) <= 72, f"{name}: the chance of that at 5% is 1 in 1,000"
+    assert sum("energy" in each for each in found_by) >= 30, "vacuous: the test never says anything"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("corruption", ["jpeg:30", "noise:0.1", "blur:0.01"])
+def test_a_real_network_sees_photographs_change(corruption: str, reference: Path) -> None:
+    encoder = efficientnet(reference)
+    photos = hf.load_images(reference / "real" / "photos", encoder)
+    order = Noise.of(0, photos.ids).uniform(()).argsort().tolist()
+    clean, others = photos[order[:72]], photos[order[72:]]
+    how: dict[str, object] = {"permutations": 199, "progress": False, "edits": corruption.partition(":")[0]}
+    changed = hf.transformed(others, hf.Transform.read(corruption))
+    assert hf.drift(clean, changed, encoder, **how).moved  # type: ignore[arg-type]
+    assert not hf.drift(clean, others, encoder, **how).moved  # type: ignore[arg-type]

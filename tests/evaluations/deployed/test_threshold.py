@@ -1,0 +1,123 @@
+"""Thresholds of encoders whose similarities are known."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import pytest
+import torch
+from torch import nn
+
+import holdfast as hf
+from holdfast.core.divergences import Cosine
+from holdfast.core.errors import HoldfastError
+from holdfast.core.run_settings import RunSettings
+from holdfast.evaluations.deployed.false_matches import chosen_cuts, false_match_rate, halves
+from holdfast.evaluations.deployed.threshold import Threshold
+from holdfast.protocol.population import Population
+from tests.samples import builtin, digits
+
+IMAGES = digits(80)
+
+
+def pairs_of(codes: torch.Tensor) -> torch.Tensor:
+    """Similarities of all pairs, one at a time."""
+    return torch.stack(
+        [torch.cosine_similarity(codes[i], codes[j], dim=0) for i in range(len(codes)) for j in range(i)]
+    )
+
+
+def test_rates_are_those_of_all_pairs() -> None:
+    measuring, choosing = halves(Population(builtin(), IMAGES, RunSettings()))
+    assert (len(measuring), len(choosing)) == (40, 40)
+    (cut,) = chosen_cuts(choosing, [0.05])
+    chosen = pairs_of(choosing)
+    matching = chosen >= 1 - cut.distance - 1e-12
+    assert int(matching.sum()) == int(0.05 * len(chosen))
+    rate = false_match_rate(cut, measuring)
+    assert rate.value == pytest.approx(float((pairs_of(measuring) >= 1 - cut.distance).double().mean()))
+    assert rate.low < rate.value < rate.high
+    assert cut.estimate.low <= cut.estimate.value <= cut.estimate.high
+
+
+def test_copies_are_missed_as_one_counts_them() -> None:
+    thresholds = hf.threshold(
+        builtin(),
+        IMAGES,
+        rate=0.05,
+        rates=[0.2],
+        edits="brightness",
+        attack="pgd:steps=2",
+        samples=12,
+        progress=False,
+        workers=None,
+    )
+    result, cut = thresholds.result, thresholds.recommended
+    rows = [IMAGES.ids.index(name) for name in result.findings.ids]
+    encoder, missed = builtin(), []
+    for row in rows:
+        alone = IMAGES[[row]]
+        clean = encoder(alone.pixels([0]))
+        rungs = hf.Transform.read("brightness:0.1").ladder()[1:]
+        codes = torch.cat([encoder(hf.transformed(alone, rung).pixels([0])) for rung in rungs])
+        missed.append(float((1 - Cosine()(codes, clean.expand_as(codes)) < cut).double().mean()))
+    series = next(s for s in result.series if s.quantity == "missed_copies" and s.conditions["rate"] == "0.05")
+    assert list(series.values) == pytest.approx(missed)
+    assert 0 < sum(missed) < len(missed), "vacuous"
+    strict, loose = (result.estimate("missed_copies", rate=rate).value for rate in ("0.05", "0.2"))
+    assert strict >= loose
+
+
+def test_a_wider_ball_gives_an_attacker_no_less() -> None:
+    evaluation = Threshold(
+        rate=0.05,
+        rates=(0.05,),
+        edits=("noise",),
+        balls=(hf.Linf(0.02), hf.Linf(0.4)),
+        attack=hf.AdaptiveAttack(restarts=1, steps=10),
+        samples=20,
+    )
+    result = evaluation(builtin(), IMAGES)
+    for quantity in ("missed_under_attack", "matched_under_attack"):
+        narrow, wide = (result.estimate(quantity, ball=ball).value for ball in ("linf:0.02", "linf:0.4"))
+        assert narrow < wide, quantity
+
+
+def test_too_few_pairs_are_told_apart_from_none() -> None:
+    thresholds = hf.threshold(
+        builtin(),
+        IMAGES[range(20)],
+        rate=0.001,
+        edits="noise",
+        attack="pgd:steps=1",
+        samples=4,
+        progress=False,
+        workers=None,
+    )
+    assert isnan(thresholds.recommended)
+    assert "at least 1000 pairs" in thresholds.result.findings.verdicts[0].reason
+    assert thresholds.result.findings.verdicts[0].status == "unknown"
+
+
+def test_copies_are_no_other_images() -> None:
+    """Else a folder with duplicates would have false matches at every threshold."""
+    twice = hf.Images(IMAGES.pixels(range(40)).repeat(2, 1, 1, 1))
+    measuring, choosing = halves(Population(builtin(), twice, RunSettings()))
+    assert len(measuring) + len(choosing) == 40
+
+
+def test_what_has_no_threshold_is_refused_in_a_sentence() -> None:
+    with pytest.raises(HoldfastError, match="at least 8 different images"):
+        hf.threshold(builtin(), IMAGES[range(5)], attack="pgd:steps=1", edits="noise", progress=False, workers=None)
+    with pytest.raises(HoldfastError, match="between 0 and 1"):
+        hf.threshold(builtin(), IMAGES, rates=[2.0], progress=False, workers=None)
+
+
+def test_zero_codes_match_nothing() -> None:
+    layer = nn.Linear(64, 3, bias=False)
+    nn.init.zeros_(layer.weight)
+    encoder = hf.Encoder(nn.Sequential(nn.Flatten(), layer), "zero", hf.Domain((1, 8, 8)))
+    result = Threshold(rate=0.1, rates=(0.1,), edits=("noise",), attack=hf.GradientAttack(steps=1), samples=4)(
+        encoder, IMAGES
+    )
+    assert isnan(result.estimate("false_match_rate", rate="0.1").value)
