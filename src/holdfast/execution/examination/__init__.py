@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from holdfast.core.arrangement import arrangement
 from holdfast.core.encoder import Codes, Encoder, Normalised, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
@@ -21,6 +22,7 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.onnx.graph import OnnxModule
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.pairs import traced
+from holdfast.execution.computing.tuning import attacked_together, measured
 from holdfast.execution.examination.inputs import better_normalisation, classifier, problems
 
 IMAGES = 4
@@ -86,10 +88,19 @@ def examine_loading(
 
 
 def examine_wholly(encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None) -> tuple[Check, ...]:
-    """Return ``examine`` of ``encoder`` and, if it is fit, whether bounds exist."""
+    """Return ``examine`` of ``encoder`` and, if it is fit, how it is computed and whether bounds exist."""
+    run = run or RunSettings()
     checks = examine(encoder, pixels, run)
     unfit = any(check.status == "failed" for check in checks)
-    return checks if unfit else (*checks, _certifiable(encoder))
+    return checks if unfit else (*checks, _arranged(encoder.to(run.device, run.dtype)), _certifiable(encoder))
+
+
+def _arranged(encoder: Encoder) -> Check:
+    """Return how the encoder is arranged for speed, and how many images of a large one are attacked at a time."""
+    words = arrangement(encoder)
+    built = "as it was built" if words == "as it was built" else f"with {words}"
+    batch = f"; images attacked at a time: {attacked_together(encoder)}" if measured(encoder) else ""
+    return Check(name="arranged for speed", status="ok", sentence=f"It is computed {built}{batch}.")
 
 
 def _certifiable(encoder: Encoder) -> Check:
