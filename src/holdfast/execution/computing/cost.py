@@ -35,7 +35,7 @@ Piece = tuple[str, What]
 """An encoder's name, and what is done for it."""
 TIMED = 1 << 29
 """Operations of the encoder in the batch that its pace is measured on: as many as the smallest shards have ..."""
-MOST_TIMED = 16
+MOST_TIMED = 64
 """... and no more images."""
 PATIENCE = 2.0
 """Seconds: what takes longer is timed once."""

@@ -34,6 +34,7 @@ def plan(row: MissingCells, cells: Cells) -> float:
             forecast.plan((name, fit), fit.forwards(subject.planning))
     for part in dict.fromkeys(part for observation in subject.groups for part in parts(observation)):
         with suppress(Exception):  # said when it is observed
+            forecast.plan((name, part), part.forwards(subject.planning))  # rows may be known later, when fits are
             forecast.plan((name, part), part.forwards(subject.planning), _missing(part, subject.planning, cells.work))
     populations = [subject.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
     images = sum(_missing(CleanCodes(), each, cells.work) for each in populations) if row.evaluations else 0
