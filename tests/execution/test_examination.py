@@ -176,7 +176,9 @@ def test_who_asks_by_name_learns_whether_proofs_are_possible():
 
 
 def test_who_asks_by_name_learns_how_it_is_computed() -> None:
-    large = nn.Sequential(nn.Conv2d(3, 64, 3, stride=2), nn.BatchNorm2d(64), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4)).eval()
+    large = nn.Sequential(
+        nn.Conv2d(3, 64, 3, stride=2), nn.BatchNorm2d(64), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4)
+    ).eval()
     large(torch.zeros(1, 3, 224, 224))  # its last layer learns its width
     arranged = {}
     for module, shape in ((network(), SHAPE), (large, (3, 224, 224))):
