@@ -24,7 +24,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Encoder
 from holdfast.core.noise import Noise
 from holdfast.core.operations import operations
-from holdfast.execution.tuning import attacked_together, keep_freed_memory
+from holdfast.execution.computing.tuning import attacked_together, keep_freed_memory
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
