@@ -41,14 +41,10 @@ _MEASURED: WeakKeyDictionary[Encoder, int] = WeakKeyDictionary()
 def attacked_together(encoder: Encoder) -> int:
     """Return how many images of a large encoder are attacked fastest at a time on a CPU, measured once; 1 of others."""
     if encoder not in _MEASURED:
-        _MEASURED[encoder] = fastest(lambda count: gradient_seconds(encoder, count)) if measured(encoder) else 1
+        weight = next(encoder.module.parameters(), None)
+        large = weight is not None and weight.device.type == "cpu" and operations(encoder) >= MEASURED
+        _MEASURED[encoder] = fastest(lambda count: gradient_seconds(encoder, count)) if large else 1
     return _MEASURED[encoder]
-
-
-def measured(encoder: Encoder) -> bool:
-    """Return whether it pays to measure how many images of ``encoder`` are attacked at a time: it is large, on a CPU."""
-    weight = next(encoder.module.parameters(), None)
-    return weight is not None and weight.device.type == "cpu" and operations(encoder) >= MEASURED
 
 
 def fastest(seconds: Callable[[int], float]) -> int:

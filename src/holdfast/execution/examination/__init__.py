@@ -22,7 +22,6 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.onnx.graph import OnnxModule
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
 from holdfast.evaluations.certified.pairs import traced
-from holdfast.execution.computing.tuning import attacked_together, measured
 from holdfast.execution.examination.inputs import better_normalisation, classifier, problems
 
 IMAGES = 4
@@ -96,11 +95,10 @@ def examine_wholly(encoder: Encoder, pixels: Pixels | None = None, run: RunSetti
 
 
 def _arranged(encoder: Encoder) -> Check:
-    """Return how the encoder is arranged for speed, and how many images of a large one are attacked at a time."""
+    """Return how the encoder is arranged for speed where it is computed."""
     words = arrangement(encoder)
-    built = "as it was built" if words == "as it was built" else f"with {words}"
-    batch = f"; images attacked at a time: {attacked_together(encoder)}" if measured(encoder) else ""
-    return Check(name="arranged for speed", status="ok", sentence=f"It is computed {built}{batch}.")
+    built = words if words == "as it was built" else f"with {words}"
+    return Check(name="arranged for speed", status="ok", sentence=f"It is computed {built}.")
 
 
 def _certifiable(encoder: Encoder) -> Check:
