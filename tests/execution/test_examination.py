@@ -175,6 +175,19 @@ def test_who_asks_by_name_learns_whether_proofs_are_possible():
     assert answer(Function(lambda x: x.mean(), network())).name == "one vector per image", "nothing to certify"
 
 
+def test_who_asks_by_name_learns_how_it_is_computed() -> None:
+    large = nn.Sequential(
+        nn.Conv2d(3, 64, 3, stride=2), nn.BatchNorm2d(64), nn.ReLU(), nn.Flatten(), nn.LazyLinear(4)
+    ).eval()
+    large(torch.zeros(1, 3, 224, 224))  # its last layer learns its width
+    arranged = {}
+    for module, shape in ((network(), SHAPE), (large, (3, 224, 224))):
+        checks = doctor.examine_wholly(Encoder(module, "patient", Domain(shape), mean=(0.5,) * 3, std=(0.2,) * 3))
+        arranged[shape] = next(check.sentence for check in checks if check.name == "arranged for speed")
+    assert arranged[SHAPE] == "It is computed as it was built."
+    assert arranged[3, 224, 224].startswith("It is computed with 1 batch norm"), arranged
+
+
 def normalisation(pixels: Tensor | None = None, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), module=None):
     encoder = Encoder(network() if module is None else module, "patient", Domain(SHAPE), mean=mean, std=std)
     (check,) = (check for check in doctor.examine(encoder, pixels) if check.name == "normalisation")

@@ -95,6 +95,18 @@ def test_what_was_never_measured_is_planned_by_its_forwards() -> None:
     assert forecast.expected(piece, 2) == 7.0
 
 
+def test_what_takes_long_beside_few_forwards_tells_nothing_of_others() -> None:
+    """Bounds do; all together they were thought five times as slow, and a budget ended with nothing begun."""
+    forecast = Forecast({"a": 0.1})
+    bounds, attacks, waiting = (("a", tiny.Seen(name)) for name in ("bounds", "attacks", "waiting"))
+    for piece, forwards in ((bounds, 9), (attacks, 60), (waiting, 700)):
+        forecast.plan(piece, forwards)
+    forecast.tell(bounds, 4, 300.0, 4, 30)
+    assert forecast.expected(waiting, 4) == pytest.approx(5 * 4 * 70.0), "nothing else is known"
+    forecast.tell(attacks, 4, 1.5 * 24.0, 4, 30)
+    assert forecast.expected(waiting, 4) == pytest.approx(1.5 * 4 * 70.0)
+
+
 def test_the_index_of_noisy_copies_is_learned_where_it_is_needed() -> None:
     population = Population(tiny.encoder(), tiny.images(40), RunSettings())
     fit = NoisyIndex(0.1, samples=3, others=5)

@@ -147,6 +147,29 @@ def projection(x: Points, features: int, seed: int) -> Points:
     return points(total, "random projection")
 
 
+def coordinates(x: Points) -> Points:
+    """Return points with the distances of ``x`` to each other, in as many dimensions as there are points.
+
+    ``(H X X' H)^1/2`` with ``H`` the centring matrix. A random projection of them has the law of one of ``x``, for both are
+    normal with covariance ``H X X' H`` up to a common shift, and needs n random numbers a feature instead of d.
+
+    Example:
+        >>> x = points(np.random.default_rng(0).normal(size=(5, 900)))
+        >>> moved = coordinates(x)
+        >>> moved.features, bool(torch.allclose(torch.pdist(moved.values), torch.pdist(x.values)))
+        (5, True)
+    """
+    gram = torch.zeros(len(x), len(x), dtype=torch.float64)
+    for start in range(0, x.features, CHUNK):
+        part = x.tile(slice(None), torch.float64, slice(start, start + CHUNK)).cpu()
+        gram += part @ part.T
+    gram -= gram.mean(0)
+    gram -= gram.mean(1, keepdim=True)
+    sizes, turn = torch.linalg.eigh(gram)
+    # The symmetric root, which unlike others hangs on no choice of eigenvectors.
+    return points((turn * sizes.clamp_min(0).sqrt()) @ turn.T / x.scale, "coordinates")
+
+
 def noise(x: Points, features: int, seed: int) -> Points:
     """Return ``features`` dimensions of noise per sample, a map that forgets its input."""
     streams = Noise.of(seed, [str(row) for row in range(len(x))]).fork("noise outputs")
@@ -163,9 +186,10 @@ def baselines(
 ) -> dict[str, list[Numbers]]:
     """Return the numbers of maps that have learned nothing, at the n, k and inputs of the graphs ``first``."""
     x = x.subset(first.rows)
+    near = coordinates(x) if len(x) < min(x.features, DRAWS * features) else x
     return {
         name: [
-            numbers(draw(x, make(x, features, seed + part), first.k, manifold, "none", seed), seed)
+            numbers(draw(x, make(near, features, seed + part), first.k, manifold, "none", seed), seed)
             for part in range(DRAWS)
         ]
         for name, make in BASELINES.items()

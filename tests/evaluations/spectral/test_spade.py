@@ -26,7 +26,7 @@ from holdfast.spectral.analysis import spade
 from holdfast.spectral.fits import SpectralFit
 from holdfast.spectral.graph_pair import checked, draw
 from holdfast.spectral.graphs import KNN, PCA
-from holdfast.spectral.stability import Subsets, baselines, noise, numbers, projection, subsets
+from holdfast.spectral.stability import Subsets, baselines, coordinates, noise, numbers, projection, subsets
 from tests.samples import DIGITS, builtin, digits, linear
 from tests.spectral.graphs import folded
 
@@ -312,6 +312,23 @@ def test_projections_are_linear_and_noise_is_not():
     assert np.abs(left).max() < 1e-5
     assert projection(x, 3, seed=1).values.numpy() != pytest.approx(y.values.numpy())
     assert noise(x, 3, 0).values.std() == pytest.approx(1, abs=0.2)
+
+
+def test_projections_of_few_points_have_the_law_of_those_of_all_their_features():
+    """Squared distances after a projection are those before, times a chi-square of as many degrees as it has features."""
+    x = points(torch.from_numpy(np.random.default_rng(0).integers(0, 255, (6, 700), dtype=np.uint8)))
+    near = coordinates(x)
+    before = torch.pdist(x.values.double())
+    assert near.features == 6
+    assert torch.allclose(torch.pdist(near.values), before)
+    ways = {
+        name: torch.stack([torch.pdist(projection(y, 5, seed).values) / (y.scale * before) for seed in range(200)])
+        for name, y in (("all features", x), ("few points", near))
+    }
+    for ratios in ways.values():
+        assert ratios.square().mean().item() == pytest.approx(5, rel=0.08)
+        assert ratios.square().var().item() == pytest.approx(10, rel=0.25)
+    assert torch.corrcoef(torch.stack([ways["all features"][:, 0], ways["few points"][:, 0]]))[0, 1].abs() < 0.3
 
 
 def test_baselines_are_measured_like_the_encoder():

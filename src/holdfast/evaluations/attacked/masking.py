@@ -49,7 +49,12 @@ class Masking(Evaluation):
         quick={"samples": 50, "attack": "adaptive:restarts=4,steps=25", "blind": "square:queries=200"},
         full={"samples": 1000},
         large={"attack": "adaptive:restarts=2", "blind": "square:queries=100"},
-        heavy={"samples": 30, "balls": ["linf:0.05"], "attack": "adaptive:restarts=1", "blind": "square:queries=30"},
+        heavy={
+            "samples": 30,
+            "balls": ["linf:0.05"],
+            "attack": "adaptive:restarts=1,steps=10",
+            "blind": "square:queries=30",
+        },
     )
     name = "masking"
     version = 4

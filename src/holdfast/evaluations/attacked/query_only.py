@@ -54,7 +54,7 @@ class QueryOnly(Evaluation):
     divergences: tuple[Divergence, ...] = (L2Distance(),)
     samples: int = 100
     sizes = Sizes(
-        quick={"samples": 50, "searches": ["square:queries=100", "square"]},
+        quick={"samples": 200, "searches": ["square:queries=200"]},
         full={**SIZES.full, "samples": 1000},
         small_only=True,
     )

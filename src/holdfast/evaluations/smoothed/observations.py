@@ -158,7 +158,7 @@ class AttackedCentres(Observation):
         drawn = population.run.noise(["copies"] * COPIES)
         numbers = torch.arange(COPIES, device=context.pixels.device)
         noise = drawn[:1].fork("attack").numbered(numbers).gaussian(context.pixels.shape[1:], context.pixels.dtype)
-        smoothed = mean_encoder(population.encoder, self.smoothing.sigma * noise)
+        smoothed = mean_encoder(population.arranged, self.smoothing.sigma * noise)
         divergence = population.fitted(self.divergence if self.divergence.smooth else L2Distance())
         facing = AttackContext(smoothed, context.pixels, context.noise)
         objective = Away(divergence)(facing)

@@ -129,7 +129,7 @@ class AttackedUnitCodes(Observation):
         noise = (
             drawn[:1].fork("feature attack").numbered(numbers).gaussian(context.pixels.shape[1:], context.pixels.dtype)
         )
-        smoothed = mean_encoder(population.encoder, self.settings.sigma * noise)
+        smoothed = mean_encoder(population.arranged, self.settings.sigma * noise)
         facing = AttackContext(smoothed, context.pixels, context.noise)
         return self.attack(
             smoothed, context.pixels, Away(Cosine())(facing), L2(self.radius), context.noise.fork("feature")

@@ -61,7 +61,7 @@ class Spectral(Evaluation):
         large={"samples": 2000},  # each is encoded once only
     )
     name = "spade"
-    version = 2
+    version = 3
     uses_labels = True
     title = "Spectral stretch (SPADE)"
     meaning = (
@@ -89,8 +89,9 @@ class Spectral(Evaluation):
 
     def concluding(self, population: Population) -> float:
         # Nearly all of it is the random projection of the baselines, whose every entry is drawn and then multiplied.
-        entries = DRAWS * prod(population.encoder.domain.shape) * population.codes.shape[1]
-        return entries * (SECONDS_DRAWN + SECONDS_MULTIPLIED * min(self.samples, len(population.images)))
+        count, width = min(self.samples, len(population.images)), prod(population.encoder.domain.shape)
+        entries = DRAWS * min(width, count) * population.codes.shape[1]
+        return entries * (SECONDS_DRAWN + SECONDS_MULTIPLIED * count)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         ids = [population.images.ids[row] for row in rows]

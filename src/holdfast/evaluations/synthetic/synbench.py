@@ -45,7 +45,7 @@ class SynBench(Evaluation):
         quick={"scales": [4 * k / 10 for k in range(1, 13)], "samples": 1024},
         full={"samples": "auto"},
         large={"samples": 256},
-        heavy={"samples": 80},
+        heavy={"samples": 64},
     )
     name = "synbench"
     version = 3

@@ -5,9 +5,11 @@ Work is planned in forwards of the encoder, a gradient step counted as three; fr
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import inf, log
 from statistics import median
 from time import monotonic
@@ -22,6 +24,7 @@ from holdfast.core.balls import Linf
 from holdfast.core.encoder import Encoder
 from holdfast.core.noise import Noise
 from holdfast.core.operations import operations
+from holdfast.execution.computing.tuning import attacked_together, keep_freed_memory
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
@@ -32,7 +35,7 @@ Piece = tuple[str, What]
 """An encoder's name, and what is done for it."""
 TIMED = 1 << 29
 """Operations of the encoder in the batch that its pace is measured on: as many as the smallest shards have ..."""
-MOST_TIMED = 16
+MOST_TIMED = 64
 """... and no more images."""
 READ = 7e-6
 """Seconds that a code takes which was computed elsewhere: to be read, checked and written."""
@@ -46,12 +49,13 @@ def pace(encoder: Encoder) -> float:
     """Return the seconds that a forward of one image takes, measured: of a forward and of a whole step of an attack.
 
     The step counts as three forwards. What comes with it, as clipping and projection, is all that an encoder without any
-    operations costs. 0 of an encoder that fails: its examination says why.
+    operations costs. 0 of an encoder that fails: its examination says why. Images are as many at a time as are attacked.
     """
     if encoder.recorded:
         return READ
+    keep_freed_memory()
+    count = max(attacked_together(encoder), min(MOST_TIMED, TIMED // max(operations(encoder), 1)))
     encoder = arranged(encoder)
-    count = max(1, min(MOST_TIMED, TIMED // max(operations(encoder), 1)))
     weight = next(encoder.module.parameters(), torch.zeros(()))
     low, high = encoder.domain.low, encoder.domain.high
     images = torch.full((count, *encoder.domain.shape), (low + high) / 2, device=weight.device, dtype=weight.dtype)
@@ -165,15 +169,22 @@ class Forecast:
         return self.forwards.get(piece, 0) * self.paces.get(piece[0], 0.0)
 
     def _corrected(self, name: str) -> float:
-        """Return how many times as long as by their forwards the pieces of an encoder took, as far as they were measured."""
+        """Return how many times as long as by their forwards the pieces of an encoder took, as far as they were measured.
+
+        The median over their forwards: what takes long beside few of them, as bounds do, tells nothing of others.
+        """
         pairs = [
             (sum(rows for rows, _ in times) * by_forwards, sum(seconds for _, seconds in times))
             for what, timed in self.measured.items()
             for other, times in timed.items()
             if other == name and (by_forwards := self._by_forwards((name, what)))
         ]
-        times = sum(took for _, took in pairs) / sum(foretold for foretold, _ in pairs) if pairs else 1.0
-        return min(max(times, 1 / FARTHEST), FARTHEST)
+        if not pairs:
+            return 1.0
+        pairs.sort(key=lambda pair: pair[1] / pair[0])
+        reached = list(accumulate(foretold for foretold, _ in pairs))
+        foretold, took = pairs[bisect_left(reached, reached[-1] / 2)]
+        return min(max(took / foretold, 1 / FARTHEST), FARTHEST)
 
     def _slower(self, name: str, other: str) -> float:
         """Return how many times as long as the ``other`` encoder this one takes; 1 where that is not known."""

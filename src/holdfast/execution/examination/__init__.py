@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from holdfast.core.arrangement import arrangement
 from holdfast.core.encoder import Codes, Encoder, Normalised, Pixels
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
@@ -86,10 +87,18 @@ def examine_loading(
 
 
 def examine_wholly(encoder: Encoder, pixels: Pixels | None = None, run: RunSettings | None = None) -> tuple[Check, ...]:
-    """Return ``examine`` of ``encoder`` and, if it is fit, whether bounds exist."""
+    """Return ``examine`` of ``encoder`` and, if it is fit, how it is computed and whether bounds exist."""
+    run = run or RunSettings()
     checks = examine(encoder, pixels, run)
     unfit = any(check.status == "failed" for check in checks)
-    return checks if unfit else (*checks, _certifiable(encoder))
+    return checks if unfit else (*checks, _arranged(encoder.to(run.device, run.dtype)), _certifiable(encoder))
+
+
+def _arranged(encoder: Encoder) -> Check:
+    """Return how the encoder is arranged for speed where it is computed."""
+    words = arrangement(encoder)
+    built = words if words == "as it was built" else f"with {words}"
+    return Check(name="arranged for speed", status="ok", sentence=f"It is computed {built}.")
 
 
 def _certifiable(encoder: Encoder) -> Check:

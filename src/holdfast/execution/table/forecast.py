@@ -34,7 +34,9 @@ def plan(row: MissingCells, cells: Cells) -> float:
             forecast.plan((name, fit), fit.forwards(subject.planning))
     for part in dict.fromkeys(part for observation in subject.groups for part in parts(observation)):
         with suppress(Exception):  # said when it is observed
-            forecast.plan((name, part), part.forwards(subject.planning), _missing(part, subject.planning, cells.work))
+            forwards = part.forwards(subject.planning)
+            forecast.plan((name, part), forwards)  # how many rows there are may be known only when fits are
+            forecast.plan((name, part), forwards, _missing(part, subject.planning, cells.work))
     populations = [subject.planning, *([Population(row.encoder, bank[0], cells.run)] if bank else [])]
     images = sum(_missing(CleanCodes(), each, cells.work) for each in populations) if row.evaluations else 0
     return images * forecast.paces.get(name, 0.0)
