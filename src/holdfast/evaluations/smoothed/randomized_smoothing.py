@@ -47,7 +47,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
     radii: tuple[float, ...] = (0.25, 0.5, 0.75)
     sizes = Sizes(SIZES.quick, SIZES.full, {**SIZES.large, "radii": [0.25, 0.5]}, SIZES.heavy)
     name = "randomized-smoothing"
-    version = 2
+    version = 3
     uses_labels = True
     uses_bank = True
     needs_bank = True
@@ -133,6 +133,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
         made = [certified, of_right, accuracy, abstained]
         numbers = [
             sure(summarise(certified, "mean", "higher", "average_certified_probe_radius"), self.alpha, len(reach)),
+            sure(summarise(certified, "median", "higher", "median_certified_probe_radius"), self.alpha, len(reach)),
             sure(
                 summarise(of_right, "mean", "higher", "average_certified_probe_radius_of_correct"),
                 self.alpha,

@@ -49,6 +49,7 @@ RETRIEVED = "having the same nearest other image, as the smoothed encoder sees i
 KEPT = "staying nearest to oneself, as the smoothed encoder sees it, after every change of this l2 size"
 RISK = "share of other images that some change of this l2 size carries the image past, as the smoothed encoder sees it"
 RADIUS = "l2 radius within which the smoothed nearest other image stays the same"
+OWN_RADIUS = "l2 radius within which the image stays nearest to itself, as the smoothed encoder sees it"
 UNDEFINED = "all others are exact copies of the image"
 GRID = 41
 
@@ -62,7 +63,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
     attack: Attack = AdaptiveAttack(restarts=1)
     sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
     name = "smoothed-retrieval"
-    version = 3
+    version = 4
     uses_bank = True
     title = "Smoothed retrieval"
     meaning = (
@@ -119,10 +120,16 @@ class SmoothedRetrieval(SmoothedEvaluation):
         defined, images = torch.stack([told_apart(population, row, self.others) for row in rows]), len(rows)
         reach, none = self._radii(counts["retrieved"]), ~defined.any(1)
         flags = (reach == 0).double(), counts["agrees"].double()
-        shown, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, *flags))
+        kept_radii = self._radii(counts["kept"])
+        shown, own, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, kept_radii, *flags))
+        limits = {"limits": (0.0, farthest(self.copies, self.sigma, self.alpha))}
         made = [
-            series_of("certified_retrieval_radius", case, shown, "l2 radius", Claim.LOWER, RADIUS, UNDEFINED).model_copy(
-                update={"limits": (0.0, farthest(self.copies, self.sigma, self.alpha))}
+            *(
+                series_of(name, case, radii, "l2 radius", Claim.LOWER, of, UNDEFINED).model_copy(update=limits)
+                for name, radii, of in (
+                    ("certified_retrieval_radius", shown, RADIUS),
+                    ("certified_nearest_neighbour_radius", own, OWN_RADIUS),
+                )
             ),
             series_of("retrieval_abstentions", case, abstained, "yes or no", Claim.ESTIMATE,
                       "images of which no majority is certain", UNDEFINED),
@@ -131,15 +138,16 @@ class SmoothedRetrieval(SmoothedEvaluation):
         ]  # fmt: skip
         numbers = [
             sure(summarise(made[0], "mean", "higher", "average_certified_retrieval_radius"), self.alpha, images),
-            summarise(made[1], "share", "lower"),
-            summarise(made[2], "share", "higher"),
+            sure(summarise(made[0], "median", "higher", "median_certified_retrieval_radius"), self.alpha, images),
+            sure(summarise(made[1], "median", "higher", "median_certified_nearest_neighbour_radius"), self.alpha, images),
+            summarise(made[2], "share", "lower"),
+            summarise(made[3], "share", "higher"),
         ]
         chance = least_share(counts["nearer"], self.copies, self.alpha / max(1, counts["nearer"].shape[1]))
         by_pair = certified_radius(chance, self.sigma).nan_to_num(nan=0.0)
         for k, radius in enumerate(self.radii):
             proved = self.conditions(radius, divergence, method="votes")
             tried = self.conditions(radius, divergence, attack=label(self.attack))
-            kept_radii = self._radii(counts["kept"])
             some, more = self._certified(proved, reach > radius, kept_radii > radius, by_pair > radius, defined)
             survived = (attacked[k] > 0.5).double().masked_fill(none, torch.nan)
             survival = series_of("attacked_smoothed_nearest_neighbour", tried, survived, "yes or no",
