@@ -38,7 +38,9 @@ def command(
     ] = False,
     noise: Annotated[
         float | None,
-        typer.Option(help="Hold codes still under noise of this deviation; measure what is certified of the smoothed one."),
+        typer.Option(
+            help="Hold codes still under noise of this deviation; measure what is certified of the smoothed one."
+        ),
     ] = None,
     bank: Annotated[
         str | None, typer.Option(help="Labelled images whose nearest neighbours are checked after each epoch.")

@@ -109,8 +109,8 @@ def harden(
             large transformers, and networks of a few layers take 1e-3.
         certified: train against the worst codes that bounds allow, instead of those that an attack finds, and measure what
             is proved before and after; for linf balls and networks that can be bounded.
-        noise: hold the codes of copies with normal noise of this deviation in every pixel at the clean codes, and measure what
-            is certified of the smoothed encoder. With a ``ball``, of l2 as a rule, the smoothed encoder is attacked in it, too.
+        noise: hold the codes of copies with normal noise of this deviation in every pixel at the clean codes, and measure
+            what is certified of the smoothed encoder. With a ``ball``, as ``"l2:0.25"``, it is attacked in it as well.
         bank: other images, labelled, whose nearest neighbours are checked after each epoch.
         settings: of the recipe by name, as in ``{"objective": "distillation:clean=0", "batch": 64}``.
         limit: at most so many images, chosen by ``seed``.
