@@ -132,7 +132,7 @@ SMOOTHED = ["--ball", "l2:0.1", "--negatives", "5", "--method", "smoothing:sigma
 def test_smoothing_certifies_noisy_copies_and_says_before_what_it_can(capsys):
     assert run([*CERTIFY, *SMOOTHED]) == 0
     said = capsys.readouterr()
-    assert "1,400 noisy copies of each image; l2 radii up to 0.369 can be certified" in said.err
+    assert "up to 1,400 noisy copies of each image, 650 where they agree; l2 radii up to 0.362 can be certified" in said.err
     lines = said.out.splitlines()
     found = recorded().certificates
     certified = [one for one in found if one.status == "CERTIFIED"]
@@ -141,7 +141,7 @@ def test_smoothing_certifies_noisy_copies_and_says_before_what_it_can(capsys):
     assert all(0 < one.bound < 0.3 and "after every change up to" in one.reason for one in certified)
     assert f"{len(certified)} CERTIFIED, 0 FALSIFIED" in lines[-3]
     assert "with confidence 0.999" in lines[-2]
-    # Another radius asks for the same noisy copies.
+    # Another radius, which takes more of the same copies to decide.
     assert run([*CERTIFY, "--ball", "l2:0.35", *SMOOTHED[2:]]) == 0
     assert sum(one.status == "CERTIFIED" for one in recorded().certificates) < len(certified)
 
