@@ -132,7 +132,10 @@ SMOOTHED = ["--ball", "l2:0.1", "--negatives", "5", "--method", "smoothing:sigma
 def test_smoothing_certifies_noisy_copies_and_says_before_what_it_can(capsys):
     assert run([*CERTIFY, *SMOOTHED]) == 0
     said = capsys.readouterr()
-    assert "up to 1,400 noisy copies of each image, 650 where they agree; l2 radii up to 0.362 can be certified" in said.err
+    assert (
+        "up to 1,400 noisy copies of each image, 650 where they agree; l2 radii up to 0.362 can be certified"
+        in said.err
+    )
     lines = said.out.splitlines()
     found = recorded().certificates
     certified = [one for one in found if one.status == "CERTIFIED"]
