@@ -243,6 +243,45 @@ def test_a_ball_of_everything_is_refused_before_anything_is_written(tmp_path: Pa
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_hardening_for_noise_trains_on_noisy_copies_and_attacks_them_in_a_ball() -> None:
+    alone, attacked = (recipe_for(small(), 30, ball, noise=0.5).adversary for ball in (None, hf.L2(0.25)))
+    assert str(alone) == "noise:sigma=0.5"
+    assert str(attacked) == "noise:steps=2,sigma=0.5"
+    with pytest.raises(HoldfastError, match="give one of them"):
+        hf.harden(small(), digits(30), certified=True, noise=0.25, progress=False)
+
+
+def test_hardening_for_noise_measures_the_smoothed_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[dict[str, Any]]()
+
+    def measure(*_: Any, **settings: Any) -> EvaluatedRun:
+        asked.append(settings)
+        return EvaluatedRun((), (), tmp_path)
+
+    monkeypatch.setattr(harden, "evaluate", measure)
+    images = digits(30)
+    labelled = Images(images.pixels(range(30)), images.ids, torch.arange(30) % 2)
+    for taught, bank in ((images, None), (labelled, None), (labelled, labelled)):
+        hf.harden(small(), taught, noise=0.5, bank=bank, epochs=1, progress=False)
+    assert [settings["only"][2:] for settings in asked] == [(), (), ("randomized-smoothing",)]
+    assert asked[2]["settings"]["smoothed-retrieval"] == {"sigma": 0.5, "radii": (0.5,)}
+
+
+@pytest.mark.slow
+def test_hardening_for_noise_doubles_what_is_certified(tmp_path: Path) -> None:
+    arguments = ["harden", "builtin:digits-contrastive", "--images", "builtin:digits-train", "--noise", "0.25"]
+    arguments += ["--epochs", "50", "--rate", "1e-3", "--out", str(tmp_path / "hard")]
+    assert run(arguments) == 0
+    results, failures = read([tmp_path / "hard" / "before-after"])
+    assert not failures
+    radius = {
+        result.encoder.name: result.estimate("median_certified_nearest_neighbour_radius").value
+        for result in results
+        if result.evaluation == "smoothed-retrieval"
+    }
+    assert radius["hard"] > 2 * radius["digits-contrastive"]
+
+
 def test_certified_hardening_trains_on_bounds() -> None:
     recipe = recipe_for(small(), 30, hf.Linf(0.05), certified=True)
     assert str(recipe.adversary) == "certified:ball=linf:0.05"

@@ -18,6 +18,7 @@ from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.core.settings import fields_of
 from holdfast.training.adversaries.loss import OnLoss
+from holdfast.training.adversaries.noise import GaussianNoise
 from holdfast.training.adversaries.targeted import Targeted
 from holdfast.training.adversaries.untargeted import Untargeted
 from holdfast.training.adversary import Adversary, adversaries
@@ -109,15 +110,16 @@ def gains(adversary: Adversary, learner: Learner, batch: Batch, pixels: Pixels) 
 @pytest.mark.parametrize("adversary", sorted(adversaries()))
 def test_an_attack_climbs_inside_its_ball_and_leaves_the_learner_alone(adversary: str, objective: str) -> None:
     attack = replace(adversaries()[adversary](), ball=Linf(0.1), steps=4, step=None)
-    learner, batch, moved = attackable(attack, small(training_objectives()[objective]))
-    assert not moved.requires_grad
-    assert 0 <= moved.min() <= moved.max() <= 1
+    learner, batch, view = attackable(attack, small(training_objectives()[objective]))
+    assert not view.requires_grad
+    moved = view - attack.drawn(batch) if isinstance(attack, GaussianNoise) else view  # what the noise is added to
+    assert -1e-6 <= moved.min() <= moved.max() <= 1 + 1e-6
     assert ((moved - batch.views[0]).abs() <= 0.1 + 1e-6).all()
     assert all(weight.grad is None for weight in learner.parameters())
     before, after = (gains(attack, learner, batch, pixels) for pixels in (batch.views[0], moved))
     assert after.mean() > before.mean()
     learner.train()
-    batch.attacked = moved
+    batch.attacked = view
     learner(batch).backward()
     assert any(weight.grad is not None for weight in learner.encoder.parameters())
 
@@ -169,14 +171,29 @@ def test_with_one_view_the_targeted_adversary_aims_at_the_image_before() -> None
 
 @pytest.mark.parametrize(
     "adversary",
-    [Untargeted(), Untargeted(step=None), Targeted(L2(0.5), 2, 0.25), OnLoss(Linf(4 / 255), 10)],
+    [
+        Untargeted(),
+        Untargeted(step=None),
+        Targeted(L2(0.5), 2, 0.25),
+        OnLoss(Linf(4 / 255), 10),
+        GaussianNoise(L2(0.5), 2, sigma=0.12),
+    ],
     ids=str,
 )
 def test_settings_survive_their_text(adversary: Adversary) -> None:
     assert Adversary.read(str(adversary)) == adversary
 
 
-@pytest.mark.parametrize("text", ["loss:steps=0", "untargeted:step=0"])
+def test_noise_alone_is_normal_of_its_deviation_and_new_in_each_epoch() -> None:
+    learner, batch, adversary = learner_of(Supervised()), batch_of(Supervised()), GaussianNoise(sigma=0.5)
+    noise = adversary(learner, batch, DOMAIN, {}) - batch.views[0]
+    assert float(noise.std()) == pytest.approx(0.5, rel=0.15)
+    assert abs(float(noise.mean())) < 0.15
+    again = adversary(learner, replace_noise(batch), DOMAIN, {}) - batch.views[0]
+    assert not torch.allclose(noise, again)
+
+
+@pytest.mark.parametrize("text", ["loss:steps=0", "untargeted:step=0", "noise:sigma=0"])
 def test_an_attack_of_no_length_is_refused(text: str) -> None:
     with pytest.raises(HoldfastError, match="must be positive"):
         Adversary.read(text)

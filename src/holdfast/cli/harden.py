@@ -36,6 +36,12 @@ def command(
         bool,
         typer.Option("--certified", help="Train against the worst codes that bounds allow; measure what is proved."),
     ] = False,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            help="Hold codes still under noise of this deviation; measure what is certified of the smoothed one."
+        ),
+    ] = None,
     bank: Annotated[
         str | None, typer.Option(help="Labelled images whose nearest neighbours are checked after each epoch.")
     ] = None,
@@ -70,6 +76,7 @@ def command(
         epochs=epochs,
         rate=rate,
         certified=certified,
+        noise=noise,
         bank=bank,
         settings=pairs(set_ or [], "--set takes setting=value, as in epochs=10"),
         limit=limit,

@@ -236,6 +236,7 @@ def test_an_attacked_centre_whose_ball_may_hold_too_little_shows_no_displacement
         "0.0.held": torch.tensor([0.6, 0.6], dtype=torch.float64),
         "0.0.distances": torch.ones(2, len(kept_ranks(copies))),
         "0.0.error": torch.zeros(2),
+        "0.copies": torch.tensor([copies, copies]),
         "1.centre": torch.tensor([[0.3, 0.4], [0.3, 0.4]]),
         "1.held": torch.tensor([least - 1e-6, least + 1e-6], dtype=torch.float64),
     }

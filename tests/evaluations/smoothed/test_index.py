@@ -50,7 +50,7 @@ def test_of_the_distances_those_at_the_kept_ranks_are_kept() -> None:
         "kept": order < 7,
         "retrieved": order < 9,
     }
-    summary = view.summary({"held": torch.tensor([True, True, False, True])}, third)
+    summary = view.summary({"held": torch.tensor([True, True, False, True])}, third, draws)
     assert summary["distances"].tolist() == kept_ranks(draws).tolist()
     assert (int(summary["kept"]), int(summary["retrieved"]), float(summary["held"])) == (7, 9, 0.75)
     assert summary["nearer"].tolist() == [draws, draws]

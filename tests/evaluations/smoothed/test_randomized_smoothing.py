@@ -99,7 +99,7 @@ def test_the_class_is_chosen_by_the_first_copies_alone_and_certified_by_the_othe
     # Of classes 7 and 8: both sets say 8; the first says 7 by one vote; the others say 7; the others are undecided.
     first = torch.tensor([[0, 300], [151, 149], [10, 290], [0, 300]])
     votes = torch.tensor([[100, 1900], [0, 2000], [2000, 0], [1000, 1000]])
-    observed = {"probe 0.first": first, "probe 0.votes": votes}
+    observed = {"probe 0.first": first, "probe 0.votes": votes, "copies": torch.full((4,), 2000)}
     found = {one.quantity: one.values for one in asked.conclude(population, range(4), observed).series}
     certified = 0.25 * float(norm.ppf(beta.ppf(0.001, 1900, 101)))
     assert found["certified_probe_radius"] == pytest.approx((certified, 0, 0, 0))

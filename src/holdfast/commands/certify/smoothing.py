@@ -20,6 +20,7 @@ from holdfast.evaluations.smoothed.index import told_apart
 from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.plan import Plan
 from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
+from holdfast.evaluations.smoothed.stopping import Stopping
 from holdfast.evaluations.smoothed.votes import least_share, radius
 from holdfast.execution.request import build
 from holdfast.protocol.evaluation import settings
@@ -28,6 +29,8 @@ from holdfast.store.provenance import provenance
 from holdfast.store.store import Store
 
 SMOOTHING = "smoothing"
+LEAST = 250
+"""Copies that are drawn before anything is looked at."""
 
 
 def read_smoothing(method: str, ball: Ball, anchors: int, others: int) -> SmoothedRetrieval:
@@ -54,14 +57,19 @@ def read_smoothing(method: str, ball: Ball, anchors: int, others: int) -> Smooth
 
 def noisy_codes(evaluation: SmoothedRetrieval) -> NoisyCodes:
     """Return what must be seen of each image."""
-    return NoisyCodes(evaluation.smoothing, evaluation.divergences[:1], ())
+    return NoisyCodes(evaluation.smoothing, evaluation.divergences[:1], (), stopping(evaluation))
+
+
+def stopping(evaluation: SmoothedRetrieval) -> Stopping:
+    """Return when enough copies are drawn: as soon as it is decided whether most stay nearest to the image in the ball."""
+    return Stopping(evaluation.radii, evaluation.alpha, LEAST, ("kept",))
 
 
 def plan(evaluation: SmoothedRetrieval) -> str:
     """Return what it will cost and can certify at best, as a sentence."""
-    best = Plan(evaluation.smoothing, evaluation.slack, evaluation.alpha).farthest
+    expected = Plan(evaluation.smoothing, evaluation.slack, evaluation.alpha, stopping(evaluation))
     return (
-        f"{evaluation.smoothing.forwards:,} noisy copies of each image; l2 radii up to {best:.3g} can be certified, "
+        f"{expected.drawn}; l2 radii up to {expected.farthest:.3g} can be certified, "
         f"each with confidence {1 - evaluation.alpha:g}"
     )
 
@@ -103,7 +111,8 @@ def _certificates(
     population: Population, evaluation: SmoothedRetrieval, rows: Sequence[int], observed: Observed
 ) -> tuple[Certificate, ...]:
     """Return the certificates of the images at ``rows``."""
-    reach = radius(least_share(observed["0.kept"], evaluation.copies, evaluation.alpha), evaluation.sigma).tolist()
+    alpha = evaluation.alpha / len(stopping(evaluation).looks(evaluation.copies))
+    reach = radius(least_share(observed["0.kept"], observed["copies"], alpha), evaluation.sigma).tolist()
     others = population.others(rows, evaluation.others)
     weakest = observed["0.nearer"].argmin(1).cpu()
     negatives = others[torch.arange(len(rows)), weakest].tolist()

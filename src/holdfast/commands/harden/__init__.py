@@ -55,6 +55,8 @@ TRAINING_SHARE = 0.5
 """Of a budget, at most; the rest is for measuring."""
 EVALUATIONS = ("breakaway", "displacement")
 PROVED = ("certified-radius",)
+SMOOTHED, SMOOTHED_PROBES = ("smoothed-retrieval", "feature-smoothing"), "randomized-smoothing"
+"""What is measured of an encoder hardened for noise; of probes where a bank is labelled."""
 FOLDER = "before-after"
 
 
@@ -80,6 +82,7 @@ def harden(
     epochs: int | None = None,
     rate: float | None = None,
     certified: bool = False,
+    noise: float | None = None,
     bank: NamedImages | None = None,
     settings: Mapping[str, Any] | None = None,
     limit: int | None = None,
@@ -106,6 +109,8 @@ def harden(
             large transformers, and networks of a few layers take 1e-3.
         certified: train against the worst codes that bounds allow, instead of those that an attack finds, and measure what
             is proved before and after; for linf balls and networks that can be bounded.
+        noise: hold the codes of copies with normal noise of this deviation in every pixel at the clean codes, and measure
+            what is certified of the smoothed encoder. With a ``ball``, as ``"l2:0.25"``, it is attacked in it as well.
         bank: other images, labelled, whose nearest neighbours are checked after each epoch.
         settings: of the recipe by name, as in ``{"objective": "distillation:clean=0", "batch": 64}``.
         limit: at most so many images, chosen by ``seed``.
@@ -129,6 +134,8 @@ def harden(
     """
     refuse_blanks(locals())
     refuse_jobs("harden", cluster)
+    if certified and noise is not None:
+        raise HoldfastError("certified trains against bounds and noise for smoothing; give one of them")
     began = beginning()
     until = deadline(budget, began)
     place: dict[str, Any] = {"device": device, "cluster": cluster, "workers": workers}
@@ -146,14 +153,23 @@ def harden(
         remembered = Remembered.at(Path(out) / FILE)
     loaded = load_encoder(checked(encoder), Options(arch, size, trust_remote_code))
     original = loaded.to("cpu", torch.float32)
-    resisted = ball_of(eps, ball) or BALL
-    resisted.check(original.domain)
+    resisted = ball_of(eps, ball) or (BALL if noise is None else None)
+    if resisted is not None:
+        resisted.check(original.domain)
     named = select(at_hand(images), original.domain, original.geometry, remembered=remembered)
     taught, held_out = parted(named, limit, seed)
     _require_gradients(original, taught)
     watch = agreement_of(original, held_out, device)
     recipe = recipe_for(
-        original, len(taught), resisted, epochs=epochs, rate=rate, certified=certified, seed=seed, settings=settings
+        original,
+        len(taught),
+        resisted,
+        epochs=epochs,
+        rate=rate,
+        certified=certified,
+        noise=noise,
+        seed=seed,
+        settings=settings,
     )
     unfinished = ""
     try:
@@ -176,8 +192,7 @@ def harden(
     run = evaluate(
         [original, hardened],
         held_out,
-        only=(*EVALUATIONS, *(PROVED if certified else ())),
-        ball=resisted,
+        **_measured(resisted, certified, noise, held_out, bank),
         seed=seed,
         budget=left(),
         out=None if out is None else Path(out) / FOLDER,
@@ -185,6 +200,19 @@ def harden(
         **place,
     )
     return Hardened(hardened, watch(hardened.to(device, torch.float32).module), run, unfinished)
+
+
+def _measured(
+    ball: Ball | None, certified: bool, noise: float | None, held_out: Images, bank: NamedImages | None
+) -> dict[str, Any]:
+    """Return what is measured before and after."""
+    if noise is None:
+        return {"only": (*EVALUATIONS, *(PROVED if certified else ())), "ball": ball}
+    asked = {name: {"sigma": noise, "radii": (noise,)} for name in SMOOTHED}
+    if held_out.labels is None or bank is None:
+        return {"only": SMOOTHED, "settings": asked}
+    asked[SMOOTHED_PROBES] = {"sigma": noise, "radii": (noise, 2 * noise, 3 * noise)}
+    return {"only": (*SMOOTHED, SMOOTHED_PROBES), "settings": asked, "bank": at_hand(bank)}
 
 
 def _require_one_process() -> None:

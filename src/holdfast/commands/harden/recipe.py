@@ -19,6 +19,8 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.training.adversaries.certified import Certified
 from holdfast.training.adversaries.loss import OnLoss
+from holdfast.training.adversaries.noise import GaussianNoise
+from holdfast.training.adversary import Adversary
 from holdfast.training.objectives.distillation import Distillation
 from holdfast.training.optimisers import AdamW, Cosine
 from holdfast.training.recipe import Recipe
@@ -46,20 +48,22 @@ CROPS = "random-resized-crop:scale_min=0.25 + horizontal-flip"
 def recipe_for(
     encoder: Encoder,
     count: int,
-    ball: Ball,
+    ball: Ball | None,
     *,
     epochs: int | None = None,
     rate: float | None = None,
     certified: bool = False,
+    noise: float | None = None,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
 ) -> Recipe:
     """Return how ``encoder`` is hardened on ``count`` images.
 
     Args:
-        ball: the changes to resist.
+        ball: the changes to resist; None, with ``noise``: none but the noise.
         epochs, rate: instead of what suits the encoder and so many images.
         certified: train against the worst codes that bounds allow, instead of those that an attack finds.
+        noise: deviation of the noise that codes are held still under, for the smoothed encoder.
         seed: of the recipe.
         settings: of the recipe by name, instead of all others; the warm-up follows the epochs.
     """
@@ -69,7 +73,7 @@ def recipe_for(
         objective=Distillation(clean=CLEAN),
         architecture=LoadedEncoder("hardened"),
         augmentation=crops_of(encoder.domain, epochs),
-        adversary=Certified(ball) if certified else OnLoss(ball, steps=ATTACK_STEPS),
+        adversary=adversary_of(ball, certified, noise),
         optimiser=AdamW(rate=rate_of(encoder.module) if rate is None else rate, weight_decay=1e-4),
         batch=batch,
         epochs=epochs,
@@ -80,6 +84,14 @@ def recipe_for(
     return (
         recipe if "schedule" in settings else replace(recipe, schedule=Cosine(warmup=round(WARMUP * recipe.epochs, 6)))
     )
+
+
+def adversary_of(ball: Ball | None, certified: bool, noise: float | None) -> Adversary:
+    """Return what makes training hard."""
+    if noise is not None:
+        return GaussianNoise(sigma=noise) if ball is None else GaussianNoise(ball, ATTACK_STEPS, sigma=noise)
+    assert ball is not None
+    return Certified(ball) if certified else OnLoss(ball, steps=ATTACK_STEPS)
 
 
 def batch_of(count: int) -> int:

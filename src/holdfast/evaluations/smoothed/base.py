@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from holdfast.core.balls import L2
@@ -10,10 +11,18 @@ from holdfast.core.records import Conditions
 from holdfast.evaluations.smoothed.index import Smoothing
 from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.plan import require_alpha, require_noise, require_radii
+from holdfast.evaluations.smoothed.stopping import Stopping
 from holdfast.probes.base import Probe
 from holdfast.probes.neighbours import Knn
 from holdfast.probes.noise import NoiseProbe
 from holdfast.protocol.evaluation import Evaluation
+
+MULTIPLES = (1, 2, 3)
+"""Radii that are decided whether or not they are asked for, in deviations of the noise: those of mean radii and curves."""
+CERTAINTY = 0.001
+"""The chance of error with which copies decide at most, so that evaluations of different alpha share them."""
+LEAST = 6000
+"""Copies that are drawn before anything is looked at: center smoothing is tighter the more there are."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,28 @@ class SmoothedEvaluation(Evaluation):
     @property
     def noisy_codes(self) -> NoisyCodes:
         """The one pass that every evaluation with these settings is concluded from."""
-        return NoisyCodes(self.smoothing, self.divergences, self.probes)
+        return NoisyCodes(self.smoothing, self.divergences, self.probes, self.stopping)
+
+    @property
+    @abstractmethod
+    def least_copies(self) -> int:
+        """The fewest copies that certify, before anything is looked at."""
+
+    @property
+    def stopping(self) -> Stopping:
+        """When enough copies are drawn: as soon as ``radii`` and one, two and three ``sigma`` are decided."""
+        wanted = {*self.radii, *(multiple * self.sigma for multiple in MULTIPLES)}
+        return Stopping(tuple(sorted(wanted)), min(self.alpha, CERTAINTY), self.least_copies)
+
+    @property
+    def looks(self) -> int:
+        """At how many numbers of copies one may stop."""
+        return len(self.stopping.looks(self.copies))
+
+    @property
+    def alpha_of_look(self) -> float:
+        """The chance of error of a certificate at one number of copies; those of all looks add up to ``alpha``."""
+        return self.alpha / self.looks
 
     def conditions(self, radius: float, divergence: Divergence, **more: str) -> Conditions:
         """Return how series and estimates name a case."""

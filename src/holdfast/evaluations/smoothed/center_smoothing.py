@@ -28,11 +28,11 @@ from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import over_references, summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.smoothed.base import SmoothedEvaluation
+from holdfast.evaluations.smoothed.base import LEAST, SmoothedEvaluation
 from holdfast.evaluations.smoothed.center import abstains
 from holdfast.evaluations.smoothed.findings import ABSTAINED, certified_distance, of_distance, radius_curves, sure
 from holdfast.evaluations.smoothed.observations import AttackedCentres
-from holdfast.evaluations.smoothed.plan import require_centres
+from holdfast.evaluations.smoothed.plan import copies_for_centres, require_centres
 from holdfast.evaluations.smoothed.sizes import CENTRES_OF_HEAVY, CENTRES_OF_LARGE, SIZES
 from holdfast.protocol.observation import Joint
 from holdfast.protocol.population import Population
@@ -56,7 +56,7 @@ class CenterSmoothing(SmoothedEvaluation):
     reference: int = 10_000
     sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
     name = "center-smoothing"
-    version = 2
+    version = 3
     title = "Center smoothing"
     meaning = (
         "With noise added to its input and the centre of the noisy codes as its code, any encoder has a certificate: the "
@@ -68,7 +68,11 @@ class CenterSmoothing(SmoothedEvaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_centres(self.name, self.smoothing, self.radii, self.slack, self.alpha)
+        require_centres(self.name, self.smoothing, self.radii, self.slack, self.alpha, self.looks)
+
+    @property
+    def least_copies(self) -> int:
+        return max(LEAST, *(copies_for_centres(radius, self.sigma, self.slack, self.alpha) for radius in self.radii))
 
     def observation(self) -> Joint:
         return Joint((self.noisy_codes, *(self._attacked(radius, divergence) for radius, divergence in self._cases())))
@@ -111,7 +115,14 @@ class CenterSmoothing(SmoothedEvaluation):
     ) -> tuple[list[Series], list[Estimate], list[str]]:
         """Return what is certified and what was attacked at one radius under one divergence."""
         certified = certified_distance(
-            values["distances"], values["held"], radius, self.smoothing, self.slack, self.alpha
+            values["distances"],
+            values["held"],
+            radius,
+            self.smoothing,
+            self.slack,
+            self.alpha,
+            values["copies"],
+            self.looks,
         )
         failed = abstains(attacked["held"], self.selection, self.slack, self.alpha / 2) | certified.isnan()
         moved = torch.linalg.vector_norm(attacked["centre"].double() - values["centre"].double(), dim=1)

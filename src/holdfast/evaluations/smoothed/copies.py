@@ -46,11 +46,16 @@ class Copies:
         return cls(population, row, sigma, population.run.noise([population.images.ids[row]]).fork("smoothing"))
 
     def reduced(
-        self, purpose: str, count: int, work: Callable[[Codes], Observed], centre: Tensor | None = None
+        self,
+        purpose: str,
+        count: int,
+        work: Callable[[Codes], Observed],
+        centre: Tensor | None = None,
+        drawn: int = 0,
     ) -> Observed:
         """Return what ``work`` makes of the codes of ``count`` copies, block by block, joined.
 
-        ``centre`` are other pixels to draw them around.
+        ``centre`` are other pixels to draw them around; the first ``drawn`` copies are left out.
         """
         population = self.population
         pixels = population.pixels([self.row]) if centre is None else centre
@@ -62,7 +67,7 @@ class Copies:
             noisy = numbered.gaussian(pixels.shape[1:], precise).mul_(self.sigma).add_(pixels)
             return work(population.encode(noisy.to(pixels.dtype)))
 
-        return population.run.batches(range(count), block)
+        return population.run.batches(range(drawn, count), block)
 
 
 @dataclass(frozen=True)
@@ -115,14 +120,14 @@ class View:
             "retrieved": self.finds(points),
         }
 
-    def summary(self, second: Observed, third: Observed) -> Observed:
-        """Return what is kept of the image, from what was seen of its second and third set of copies."""
+    def summary(self, second: Observed, third: Observed, copies: int) -> Observed:
+        """Return what is kept of the image, from its second set of copies and those of at most ``copies`` in the third."""
         distances = third["distances"].sort().values
         return {
             "centre": self.centre,
             "radius": torch.tensor(self.radius, dtype=torch.float64),
             "held": second["held"].double().mean(),
-            "distances": distances[kept_ranks(len(distances)) - 1],
+            "distances": distances[kept_ranks(len(distances), copies) - 1],
             "error": torch.linalg.vector_norm(self.centre - self.clean[0]),
             "nearer": third["nearer"].sum(0, dtype=torch.int32),
             "kept": third["kept"].sum(),
@@ -138,15 +143,18 @@ def voted(probe: FittedProbe, codes: Codes) -> Int[Tensor, "c"]:
     return classes[sure, 0].bincount(minlength=len(probe.classes))
 
 
-def kept_ranks(draws: int) -> Int[Tensor, "g"]:
+def kept_ranks(draws: int, copies: int | None = None) -> Int[Tensor, "g"]:
     """Return which order statistics of so many distances are kept, from the median on; rank 1 is the least.
+
+    As many as of ``copies`` distances, some twice where there are fewer.
 
     Example:
         >>> kept_ranks(6)
         tensor([3, 4, 5, 6])
     """
-    first = ceil(draws / 2)
-    return torch.linspace(first, draws, min(KEPT, draws - first + 1), dtype=torch.float64).sub(1e-6).ceil().long()
+    first, most = ceil(draws / 2), draws if copies is None else copies
+    count = min(KEPT, most - ceil(most / 2) + 1)
+    return torch.linspace(first, draws, count, dtype=torch.float64).sub(1e-6).ceil().long()
 
 
 COPIES = 16

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from holdfast.core.balls import L2
@@ -26,17 +26,22 @@ def certified_distance(
     smoothing: Smoothing,
     slack: float,
     alpha: float,
+    draws: Int[Tensor, "b"] | None = None,
+    looks: int = 1,
 ) -> Float[Tensor, "b"]:
     """Return ``3 R``: how far a change of l2 size ``radius`` moves the centre at most; nan where center smoothing abstains.
 
     ``alpha`` is shared out evenly: half for what is found at the changed image, half for ``R``. ``distances`` are the kept
-    order statistics.
+    order statistics of ``draws`` copies, by default all of them, after one of so many ``looks``.
     """
-    level = quantile(radius, smoothing.sigma, slack, smoothing.copies, alpha / 2)
-    if level > 1:
-        return torch.full_like(share, torch.nan)
-    rank = torch.searchsorted(kept_ranks(smoothing.copies), ceil(level * smoothing.copies))
-    farthest = (1 + BETA) * distances[:, int(rank)].double()
+    draws = torch.full(share.shape, smoothing.copies) if draws is None else draws
+    farthest = torch.full_like(share, torch.nan)
+    for number in draws.unique().tolist():
+        level = quantile(radius, smoothing.sigma, slack, number, alpha / 2 / looks)
+        if level <= 1:
+            rank = torch.searchsorted(kept_ranks(number, smoothing.copies), ceil(level * number))
+            rows = draws == number
+            farthest[rows] = (1 + BETA) * distances[rows, int(rank)].double()
     abstained = abstains(share, smoothing.selection, slack, alpha / 2) | ~farthest.isfinite()
     return farthest.masked_fill(abstained, torch.nan)
 

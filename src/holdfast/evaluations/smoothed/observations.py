@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+from torch import Tensor
 
 from holdfast.attacks.base import Attack
 from holdfast.core.balls import L2
@@ -23,6 +24,7 @@ from holdfast.core.run_settings import Observed
 from holdfast.evaluations.smoothed.center import central_sample
 from holdfast.evaluations.smoothed.copies import COPIES, Copies, View, mean_encoder, voted
 from holdfast.evaluations.smoothed.index import Index, Smoothing, embedding
+from holdfast.evaluations.smoothed.stopping import Stopping, counts_of
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
 from holdfast.probes.base import FittedProbe, Probe
@@ -42,6 +44,8 @@ class NoisyCodes(Observation):
     entry of the index than to each other image's; ``kept``: how many are nearest to their own; ``retrieved``: how many have,
     their own left out, the neighbour that most of the first set have; ``agrees``: whether the clean code has it too.
 
+    ``copies``: how many the third set has, which are drawn until ``stopping`` says that they are enough.
+
     Where images and bank have labels, also how often each probe says each class: ``probe k.first`` of the first set, and
     ``probe k.votes`` of the third.
     """
@@ -49,8 +53,9 @@ class NoisyCodes(Observation):
     smoothing: Smoothing
     divergences: tuple[Divergence, ...]
     probes: tuple[Probe, ...]
+    stopping: Stopping = Stopping()
     name = "noisy-codes"
-    version = 2
+    version = 3
     uses_bank = True
     uses_labels = True
 
@@ -74,26 +79,46 @@ class NoisyCodes(Observation):
         views = [View.of(population, row, smoothing, divergence, first) for divergence in self.divergences]
         probes = self._answering(population)
         second = copies.reduced("held", smoothing.selection, lambda codes: joined([view.held(codes) for view in views]))
-        third = copies.reduced(
-            "certify",
-            smoothing.copies,
-            lambda codes: {
+        early = {k: voted(probe, first) for k, probe in probes.items()}
+        drawn, third = self._in_rounds(copies, views, probes, {k: int(votes.argmax()) for k, votes in early.items()})
+        summaries = [
+            view.summary(entries(second, k), entries(third, k), smoothing.copies) for k, view in enumerate(views)
+        ]
+        return {
+            **joined(summaries),
+            **{f"probe {k}.votes": third[f"probe {k}"].sum(0) for k in probes},
+            **{f"probe {k}.first": votes for k, votes in early.items()},
+            "copies": torch.tensor(drawn),
+        }
+
+    def _in_rounds(
+        self, copies: Copies, views: Sequence[View], probes: dict[int, FittedProbe], chosen: dict[int, int]
+    ) -> tuple[int, Observed]:
+        """Return how many copies of the third set were drawn until they were enough, and what was seen of them."""
+
+        def work(codes: Codes) -> Observed:
+            return {
                 **joined([view.counted(codes) for view in views]),
                 **{f"probe {k}": voted(probe, codes)[None] for k, probe in probes.items()},
-            },
-        )
-        votes = {f"probe {k}.votes": third[f"probe {k}"].sum(0) for k in probes}
-        early = {f"probe {k}.first": voted(probe, first) for k, probe in probes.items()}
-        summaries = [view.summary(entries(second, k), entries(third, k)) for k, view in enumerate(views)]
-        return {**joined(summaries), **votes, **early}
+            }
+
+        most, drawn, third = self.smoothing.copies, 0, dict[str, Tensor]()
+        for look in self.stopping.looks(most):
+            fresh = copies.reduced("certify", look, work, drawn=drawn)
+            third = {name: torch.cat([third[name], fresh[name]]) for name in fresh} if drawn else fresh
+            drawn = look
+            counts = counts_of(third, len(views), self.stopping, chosen)
+            if drawn < most and self.stopping.decided(counts, drawn, most, self.smoothing.sigma):
+                break
+        return drawn, third
 
     def of_divergence(self, divergence: Divergence, observed: Observed) -> Observed:
         """Return what copies say under ``divergence``, from what was ``observed``."""
-        return entries(observed, self.divergences.index(divergence))
+        return {**entries(observed, self.divergences.index(divergence)), "copies": observed["copies"]}
 
     def of_probe(self, probe: Probe, observed: Observed) -> Observed:
-        """Return the counts of ``probe``, ``first`` and ``votes``, from what was ``observed``."""
-        return entries(observed, f"probe {self.probes.index(probe)}")
+        """Return the counts of ``probe``, ``first`` and ``votes``, and the ``copies``, from what was ``observed``."""
+        return {**entries(observed, f"probe {self.probes.index(probe)}"), "copies": observed["copies"]}
 
     def _answering(self, population: Population) -> dict[int, FittedProbe]:
         """Return the probes that could be learned, by their places; without labels nobody asks them.

@@ -8,7 +8,12 @@ from math import ceil, isfinite, log
 from holdfast.core.errors import HoldfastError
 from holdfast.evaluations.smoothed.center import deviation, mass, quantile
 from holdfast.evaluations.smoothed.index import Smoothing
+from holdfast.evaluations.smoothed.stopping import Stopping
 from holdfast.evaluations.smoothed.votes import farthest, needed_draws
+
+MOST_LOOKS = 16
+"""More are never taken: each doubles the copies."""
+SMALLEST = 1e-6
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,7 @@ class Plan:
     smoothing: Smoothing
     slack: float
     alpha: float
+    stopping: Stopping = Stopping()
 
     @property
     def abstaining(self) -> float:
@@ -38,18 +44,30 @@ class Plan:
         """The largest radius that center smoothing can certify; 0 if none."""
         from scipy.special import ndtri
 
-        left = 1 - deviation(self.alpha / 2, self.smoothing.copies)
+        left = 1 - deviation(self.alpha / 2 / self.looks, self.smoothing.copies)
         return max(0.0, self.smoothing.sigma * float(ndtri(left) - ndtri(0.5 + self.slack))) if left > 0.5 else 0.0
 
     @property
     def farthest(self) -> float:
         """The largest radius that a vote can certify: when all copies agree."""
-        return farthest(self.smoothing.copies, self.smoothing.sigma, self.alpha)
+        return farthest(self.smoothing.copies, self.smoothing.sigma, self.alpha / self.looks)
+
+    @property
+    def looks(self) -> int:
+        """At how many numbers of copies one may stop."""
+        return len(self.stopping.looks(self.smoothing.copies))
+
+    @property
+    def drawn(self) -> str:
+        """How many noisy copies of an image are drawn."""
+        fewest = self.stopping.fewest(self.smoothing.copies, self.smoothing.sigma)
+        early = 2 * self.smoothing.selection + fewest
+        most = f"{self.smoothing.forwards:,} noisy copies of each image"
+        return f"up to {most}, {early:,} where they agree" if fewest < self.smoothing.copies else most
 
     def __str__(self) -> str:
-        forwards = self.smoothing.forwards
         return (
-            f"{forwards:,} noisy copies of each image, {forwards * self.smoothing.samples:,} in all; center smoothing "
+            f"{self.drawn}, {self.smoothing.forwards * self.smoothing.samples:,} in all at most; center smoothing "
             f"can certify l2 radii up to {self.widest:.3g} and will abstain on about {self.abstaining:.1%} of the images; "
             f"votes can certify radii up to {self.farthest:.3g}"
         )
@@ -105,7 +123,7 @@ def require_slack(evaluation: str, slack: float) -> None:
 
 
 def require_centres(
-    evaluation: str, smoothing: Smoothing, radii: tuple[float, ...], slack: float, alpha: float
+    evaluation: str, smoothing: Smoothing, radii: tuple[float, ...], slack: float, alpha: float, looks: int = 1
 ) -> None:
     """Raise if center smoothing would abstain on every image or could certify none at some of the ``radii``.
 
@@ -120,15 +138,26 @@ def require_centres(
             f"at alpha={alpha} needs at least {needed}; set {evaluation}.selection={3 * needed} or a larger slack"
         )
     for radius in radii:
-        if quantile(radius, smoothing.sigma, slack, smoothing.copies, alpha / 2) > 1:
+        if quantile(radius, smoothing.sigma, slack, smoothing.copies, alpha / 2 / looks) > 1:
             left = 1 - mass(radius, smoothing.sigma, slack)
-            needed = ceil(log(2 / alpha) / (2 * left**2)) if left > 1e-9 else 0
+            needed = ceil(log(2 * looks / alpha) / (2 * left**2)) if left > 1e-9 else 0
             advice = f"at least {needed}" if needed else f"a larger {evaluation}.sigma"
             raise HoldfastError(
                 f"{evaluation}.copies={smoothing.copies} can certify no image at radius {radius} with sigma="
                 f"{smoothing.sigma}: it takes {advice}; or ask for radii up to "
                 f"{Plan(smoothing, slack, alpha).widest:.3g}"
             )
+
+
+def copies_for_centres(radius: float, sigma: float, slack: float, alpha: float) -> int:
+    """Return how many copies leave center smoothing a deviation of half of what the mass at ``radius`` leaves to 1.
+
+    Example:
+        >>> copies_for_centres(0.25, 0.25, 0.05, 0.01)
+        782
+    """
+    left = max(1 - mass(radius, sigma, slack), SMALLEST)
+    return ceil(log(2 * MOST_LOOKS / alpha) / (2 * (left / 2) ** 2))
 
 
 def require_votes(evaluation: str, smoothing: Smoothing, radii: tuple[float, ...], alpha: float) -> None:

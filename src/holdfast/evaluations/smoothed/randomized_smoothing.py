@@ -21,7 +21,7 @@ from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.smoothed.base import SmoothedEvaluation
+from holdfast.evaluations.smoothed.base import LEAST, SmoothedEvaluation
 from holdfast.evaluations.smoothed.findings import radius_curves, sure
 from holdfast.evaluations.smoothed.observations import NoisyCodes
 from holdfast.evaluations.smoothed.plan import require_votes
@@ -47,7 +47,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
     radii: tuple[float, ...] = (0.25, 0.5, 0.75)
     sizes = Sizes(SIZES.quick, SIZES.full, {**SIZES.large, "radii": [0.25, 0.5]}, SIZES.heavy)
     name = "randomized-smoothing"
-    version = 2
+    version = 3
     uses_labels = True
     uses_bank = True
     needs_bank = True
@@ -62,7 +62,11 @@ class RandomizedSmoothing(SmoothedEvaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_votes(self.name, self.smoothing, self.radii, self.alpha)
+        require_votes(self.name, self.smoothing, self.radii, self.alpha_of_look)
+
+    @property
+    def least_copies(self) -> int:
+        return LEAST
 
     def observation(self) -> NoisyCodes:
         return self.noisy_codes
@@ -78,7 +82,8 @@ class RandomizedSmoothing(SmoothedEvaluation):
             counts = self.noisy_codes.of_probe(probe, observed)
             chosen = counts["first"].argmax(1)
             reach = certified_radius(
-                least_share(counts["votes"].gather(1, chosen[:, None])[:, 0], self.copies, self.alpha), self.sigma
+                least_share(counts["votes"].gather(1, chosen[:, None])[:, 0], counts["copies"], self.alpha_of_look),
+                self.sigma,
             )
             right = fitted.places(labels) == chosen.to(population.run.device)
             some, numbers = self._numbers(probe, reach.cpu(), right.cpu())
@@ -101,7 +106,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
         case = {"noise": f"{self.sigma:g}", "probe": str(probe)}
         answered = right & ~reach.isnan()
         kept = reach.where(answered, 0.0)
-        limits = (0.0, farthest(self.copies, self.sigma, self.alpha))
+        limits = (0.0, farthest(self.copies, self.sigma, self.alpha_of_look))
         flag = "yes or no"
         certified, of_right = (
             series_of(quantity, case, values, "l2 radius", Claim.LOWER, RADIUS, WRONG).model_copy(
@@ -133,6 +138,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
         made = [certified, of_right, accuracy, abstained]
         numbers = [
             sure(summarise(certified, "mean", "higher", "average_certified_probe_radius"), self.alpha, len(reach)),
+            sure(summarise(certified, "median", "higher", "median_certified_probe_radius"), self.alpha, len(reach)),
             sure(
                 summarise(of_right, "mean", "higher", "average_certified_probe_radius_of_correct"),
                 self.alpha,
@@ -152,7 +158,7 @@ class RandomizedSmoothing(SmoothedEvaluation):
 
     def _curve(self, probe: Probe, reach: Float[Tensor, "b"], right: Bool[Tensor, "b"]) -> Curve:
         """Return the certified accuracy as a function of the radius; at 0 it is the accuracy."""
-        grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha), GRID, dtype=torch.float64)
+        grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha_of_look), GRID, dtype=torch.float64)
         kept = reach.where(right, torch.nan).nan_to_num(nan=0.0)
         return Curve(
             quantity="certified_accuracy_by_radius",

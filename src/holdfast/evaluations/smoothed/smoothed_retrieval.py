@@ -20,7 +20,7 @@ from itertools import product
 from typing import final
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from holdfast.attacks.adaptive import AdaptiveAttack
@@ -32,11 +32,11 @@ from holdfast.core.records import Claim, Curve, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.smoothed.base import SmoothedEvaluation
+from holdfast.evaluations.smoothed.base import LEAST, SmoothedEvaluation
 from holdfast.evaluations.smoothed.findings import certified_distance, radius_curves, sure
 from holdfast.evaluations.smoothed.index import Index, embedding, told_apart
 from holdfast.evaluations.smoothed.observations import AttackedCentres
-from holdfast.evaluations.smoothed.plan import require_slack, require_votes
+from holdfast.evaluations.smoothed.plan import copies_for_centres, require_slack, require_votes
 from holdfast.evaluations.smoothed.sizes import CENTRES_OF_HEAVY, CENTRES_OF_LARGE, SIZES
 from holdfast.evaluations.smoothed.votes import farthest, least_share
 from holdfast.evaluations.smoothed.votes import radius as certified_radius
@@ -49,6 +49,7 @@ RETRIEVED = "having the same nearest other image, as the smoothed encoder sees i
 KEPT = "staying nearest to oneself, as the smoothed encoder sees it, after every change of this l2 size"
 RISK = "share of other images that some change of this l2 size carries the image past, as the smoothed encoder sees it"
 RADIUS = "l2 radius within which the smoothed nearest other image stays the same"
+OWN_RADIUS = "l2 radius within which the image stays nearest to itself, as the smoothed encoder sees it"
 UNDEFINED = "all others are exact copies of the image"
 GRID = 41
 
@@ -62,7 +63,7 @@ class SmoothedRetrieval(SmoothedEvaluation):
     attack: Attack = AdaptiveAttack(restarts=1)
     sizes = Sizes(SIZES.quick, SIZES.full, CENTRES_OF_LARGE, CENTRES_OF_HEAVY)
     name = "smoothed-retrieval"
-    version = 3
+    version = 4
     uses_bank = True
     title = "Smoothed retrieval"
     meaning = (
@@ -75,7 +76,11 @@ class SmoothedRetrieval(SmoothedEvaluation):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_slack(self.name, self.slack)
-        require_votes(self.name, self.smoothing, self.radii, self.alpha / self.others)
+        require_votes(self.name, self.smoothing, self.radii, self.alpha_of_look / self.others)
+
+    @property
+    def least_copies(self) -> int:
+        return max(LEAST, *(copies_for_centres(radius, self.sigma, self.slack, self.alpha) for radius in self.radii))
 
     def observation(self) -> Joint:
         return Joint((self.noisy_codes, *(self._attacked(radius, divergence) for radius, divergence in self._cases())))
@@ -117,12 +122,18 @@ class SmoothedRetrieval(SmoothedEvaluation):
         """Return what votes certify under one divergence, beside what attacks achieved."""
         case = {"noise": f"{self.sigma:g}", "divergence": str(divergence), "method": "votes"}
         defined, images = torch.stack([told_apart(population, row, self.others) for row in rows]), len(rows)
-        reach, none = self._radii(counts["retrieved"]), ~defined.any(1)
+        reach, none = self._radii(counts["retrieved"], counts["copies"]), ~defined.any(1)
         flags = (reach == 0).double(), counts["agrees"].double()
-        shown, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, *flags))
+        kept_radii = self._radii(counts["kept"], counts["copies"])
+        shown, own, abstained, agrees = (values.masked_fill(none, torch.nan) for values in (reach, kept_radii, *flags))
+        limits = {"limits": (0.0, farthest(self.copies, self.sigma, self.alpha_of_look))}
         made = [
-            series_of("certified_retrieval_radius", case, shown, "l2 radius", Claim.LOWER, RADIUS, UNDEFINED).model_copy(
-                update={"limits": (0.0, farthest(self.copies, self.sigma, self.alpha))}
+            *(
+                series_of(name, case, radii, "l2 radius", Claim.LOWER, of, UNDEFINED).model_copy(update=limits)
+                for name, radii, of in (
+                    ("certified_retrieval_radius", shown, RADIUS),
+                    ("certified_nearest_neighbour_radius", own, OWN_RADIUS),
+                )
             ),
             series_of("retrieval_abstentions", case, abstained, "yes or no", Claim.ESTIMATE,
                       "images of which no majority is certain", UNDEFINED),
@@ -131,15 +142,20 @@ class SmoothedRetrieval(SmoothedEvaluation):
         ]  # fmt: skip
         numbers = [
             sure(summarise(made[0], "mean", "higher", "average_certified_retrieval_radius"), self.alpha, images),
-            summarise(made[1], "share", "lower"),
-            summarise(made[2], "share", "higher"),
+            sure(summarise(made[0], "median", "higher", "median_certified_retrieval_radius"), self.alpha, images),
+            sure(
+                summarise(made[1], "median", "higher", "median_certified_nearest_neighbour_radius"), self.alpha, images
+            ),
+            summarise(made[2], "share", "lower"),
+            summarise(made[3], "share", "higher"),
         ]
-        chance = least_share(counts["nearer"], self.copies, self.alpha / max(1, counts["nearer"].shape[1]))
+        chance = least_share(
+            counts["nearer"], counts["copies"][:, None], self.alpha_of_look / max(1, counts["nearer"].shape[1])
+        )
         by_pair = certified_radius(chance, self.sigma).nan_to_num(nan=0.0)
         for k, radius in enumerate(self.radii):
             proved = self.conditions(radius, divergence, method="votes")
             tried = self.conditions(radius, divergence, attack=label(self.attack))
-            kept_radii = self._radii(counts["kept"])
             some, more = self._certified(proved, reach > radius, kept_radii > radius, by_pair > radius, defined)
             survived = (attacked[k] > 0.5).double().masked_fill(none, torch.nan)
             survival = series_of("attacked_smoothed_nearest_neighbour", tried, survived, "yes or no",
@@ -165,7 +181,14 @@ class SmoothedRetrieval(SmoothedEvaluation):
         numbers: list[Estimate] = []
         for radius in self.radii:
             moved = certified_distance(
-                counts["distances"], counts["held"], radius, self.smoothing, self.slack, self.alpha
+                counts["distances"],
+                counts["held"],
+                radius,
+                self.smoothing,
+                self.slack,
+                self.alpha,
+                counts["copies"],
+                self.looks,
             )
             case = self.conditions(radius, divergence, method="center smoothing")
             passed = ahead > moved[:, None].nan_to_num(nan=torch.inf)
@@ -204,16 +227,16 @@ class SmoothedRetrieval(SmoothedEvaluation):
         ]
         return made, [sure(number, self.alpha, len(kept)) for number in numbers]
 
-    def _radii(self, count: Tensor) -> Float[Tensor, "b"]:
+    def _radii(self, count: Int[Tensor, "b"], draws: Int[Tensor, "b"]) -> Float[Tensor, "b"]:
         """Return the radii that votes certify; 0 where no majority is certain."""
-        return certified_radius(least_share(count, self.copies, self.alpha), self.sigma).nan_to_num(nan=0.0)
+        return certified_radius(least_share(count, draws, self.alpha_of_look), self.sigma).nan_to_num(nan=0.0)
 
     def _curves(
         self, population: Population, rows: Sequence[int], divergence: Divergence, counts: Observed
     ) -> list[Curve]:
         """Return the share of images certified by votes as a function of the radius."""
         some = [k for k, row in enumerate(rows) if told_apart(population, row, self.others).any()]
-        grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha), GRID, dtype=torch.float64)
+        grid = torch.linspace(0, farthest(self.copies, self.sigma, self.alpha_of_look), GRID, dtype=torch.float64)
         return [
             Curve(
                 quantity=quantity,
@@ -221,9 +244,12 @@ class SmoothedRetrieval(SmoothedEvaluation):
                 x_label="l2 radius",
                 y_label="share of images certified",
                 x=tuple(grid.tolist()),
-                y=tuple((self._radii(counts[name][some]).cpu()[:, None] > grid).double().mean(0).tolist()),
+                y=tuple((radii.cpu()[:, None] > grid).double().mean(0).tolist()),
             )
-            for quantity, name in (("retrieval_by_radius", "retrieved"), ("nearest_neighbour_by_radius", "kept"))
+            for quantity, radii in (
+                ("retrieval_by_radius", self._radii(counts["retrieved"][some], counts["copies"][some])),
+                ("nearest_neighbour_by_radius", self._radii(counts["kept"][some], counts["copies"][some])),
+            )
         ]
 
     def _attacked(self, radius: float, divergence: Divergence) -> AttackedCentres:

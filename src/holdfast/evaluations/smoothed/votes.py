@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 
-def least_share(count: Int[Tensor, "*b"], draws: int, alpha: float) -> Float[Tensor, "*b"]:
+def least_share(count: Int[Tensor, "*b"], draws: int | Int[Tensor, "*#b"], alpha: float) -> Float[Tensor, "*b"]:
     """Return the lower end, with confidence ``1 - alpha``, of the chance of what happened in ``count`` of ``draws``.
 
     Clopper and Pearson 1934, one-sided.
@@ -29,7 +29,8 @@ def least_share(count: Int[Tensor, "*b"], draws: int, alpha: float) -> Float[Ten
     from scipy.special import betaincinv
 
     counts = count.cpu().numpy().astype(np.float64)
-    low = betaincinv(np.maximum(counts, 1), draws - counts + 1, alpha)
+    number = draws.cpu().numpy().astype(np.float64) if isinstance(draws, Tensor) else draws
+    low = betaincinv(np.maximum(counts, 1), number - counts + 1, alpha)
     return torch.from_numpy(np.where(counts > 0, low, 0.0)).to(count.device)
 
 
