@@ -1,8 +1,9 @@
 """Query-only attacks: what somebody finds who sees codes, or distances of codes, and has no gradient.
 
 Random search (Andriushchenko et al. 2020, https://arxiv.org/abs/1912.00049) and estimated gradients (Ilyas et al. 2018,
-https://arxiv.org/abs/1804.08598) with a stated number of queries, beside the attack with gradients. And for who sees decisions
-alone, which image a search returns: the smallest change found by RayS (Chen and Gu 2020, https://arxiv.org/abs/2006.12792).
+https://arxiv.org/abs/1804.08598) with a stated number of queries, beside the attack with gradients. And, for who sees
+decisions alone, which image a search returns, the smallest change found by RayS (Chen and Gu 2020,
+https://arxiv.org/abs/2006.12792).
 """
 
 from __future__ import annotations
