@@ -31,10 +31,10 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.attacked.attack_radius import Radii
 from holdfast.execution.computing import Computing
 from holdfast.execution.computing.shards import observe
-from holdfast.execution.request import Request, attacks_in_balls
+from holdfast.execution.request import Request
 from holdfast.execution.request.loading import Inputs
 from holdfast.execution.request.suites import HEAVY
-from holdfast.protocol.evaluation import Evaluation, plain
+from holdfast.protocol.evaluation import Evaluation, attacks_in_balls, plain
 from holdfast.protocol.population import Population
 from holdfast.report import text
 from holdfast.store.store import StoreError

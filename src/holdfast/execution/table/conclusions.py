@@ -16,10 +16,9 @@ from holdfast.execution.computing import Computing
 from holdfast.execution.computing.shards import first_held, in_random_order, observe
 from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.ranks import leads
-from holdfast.execution.request import attacks_in_balls
 from holdfast.execution.table.cells import Cells
 from holdfast.execution.table.steps import FEWEST, PICTURED, illustrates
-from holdfast.protocol.evaluation import Evaluation, learning, parts
+from holdfast.protocol.evaluation import Evaluation, attacks_in_balls, learning, parts
 from holdfast.protocol.observation import Observation
 from holdfast.store.provenance import provenance
 from holdfast.store.store import StoreError, key_of
