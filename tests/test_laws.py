@@ -27,9 +27,8 @@ from holdfast.evaluations.geometry.grad_cam import GradCam
 from holdfast.evaluations.probed.probe_accuracy import ProbeAccuracy
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.execution.computing.shards import in_random_order
-from holdfast.execution.request import attack_fields
 from holdfast.execution.request.catalog import evaluations
-from holdfast.protocol.evaluation import Evaluation, learning, parts, pieces, with_bank
+from holdfast.protocol.evaluation import Evaluation, attack_fields, learning, parts, pieces, with_bank
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population

@@ -15,11 +15,14 @@ from math import isnan, log
 from typing import Literal
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from holdfast.core.records import Claim, Estimate, Series
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.differences import paired, unpaired
+from holdfast.core.statistics.radii import QUARTILES, radius_estimates
+from holdfast.core.statistics.series import ratio_of_means
 from holdfast.evaluations.attacked.breakaway import of_clusters
 
 SIZES = (50, 100, 300)
@@ -34,7 +37,7 @@ class Law:
     """One value per image: ``values`` of uniform draws, whose ``statistic`` is ``truth``."""
 
     population: str
-    statistic: Literal["mean", "median", "share"]
+    statistic: Literal["mean", "median", "share", "first_quartile", "third_quartile"]
     unit: str
     truth: float
     values: Callable[[Uniform], Values]
@@ -43,12 +46,24 @@ class Law:
 
     def estimate(self, series: Series) -> Estimate:
         """Return what an evaluation would say of ``series``."""
+        if self.statistic in QUARTILES:
+            return next(each for each in radius_estimates(series) if each.quantity.endswith(self.statistic))
         found = summarise(series, self.statistic, "lower")
         return of_clusters(found, np.full(series.values.count(0.0) // 2, 2.0)) if self.pairs else found
 
     def series(self, values: Values) -> Series:
         """Return ``values`` as an evaluation would."""
         return Series(quantity="value", values=tuple(values.tolist()), unit=self.unit, claim=Claim.ESTIMATE, of="value")
+
+
+def within(u: Uniform, share: float) -> Values:
+    """Return radii of images of which this ``share`` is ever lost, the others have an infinite one."""
+    return np.where(u < share, u / share, np.inf)
+
+
+def kept(part: Values, whole: Values) -> Values:
+    """Return what the interval of ``mean(part) / mean(whole)`` is made of, as of harm and losses kept."""
+    return ratio_of_means(torch.as_tensor(part).double(), torch.as_tensor(whole).double()).numpy()
 
 
 LAWS = (
@@ -66,6 +81,13 @@ LAWS = (
     Law("robust", "mean", "radius", 1.99, lambda u: np.where(u < 0.01, 100.0, 1.0) * (0.5 + (100 * u) % 1)),
     Law("fragile", "median", "radius", log(2), lambda u: -np.log1p(-u)),
     Law("robust", "median", "radius", 1 + 0.49 / 0.99, lambda u: np.where(u < 0.01, 100.0, 1.0 + (u - 0.01) / 0.99)),
+    Law("fragile", "first_quartile", "radius", -log(0.75), lambda u: -np.log1p(-u)),
+    Law("fragile", "third_quartile", "radius", -log(0.25), lambda u: -np.log1p(-u)),
+    Law("robust", "median", "radius, some never lost", 0.5 / 0.6, lambda u: within(u, 0.6)),
+    Law("robust", "first_quartile", "radius, some never lost", 0.25 / 0.6, lambda u: within(u, 0.6)),
+    Law("fragile", "mean", "ratio of means", 2 / 3, lambda u: kept(u**2, u)),
+    Law("fragile", "mean", "ratio of losses", 1 / 3, lambda u: kept(u < 0.2, u < 0.6)),
+    Law("robust", "mean", "ratio of losses", 1 / 2, lambda u: kept(u < 0.1, u < 0.2)),
 )
 
 

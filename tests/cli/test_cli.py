@@ -342,7 +342,7 @@ def test_progress_names_what_was_asked_for(capsys, monkeypatch):
     monkeypatch.setattr("holdfast.execution.computing.progress.QUIET_SECONDS", 0.0)
     assert run([*QUICK, "--out", "run"]) == 0
     stages = {re.split(r"[ ,]", line.split(": ")[1])[0] for line in said(capsys) if "%  " in line and ": " in line}
-    assert stages == {"codes", "overlap"}
+    assert stages == {"codes", "radii", "overlap"}
 
 
 def test_progress_is_plain_lines_away_from_a_terminal(capsys):

@@ -40,7 +40,11 @@ def command(
         str | None, typer.Option(help="Run these evaluations alone, separated by commas.", rich_help_panel=MEASURES)
     ] = None,
     eps: Annotated[
-        list[str] | None, typer.Option(help="Radius of a linf ball, as in 8/255; repeatable.", rich_help_panel=MEASURES)
+        list[str] | None,
+        typer.Option(
+            help="Radius of a linf ball, as in 8/255; repeatable (default: where encoders differ).",
+            rich_help_panel=MEASURES,
+        ),
     ] = None,
     ball: Annotated[
         list[str] | None, typer.Option(help="Any ball, as in l2:0.5; repeatable.", rich_help_panel=MEASURES)

@@ -76,7 +76,8 @@ def evaluate(
         bank: other images, usually labelled, that probes learn from and retrieval searches.
         suite: how much of each: quick, standard or full.
         only: names of evaluations; all by default.
-        eps: radius of a linf ball, or several, instead of the evaluations' own.
+        eps: radius of a linf ball, or several; by default, in ``quick``, radii at which the strongest encoder loses between
+            .2 and .8 of the images, else the evaluations' own.
         ball: any ball, or several, as ``Linf(8 / 255)`` or ``"l2:0.5"``.
         baselines: what to measure beside the encoders: pixels, random.
         limit: at most so many images, chosen by ``seed``.

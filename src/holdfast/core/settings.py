@@ -199,23 +199,31 @@ def _simple(text: str, kinds: tuple[Any, ...]) -> bool | int | float | str:
         if int in kinds:
             return int(text)
         if float in kinds:
-            return float(Fraction(text.replace(" ", "")))
+            return _quotient(text.replace(" ", ""))
     except (ValueError, KeyError, ArithmeticError):
         if str not in kinds:
             raise
     return text
 
 
+def _quotient(text: str) -> float:
+    """Return the number that ``text`` spells: 0.05, 8/255 or 0.5/255."""
+    if "." not in text or "/" not in text:
+        return float(Fraction(text))
+    dividend, divisor = text.split("/")
+    return float(dividend) / float(divisor)
+
+
 def number(value: float) -> str:
-    """Return a short text that ``convert`` reads back exactly: 0.05, 8/255, 1e-06.
+    """Return a short text that ``convert`` reads back exactly: 0.05, 8/255, 0.5/255, 1e-06.
 
     Example:
-        >>> number(0.05), number(8 / 255), number(0.2)
-        ('0.05', '8/255', '0.2')
+        >>> number(0.05), number(8 / 255), number(0.2), number(0.25 / 255)
+        ('0.05', '8/255', '0.2', '0.25/255')
     """
     exact = repr(value)
-    grey = round(value * 255) if abs(value) < 1 else 0
-    return f"{grey}/255" if len(exact) > 6 and grey and grey / 255 == value else exact
+    grey = float(f"{value * 255:.3g}") if abs(value) < 1 else 0.0
+    return f"{grey:g}/255" if len(exact) > 6 and grey and grey / 255 == value else exact
 
 
 def require_positive(thing: Any, *settings: str) -> None:

@@ -21,7 +21,8 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.core.stopwatch import beginning
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders.embeddings import Embeddings
-from holdfast.execution.computing import Progress
+from holdfast.execution.computing import Computing, Progress
+from holdfast.execution.computing.cost import Forecast
 from holdfast.execution.engines.automatic import automatic
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
@@ -29,15 +30,17 @@ from holdfast.execution.engines.processes import Processes
 from holdfast.execution.engines.ranks import LEASES, RANKS, Ranks, leads, place
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.request import Request, build, planned, requested_balls
+from holdfast.execution.request.informative_radii import changed, informative_radii, left_open
 from holdfast.execution.request.loading import NOTHING, AtHand, Inputs
 from holdfast.execution.request.suites import HEAVY, LARGE, TOTAL, share
-from holdfast.execution.table import evaluate
+from holdfast.execution.table import evaluate, refuse_same_names
 from holdfast.execution.table.interim import WriteReport
 from holdfast.protocol.evaluation import Evaluation, answerable, settings
 from holdfast.protocol.population import Population
 from holdfast.report.text import listed
 from holdfast.store.store import Store, some
 
+EARLIER = " Earlier results in this folder are of other radii and stay beside these."
 THREADED = 1 << 28
 """Operations an image from which one process with many threads computes an encoder as fast as many processes."""
 WANTS_MORE = (
@@ -70,6 +73,7 @@ class Session:
         began, plan, run = beginning(), planned(request), run_settings(request)
         _warn_of_damage(store)
         inputs = Inputs.of(request, at_hand, Remembered.at(store.folder / FILE, request.rehash))
+        refuse_same_names(inputs.encoders)
         plan = among(request, sized(request, inputs.encoders) or plan, inputs.encoders)
         for ball, encoder in product(requested_balls(plan), inputs.encoders):
             ball.check(encoder.domain)
@@ -100,10 +104,13 @@ class Session:
         computing = engine(request.cluster, request.device, request.workers, self.store.folder)
         if leads(computing):
             self.store.request(request.model_dump_json(indent=1))
+        plan, radii = self.in_informative_balls(computing, progress)
+        if say and radii and leads(computing):
+            say(radii)
         return evaluate(
             self.inputs.encoders,
             self.inputs.images,
-            self.plan,
+            plan,
             self.run,
             self.store,
             computing,
@@ -113,7 +120,21 @@ class Session:
             self.inputs.bank,
             write if leads(computing) else None,
             say if leads(computing) else None,
+            radii,
         )
+
+    def in_informative_balls(self, computing: Engine, progress: Progress | None) -> tuple[Sequence[Evaluation], str]:
+        """Return the plan with radii that tell the encoders apart where nobody named any, and a sentence on them."""
+        free = left_open(self.request, self.plan)
+        if not free:
+            return self.plan, ""
+        work = Computing(self.store, computing, progress, None, self.began, Forecast({}))
+        chosen = informative_radii(self.request, free, self.inputs, self.run, work)
+        if chosen is None:
+            return self.plan, ""
+        plan = [chosen.of(evaluation) if evaluation in free else evaluation for evaluation in self.plan]
+        earlier = EARLIER if changed(self.store.results(), plan) else ""
+        return plan, chosen.sentence + earlier
 
 
 def run_settings(request: Request) -> RunSettings:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from holdfast.attacks.base import Attack
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import refuse_empty, refuse_twice
 from holdfast.core.images import Images
 from holdfast.core.records import Findings, Picture, Question, Result
 from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.core.settings import convert, spelled, types_of
+from holdfast.core.settings import convert, fields_of, spelled, types_of
 from holdfast.core.statistics.clusters import with_groups
 from holdfast.protocol.bank import apart
 from holdfast.protocol.fits import Fit, whitenings
@@ -195,6 +196,16 @@ def circumstances(
 
 def _flat(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
+
+
+def attacks_in_balls(kind: type[Evaluation]) -> bool:
+    """Return whether the ``balls`` of ``kind`` are those of attacks, which eps and ball set."""
+    return "balls" in fields_of(kind) and bool(attack_fields(kind))
+
+
+def attack_fields(kind: type[Evaluation]) -> list[str]:
+    """Return the settings of ``kind`` that are attacks."""
+    return [name for name, kind_of_field in types_of(kind).items() if spelled(kind_of_field, Attack)]
 
 
 def with_bank(evaluation: Evaluation) -> bool:

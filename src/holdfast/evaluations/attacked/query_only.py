@@ -1,7 +1,9 @@
 """Query-only attacks: what somebody finds who sees codes, or distances of codes, and has no gradient.
 
 Random search (Andriushchenko et al. 2020, https://arxiv.org/abs/1912.00049) and estimated gradients (Ilyas et al. 2018,
-https://arxiv.org/abs/1804.08598) with a stated number of queries, beside the attack with gradients.
+https://arxiv.org/abs/1804.08598) with a stated number of queries, beside the attack with gradients. And, for who sees
+decisions alone, which image a search returns, the smallest change found by RayS (Chen and Gu 2020,
+https://arxiv.org/abs/2006.12792).
 """
 
 from __future__ import annotations
@@ -11,17 +13,23 @@ from dataclasses import dataclass
 from itertools import product
 from typing import final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.attacks.base import Attack
+from holdfast.attacks.decisions import radii_by_decisions
 from holdfast.attacks.nes import NaturalEvolution
 from holdfast.attacks.square import SquareAttack
-from holdfast.core.balls import Ball
+from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import Estimate, Findings, Series
+from holdfast.core.records import Claim, Estimate, Findings, Series
 from holdfast.core.run_settings import Observed
+from holdfast.core.statistics.radii import radius_estimates
+from holdfast.core.statistics.series import series_of
+from holdfast.evaluations.attacked.attack_radius import LEFT_OUT, SMALLEST
+from holdfast.evaluations.attacked.events import Threat, retrieval
 from holdfast.evaluations.attacked.harm_kept import Further, compared
 from holdfast.evaluations.attacked.observations import (
     ATTACKS,
@@ -35,12 +43,38 @@ from holdfast.evaluations.attacked.observations import (
 from holdfast.evaluations.attacked.searched import Searched
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.protocol.evaluation import Evaluation
-from holdfast.protocol.observation import Joint
+from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 from holdfast.protocol.warnings import population_warnings
 
+WIDEST = Linf(0.5)
+"""The largest change that decisions are asked about."""
 SEARCHES = (SquareAttack(queries=100), SquareAttack(queries=1000), NaturalEvolution(queries=1000))
+
+
+@final
+@dataclass(frozen=True)
+class DecisionRadii(Observation):
+    """The ``radius`` at which so many ``queries`` for decisions found an image mistaken; infinite if none did."""
+
+    queries: int
+    divergence: Divergence
+    samples: int
+    name = "decision-radii"
+    version = 1
+    uses_bank = True
+
+    def rows(self, population: Population) -> list[int]:
+        return population.choose(self.samples)
+
+    def forwards(self, population: Population) -> int:
+        return self.queries
+
+    def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        search = retrieval(population, rows, Threat(self.divergence, 1, (), SEARCHES[0], self.samples))
+        radii = radii_by_decisions(search.goal, WIDEST, self.queries)
+        return {"radius": radii.double().masked_fill(~search.defined, torch.nan)}
 
 
 @final
@@ -52,26 +86,30 @@ class QueryOnly(Evaluation):
     attacks: tuple[Attack, ...] = ATTACKS
     searches: tuple[Attack, ...] = SEARCHES
     divergences: tuple[Divergence, ...] = (L2Distance(),)
+    decisions: int = 1000
     samples: int = 100
     sizes = Sizes(
-        quick={"samples": 200, "searches": ["square:queries=200"]},
+        quick={"samples": 200, "searches": ["square:queries=200"], "decisions": 300},
         full={**SIZES.full, "samples": 1000},
         small_only=True,
     )
     name = "query-only"
-    version = 1
+    version = 2
     partial = True
     uses_bank = True
     title = "Query-only attacks"
     meaning = (
         "Somebody who may only ask for codes, or how far apart they are, searches without gradients. Harm kept says how far "
         "so many queries for each image carry codes, as a share of how far the attack with gradients does. Random noise of "
-        "the same size stands beside it."
+        "the same size stands beside it. The decision radius is the smallest change found by somebody who sees which image "
+        "a search returns, and nothing else."
     )
     headline = ("harm_kept", "nearest_neighbour_accuracy")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.decisions < 1:
+            raise HoldfastError(f"query-only: decisions, the queries of RayS, must be at least 1, got {self.decisions}")
         for search in self.searches:
             if not hasattr(search, "queries"):
                 raise HoldfastError(
@@ -89,7 +127,7 @@ class QueryOnly(Evaluation):
                 *(self._attacked(ball, divergence, (search,)) for search in self.searches),
             )
         ]
-        return Joint(tuple(dict.fromkeys(parts)))
+        return Joint((*dict.fromkeys(parts), *map(self._decided, self.divergences)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         searched, joint, attack = Searched(population), self.observation(), strongest(self.attacks)
@@ -110,12 +148,24 @@ class QueryOnly(Evaluation):
             more = compared(searched, rows, Case(ball, attack, divergence), codes, others)
             series += more[0]
             estimates += more[1]
+        for divergence in self.divergences:
+            radii = joint.of(self._decided(divergence), observed)["radius"]
+            further = {"attack": "rays", "divergence": str(divergence), "queries": str(self.decisions)}
+            within = {"ball": str(WIDEST), **further}
+            decided = series_of(
+                "decision_radius", within, radii, f"{WIDEST.name} distance", Claim.UPPER, SMALLEST, LEFT_OUT
+            )
+            series.append(decided)
+            estimates += radius_estimates(decided)
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
             estimates=tuple(estimates),
             warnings=population_warnings(population, self.divergences),
         )
+
+    def _decided(self, divergence: Divergence) -> DecisionRadii:
+        return DecisionRadii(self.decisions, divergence, self.samples)
 
     def _attacked(self, ball: Ball, divergence: Divergence, attacks: tuple[Attack, ...]) -> Untargeted:
         return Untargeted(ball, attacks, divergence, self.samples)

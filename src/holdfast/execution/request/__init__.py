@@ -15,18 +15,17 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, ValidationError
 
-from holdfast.attacks.base import Attack
 from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Ball, balls_of, read_ball
 from holdfast.core.errors import HoldfastError, HoldfastWarning, did_you_mean, refuse_blanks, refuse_twice
 from holdfast.core.records import Record
-from holdfast.core.settings import convert, fields_of, seconds, spelled, types_of
+from holdfast.core.settings import convert, fields_of, seconds, types_of
 from holdfast.encoders import sources
 from holdfast.encoders.reference import Options, named
 from holdfast.encoders.trained import written_in_python
 from holdfast.execution.request.catalog import evaluations
 from holdfast.execution.request.suites import SUITES, left_out, suite_settings
-from holdfast.protocol.evaluation import Evaluation, plain, with_bank
+from holdfast.protocol.evaluation import Evaluation, attack_fields, attacks_in_balls, plain, with_bank
 
 Settings = Mapping[str, Mapping[str, Any]]
 BLIND = SquareAttack()
@@ -190,16 +189,6 @@ def planned(request: Request, operations: int = 0) -> list[Evaluation]:
     if request.bank and not any(map(with_bank, plan)):
         raise HoldfastError(f"a bank changes nothing: {', '.join(request.only)} use none; leave --bank out")
     return plan
-
-
-def attacks_in_balls(kind: type[Evaluation]) -> bool:
-    """Return whether the ``balls`` of ``kind`` are those of attacks, which eps and ball set."""
-    return "balls" in fields_of(kind) and bool(attack_fields(kind))
-
-
-def attack_fields(kind: type[Evaluation]) -> list[str]:
-    """Return the settings of ``kind`` that are attacks."""
-    return [name for name, kind_of_field in types_of(kind).items() if spelled(kind_of_field, Attack)]
 
 
 def requested_balls(plan: Sequence[Evaluation]) -> set[Ball]:

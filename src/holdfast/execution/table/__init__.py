@@ -52,6 +52,7 @@ def evaluate(
     bank_for: Callable[[Encoder], Images | None] | None = None,
     write: WriteReport | None = None,
     say: Callable[[str], None] | None = None,
+    radii: str = "",
 ) -> tuple[list[Result], list[Failure]]:
     """Return the result of every evaluation of every encoder, and why others are missing.
 
@@ -69,21 +70,19 @@ def evaluate(
         bank_for: gives the bank for an encoder, apart from its images, if there is one.
         write: writes a report of what is stored while the run goes on.
         say: is told, before the work begins, how long it will take.
+        radii: why attacks are measured at these radii, for results to carry.
 
     Raises:
         HoldfastError: two encoders have the same name.
         StoreError: the store cannot be written.
         KeyboardInterrupt: somebody stopped the run; what was seen by then is concluded.
     """
-    names = [encoder.name for encoder in encoders]
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise HoldfastError(f"two encoders are called {twice!r}; name each one once")
+    refuse_same_names(encoders)
     if not evaluations:
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
     began = monotonic() if began is None else began
     work = Computing(store, engine or Local(), progress, budget, began, Forecast({}))
-    cells = Cells(run, work, encoders)
+    cells = Cells(run, work, encoders, radii)
     looked_up = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
     rows = [row for row in looked_up if row is not None]
     encoding = sum(plan(row, cells) for row in rows)
@@ -95,6 +94,13 @@ def evaluate(
     if progress:
         progress("all cells", 1.0, 0.0)
     return cells.results, cells.failures
+
+
+def refuse_same_names(encoders: Sequence[Encoder]) -> None:
+    """Raise if two of ``encoders`` have the same name, by which results tell them apart."""
+    names = [encoder.name for encoder in encoders]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise HoldfastError(f"two encoders are called {twice[0]!r}; name each one once")
 
 
 def look_up(

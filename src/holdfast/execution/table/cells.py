@@ -50,6 +50,8 @@ class Cells:
     work: Computing
     encoders: Sequence[Encoder]
     """All encoders of the table."""
+    radii: str = ""
+    """Why attacks are measured at these radii."""
     results: list[Result] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     partial: dict[tuple[str, Evaluation], Result] = field(default_factory=dict)

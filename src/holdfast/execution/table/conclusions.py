@@ -18,7 +18,7 @@ from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.ranks import leads
 from holdfast.execution.table.cells import Cells
 from holdfast.execution.table.steps import FEWEST, PICTURED, illustrates
-from holdfast.protocol.evaluation import Evaluation, learning, parts
+from holdfast.protocol.evaluation import Evaluation, attacks_in_balls, learning, parts
 from holdfast.protocol.observation import Observation
 from holdfast.store.provenance import provenance
 from holdfast.store.store import StoreError, key_of
@@ -113,7 +113,9 @@ def conclude(subject: Subject, evaluation: Evaluation, sample: Sample, cells: Ce
     # Pictures may take as long as what was observed; those of a partial result come with the full one.
     result = evaluation.result(subject.population, sample.rows, sample.observed, illustrated=sample.whole)
     planned = None if sample.whole else sample.planned
-    result = result.model_copy(update={"provenance": provenance(cells.run, sample.since), "planned": planned})
+    radii = {"radii": cells.radii} if cells.radii and attacks_in_balls(type(evaluation)) else {}
+    origin = provenance(cells.run, sample.since) | radii
+    result = result.model_copy(update={"provenance": origin, "planned": planned})
     work.store.finish(
         key_of(evaluation, subject.encoder, subject.images, cells.run, subject.population.bank_images), result
     )

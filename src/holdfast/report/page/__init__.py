@@ -175,8 +175,14 @@ def _lead(results: Sequence[Result]) -> str:
         looked = f"{counts[0]:,} to {counts[-1]:,} samples" if len(counts) > 1 else text.counted(counts[0], "sample")
     return (
         f"Each evaluation looked at {looked} and asked how much a representation changes when its image barely does. "
-        f"{_when(results)}"
+        f"{_when(results)}{_radii(results)}"
     )
+
+
+def _radii(results: Sequence[Result]) -> str:
+    """Return why attacks are measured at the radii they are, where nobody named any, in the words of the latest run."""
+    chosen = [result.provenance for result in results if "radii" in result.provenance]
+    return f" {max(chosen, key=lambda origin: origin.get('started', ''))['radii']}" if chosen else ""
 
 
 def _when(results: Sequence[Result]) -> str:

@@ -1,0 +1,122 @@
+"""Radii that tell the encoders of a run apart, where nobody names any."""
+
+from __future__ import annotations
+
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import holdfast as hf
+from holdfast.core.balls import Linf
+from holdfast.core.settings import convert, number
+from holdfast.execution.request.informative_radii import LEAST, MOST, choose, left_open, lost
+from holdfast.execution.request import Request, planned
+from holdfast.report.text import listed
+
+DEFAULTS = (Linf(0.05), Linf(0.1))
+
+
+def sharp(name: str, slope: float, seed: int = 0) -> hf.Encoder:
+    """An encoder that is the more sensitive the steeper it is: saturated far away, so that radii shrink with the slope."""
+    torch.manual_seed(seed)
+    first = nn.Linear(64, 16)
+    first.weight.data *= slope
+    first.bias.data = -first.weight.data.sum(1) / 2
+    return hf.Encoder(nn.Sequential(nn.Flatten(), first, nn.Tanh()), name, hf.Domain((1, 8, 8)))
+
+
+def pictures(count: int = 40) -> torch.Tensor:
+    return 0.5 + 0.002 * torch.randn(count, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def test_radii_are_those_at_which_the_strongest_loses_some_images() -> None:
+    radii = {"weak": [0.0001] * 32, "strong": [0.0005 * (1 + row / 8) for row in range(32)]}
+    chosen = choose(radii, DEFAULTS)
+    assert chosen is not None
+    assert [str(ball) for ball in chosen.balls] == ["linf:0.3/255", "linf:0.5/255"]
+    assert all(LEAST <= lost(radii["strong"], ball.radius) <= MOST for ball in chosen.balls)
+    assert "where strong, the strongest, loses" in chosen.sentence
+    assert choose(dict(reversed(radii.items())), DEFAULTS) == chosen, "the order of encoders"
+
+
+def test_one_radius_stays_one_and_informative_defaults_stay() -> None:
+    radii = [0.001 * (1 + row) for row in range(32)]
+    one = choose({"a": radii}, [Linf(0.05)])
+    assert one is not None
+    assert len(one.balls) == 1
+    assert LEAST <= lost(radii, one.balls[0].radius) <= MOST
+    kept = choose({"a": [0.04, 0.06, 0.2, inf]}, DEFAULTS)
+    assert kept is not None
+    assert kept.balls == DEFAULTS
+
+
+@pytest.mark.parametrize("radii", [{}, {"a": []}, {"a": [inf, inf, 0.9]}, {"a": [0.0, 0.0, 0.0]}])
+def test_where_no_radius_tells_anything_none_is_chosen(radii: dict[str, list[float]]) -> None:
+    assert choose(radii, [Linf(0.6)] if radii else DEFAULTS) is None
+
+
+def test_all_radii_alike_are_met_in_two_digits() -> None:
+    chosen = choose({"a": [0.4 / 255, 0.41 / 255, 0.41 / 255]}, [Linf(0.1)])
+    assert chosen is not None
+    assert str(chosen.balls[0]) == "linf:0.41/255" or lost([0.4, 0.41, 0.41], 255 * chosen.balls[0].radius) < 1
+
+
+@pytest.mark.parametrize("text", ["0.25/255", "0.3/255", "1.5/255", "8/255", "128/255", "0.05", "1e-06"])
+def test_radii_below_a_grey_level_are_read_and_spelled(text: str) -> None:
+    assert number(convert(text, float, "eps")) == text
+
+
+def test_runs_choose_the_same_radii_in_any_order_with_a_budget_and_again(tmp_path: Path) -> None:
+    encoders, images = [sharp("flat", 1.0), sharp("steep", 20.0)], pictures()
+    only = {
+        "only": "displacement",
+        "settings": {"displacement": {"samples": 8, "attacks": ["u-fgsm"]}},
+        "progress": False,
+    }
+
+    def balls(run: hf.EvaluatedRun) -> set[str]:
+        assert not run.failures, run.failures
+        return {listed(result.settings["balls"]) for result in run.results}
+
+    first = hf.evaluate(encoders, images, **only, out=tmp_path / "a")
+    chosen = balls(first)
+    assert len(chosen) == 1, "every encoder has the same"
+    assert "0.05" not in next(iter(chosen)), "the defaults are too wide"
+    shards = sorted((tmp_path / "a" / "shards").rglob("*.safetensors"))
+    again = hf.evaluate(encoders, images, **only, out=tmp_path / "a")
+    assert (balls(again), sorted((tmp_path / "a" / "shards").rglob("*.safetensors"))) == (chosen, shards)
+    assert balls(hf.evaluate(encoders[::-1], images, **only, budget=600.0)) == chosen
+    why = {result.provenance["radii"] for result in first.results}
+    assert why.pop() in first.report().read_text()
+
+
+def test_radii_that_somebody_names_and_those_of_protocols_stay() -> None:
+    def free(**asked: Any) -> list[str]:
+        request = Request(**asked)
+        return [evaluation.name for evaluation in left_open(request, planned(request))]
+
+    assert free(only=("displacement", "overlap", "geometry")) == ["displacement", "overlap"]
+    assert free(only=("displacement", "overlap"), settings={"overlap": {"balls": ["linf:0.2"]}}) == ["displacement"]
+    assert not free(only=("attack-radius",)), "it reports nothing at fixed radii"
+    for fixed in ({"eps": ("0.25/255",)}, {"ball": ("l2:0.5",)}, {"suite": "standard"}, {"suite": "full"}):
+        assert not free(only=("displacement",), **fixed)
+
+
+def test_a_further_encoder_may_change_the_radii_and_that_is_said(tmp_path: Path) -> None:
+    settings = {
+        "only": "displacement",
+        "settings": {"displacement": {"samples": 8, "attacks": ["u-fgsm"]}},
+        "progress": False,
+    }
+    weak, strong = sharp("weak", 20.0), sharp("strong", 0.5)
+    images = torch.rand(40, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    alone = hf.evaluate(weak, images, **settings, out=tmp_path)
+    both = hf.evaluate([weak, strong], images, **settings, out=tmp_path)
+    before, after = alone.results[0].settings["balls"], both.results[0].settings["balls"]
+    assert before != after, "vacuous encoders"
+    assert "Earlier results in this folder are of other radii" in both.results[0].provenance["radii"]
+    assert "Earlier" not in alone.results[0].provenance["radii"]
