@@ -1,0 +1,245 @@
+"""A few label-free numbers of an encoder while it trains, which change nothing of its training.
+
+What is measured is a copy in eval mode. Its weights, modes and gradients are its own, and the states of the random number
+generators of Python, numpy and torch are put back. So the weights that training makes are the same to the last bit, with a
+monitor and without; a test holds every callback to it.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import nn
+
+from holdfast.commands.evaluated_run import worst
+from holdfast.commands.inputs import NamedImages, at_hand
+from holdfast.core.encoder import Domain, Encoder
+from holdfast.core.errors import HoldfastError, HoldfastWarning
+from holdfast.core.images import Images
+from holdfast.core.points import points
+from holdfast.core.points.neighbours import nearest_neighbours
+from holdfast.core.records import Claim, Estimate
+from holdfast.core.run_settings import RunSettings
+from holdfast.core.settings import names_of
+from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
+from holdfast.execution.request import Request, planned
+from holdfast.execution.request.loading import select
+from holdfast.protocol.bank import apart
+from holdfast.protocol.evaluation import Evaluation
+from holdfast.protocol.population import Population
+
+ONLY = ("attack-radius", "geometry")
+WITH_BANK = "probe-accuracy"
+SMALL = {
+    "attack-radius": {
+        "samples": 64,
+        "attack": "adaptive:restarts=1,steps=5",
+        "events": ["retrieval"],
+        "balls": ["linf:0.05"],
+        "fixed": ["u-pgd"],
+    },
+    "probe-accuracy": {"probes": ["knn"]},
+}
+"""What is asked for unless ``settings`` says otherwise: one search for each of 64 images."""
+NEIGHBOURS = 10
+KEPT = "neighbours_kept"
+PREFIX = "holdfast/"
+Near = Int[np.ndarray, "n k"]
+
+
+class Monitor:
+    """Measures an encoder now and then while it trains: calling it returns estimates by quantity.
+
+    By default: the median attack radius of 64 images, RankMe, uniformity, and the share of each image's ten nearest
+    neighbours that it had when last measured (none the first time). With labelled images and a labelled ``bank`` also the
+    accuracy of nearest neighbours.
+
+    Args:
+        images: unlabelled, as for ``holdfast.evaluate``: a tensor (n, *pixels) in [0, 1], Images, a folder or a reference.
+        bank: other images, labelled as ``images`` are then, that neighbours are looked up in.
+        shape: of the inputs, as in (3, 224, 224); needed where ``images`` is a folder or a reference.
+        mean, std: of the normalisation that training applies to its images before the encoder sees them.
+        only: names of evaluations; ``("attack-radius", "geometry")`` by default.
+        settings: of evaluations by name, as in ``{"attack-radius": {"samples": 32}}``.
+        limit: at most so many images, chosen by ``seed``.
+        every: epochs from one measurement to the next, at least.
+        share: of the time since ``start`` that measurements may take; whatever comes too early is left out (inf: nothing).
+        seed: decides what is random in the measurement, the same every time.
+
+    Raises:
+        HoldfastError: an argument makes no sense, or the images are no inputs of this shape.
+
+    Example:
+        >>> monitor = Monitor(torch.rand(30, 1, 8, 8), only="geometry")
+        >>> sorted(monitor(nn.Sequential(nn.Flatten(), nn.Linear(64, 8))))
+        ['rankme', 'uniformity']
+    """
+
+    def __init__(
+        self,
+        images: NamedImages,
+        *,
+        bank: NamedImages | None = None,
+        shape: Sequence[int] | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        only: str | Sequence[str] = (),
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
+        limit: int | None = None,
+        every: int = 1,
+        share: float = 0.05,
+        seed: int = 0,
+    ) -> None:
+        if not (isinstance(every, int) and every >= 1):
+            raise HoldfastError(f"every is a whole number of epochs, at least 1, got {every!r}")
+        if not share > 0:
+            raise HoldfastError(f"share is that of the time measurements may take, above 0, got {share!r}")
+        pictures, others = at_hand(images), None if bank is None else at_hand(bank)
+        self.domain = _domain(pictures, shape)
+        self.images = select(pictures, self.domain, limit=limit, seed=seed)
+        self.bank = None if others is None else apart(select(others, self.domain), self.images)
+        self.mean, self.std, self.seed = mean, std, seed
+        self.plan = _plan(names_of(only, "only"), settings or {}, self.bank is not None)
+        self.every, self.share = every, share
+        self._near: Near | None = None
+        self._began = monotonic()
+        self._spent = self._last = 0.0
+
+    def __call__(self, module: nn.Module) -> dict[str, Estimate]:
+        """Return the estimates of ``module``, which maps (b, *shape) to codes (b, d), as it is now.
+
+        Raises:
+            HoldfastError: it cannot be measured, because its codes are not finite, say.
+        """
+        began = monotonic()
+        try:
+            with _untouched(module):
+                return dict(self._measured(module))
+        finally:
+            self._last = monotonic() - began
+            self._spent += self._last
+
+    def start(self, module: nn.Module) -> dict[str, Estimate]:
+        """Return the estimates before training, and begin to count time: what cannot be measured is known at once."""
+        estimates = self(module)
+        self._began, self._spent = monotonic(), 0.0
+        return estimates
+
+    def after(self, epoch: int, module: nn.Module) -> dict[str, Estimate]:
+        """Return the estimates after so many epochs, none if it is not time yet.
+
+        An encoder that cannot be measured, because its codes are not finite, say, does not end the training: this warns.
+        """
+        if epoch % self.every or self._spent + self._last > self.share * (monotonic() - self._began):
+            return {}
+        try:
+            return self(module)
+        except HoldfastError as error:
+            warnings.warn(f"nothing was measured after epoch {epoch}: {error}", HoldfastWarning, stacklevel=2)
+            return {}
+
+    def _measured(self, module: nn.Module) -> Iterator[tuple[str, Estimate]]:
+        encoder = _encoder(module, self.domain, self.mean, self.std)
+        weight = next(module.parameters(), None)
+        run = RunSettings(seed=self.seed, device=str(weight.device) if weight is not None else "cpu")
+        bank = None if self.bank is None else Population(encoder, self.bank, run)
+        population = Population(encoder, self.images, run, bank=bank)
+        if not torch.isfinite(population.codes).all():
+            raise HoldfastError("its codes are NaN or infinite; lower the learning rate, or look at its last images")
+        for evaluation in self.plan:
+            yield from _estimates(evaluation, population)
+        k = min(NEIGHBOURS, len(self.images) - 1)
+        near = nearest_neighbours(points(population.codes), k).index
+        if self._near is not None:
+            yield KEPT, _kept(self._near, near)
+        self._near = near
+
+
+def scalars(estimates: Mapping[str, Estimate]) -> dict[str, float]:
+    """Return numbers as loggers take them: ``holdfast/rankme`` and the ends of its interval.
+
+    Example:
+        >>> monitor = Monitor(torch.rand(30, 1, 8, 8), only="geometry")
+        >>> sorted(scalars(monitor(nn.Flatten())))[:3]
+        ['holdfast/rankme', 'holdfast/rankme/high', 'holdfast/rankme/low']
+    """
+    return {
+        f"{PREFIX}{quantity}{end}": number
+        for quantity, estimate in estimates.items()
+        for end, number in (("", estimate.value), ("/low", estimate.low), ("/high", estimate.high))
+    }
+
+
+def _domain(images: str | Images, shape: Sequence[int] | None) -> Domain:
+    if shape is not None:
+        return Domain(tuple(shape))
+    if isinstance(images, str):
+        raise HoldfastError(f"the images of {images} need the shape of the encoder's inputs, as in shape=(3, 224, 224)")
+    return Domain(tuple(images.pixels([0]).shape[1:]))
+
+
+def _plan(only: Iterable[str], settings: Mapping[str, Mapping[str, Any]], bank: bool) -> list[Evaluation]:
+    names = tuple(only) or (*ONLY, *([WITH_BANK] if bank else ()))
+    small = {name: values for name, values in SMALL.items() if name in names}
+    chosen = {name: {**small.get(name, {}), **settings.get(name, {})} for name in {**small, **settings}}
+    return planned(Request(only=names, settings=chosen, bank="given" if bank else None))
+
+
+def _encoder(module: nn.Module, domain: Domain, mean: Sequence[float] | None, std: Sequence[float] | None) -> Encoder:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* was in training mode", category=HoldfastWarning)
+        return Encoder(module, "in training", domain, mean=mean, std=std)
+
+
+def _estimates(evaluation: Evaluation, population: Population) -> Iterator[tuple[str, Estimate]]:
+    """Yield the worst of each headline quantity that has a number."""
+    observation = evaluation.observation()
+    rows = observation.rows(population)
+    observed = population.run.batches(rows, lambda batch: observation.observe(population, batch))
+    result = evaluation.result(population, rows, observed, illustrated=False)
+    for quantity in result.headline:
+        estimate = worst(result.model_copy(update={"headline": (quantity,)}))
+        if estimate is not None:
+            yield quantity, estimate
+
+
+def _kept(before: Near, now: Near) -> Estimate:
+    """Return the mean share of neighbours that images kept."""
+    shares = (before[:, :, None] == now[:, None, :]).any(2).mean(1)
+    series = series_of(
+        KEPT,
+        {"k": str(now.shape[1])},
+        torch.from_numpy(shares),
+        "share of neighbours",
+        Claim.ESTIMATE,
+        "nearest neighbours that were nearest when last measured",
+        "",
+    )
+    return summarise(series, "mean", "higher")
+
+
+@contextmanager
+def _untouched(module: nn.Module) -> Iterator[None]:
+    """Give a place in which codes have gradients in full precision, and that leaves every generator as it was."""
+    devices = sorted({weight.device for weight in module.parameters() if weight.device.type == "cuda"}, key=str)
+    python, arrays = random.getstate(), np.random.get_state()
+    try:
+        with (
+            torch.random.fork_rng(devices=devices),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            torch.autocast(devices[0].type if devices else "cpu", enabled=False),
+        ):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(arrays)

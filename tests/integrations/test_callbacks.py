@@ -1,0 +1,123 @@
+"""The callbacks log what a monitor measures, and the weights of a training are the same with and without them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from holdfast.core.errors import HoldfastError
+from holdfast.encoders.torchvision_operators import declare_missing_operators
+from tests.samples import digits
+
+declare_missing_operators()
+lightning = pytest.importorskip("pytorch_lightning", reason="Lightning is not installed")
+MEASURED = {"settings": {"attack-radius": {"samples": 8}}, "share": inf}
+
+
+class Contrast(lightning.LightningModule):  # type: ignore[misc]
+    """A small contrastive training, of a backbone with batch norm and dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.ReLU())
+        self.head = nn.Linear(16, 8)
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        (pixels,) = batch
+        first, second = (self.head(self.backbone(pixels + 0.1 * torch.randn_like(pixels))) for _ in range(2))
+        loss = (first - second).square().mean() - first.var()
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters())
+
+
+def fitted(folder: Path, *callbacks: Any) -> tuple[Any, dict[str, Tensor]]:
+    """The trainer and the weights after two epochs."""
+    lightning.seed_everything(0, verbose=False)
+    module = Contrast()
+    loader = DataLoader(TensorDataset(digits(40).pixels(range(40))), batch_size=20, shuffle=True)
+    trainer = lightning.Trainer(
+        max_epochs=2,
+        accelerator="cpu",
+        logger=lightning.loggers.CSVLogger(folder),
+        callbacks=list(callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        log_every_n_steps=1,
+    )
+    trainer.fit(module, loader)
+    return trainer, module.state_dict()
+
+
+def test_lightning_logs_the_numbers_and_trains_the_same_weights(tmp_path: Path) -> None:
+    from holdfast.integrations.lightning import Robustness
+
+    _, alone = fitted(tmp_path / "alone")
+    callback = Robustness(digits(20), **MEASURED)
+    trainer, watched = fitted(tmp_path / "watched", callback)
+    assert all(torch.equal(alone[name], watched[name]) for name in alone)
+    assert {"holdfast/attack_radius", "holdfast/rankme", "holdfast/neighbours_kept/low"} <= set(
+        trainer.callback_metrics
+    )
+    table = Path(trainer.logger.log_dir) / "metrics.csv"
+    head, *rows = [line.split(",") for line in table.read_text().splitlines()]
+    logged = [row[head.index("holdfast/rankme")] for row in rows]
+    assert len([number for number in logged if number]) == 3, "before training and after each epoch"
+
+
+def test_lightning_says_which_part_it_cannot_find(tmp_path: Path) -> None:
+    from holdfast.integrations.lightning import Robustness
+
+    module = Contrast()
+    del module.backbone
+    callback = Robustness(digits(20), only="geometry")
+    with pytest.raises(HoldfastError, match="Contrast has no backbone"):
+        callback.encoder(module)
+
+
+def test_transformers_logs_the_numbers_and_trains_the_same_weights(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="the Trainer of transformers needs accelerate")
+    from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification, set_seed
+
+    from holdfast.integrations.huggingface import Robustness
+
+    pixels = digits(24).pixels(range(24))
+    rows = [{"pixel_values": image, "labels": row % 2} for row, image in enumerate(pixels)]
+    tiny = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "num_channels": 1}
+
+    def trained(watch: bool) -> tuple[Any, dict[str, Tensor]]:
+        set_seed(0)
+        model = ViTForImageClassification(ViTConfig(hidden_size=8, image_size=8, patch_size=4, **tiny))
+        arguments = TrainingArguments(
+            str(tmp_path), num_train_epochs=2, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True
+        )
+        trainer = Trainer(model, arguments, train_dataset=rows)
+        if watch:
+            trainer.add_callback(Robustness(trainer, digits(20), **MEASURED))
+        trainer.train()
+        return trainer, model.state_dict()
+
+    _, alone = trained(False)
+    trainer, watched = trained(True)
+    assert all(torch.equal(alone[name], watched[name]) for name in alone)
+    assert len([entry for entry in trainer.state.log_history if "holdfast/attack_radius" in entry]) == 3
+
+
+@pytest.mark.parametrize(("module", "package"), [("lightning", "pytorch_lightning"), ("huggingface", "transformers")])
+def test_what_is_not_installed_is_said_in_a_sentence(module: str, package: str) -> None:
+    hide = "; ".join(f"sys.modules[{name!r}] = None" for name in (package, "lightning", "lightning.pytorch"))
+    program = f"import sys; {hide}; import holdfast.integrations.{module}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "install it with" in done.stderr.splitlines()[-1]
