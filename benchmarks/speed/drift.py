@@ -1,4 +1,6 @@
-"""What drift costs once codes are known: ``python -m benchmarks.speed.drift --count 10000 --features 512 --permutations 1000``.
+"""What drift costs once codes are known.
+
+``python -m benchmarks.speed.drift --count 10000 --features 512 --permutations 1000``
 
 Prints processor seconds of each part and the peak of memory.
 """
@@ -10,8 +12,6 @@ import resource
 from collections.abc import Callable
 from time import process_time
 from typing import Any
-
-import torch
 
 from benchmarks.statistics.false_alarms import two_sets
 from holdfast.core.noise import Noise

@@ -1,7 +1,7 @@
 """Runs kept with trackers of experiments, gates as tests.
 
-tensorboard is the real one. mlflow, wandb and trackio are stood in for by modules that record what they are called with: what
-is tested of them is names, files and what is opened and ended, not that they accept it.
+tensorboard is the real one. mlflow, wandb and trackio are stood in for by modules that record what they are called with:
+what is tested of them is names, files and what is opened and ended, not that they accept it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def test_what_a_tracker_says_is_one_sentence(run, monkeypatch):
 def test_a_missing_tracker_is_said_before_anything_is_measured(monkeypatch):
     for name in ("mlflow", "tensorbord"):
         monkeypatch.setitem(sys.modules, name, None)
-        with pytest.raises(HoldfastError, match="cannot be imported|did you mean 'tensorboard'"):
+        with pytest.raises(HoldfastError, match=r"cannot be imported|did you mean 'tensorboard'"):
             hf.evaluate("builtin:nothing", log=name)
     assert set(TRACKERS) == {"mlflow", "wandb", "tensorboard", "trackio"}
 
@@ -129,5 +129,5 @@ def test_gates_as_junit_and_in_a_test(run, tmp_path):
     assert cases[kept] is None
     assert "rankme is" in cases[broken].get("message")
     hf.require(run, kept)
-    with pytest.raises(AssertionError, match="rankme>=1000: .*rankme is"):
+    with pytest.raises(AssertionError, match=r"rankme>=1000: .*rankme is"):
         hf.require(run, kept, broken)

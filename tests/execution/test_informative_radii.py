@@ -13,8 +13,8 @@ from torch import nn
 import holdfast as hf
 from holdfast.core.balls import Linf
 from holdfast.core.settings import convert, number
-from holdfast.execution.request.informative_radii import LEAST, MOST, choose, left_open, lost
 from holdfast.execution.request import Request, planned
+from holdfast.execution.request.informative_radii import LEAST, MOST, choose, left_open, lost
 from holdfast.report.text import listed
 
 DEFAULTS = (Linf(0.05), Linf(0.1))

@@ -81,7 +81,9 @@ def test_images_lost_together_count_for_fewer(gap: float, kept: float, count: fl
     nobody = result.estimate("nearest_neighbour_accuracy", attack=str(ATTACK))
     assert "images lost together" in nobody.method
     assert nobody.high - nobody.low >= np.diff(share_interval(nobody.value * 20, 20))[0] - 1e-12
-    assert (found.statistic, nobody.statistic) == ("whole", "mean"), "attacks that aim at nobody are compared image by image"
+    assert (found.statistic, nobody.statistic) == ("whole", "mean"), (
+        "attacks that aim at nobody are compared image by image"
+    )
 
 
 def test_the_design_effect_of_pairs_by_hand() -> None:

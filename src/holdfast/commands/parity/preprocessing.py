@@ -159,8 +159,8 @@ def _verdict(before: Estimate, tried: list[Estimate]) -> Verdict:
     return Verdict(
         question=QUESTION,
         status="no violation found",
-        reason=f"none of {len(tried)} other resizings, normalisations and channel orders explains the difference, so weights "
-        f"or arithmetic differ (the nearest, {name}, leaves {best.value:.2g} of the distance between images, and "
+        reason=f"none of {len(tried)} other resizings, normalisations and channel orders explains the difference, so "
+        f"weights or arithmetic differ (the nearest, {name}, leaves {best.value:.2g} of the distance between images, and "
         f"{before.value:.2g} as it is; {best.n} images)",
         witness={"preprocessing": AS_IT_IS, "tried": str(len(tried))},
     )
