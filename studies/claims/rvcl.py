@@ -291,8 +291,8 @@ CLAIMS = (
         "direct one climbs the very difference that the accuracy is about. Within a point: the published one was enough.",
         {"accuracy lost to a direct attack": Range(-0.01, 0.01)},
         weak_attack,
-        "Enough images to show a difference of less than a point: that takes 370 of which none is lost. With 30 the first two "
-        "encoders refute the claim, and the third shows nothing.",
+        "Enough images to show a difference of less than a point: that takes 370 of which none is lost. With 30 the first "
+        "two encoders refute the claim, and the third shows nothing.",
         on="its encoders",
     ),
     Claim(
