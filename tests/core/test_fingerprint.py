@@ -126,3 +126,11 @@ def test_modules_may_hold_their_holders() -> None:
 
 def test_context_counts() -> None:
     assert fingerprint(nn.Flatten(), 1) != fingerprint(nn.Flatten(), 2)
+
+
+def test_quantised_layers_are_known_by_their_packed_weights() -> None:
+    from tests.commands.parity_pairs import network, quantised
+
+    first, again, other = (fingerprint(quantised(network(seed))) for seed in (0, 0, 1))
+    assert first == again
+    assert first != other
