@@ -75,7 +75,7 @@ def test_a_folder_that_grows_is_read_in_the_order_of_its_names() -> None:
 
 def test_a_gate_reads_what_drift_leaves(tmp_path: Path) -> None:
     drifted = found(hf.transformed(AFTER, hf.Transform.read("contrast:0.25")), out=tmp_path)
-    (answer,) = hf.check(tmp_path, "drift_p_value>=0.01")
+    (answer,) = hf.check(tmp_path, "drift_p_value>=0.05")
     assert not answer.passed
     assert drifted.run.report() == tmp_path / "report.html"
     (answer,) = hf.check(tmp_path, "drift_p_value>=0.001")
