@@ -13,20 +13,17 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 from holdfast.commands.observing import Place
-from holdfast.commands.parity.sides import Coded, Side, encoded
+from holdfast.commands.parity.sides import Coded
 from holdfast.core.encoder import Encoder, Geometry, Interpolation, Normalised
 from holdfast.core.errors import BudgetSpentError
-from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Verdict
 from holdfast.core.statistics import Scale, summarise
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.parity.findings import distances
 from holdfast.execution.request.loading import Inputs
-from holdfast.protocol.population import Population
 
 PROBED = 12
 """Images on which each preprocessing is tried."""
@@ -126,13 +123,17 @@ class Probe:
 
     def distance(self, attempt: Attempt) -> Estimate:
         """Return the median distance of the codes of a few images to those that they are compared with."""
-        side = Side(attempt.encoder, self.changed.side.run, "")
-        images: Images = self.inputs.images(attempt.encoder)
-        rows, codes = encoded(Population(side.encoder, images, side.run), self.place)
+        images, run = self.inputs.images(attempt.encoder), self.changed.side.run
         known = {name: position for position, name in enumerate(self.fixed.ids)}
-        here = [position for position, row in enumerate(rows) if images.ids[row] in known]
-        there: Float[Tensor, "b d"] = self.fixed.codes[[known[images.ids[rows[position]]] for position in here]]
-        moved = distances(there, codes[here], self.scale) if here else torch.full((1,), torch.nan)
+        rows = [row for row, name in enumerate(images.ids) if name in known]
+        moved = torch.full((1,), torch.nan, dtype=torch.float64)
+        if rows:
+            there = self.fixed.codes[[known[images.ids[row]] for row in rows]]
+            # Encoded here, not in shards that are kept: to arrange and time each of so many encoders takes longer.
+            encoder = attempt.encoder.to(run.device, run.dtype)
+            with torch.no_grad():
+                codes = encoder.forward(images.pixels(rows, run.device, run.dtype, encoder.domain)).cpu()
+            moved = distances(there, codes, self.scale)
         conditions = {"preprocessing": attempt.name}
         of = "how far codes of a few images are apart, prepared like this"
         series = series_of(
