@@ -15,10 +15,8 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from holdfast.commands.observing import Place
 from holdfast.commands.parity.sides import Coded
 from holdfast.core.encoder import Encoder, Geometry, Interpolation, Normalised
-from holdfast.core.errors import BudgetSpentError
 from holdfast.core.records import Claim, Estimate, Verdict
 from holdfast.core.statistics import Scale, summarise
 from holdfast.core.statistics.series import series_of
@@ -66,7 +64,7 @@ class Reversed(nn.Module):
 
 
 def preprocessing(
-    reference: Coded, candidate: Coded, inputs: Inputs, place: Place, scale: Scale
+    reference: Coded, candidate: Coded, inputs: Inputs, scale: Scale
 ) -> tuple[list[Estimate], Verdict] | None:
     """Return how far codes are apart under other preprocessings, and whether one explains the difference.
 
@@ -78,11 +76,7 @@ def preprocessing(
     alike = encoder.fingerprint == other.fingerprint or reference.codes.shape[1] != candidate.codes.shape[1]
     if encoder.recorded or alike or len(encoder.domain.shape) != 3 or encoder.domain.shape[0] not in (1, 3):
         return None
-    probe = Probe(changed, fixed, _few(inputs), place, scale)
-    try:
-        return probe.answer()
-    except BudgetSpentError:
-        return None
+    return Probe(changed, fixed, _few(inputs), scale).answer()
 
 
 def _few(inputs: Inputs) -> Inputs:
@@ -99,7 +93,6 @@ class Probe:
     changed: Coded
     fixed: Coded
     inputs: Inputs
-    place: Place
     scale: Scale
 
     def answer(self) -> tuple[list[Estimate], Verdict]:
