@@ -157,7 +157,7 @@ class Conclusion:
         """Return ``found`` with what other preprocessings make of the difference, if there is one."""
         if found.verdicts[0].witness["verdict"] == SAME:
             return found
-        tried = preprocessing(self.reference, candidate, self.inputs, self.place, pair.scale())
+        tried = preprocessing(self.reference, candidate, self.inputs, pair.scale())
         if tried is None:
             return found
         estimates, verdict = tried

@@ -13,20 +13,15 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
-from holdfast.commands.observing import Place
-from holdfast.commands.parity.sides import Coded, Side, encoded
+from holdfast.commands.parity.sides import Coded
 from holdfast.core.encoder import Encoder, Geometry, Interpolation, Normalised
-from holdfast.core.errors import BudgetSpentError
-from holdfast.core.images import Images
 from holdfast.core.records import Claim, Estimate, Verdict
 from holdfast.core.statistics import Scale, summarise
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.parity.findings import distances
 from holdfast.execution.request.loading import Inputs
-from holdfast.protocol.population import Population
 
 PROBED = 12
 """Images on which each preprocessing is tried."""
@@ -69,7 +64,7 @@ class Reversed(nn.Module):
 
 
 def preprocessing(
-    reference: Coded, candidate: Coded, inputs: Inputs, place: Place, scale: Scale
+    reference: Coded, candidate: Coded, inputs: Inputs, scale: Scale
 ) -> tuple[list[Estimate], Verdict] | None:
     """Return how far codes are apart under other preprocessings, and whether one explains the difference.
 
@@ -81,11 +76,7 @@ def preprocessing(
     alike = encoder.fingerprint == other.fingerprint or reference.codes.shape[1] != candidate.codes.shape[1]
     if encoder.recorded or alike or len(encoder.domain.shape) != 3 or encoder.domain.shape[0] not in (1, 3):
         return None
-    probe = Probe(changed, fixed, _few(inputs), place, scale)
-    try:
-        return probe.answer()
-    except BudgetSpentError:
-        return None
+    return Probe(changed, fixed, _few(inputs), scale).answer()
 
 
 def _few(inputs: Inputs) -> Inputs:
@@ -102,7 +93,6 @@ class Probe:
     changed: Coded
     fixed: Coded
     inputs: Inputs
-    place: Place
     scale: Scale
 
     def answer(self) -> tuple[list[Estimate], Verdict]:
@@ -126,13 +116,17 @@ class Probe:
 
     def distance(self, attempt: Attempt) -> Estimate:
         """Return the median distance of the codes of a few images to those that they are compared with."""
-        side = Side(attempt.encoder, self.changed.side.run, "")
-        images: Images = self.inputs.images(attempt.encoder)
-        rows, codes = encoded(Population(side.encoder, images, side.run), self.place)
+        images, run = self.inputs.images(attempt.encoder), self.changed.side.run
         known = {name: position for position, name in enumerate(self.fixed.ids)}
-        here = [position for position, row in enumerate(rows) if images.ids[row] in known]
-        there: Float[Tensor, "b d"] = self.fixed.codes[[known[images.ids[rows[position]]] for position in here]]
-        moved = distances(there, codes[here], self.scale) if here else torch.full((1,), torch.nan)
+        rows = [row for row, name in enumerate(images.ids) if name in known]
+        moved = torch.full((1,), torch.nan, dtype=torch.float64)
+        if rows:
+            there = self.fixed.codes[[known[images.ids[row]] for row in rows]]
+            # Encoded here, not in shards that are kept: to arrange and time each of so many encoders takes longer.
+            encoder = attempt.encoder.to(run.device, run.dtype)
+            with torch.no_grad():
+                codes = encoder.forward(images.pixels(rows, run.device, run.dtype, encoder.domain)).cpu()
+            moved = distances(there, codes, self.scale)
         conditions = {"preprocessing": attempt.name}
         of = "how far codes of a few images are apart, prepared like this"
         series = series_of(
