@@ -60,7 +60,7 @@ class Drift(Evaluation):
     false_discoveries: float = 0.1
     edits: tuple[str, ...] = EDITS + CORRUPTIONS
     samples: int = 32
-    sizes = Sizes()
+    sizes = Sizes(full={"samples": 64})
     name = "drift"
     version = 1
     uses_bank = True
