@@ -39,7 +39,7 @@ from holdfast.protocol.population import Population
 
 ONLY = ("attack-radius", "geometry")
 WITH_BANK = "probe-accuracy"
-SMALL = {
+SMALL: dict[str, dict[str, Any]] = {
     "attack-radius": {
         "samples": 64,
         "attack": "adaptive:restarts=1,steps=5",
@@ -191,7 +191,7 @@ def _plan(only: Iterable[str], settings: Mapping[str, Mapping[str, Any]], bank: 
     names = tuple(only) or (*ONLY, *([WITH_BANK] if bank else ()))
     small = {name: values for name, values in SMALL.items() if name in names}
     chosen = {name: {**small.get(name, {}), **settings.get(name, {})} for name in {**small, **settings}}
-    return planned(Request(only=names, settings=chosen, bank="given" if bank else None))
+    return planned(Request.of(only=names, settings=chosen, bank="at hand" if bank else None))
 
 
 def _encoder(module: nn.Module, domain: Domain, mean: Sequence[float] | None, std: Sequence[float] | None) -> Encoder:
