@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from holdfast.core.encoder import Domain, Encoder, Geometry
+from holdfast.core.encoder import Domain, Encoder, Geometry, Interpolation
 
 DOMAIN, SIDE = Domain((3, 16, 16)), 24
 MEAN, STD = (0.498,) * 3, (0.502,) * 3
@@ -63,11 +63,13 @@ class Turned(nn.Module):
 
 
 def encoder(
-    module: nn.Module, name: str, mean: tuple[float, ...] = MEAN, std: tuple[float, ...] = STD, **how: str
+    module: nn.Module,
+    name: str,
+    mean: tuple[float, ...] = MEAN,
+    std: tuple[float, ...] = STD,
+    interpolation: Interpolation = "bicubic",
 ) -> Encoder:
-    return Encoder(
-        module, name, DOMAIN, mean, std, geometry=Geometry(16, (16, 16), **({"interpolation": "bicubic"} | how))
-    )  # type: ignore[arg-type]
+    return Encoder(module, name, DOMAIN, mean, std, geometry=Geometry(16, (16, 16), interpolation))
 
 
 def quantised(module: nn.Module) -> nn.Module:

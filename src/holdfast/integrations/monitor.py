@@ -1,8 +1,7 @@
 """A few label-free numbers of an encoder while it trains, which change nothing of its training.
 
 What is measured is a copy in eval mode. Its weights, modes and gradients are its own, and the states of the random number
-generators of Python, numpy and torch are put back. So the weights that training makes are the same to the last bit, with a
-monitor and without; a test holds every callback to it.
+generators of Python, numpy and torch are put back: training finds everything to the last bit as it was, which a test checks.
 """
 
 from __future__ import annotations
