@@ -49,6 +49,7 @@ def gains(attacks: list[Attack], context: AttackContext, objective: DivergenceOb
     return [objective(context)(context.encoder.forward(pixels)) for pixels in moved]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ball", [Linf(0.1), L2(0.5), L1(3.0)], ids=str)
 @pytest.mark.parametrize(
     "objective", [Away(), Away(Cosine()), Away(Rank()), Toward(), Crossing(), Toward(Rank())], ids=str

@@ -63,6 +63,7 @@ def carried_over(graph: Graph, outer: NetworkRelaxation, inner: Region, joint: b
 
 @every
 @torch.no_grad()
+@pytest.mark.slow
 def test_inner_bounds_are_those_by_planes_of_the_outer_region(name: str) -> None:
     encoder, x, specifications = context(name)
     graph = trace(encoder, x.dtype)
@@ -77,6 +78,7 @@ def test_inner_bounds_are_those_by_planes_of_the_outer_region(name: str) -> None
 
 @every
 @torch.no_grad()
+@pytest.mark.slow
 def test_bounds_without_intervals_may_begin_with_what_others_share(name: str) -> None:
     encoder, x, specifications = context(name)
     graph, place = trace(encoder, x.dtype), around(encoder, x, Linf, 0.05)
@@ -106,6 +108,7 @@ def test_images_one_by_one_are_bounded_as_together(name: str, monkeypatch: pytes
     assert torch.allclose(Crown()(graph, places, specifications.repeat(2, 1, 1)), together, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["conv", "residual", "gelu"])
 @pytest.mark.parametrize("joint", [True, False])
 def test_radii_are_proved_and_one_without_a_proof_was_seen_just_above(

@@ -99,6 +99,7 @@ def unrefined(encoder: Encoder, x: Tensor, eps: float) -> NetworkRelaxation:
 
 
 @torch.no_grad()
+@pytest.mark.slow
 @pytest.mark.parametrize("eps", rest_slow([0.08, 0.02, 1.0]))
 @pytest.mark.parametrize("make", [chain, padded, dense])
 def test_refined_boxes_are_tighter_and_hold_every_value(make: Callable[[], nn.Module], eps: float) -> None:
@@ -120,6 +121,7 @@ def test_refined_boxes_are_tighter_and_hold_every_value(make: Callable[[], nn.Mo
 
 
 @torch.no_grad()
+@pytest.mark.slow
 def test_given_time_boxes_of_neurons_that_see_little_are_exact() -> None:
     encoder = net(chain())
     x, eps = torch.rand(1, *SHAPE, dtype=torch.float64), 0.3
@@ -215,6 +217,7 @@ def test_radii_are_sought_together_up_to_what_can_be_proved() -> None:
     assert torch.equal(bisect_radii(trial, place, low, high, 4, 0.0).radii, low)
 
 
+@pytest.mark.slow
 def test_splitting_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = net(chain())
     x, specifications = torch.rand(1, *SHAPE, dtype=torch.float64), torch.randn(1, 2, 2, dtype=torch.float64)

@@ -224,6 +224,7 @@ def test_two_encoders_of_one_name_are_refused(tmp_path):
         fill(tmp_path, [tiny.Mean()], encoders=[tiny.encoder(), tiny.encoder(scale=3.0)])
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_loses_nothing_finished(tmp_path):
     log, folder = tmp_path / "log", tmp_path / "run"
     slow = tiny.Mean(log=str(log), pause=0.03)
