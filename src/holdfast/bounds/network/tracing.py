@@ -1,4 +1,4 @@
-"""From a module to a graph: ``torch.export`` at batch one, then one rewriting per operation it names.
+"""From a module to a graph: its program at batch one (``export``), then one rewriting per operation it names.
 
 An operation without a rewriting is refused by name: taken for affine, it would give bounds that do not hold. So is a
 random one, whatever it draws from: its result would be frozen into a constant.
@@ -6,17 +6,13 @@ random one, whatever it draws from: its result would be frozen into a constant.
 
 from __future__ import annotations
 
-import copy
 import operator
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, final
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, fx, nn
-from torch.export.graph_signature import OutputKind
 
 from holdfast.bounds.network.consistency import (
     State,
@@ -36,6 +32,7 @@ from holdfast.bounds.network.execution import (
     precision_of,
     rounding,
 )
+from holdfast.bounds.network.export import check_operations, exported_program, functional_program, operation_name
 from holdfast.bounds.network.graph import Builder, Graph, Var
 from holdfast.bounds.network.operations import OPERATIONS
 from holdfast.core.encoder import Codes, Encoder, Pixels
@@ -74,7 +71,7 @@ def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
     pixels = probes(encoder.domain, torch.float32, device).to(dtype)  # which both precisions hold
     moved = encoder.to(device, dtype)
     call(moved, pixels[:1])  # before tracing, so that what a module keeps from its first call is there
-    exported = _export(moved, pixels[:1])
+    exported = exported_program(moved, pixels[:1])
     # Most encoders that cannot be bounded are refused here, before they are called on many images.
     graph = _graph(moved.name, moved.domain.shape, exported, dtype, device)
     codes = call(moved, pixels)
@@ -84,7 +81,7 @@ def _trace(encoder: Encoder, dtype: torch.dtype, device: torch.device) -> Graph:
         )
     allowed = _coarsest(exported, dtype) ** 0.5  # half of the digits, which rounding never reaches
     check_repeatable(moved, pixels, codes, allowed)
-    if not same_program(exported, _export(moved, pixels[:1])):
+    if not same_program(exported, exported_program(moved, pixels[:1])):
         raise HoldfastError(
             f"{encoder.name} is another function each time it is traced, so it cannot be bounded; "
             "look for randomness and counters in its forward"
@@ -103,8 +100,8 @@ def _check_original(encoder: Encoder, pixels: Pixels, codes: Codes, rounded: flo
     ``rounded`` is the share of their size by which ``codes`` themselves may be off, since the coarser precision may be
     that of the bounds.
     """
-    exported = _export(encoder, pixels[:1])
-    _check_operations(encoder.name, exported)
+    exported = exported_program(encoder, pixels[:1])
+    check_operations(encoder.name, exported)
     for value in _values(exported):
         if value.dtype not in EXACT:
             raise HoldfastError(
@@ -127,39 +124,6 @@ def _values(exported: Any) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
 
 
-class _Held(nn.Module):
-    """A module one level down: at the top, parts called ``graph`` or ``code`` clash with what torch.fx calls so."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.module(x)
-
-
-def _export(encoder: Encoder, example: Tensor) -> Any:
-    # A copy, since tracing leaves its own stand-ins for tensors wherever a module keeps one; the weights are shared.
-    copied = copy.deepcopy(encoder.module, {id(weight): weight for weight in encoder.module.parameters()})
-    with _reasons(encoder.name), torch.no_grad():
-        return torch.export.export(_Held(copied), (example.clone(),), strict=False)
-
-
-@contextmanager
-def _reasons(name: str) -> Iterator[None]:
-    """Turn whatever tracing raises into one sentence."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own copies
-            yield
-    except Exception as error:  # whatever tracing a stranger's module raises is what the reader must hear
-        reason = str(error).strip().partition("\n")[0]
-        raise HoldfastError(
-            f"{name} cannot be traced for bounds ({type(error).__name__}: {reason}); "
-            "its forward must not branch on values"
-        ) from error
-
-
 @final
 class Program:
     """A module traced once, whose graph can be made again for the weights that training has made of it since.
@@ -174,7 +138,7 @@ class Program:
             HoldfastError: it cannot be traced, or uses an operation that cannot be bounded.
         """
         self.name, self.shape = encoder.name, encoder.domain.shape
-        self.exported = functional_program(self.name, _export(encoder, example))
+        self.exported = functional_program(self.name, exported_program(encoder, example))
         self.graph(encoder.module, example.dtype)
 
     def graph(self, module: nn.Module, dtype: torch.dtype) -> Graph:
@@ -207,23 +171,6 @@ def _graph(
     return _rewritten(name, shape, program, constants, dtype, device)
 
 
-def functional_program(name: str, exported: Any) -> Any:
-    """Return the program with functions for in-place operations.
-
-    Raises:
-        HoldfastError: an operation in it is random or changes anything.
-    """
-    _check_operations(name, exported)
-    program = exported
-    if not _is_functional(exported):
-        with _reasons(name), torch.no_grad():
-            # Decomposed by no table: all that happens is that in-place operations become functions.
-            program = exported.run_decompositions({})
-        _check_operations(name, program)
-    _check_effects(name, program)
-    return program
-
-
 def _rewritten(
     name: str,
     shape: tuple[int, ...],
@@ -246,59 +193,6 @@ def _rewritten(
     return builder.graph(output)
 
 
-def _is_functional(exported: Any) -> bool:
-    """Return whether each operation can be rewritten as it is and changes nothing in place, as torch says of its own.
-
-    Most programs are so, and making functions of a program's operations takes torch longer than tracing it.
-    """
-    return all(
-        node.target is operator.getitem
-        or (
-            node.users
-            and _name(node.target) in OPERATIONS
-            and not node.target._schema.is_mutable
-            and not _updates(node)
-        )
-        for node in exported.graph.nodes
-        if node.op == "call_function"
-    )
-
-
-def _updates(node: fx.Node) -> bool:
-    """Return whether a normalisation takes its input's own statistics, and then may change those it keeps."""
-    # In place, of which its schema says nothing.
-    return _name(node.target) in ("batch_norm", "instance_norm") and node.args[5:6] != (False,)
-
-
-def _check_operations(name: str, program: Any) -> None:
-    """Raise if any operation draws random numbers, on the input or not, or casts what float64 happens to be spared."""
-    for node in program.graph.nodes:
-        if _draws(node):
-            raise HoldfastError(
-                f"{name} uses the random operation {_name(node.target)!r} ({node.name}), which cannot be bounded; "
-                "call eval() on the module, or leave it out"
-            )
-        if str(node.target) == "wrap_with_autocast" and node.args[2]:
-            raise HoldfastError(
-                f"{name} computes under autocast in {node.args[1]}, which rounds and cannot be bounded; "
-                "compute in float32 or float64"
-            )
-
-
-def _check_effects(name: str, program: Any) -> None:
-    """Raise unless the code is all that the program leaves behind."""
-    for output in program.graph_signature.output_specs:
-        if output.kind is OutputKind.USER_INPUT_MUTATION:
-            raise HoldfastError(
-                f"{name} changes its input in place, so it cannot be bounded; write x = x - mean for x.sub_(mean)"
-            )
-        if output.kind is not OutputKind.USER_OUTPUT:
-            raise HoldfastError(
-                f"{name} changes its own {output.target.removeprefix('module.')!r} whenever it is called, so that nothing "
-                "proved of one call holds for the next; keep no state in forward"
-            )
-
-
 def _placeholders(program: Any, builder: Builder, stored: Mapping[str, Any]) -> list[tuple[fx.Node, Var | Tensor]]:
     """Return the value of each placeholder: weights and buffers are those ``stored``."""
     nodes = [node for node in program.graph.nodes if node.op == "placeholder"]
@@ -315,7 +209,7 @@ def _rewrite(builder: Builder, owner: str, node: fx.Node, values: dict[fx.Node, 
             raise HoldfastError(f"{owner} uses indices or statistics of {node.args[0]}, which cannot be bounded")
         return args[0][args[1]]
     assert callable(node.target)
-    name = _name(node.target)
+    name = operation_name(node.target)
     depends: list[Var] = []
     fx.node.map_aggregate((args, kwargs), lambda value: depends.append(value) if isinstance(value, Var) else None)
     if depends and name not in OPERATIONS:
@@ -359,26 +253,6 @@ def _constant(function: Callable[..., Any], name: str, args: Any, kwargs: Any) -
     return value
 
 
-IDLE = {"train": False, "training": False, "dropout_p": 0.0}
-"""Arguments that keep an operation from drawing random numbers."""
-
-
-def _draws(node: fx.Node) -> bool:
-    """Return whether an operation draws random numbers, as torch says of each of its own."""
-    operation: Any = node.target
-    if torch.Tag.nondeterministic_seeded not in getattr(operation, "tags", ()):
-        return False
-    arguments = operation._schema.arguments
-    positional = dict(zip((argument.name for argument in arguments), node.args, strict=False))
-    settings = {argument.name: argument.default_value for argument in arguments} | positional | node.kwargs
-    return not any(name in settings and settings[name] == idle for name, idle in IDLE.items())
-
-
 def _filled(arguments: Any, values: dict[fx.Node, Any]) -> Any:
     """Return ``arguments`` with each node replaced by its value."""
     return fx.map_arg(arguments, values.__getitem__)
-
-
-def _name(target: Any) -> str:
-    """Return the name of an operation without its library and overload: aten.add_.Tensor is add_."""
-    return str(target).removeprefix("aten.").partition(".")[0]

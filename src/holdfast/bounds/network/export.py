@@ -1,0 +1,146 @@
+"""Programs of ``torch.export``: a module at batch one as operations that change nothing, draw nothing and are named."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export.graph_signature import OutputKind
+
+from holdfast.bounds.network.operations import OPERATIONS
+from holdfast.core.encoder import Encoder
+from holdfast.core.errors import HoldfastError
+
+
+class _Held(nn.Module):
+    """A module one level down: at the top, parts called ``graph`` or ``code`` clash with what torch.fx calls so."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module(x)
+
+
+def exported_program(encoder: Encoder, example: Tensor) -> Any:
+    """Return what ``torch.export`` makes of the module of ``encoder`` for one image, the ``example``.
+
+    Raises:
+        HoldfastError: it cannot be traced.
+    """
+    # A copy, since tracing leaves its own stand-ins for tensors wherever a module keeps one; the weights are shared.
+    copied = copy.deepcopy(encoder.module, {id(weight): weight for weight in encoder.module.parameters()})
+    with _reasons(encoder.name), torch.no_grad():
+        return torch.export.export(_Held(copied), (example.clone(),), strict=False)
+
+
+@contextmanager
+def _reasons(name: str) -> Iterator[None]:
+    """Turn whatever tracing raises into one sentence."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch's own, about its own copies
+            yield
+    except Exception as error:  # whatever tracing a stranger's module raises is what the reader must hear
+        reason = str(error).strip().partition("\n")[0]
+        raise HoldfastError(
+            f"{name} cannot be traced for bounds ({type(error).__name__}: {reason}); "
+            "its forward must not branch on values"
+        ) from error
+
+
+def functional_program(name: str, exported: Any) -> Any:
+    """Return the program with functions for in-place operations.
+
+    Raises:
+        HoldfastError: an operation in it is random or changes anything.
+    """
+    check_operations(name, exported)
+    program = exported
+    if not _is_functional(exported):
+        with _reasons(name), torch.no_grad():
+            # Decomposed by no table: all that happens is that in-place operations become functions.
+            program = exported.run_decompositions({})
+        check_operations(name, program)
+    _check_effects(name, program)
+    return program
+
+
+def _is_functional(exported: Any) -> bool:
+    """Return whether each operation can be rewritten as it is and changes nothing in place, as torch says of its own.
+
+    Most programs are so, and making functions of a program's operations takes torch longer than tracing it.
+    """
+    return all(
+        node.target is operator.getitem
+        or (
+            node.users
+            and operation_name(node.target) in OPERATIONS
+            and not node.target._schema.is_mutable
+            and not _updates(node)
+        )
+        for node in exported.graph.nodes
+        if node.op == "call_function"
+    )
+
+
+def _updates(node: fx.Node) -> bool:
+    """Return whether a normalisation takes its input's own statistics, and then may change those it keeps."""
+    # In place, of which its schema says nothing.
+    return operation_name(node.target) in ("batch_norm", "instance_norm") and node.args[5:6] != (False,)
+
+
+def check_operations(name: str, program: Any) -> None:
+    """Raise if any operation draws random numbers, on the input or not, or casts what float64 happens to be spared."""
+    for node in program.graph.nodes:
+        if _draws(node):
+            raise HoldfastError(
+                f"{name} uses the random operation {operation_name(node.target)!r} ({node.name}), which cannot be bounded; "
+                "call eval() on the module, or leave it out"
+            )
+        if str(node.target) == "wrap_with_autocast" and node.args[2]:
+            raise HoldfastError(
+                f"{name} computes under autocast in {node.args[1]}, which rounds and cannot be bounded; "
+                "compute in float32 or float64"
+            )
+
+
+def _check_effects(name: str, program: Any) -> None:
+    """Raise unless the code is all that the program leaves behind."""
+    for output in program.graph_signature.output_specs:
+        if output.kind is OutputKind.USER_INPUT_MUTATION:
+            raise HoldfastError(
+                f"{name} changes its input in place, so it cannot be bounded; write x = x - mean for x.sub_(mean)"
+            )
+        if output.kind is not OutputKind.USER_OUTPUT:
+            raise HoldfastError(
+                f"{name} changes its own {output.target.removeprefix('module.')!r} whenever it is called, so that nothing "
+                "proved of one call holds for the next; keep no state in forward"
+            )
+
+
+IDLE = {"train": False, "training": False, "dropout_p": 0.0}
+"""Arguments that keep an operation from drawing random numbers."""
+
+
+def _draws(node: fx.Node) -> bool:
+    """Return whether an operation draws random numbers, as torch says of each of its own."""
+    operation: Any = node.target
+    if torch.Tag.nondeterministic_seeded not in getattr(operation, "tags", ()):
+        return False
+    arguments = operation._schema.arguments
+    positional = dict(zip((argument.name for argument in arguments), node.args, strict=False))
+    settings = {argument.name: argument.default_value for argument in arguments} | positional | node.kwargs
+    return not any(name in settings and settings[name] == idle for name, idle in IDLE.items())
+
+
+def operation_name(target: Any) -> str:
+    """Return the name of an operation without its library and overload: aten.add_.Tensor is add_."""
+    return str(target).removeprefix("aten.").partition(".")[0]
