@@ -40,6 +40,12 @@ from holdfast.core.noise import Noise
 from holdfast.core.stopwatch import beginning
 from holdfast.data.remembered import FILE, Remembered
 from holdfast.encoders import Options
+from holdfast.evaluations.attacked.breakaway import Breakaway
+from holdfast.evaluations.attacked.displacement import Displacement
+from holdfast.evaluations.certified.certified_radius import CertifiedRadius
+from holdfast.evaluations.smoothed.feature_smoothing import FeatureSmoothing
+from holdfast.evaluations.smoothed.randomized_smoothing import RandomizedSmoothing
+from holdfast.evaluations.smoothed.smoothed_retrieval import SmoothedRetrieval
 from holdfast.execution.engines.ranks import place as process
 from holdfast.execution.engines.ray import Ray
 from holdfast.execution.request.loading import load_encoder, select
@@ -53,10 +59,9 @@ FEWEST = 20
 PART = 128
 TRAINING_SHARE = 0.5
 """Of a budget, at most; the rest is for measuring."""
-EVALUATIONS = ("breakaway", "displacement")
-PROVED = ("certified-radius",)
-SMOOTHED, SMOOTHED_PROBES = ("smoothed-retrieval", "feature-smoothing"), "randomized-smoothing"
-"""What is measured of an encoder hardened for noise; of probes where a bank is labelled."""
+ATTACKED = (Breakaway.name, Displacement.name)
+SMOOTHED = (SmoothedRetrieval.name, FeatureSmoothing.name)
+"""What is measured of an encoder hardened for noise."""
 FOLDER = "before-after"
 
 
@@ -207,12 +212,12 @@ def _measured(
 ) -> dict[str, Any]:
     """Return what is measured before and after."""
     if noise is None:
-        return {"only": (*EVALUATIONS, *(PROVED if certified else ())), "ball": ball}
-    asked = {name: {"sigma": noise, "radii": (noise,)} for name in SMOOTHED}
+        return {"only": (*ATTACKED, CertifiedRadius.name) if certified else ATTACKED, "ball": ball}
+    settings = {name: {"sigma": noise, "radii": (noise,)} for name in SMOOTHED}
     if held_out.labels is None or bank is None:
-        return {"only": SMOOTHED, "settings": asked}
-    asked[SMOOTHED_PROBES] = {"sigma": noise, "radii": (noise, 2 * noise, 3 * noise)}
-    return {"only": (*SMOOTHED, SMOOTHED_PROBES), "settings": asked, "bank": at_hand(bank)}
+        return {"only": SMOOTHED, "settings": settings}
+    settings[RandomizedSmoothing.name] = {"sigma": noise, "radii": (noise, 2 * noise, 3 * noise)}
+    return {"only": (*SMOOTHED, RandomizedSmoothing.name), "settings": settings, "bank": at_hand(bank)}
 
 
 def _require_one_process() -> None:
