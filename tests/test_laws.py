@@ -32,7 +32,7 @@ from holdfast.protocol.evaluation import Evaluation, attack_fields, learning, pa
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population
-from holdfast.store.store import key_of
+from holdfast.store.keys import key_of
 from holdfast.transforms.gamma import Gamma
 from holdfast.transforms.shuffles import GlobalShuffle
 from tests import pages, samples

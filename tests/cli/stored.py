@@ -7,7 +7,8 @@ from pathlib import Path
 
 from holdfast.core.records import Failure, Result
 from holdfast.execution.request import Request
-from holdfast.store.store import Key, Store
+from holdfast.store.keys import Key
+from holdfast.store.store import Store
 from tests.report import synthetic
 
 

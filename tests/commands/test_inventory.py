@@ -14,7 +14,8 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.execution.engines import ranks
 from holdfast.execution.request import Request
 from holdfast.execution.table import evaluate
-from holdfast.store.store import Store, key_of
+from holdfast.store.keys import key_of
+from holdfast.store.store import Store
 from tests import tiny
 
 

@@ -13,7 +13,7 @@ import holdfast as hf
 from holdfast.core.errors import HoldfastError
 from holdfast.data.groups import groups_of
 from holdfast.encoders import load
-from holdfast.store.store import key_of
+from holdfast.store.keys import key_of
 
 DIGITS = hf.Domain((1, 8, 8))
 

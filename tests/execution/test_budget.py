@@ -26,7 +26,8 @@ from holdfast.execution.engines.processes import Processes
 from holdfast.execution.table import conclusions, evaluate
 from holdfast.protocol.observation import Joint, Observation
 from holdfast.protocol.population import Population
-from holdfast.store.store import Store, key_of
+from holdfast.store.keys import key_of
+from holdfast.store.store import Store
 from tests import tiny
 
 COUNT = 100

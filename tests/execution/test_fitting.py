@@ -27,7 +27,8 @@ from holdfast.protocol.evaluation import Evaluation, learning
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
-from holdfast.store.store import Store, key_of
+from holdfast.store.keys import key_of
+from holdfast.store.store import Store
 from tests import tiny
 from tests.samples import digits
 

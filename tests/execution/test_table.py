@@ -27,7 +27,8 @@ from holdfast.execution.request import build, catalog
 from holdfast.execution.table import evaluate
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import represent
-from holdfast.store.store import Store, StoreError, key_of
+from holdfast.store.keys import key_of
+from holdfast.store.store import Store, StoreError
 from tests import tiny
 
 

@@ -23,7 +23,8 @@ from holdfast.probes.linear import Linear, LinearScores, logistic_regression
 from holdfast.probes.noise import NoiseProbe
 from holdfast.probes.robust import RobustProbe
 from holdfast.protocol.population import Population
-from holdfast.store.store import Store, key_of
+from holdfast.store.keys import key_of
+from holdfast.store.store import Store
 from holdfast.transforms.base import transformed
 from holdfast.transforms.filters import LowPass
 from tests.probes.known import accuracy, clouds, population

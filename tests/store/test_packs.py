@@ -11,8 +11,9 @@ import torch
 
 from holdfast.core.files import write_whole
 from holdfast.store import packs
+from holdfast.store.keys import Key
 from holdfast.store.packs import HEAD, ShardFolder
-from holdfast.store.store import Key, Store
+from holdfast.store.store import Store
 
 KEY = Key(kind="seen", version=1, settings={}, encoder="e", images="i", seed=0, precision="float32")
 MANY = packs.LOOSE + 6

@@ -9,7 +9,8 @@ import torch
 
 from holdfast.core.records import Failure
 from holdfast.core.run_settings import RunSettings
-from holdfast.store.store import Key, Store, StoreError, key_of, load
+from holdfast.store.keys import Key, key_of
+from holdfast.store.store import Store, StoreError, load
 from tests import tiny
 
 KEY = Key(kind="seen", version=1, settings={}, encoder="e", images="i", seed=0, precision="float32")

@@ -24,7 +24,8 @@ from holdfast.execution.table import collect
 from holdfast.execution.table.preparation import unfit
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
-from holdfast.store.store import Store, key_of
+from holdfast.store.keys import key_of
+from holdfast.store.store import Store
 
 DONE = {"attack": "attacked", "certify": "certified"}
 """What each verb does to an encoder."""

@@ -14,7 +14,8 @@ from typing import Any
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import sealed, unsealed
 from holdfast.execution.engines.ranks import LEASES
-from holdfast.store.store import Key, Store
+from holdfast.store.keys import Key
+from holdfast.store.store import Store
 
 REQUEST = "request.json"
 UNFINISHED = {REQUEST, "shards", "arrays", LEASES}

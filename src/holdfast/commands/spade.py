@@ -23,7 +23,8 @@ from holdfast.report import write
 from holdfast.spectral import analysis
 from holdfast.spectral.analysis import Spade
 from holdfast.spectral.graphs import GraphConstruction
-from holdfast.store.store import Key, Store
+from holdfast.store.keys import Key
+from holdfast.store.store import Store
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,56 +21,28 @@ other, where a population's is too large to be held in memory.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from errno import EDQUOT, ENOSPC
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor
 
-from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.files import checksum, sealed, unsealed, write_whole
-from holdfast.core.images import Images
 from holdfast.core.records import Failure, Record, Result
-from holdfast.core.run_settings import Observed, RunSettings
-from holdfast.protocol.evaluation import Evaluation, circumstances, parts, settings
-from holdfast.protocol.fits import Fit
-from holdfast.protocol.observation import Observation
+from holdfast.core.run_settings import Observed
+from holdfast.store.keys import Key, plain
 from holdfast.store.mapped import mapped, write_rows
 from holdfast.store.packs import IDS, ShardFolder
 
 
 class StoreError(HoldfastError):
     """The run's folder cannot be written: no cell can be kept, so the run ends."""
-
-
-class Key(Record):
-    """Everything that may change what a file holds; its digest names the file."""
-
-    kind: str
-    version: int
-    settings: dict[str, Any]
-    encoder: str
-    images: str
-    seed: int
-    precision: str
-    name: str = ""
-    """The encoder's name: two names for the same weights share shards but are two columns of a table."""
-
-    @property
-    def digest(self) -> str:
-        return checksum(json.dumps(self.model_dump(), sort_keys=True).encode())
-
-    @property
-    def stem(self) -> str:
-        """A file name that a person can read and that is unique."""
-        return "-".join(filter(None, (self.kind, _plain(self.name), self.digest)))
 
 
 class Cell(Record):
@@ -94,38 +66,6 @@ RECORDS: dict[str, type[Record]] = {"results": Result, "failures": Failure, "cel
 REQUEST = "run.json"
 SHOWN = 3
 """So many damaged files are named."""
-
-
-def key_of(
-    what: Evaluation | Observation | Fit[Any],
-    encoder: Encoder,
-    images: Images,
-    run: RunSettings,
-    bank: Images | None = None,
-) -> Key:
-    """Return what identifies ``what`` of this encoder on these images; an evaluation also by what it is made from."""
-    observations = parts(what.observation()) if isinstance(what, Evaluation) else ()
-    made: dict[str, Any] = (
-        {"observed": [key_of(part, encoder, images, run, bank).digest for part in observations]} if observations else {}
-    )
-    # What is learned follows from the settings, but for its version; results older than fits hold the first of each.
-    learned = {} if isinstance(what, Fit) else {fit.name: fit.version for fit in what.fits() if fit.version > 1}
-    made |= {"learned": learned} if learned else {}
-    return Key(
-        kind=what.name,
-        version=what.version,
-        settings={**settings(what), **circumstances(what, images, run, bank), **made},
-        encoder=encoder.fingerprint,
-        images=images.fingerprint,
-        seed=run.seed,
-        precision=run.precision,
-        name=encoder.name if isinstance(what, Evaluation) else "",
-    )
-
-
-def _plain(name: str) -> str:
-    """Return ``name`` as a piece of a file name."""
-    return re.sub(r"[^\w.]+", "_", name)[:60]
 
 
 class Store:
@@ -184,7 +124,7 @@ class Store:
             self._failure(evaluation, encoder).unlink()
 
     def _failure(self, evaluation: str, encoder: str) -> Path:
-        return self.folder / "failures" / f"{evaluation}-{_plain(encoder)}-{checksum(encoder.encode())}.json"
+        return self.folder / "failures" / f"{evaluation}-{plain(encoder)}-{checksum(encoder.encode())}.json"
 
     def results(self) -> list[Result]:
         """Return every readable result under the folder: all that a report needs."""

@@ -31,7 +31,7 @@ from holdfast.evaluations.attacked.universal_perturbation import (
 from holdfast.execution.request import Request, planned
 from holdfast.execution.session import among
 from holdfast.protocol.population import Population
-from holdfast.store.store import key_of
+from holdfast.store.keys import key_of
 from tests.samples import builtin, digits, linear
 
 DOUBLE = RunSettings(precision="float64")

@@ -194,7 +194,7 @@ def test_an_encoder_without_a_feature_map_has_no_grad_cam():
 
 
 def test_transforms_are_known_by_their_versions(monkeypatch):
-    from holdfast.store.store import key_of
+    from holdfast.store.keys import key_of
     from holdfast.transforms.gamma import Gamma
 
     evaluations: tuple[Evaluation, ...] = (

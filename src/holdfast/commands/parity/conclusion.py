@@ -31,8 +31,9 @@ from holdfast.evaluations.parity.retrieval import Answers, Gallery
 from holdfast.evaluations.parity.verdict import SAME
 from holdfast.execution.request.loading import Inputs
 from holdfast.protocol.warnings import collapsed, population_warnings
+from holdfast.store.keys import Key
 from holdfast.store.provenance import provenance
-from holdfast.store.store import Cell, Key
+from holdfast.store.store import Cell
 
 ITSELF = "the other images"
 

@@ -15,7 +15,8 @@ from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.ranks import Ranks
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
-from holdfast.store.store import StoreError, key_of
+from holdfast.store.keys import key_of
+from holdfast.store.store import StoreError
 
 log = logging.getLogger("holdfast")
 What = TypeVar("What")

@@ -24,7 +24,8 @@ from holdfast.protocol.evaluation import Evaluation, parts, pieces
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.observation import Joint, Observation, joined
 from holdfast.protocol.population import Population, represent
-from holdfast.store.store import Cell, Key, Store, StoreError, key_of
+from holdfast.store.keys import Key, key_of
+from holdfast.store.store import Cell, Store, StoreError
 
 CPU_VALUES = 1 << 22
 """How many input values a shard may have on a CPU, where more at a time are no faster: 27 images of 3 x 224 x 224.

@@ -36,7 +36,8 @@ from holdfast.execution.table.rounds import Rounds
 from holdfast.protocol.evaluation import Evaluation, answerable, with_bank
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
-from holdfast.store.store import Store, key_of
+from holdfast.store.keys import key_of
+from holdfast.store.store import Store
 
 
 def evaluate(

@@ -18,8 +18,9 @@ from holdfast.execution.computing import Computing
 from holdfast.execution.computing.shards import cell_of
 from holdfast.execution.engines.ranks import leads
 from holdfast.protocol.evaluation import Evaluation, pieces, with_bank
+from holdfast.store.keys import key_of
 from holdfast.store.provenance import provenance
-from holdfast.store.store import StoreError, key_of
+from holdfast.store.store import StoreError
 
 log = logging.getLogger("holdfast")
 

@@ -20,8 +20,9 @@ from holdfast.execution.table.cells import Cells
 from holdfast.execution.table.steps import FEWEST, PICTURED, illustrates
 from holdfast.protocol.evaluation import Evaluation, attacks_in_balls, learning, parts
 from holdfast.protocol.observation import Observation
+from holdfast.store.keys import key_of
 from holdfast.store.provenance import provenance
-from holdfast.store.store import StoreError, key_of
+from holdfast.store.store import StoreError
 
 HASTE = 2.0
 """Seconds: conclusions and pictures that take longer are left where somebody has stopped the run and waits."""
