@@ -30,6 +30,7 @@ from holdfast.training import loop
 from holdfast.training.adversaries.loss import OnLoss
 from holdfast.training.learner import Learner
 from holdfast.training.recipe import Recipe, read_settings, recipes
+from holdfast.training.views import views_of
 
 pytest.importorskip("lightning_fabric")
 
@@ -533,14 +534,13 @@ CROPS = {"objective": "dino:crops=2,prototypes=20", "crop_augmentation": "random
 def test_small_crops_may_be_small(digits: Images, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: set[tuple[int, ...]] = set()
 
-    def seen(self: loop.Training, *given: Any) -> Any:
-        made = views(self, *given)
+    def recorded(*arguments: Any) -> Any:
+        made = views_of(*arguments)
         sizes.add(tuple(view.shape[-1] for view in made))
         assert all(0 <= view.min() <= view.max() <= 1 for view in made)
         return made
 
-    views = loop.Training._views
-    monkeypatch.setattr(loop.Training, "_views", seen)
+    monkeypatch.setattr(loop, "views_of", recorded)
     train({**SMALL, **CROPS, "architecture": "small-resnet:width=4", "crop_size": 4, "epochs": 1}, digits)
     assert sizes == {(8, 8, 4, 4)}
     with pytest.raises(HoldfastError, match="does not take crops of 4 x 4 pixels, only its own inputs of 8 x 8"):

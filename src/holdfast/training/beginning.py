@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
-from torch.nn.functional import interpolate
 
 from holdfast.core.encoder import Domain, Pixels
 from holdfast.core.errors import HoldfastError
@@ -13,6 +12,7 @@ from holdfast.core.images import Images
 from holdfast.core.noise import Noise
 from holdfast.training.health import eval_codes
 from holdfast.training.recipe import Recipe
+from holdfast.training.views import resized
 
 SEARCHED = 2000
 """Images of the bank among which neighbours are looked for after each epoch."""
@@ -68,29 +68,6 @@ def width_of(encoder: nn.Module, pixels: Pixels, crop_size: int | None = None) -
                 "such as small-resnet"
             )
     return codes.shape[1]
-
-
-def resized(pixels: Pixels, size: int | None) -> Float[Tensor, "b ..."]:
-    """Return images of this height and width; None leaves them as they are."""
-    return pixels if size is None else interpolate(pixels, (size, size), mode="bilinear", antialias=True)
-
-
-def check_views(recipe: Recipe, domain: Domain, pixels: Pixels, noise: Noise) -> None:
-    """Raise where augmentations cannot change such images, or an adversary could make anything of them.
-
-    In training augmentations do not look at what they are given.
-    """
-    if recipe.adversary is not None:
-        recipe.adversary.ball.check(domain)
-    for way in (recipe.augmentation, recipe.second_augmentation, recipe.crop_augmentation):
-        if way is None:
-            continue
-        way(pixels, noise)
-        if domain.low < 0 or domain.high > 1:
-            raise HoldfastError(
-                f"{way} changes pixels in [0, 1], and the encoder's lie in [{domain.low:g}, {domain.high:g}]; put the "
-                "scaling inside the encoder, or train without augmentation"
-            )
 
 
 def check_batch_norm(learner: nn.Module, share: int) -> None:

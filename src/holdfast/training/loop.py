@@ -6,20 +6,17 @@ Torch's generator is seeded anew for each step, so nothing random has to be kept
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from math import inf, isfinite
 from pathlib import Path
 from time import monotonic
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -29,19 +26,14 @@ from holdfast.core.images import Images
 from holdfast.core.noise import Noise, hashed
 from holdfast.encoders.architectures.loaded import LoadedEncoder
 from holdfast.training import checkpoints
-from holdfast.training.beginning import (
-    check_batch_norm,
-    check_views,
-    classes_of,
-    resized,
-    watched_bank,
-    width_of,
-)
+from holdfast.training.beginning import check_batch_norm, classes_of, watched_bank, width_of
 from holdfast.training.feed import Feed
 from holdfast.training.gathering import processes, rank, share_statistics, somewhere
 from holdfast.training.health import COLLAPSED, eval_codes, health, lost, neighbour_accuracy
+from holdfast.training.interruption import Interruption
 from holdfast.training.learner import Batch, Learner, Setting
 from holdfast.training.recipe import Recipe
+from holdfast.training.views import check_views, views_of
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -53,8 +45,6 @@ WATCHED = 512
 LOOKED = {"cpu": 1, "cuda": 25}
 """After how many steps a loss is looked at: on a GPU each look waits for the device."""
 
-ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""Signals after which a checkpoint is written: Ctrl-C, a scheduler's request, a terminal that is closed."""
 ADVICE = "lower the learning rate, set clip, or use a wider precision"
 
 ShowProgress = Callable[[str, float], None]
@@ -126,7 +116,7 @@ class Training:
         self.total, self.seconds, self.prepared = 0.0, 0.0, dict[str, Tensor]()
         self.pace = 0.0  # seconds of the last step, once there was one: each command takes one at least
         self.sound_epoch, self.sound_weights = 0, dict[str, Tensor]()
-        self.stopped = False
+        self.interruption = Interruption()
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
 
     def run(self) -> None:
@@ -141,7 +131,7 @@ class Training:
         if not self.curve:
             self._remember(self._health() | {"epoch": 0.0})
         self._require_agreement()
-        with self._interruptible():
+        with self.interruption.deferred():
             while self.epoch < self.recipe.epochs:
                 self._run_epoch()
                 self._require_agreement()
@@ -173,11 +163,11 @@ class Training:
     @property
     def _stops(self) -> bool:
         """Return whether this process wants to stop: asked to, or the next step would end too late."""
-        return self.stopped or (monotonic() + self.pace > self.until and self.progress < 1)
+        return self.interruption.requested or (monotonic() + self.pace > self.until and self.progress < 1)
 
     def _reason(self) -> BaseException:
         """Return why training stops. All ask, and so wait for the one that writes: torchrun stops all when one has ended."""
-        if somewhere(self.stopped, self.fabric.device) or self.until == inf:
+        if somewhere(self.interruption.requested, self.fabric.device) or self.until == inf:
             return KeyboardInterrupt()
         done = f"{self.epoch} of {self.recipe.epochs} epochs and {self.step} of {self.feed.steps} steps of the next"
         advice = f"what is in {self.folder} is no encoder yet; run the same command again to go on"
@@ -230,7 +220,7 @@ class Training:
         noise = Noise(noise.keys.to(pixels.device))
         pixels = pixels.to(self.dtype)
         labels = None if self.labels is None else self.labels[rows].to(pixels.device)
-        batch = Batch(rows.to(pixels.device), pixels, self._views(pixels, noise), labels, noise, progress=progress)
+        batch = Batch(rows.to(pixels.device), pixels, views_of(pixels, recipe, noise), labels, noise, progress=progress)
         if recipe.adversary is not None and recipe.adversary.attacks:
             # Nothing scales an attack's gradients, and in half precision those of well fitted images would be 0.
             with nullcontext() if recipe.precision == "float16" else self.fabric.autocast():
@@ -251,17 +241,6 @@ class Training:
             self.averaged.update_parameters(self.learner.encoder)
         share_statistics(self.learner)
         return loss.detach()
-
-    def _views(self, pixels: Pixels, noise: Noise) -> tuple[Float[Tensor, "b ..."], ...]:
-        recipe, count = self.recipe, self.recipe.objective.views
-        ways = [recipe.augmentation] * count
-        if count > 1 and recipe.second_augmentation is not None:
-            ways[1] = recipe.second_augmentation
-        ways += [recipe.crop_augmentation] * recipe.objective.crops
-        views = [
-            pixels if way is None else way.applied(pixels, noise.fork("view", place)) for place, way in enumerate(ways)
-        ]
-        return (*views[:count], *(resized(crop, recipe.crop_size) for crop in views[count:]))
 
     def _codes(self) -> Codes:
         """Return the codes of all training images, in order and in eval mode."""
@@ -369,37 +348,6 @@ class Training:
         self.sound_epoch, self.sound_weights = state["sound_epoch"], state["sound_weights"]
         self.epoch, self.step = state["epoch"], state["step"]
         self.total, self.seconds, self.started = state["total"], state["seconds"], state["started"]
-
-    @contextmanager
-    def _interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C and a request to terminate wait for the end of the step, so that a checkpoint can be written."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-
-        received = list[int]()
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            received.append(number)
-            # Torchrun passes on what reached this process already, so of several none loses patience.
-            if self.stopped and processes() == 1:
-                raise KeyboardInterrupt
-            self.stopped = True
-
-        # What nohup ignores stays ignored.
-        before = {number: handler for number in ENDING if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
-        for number in before:
-            signal.signal(number, stop)
-        try:
-            try:
-                yield
-            finally:
-                for number, handler in before.items():
-                    signal.signal(number, handler)
-        except KeyboardInterrupt:
-            if received and callable(before[received[-1]]):
-                signal.raise_signal(received[-1])  # whoever handles it knows then which it was
-            raise
 
 
 def averaged(encoder: nn.Module, decay: float) -> AveragedModel:
