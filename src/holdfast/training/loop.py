@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from holdfast.core.encoder import Codes, Domain, Pixels
 from holdfast.core.errors import AgreementLostError, BudgetSpentError, HoldfastError
@@ -32,6 +31,7 @@ from holdfast.training.gathering import processes, rank, share_statistics, somew
 from holdfast.training.health import COLLAPSED, eval_codes, health, lost, neighbour_accuracy
 from holdfast.training.interruption import Interruption
 from holdfast.training.learner import Batch, Learner, Setting
+from holdfast.training.optimisers import averaged
 from holdfast.training.recipe import Recipe
 from holdfast.training.views import check_views, views_of
 
@@ -348,9 +348,3 @@ class Training:
         self.sound_epoch, self.sound_weights = state["sound_epoch"], state["sound_weights"]
         self.epoch, self.step = state["epoch"], state["step"]
         self.total, self.seconds, self.started = state["total"], state["seconds"], state["started"]
-
-
-def averaged(encoder: nn.Module, decay: float) -> AveragedModel:
-    """Return the moving average of an encoder's weights, with the running statistics that the encoder has itself."""
-    average = AveragedModel(encoder, multi_avg_fn=get_ema_multi_avg_fn(decay))
-    return average.requires_grad_(False)

@@ -11,6 +11,7 @@ from typing import ClassVar, final
 
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import Spelled, read, require_not_negative, require_positive, require_share
@@ -217,3 +218,9 @@ def _kinds(base: type) -> dict[str, type]:
         for kind in members
         if isinstance(kind, type) and issubclass(kind, base) and kind is not base
     }
+
+
+def averaged(encoder: nn.Module, decay: float) -> AveragedModel:
+    """Return the moving average of an encoder's weights, with the running statistics that the encoder has itself."""
+    average = AveragedModel(encoder, multi_avg_fn=get_ema_multi_avg_fn(decay))
+    return average.requires_grad_(False)
