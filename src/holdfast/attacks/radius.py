@@ -123,28 +123,28 @@ def nearest_events(goal: Goal, attack: Attack, widest: Ball, noise: Noise) -> Ne
 
 def with_fixed_attacks(
     goal: Goal,
-    found: Nearest,
+    nearest: Nearest,
     widest: Ball,
     balls: Sequence[Ball],
     attacked: Callable[[Ball, Sequence[int]], list[Pixels]],
 ) -> Nearest:
-    """Return what was ``found`` or, where they are nearer, the ends of attacks at fixed radii.
+    """Return the ``nearest`` points or, where they are nearer still, the ends of attacks at fixed radii.
 
     They are made on those images alone that were not lost within the ball yet.
 
     Args:
-        goal, found: the search and its outcome.
+        goal, nearest: the search and its outcome.
         widest: the widest ball searched; others of its norm are looked at.
         balls: fixed radii.
         attacked: returns the images at some positions after each of the attacks in a ball.
     """
     for ball in _within(widest, balls):
-        if positions := (found.radii > ball.radius).nonzero()[:, 0].tolist():
+        if positions := (nearest.radii > ball.radius).nonzero()[:, 0].tolist():
             for moved in attacked(ball, positions):
                 points = goal.pixels.clone()
                 points[positions] = moved
-                found = found.or_nearer(goal, points, widest)
-    return found
+                nearest = nearest.or_nearer(goal, points, widest)
+    return nearest
 
 
 def search_forwards(attack: Attack) -> int:

@@ -94,11 +94,11 @@ class StoredCodes:
         """
         missing = [name for name in ids if name not in self.rows]
         if missing:
-            held = ", ".join(map(repr, self.ids[:2]))
+            examples = ", ".join(map(repr, self.ids[:2]))
             stated = "has no ids (name them with ?ids=FILE), so its rows are called" if self.positions else "holds"
             raise HoldfastError(
                 f"{self.name} has no code for {len(missing)} of {len(ids)} images, {missing[0]!r} among them; it {stated} "
-                f"{held} ...: give ids as the images have them"
+                f"{examples} ...: give ids as the images have them"
             )
         return [self.rows[name] for name in ids]
 

@@ -201,22 +201,22 @@ def answered(evaluations: Sequence[Evaluation], inputs: Inputs) -> list[Evaluati
     Raises:
         HoldfastError: none is left.
     """
-    asked = {
+    by_encoder = {
         encoder.name: [each for each in evaluations if answerable(each, encoder, inputs.images(encoder))]
         for encoder in inputs.encoders
     }
     alike: dict[tuple[str, ...], list[str]] = {}
     for encoder in inputs.encoders:
-        silent = tuple(each.name for each in evaluations if each not in asked[encoder.name])
+        silent = tuple(each.name for each in evaluations if each not in by_encoder[encoder.name])
         alike.setdefault(silent, []).append(encoder.name)
     for silent, named in alike.items():
         if not silent:
             continue
         sentence = f"codes alone are known of {listed(named)}, which cannot answer {listed(list(silent))}: {WANTS_MORE}"
-        if not any(asked.values()):
+        if not any(by_encoder.values()):
             raise HoldfastError(f"{sentence}; name the encoder that made them")
         warnings.warn(sentence, HoldfastWarning, stacklevel=3)
-    return [each for each in evaluations if any(each in answers for answers in asked.values())]
+    return [each for each in evaluations if any(each in answers for answers in by_encoder.values())]
 
 
 def among(request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:

@@ -28,13 +28,13 @@ def scores(
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
     x, y = points.double().numpy(), (~first).numpy()
-    own = learning.numpy()
-    spread = x[own].std(0)
+    training = learning.numpy()
+    spread = x[training].std(0)
     if not (spread > 0).any():
-        return np.zeros(int((~own).sum()))
-    x = (x - x[own].mean(0)) / np.where(spread > 0, spread, 1)
-    classifier = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(x[own], y[own])
-    return np.asarray(classifier.decision_function(x[~own]), dtype=np.float64)
+        return np.zeros(int((~training).sum()))
+    x = (x - x[training].mean(0)) / np.where(spread > 0, spread, 1)
+    classifier = LinearDiscriminantAnalysis(solver="lsqr", shrinkage="auto").fit(x[training], y[training])
+    return np.asarray(classifier.decision_function(x[~training]), dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -75,9 +75,9 @@ def energies(points: Points, weights: Weights) -> Energies:
 def _concluded(totals: Tensor, sums: Float[Tensor, "n 2"], first: Tensor) -> Energies:
     """Return the energies, with what each point contributes, from the sums of its distances to both sets."""
     sizes = torch.tensor([int(first.sum()), int((~first).sum())], dtype=torch.float64)
-    own = torch.where(first, sums[:, 0], sums[:, 1]) / (torch.where(first, sizes[0], sizes[1]) - 1).clamp_min(1)
+    within = torch.where(first, sums[:, 0], sums[:, 1]) / (torch.where(first, sizes[0], sizes[1]) - 1).clamp_min(1)
     other = torch.where(first, sums[:, 1], sums[:, 0]) / torch.where(first, sizes[1], sizes[0])
-    return Energies(totals, other - own, float(other[first].mean()))
+    return Energies(totals, other - within, float(other[first].mean()))
 
 
 def distances(left: Points, right: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:

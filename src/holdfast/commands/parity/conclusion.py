@@ -75,11 +75,11 @@ class Conclusion:
         self.place.store.expect([Cell(evaluation=NAME, encoder=side.name, result=key.stem, made_from=())])
         candidate = coded(side, self.inputs, self.place)
         pair = self.pair(candidate)
-        found, answers = findings(pair, self.k)
-        found = self.explained(found, pair, candidate)
-        found = _with_radii(found, before, after)
-        found = found.model_copy(update={"pictures": self.pictures(found, pair, answers)})
-        result = self.record(candidate, found)
+        conclusion, answers = findings(pair, self.k)
+        conclusion = self.explained(conclusion, pair, candidate)
+        conclusion = _with_radii(conclusion, before, after)
+        conclusion = conclusion.model_copy(update={"pictures": self.pictures(conclusion, pair, answers)})
+        result = self.record(candidate, conclusion)
         self.place.store.finish(key, result)
         return result
 
@@ -154,23 +154,23 @@ class Conclusion:
         theirs = candidate.bank[[known[self.reference.bank_ids[position]] for position in both]]
         return Gallery(self.reference.bank[both], theirs, True)
 
-    def explained(self, found: Findings, pair: Pair, candidate: Coded) -> Findings:
-        """Return ``found`` with what other preprocessings make of the difference, if there is one."""
-        if found.verdicts[0].witness["verdict"] == SAME:
-            return found
+    def explained(self, conclusion: Findings, pair: Pair, candidate: Coded) -> Findings:
+        """Return the ``conclusion`` with what other preprocessings make of the difference, if there is one."""
+        if conclusion.verdicts[0].witness["verdict"] == SAME:
+            return conclusion
         tried = preprocessing(self.reference, candidate, self.inputs, pair.scale())
         if tried is None:
-            return found
+            return conclusion
         estimates, verdict = tried
-        return found.model_copy(
-            update={"estimates": (*found.estimates, *estimates), "verdicts": (*found.verdicts, verdict)}
+        return conclusion.model_copy(
+            update={"estimates": (*conclusion.estimates, *estimates), "verdicts": (*conclusion.verdicts, verdict)}
         )
 
-    def pictures(self, found: Findings, pair: Pair, answers: Answers) -> tuple[Picture, ...]:
+    def pictures(self, conclusion: Findings, pair: Pair, answers: Answers) -> tuple[Picture, ...]:
         """Return the images whose codes moved most, with the nearest image before and after."""
         population = self.reference.population
         encoder, images = population.encoder, population.images
-        if encoder.recorded or len(encoder.domain.shape) != 3 or found.verdicts[0].witness["verdict"] == SAME:
+        if encoder.recorded or len(encoder.domain.shape) != 3 or conclusion.verdicts[0].witness["verdict"] == SAME:
             return ()
         row_of = {name: position for position, name in enumerate(images.ids)}
         gallery, names = (population, pair.ids)
@@ -182,22 +182,22 @@ class Conclusion:
         else:
             row_of_gallery = row_of
         pictures = []
-        for position in worst(found, SHOWN):
+        for position in worst(conclusion, SHOWN):
             near = [names[int(answer[position])] for answer in (answers.before, answers.after)]
             parts = {
                 "image": population.pixels([row_of[pair.ids[position]]])[0],
                 "nearest by the reference": gallery.pixels([row_of_gallery[near[0]]])[0],
                 "nearest by the candidate": gallery.pixels([row_of_gallery[near[1]]])[0],
             }
-            said = "; ".join(
+            numbers = "; ".join(
                 f"{each.quantity.replace('_', ' ')} {each.values[position]:.3g}"
-                for each in found.series
+                for each in conclusion.series
                 if each.quantity in ("distance", "cosine", "neighbours_kept")
             )
-            pictures.append(row(f"{pair.ids[position]}: {said}", parts, encoder.domain))
+            pictures.append(row(f"{pair.ids[position]}: {numbers}", parts, encoder.domain))
         return tuple(picture for picture in pictures if picture is not None)
 
-    def record(self, candidate: Coded, found: Findings) -> Result:
+    def record(self, candidate: Coded, conclusion: Findings) -> Result:
         """Return the result of ``candidate``."""
         reference = self.reference
         planned = max(len(each.population.images) for each in (reference, candidate))
@@ -221,17 +221,17 @@ class Conclusion:
             encoder=candidate.info,
             images=reference.known.images_info,
             settings=self.settings,
-            findings=found.model_copy(update={"warnings": (*found.warnings, *warnings)}),
+            findings=conclusion.model_copy(update={"warnings": (*conclusion.warnings, *warnings)}),
             planned=planned if cut else None,
             provenance=provenance(candidate.side.run, self.place.started),
         )
 
 
-def _with_radii(found: Findings, before: Result | Failure | None, after: Result | Failure | None) -> Findings:
-    """Return ``found`` with how much the attack radius moved, or why nobody knows."""
+def _with_radii(conclusion: Findings, before: Result | Failure | None, after: Result | Failure | None) -> Findings:
+    """Return the ``conclusion`` with how much the attack radius moved, or why nobody knows."""
     if before is None or after is None:
-        return found
+        return conclusion
     moved = change(before, after)
     if isinstance(moved, str):
-        return found.model_copy(update={"warnings": (*found.warnings, moved)})
-    return found.model_copy(update={"estimates": (*found.estimates, moved)})
+        return conclusion.model_copy(update={"warnings": (*conclusion.warnings, moved)})
+    return conclusion.model_copy(update={"estimates": (*conclusion.estimates, moved)})

@@ -186,10 +186,10 @@ def _normalised(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
     }
     wanted = ({f"the normalisation of {other.name}": target} if target else {}) | usual
     nothing: Normalisation = ((0.0,) * channels, (1.0,) * channels)
-    seen = [stated or nothing]
+    normalisations = [stated or nothing]
     for name, (mean, std) in wanted.items():
-        if not any(_near(each, (mean, std)) for each in seen):
-            seen.append((mean, std))
+        if not any(_near(each, (mean, std)) for each in normalisations):
+            normalisations.append((mean, std))
             module = encoder.module.module if isinstance(encoder.module, Normalised) else encoder.module
             yield Attempt(name, _changed(encoder, Normalised(module, mean, std, 3)))
     if stated is not None:
@@ -217,20 +217,20 @@ def _near(a: Normalisation, b: Normalisation) -> bool:
 
 def of_files(encoder: Encoder, other: Encoder) -> Iterator[Attempt]:
     """Yield ``encoder`` with the resizing of ``other``; of a file of codes nobody knows it, so with usual ones."""
-    own = encoder.geometry
-    if own is None:
+    original = encoder.geometry
+    if original is None:
         return
     if not other.recorded:
-        if other.domain == encoder.domain and other.geometry is not None and other.geometry != own:
+        if other.domain == encoder.domain and other.geometry is not None and other.geometry != original:
             words = other.inputs["resizing"]
             yield Attempt(f"the resizing of {other.name} ({words})", _changed(encoder, encoder.module, other.geometry))
         return
-    sizes = [round(min(own.crop) / share) for share in CROPPED]
-    others = [replace(own, interpolation=kind) for kind in INTERPOLATIONS] + [
-        replace(own, resize=size) for size in sizes
+    sizes = [round(min(original.crop) / share) for share in CROPPED]
+    others = [replace(original, interpolation=kind) for kind in INTERPOLATIONS] + [
+        replace(original, resize=size) for size in sizes
     ]
     for geometry in dict.fromkeys(others):
-        if geometry != own:
+        if geometry != original:
             changed = _changed(encoder, encoder.module, geometry)
             yield Attempt(changed.inputs["resizing"], changed)
 

@@ -19,11 +19,11 @@ EVALUATION, QUANTITY = "attack-radius", "attack_radius"
 def radii_of(side: Side, count: int, request: Request, inputs: Inputs, place: Place) -> Result | Failure:
     """Return the attack radii of ``count`` images of one side, as ``evaluate`` finds them, or why there are none."""
     settings = {EVALUATION: {"samples": count, "events": ["retrieval"]}}
-    asked = request.model_copy(update={"only": (EVALUATION,), "settings": settings, "bank": None})
+    radii_request = request.model_copy(update={"only": (EVALUATION,), "settings": settings, "bank": None})
     shown = [encoder for encoder in inputs.encoders if not encoder.recorded]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # how much quick asks of large encoders is said by evaluate, where it is chosen
-        plan = sized(asked, shown) or planned(asked)
+        plan = sized(radii_request, shown) or planned(radii_request)
     results, failures = evaluate(
         [side.encoder], inputs.images, plan, side.run, place.store, place.engine, place.show, place.budget, place.began
     )

@@ -91,8 +91,8 @@ class Radii(Observation):
             here = [position for position, row in enumerate(rows) if row in couples]
         if here:
             search = self.search(population, [rows[position] for position in here])
-            found = self.nearest(population, [rows[position] for position in here], search)
-            radii[here] = found.radii.double().masked_fill(~search.defined, torch.nan)
+            nearest = self.nearest(population, [rows[position] for position in here], search)
+            radii[here] = nearest.radii.double().masked_fill(~search.defined, torch.nan)
         return {"radius": radii}
 
     def search(self, population: Population, rows: Sequence[int]) -> Search:
@@ -103,10 +103,10 @@ class Radii(Observation):
     def nearest(self, population: Population, rows: Sequence[int], search: Search) -> Nearest:
         """Return the nearest images found that show the event of ``search``."""
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", self.event)
-        found = nearest_events(search.goal, self.attack, search.ball(self.widest), noise)
+        nearest = nearest_events(search.goal, self.attack, search.ball(self.widest), noise)
         widest = search.ball(self.widest)
         balls = [search.ball(ball) for ball in self.balls if ball.name == self.widest.name]
-        return with_fixed_attacks(search.goal, found, widest, balls, search.fixed)
+        return with_fixed_attacks(search.goal, nearest, widest, balls, search.fixed)
 
 
 @final

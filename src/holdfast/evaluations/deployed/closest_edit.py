@@ -82,16 +82,16 @@ def _parts(points: Float[Tensor, "s d"], reference: Float[Tensor, "m d"]) -> Par
     among = distances(reference, reference).double()
     count = len(reference)
     inside = float((among.sum() - among.diagonal().sum()) / max(1, count * (count - 1)))
-    own = distances(points, points).double()
-    return distances(points, reference).double().mean(1), own.fill_diagonal_(0), inside
+    edited = distances(points, points).double()
+    return distances(points, reference).double().mean(1), edited.fill_diagonal_(0), inside
 
 
 def _energy(parts: Parts, rows: Sequence[int]) -> float:
     """Return the energy distance of the edited images at ``rows`` to those after, no distance to itself counted."""
-    across, own, inside = parts
+    across, edited, inside = parts
     count = len(rows)
     chosen = torch.tensor(rows)
-    within = float(own[chosen][:, chosen].sum()) / max(1, count * (count - 1))
+    within = float(edited[chosen][:, chosen].sum()) / max(1, count * (count - 1))
     return 2 * float(across[chosen].mean()) - within - inside
 
 

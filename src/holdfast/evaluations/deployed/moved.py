@@ -113,10 +113,10 @@ def moved(chance: Estimate, alpha: float) -> Verdict:
 
 def by_classifier(sets: TwoSets, permutations: int, seed: int) -> tuple[Estimate, ...]:
     """Return how well a linear classifier tells both sets apart, and the p-value of that."""
-    asked = ~sets.learning
+    testing = ~sets.learning
     scores = classifier.scores(sets.points, sets.first, sets.learning)
-    area = classifier.area(scores, sets.first[asked].numpy())
-    statistics = classifier.rank_statistics(scores, sets.assignments(permutations, seed, asked))
+    area = classifier.area(scores, sets.first[testing].numpy())
+    statistics = classifier.rank_statistics(scores, sets.assignments(permutations, seed, testing))
     chance, as_large = p_value(statistics)
     estimate = Estimate(
         quantity="classifier_area",

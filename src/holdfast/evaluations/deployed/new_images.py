@@ -35,7 +35,7 @@ def beyond_support(
         "novelty_p_value", {}, torch.from_numpy(chances), "probability", Claim.ESTIMATE,
         "chance that an image like those before is as far from them", "",
     )  # fmt: skip
-    found = series_of(
+    new_images = series_of(
         "new_image", {}, torch.from_numpy(new).double(), "yes or no", Claim.ESTIMATE,
         f"images declared new, of which at most {rate:.0%} falsely in expectation", "",
     )  # fmt: skip
@@ -54,7 +54,7 @@ def beyond_support(
         series="novelty_p_value",
         statistic="whole",
     )
-    return (outside, summarise(found, "share", "lower", "new_share")), (distance, usual, found)
+    return (outside, summarise(new_images, "share", "lower", "new_share")), (distance, usual, new_images)
 
 
 def sequential(sets: TwoSets, alpha: float, seed: int) -> tuple[tuple[Estimate, ...], Curve, Verdict]:

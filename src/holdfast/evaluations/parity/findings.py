@@ -79,8 +79,10 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
     scale, kept = pair.scale(), answers(pair.reference, pair.candidate, pair.gallery, k)
     series = [*(_moved(pair, scale) if pair.same_width else ()), *_kept(pair, kept, k), *_unexplained(pair)]
     estimates = [*(_estimate(each, scale) for each in series), _cka(pair)]
-    found = with_groups(Findings(ids=pair.ids, series=tuple(series), estimates=tuple(estimates), groups=pair.groups))
-    return found.model_copy(update={"verdicts": (verdict(_numbers(found)),)}), kept
+    conclusion = with_groups(
+        Findings(ids=pair.ids, series=tuple(series), estimates=tuple(estimates), groups=pair.groups)
+    )
+    return conclusion.model_copy(update={"verdicts": (verdict(_numbers(conclusion)),)}), kept
 
 
 def require_neighbours(k: int, count: int) -> None:

@@ -98,8 +98,8 @@ def ranks_kept(
         rows = torch.arange(start, min(start + step, len(reference)))
         counted = torch.ones(len(rows), len(chosen), dtype=torch.bool)
         if not gallery.is_bank:
-            own = at[rows]
-            counted[(own >= 0).nonzero()[:, 0], own[own >= 0]] = False
+            columns = at[rows]
+            counted[(columns >= 0).nonzero()[:, 0], columns[columns >= 0]] = False
         ranks = [
             _ranks(torch.cdist(codes[rows].double(), there[chosen].double()), counted)
             for codes, there in ((reference, gallery.reference), (candidate, gallery.candidate))

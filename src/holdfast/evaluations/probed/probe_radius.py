@@ -88,8 +88,8 @@ class ProbeRadii(Observation):
         objective = misclassification.margin(probe.logits, probe.places(labels))
         goal = Goal(probe.encoder, population.pixels(rows), objective, wrong)
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", "misclassification")
-        found = nearest_events(goal, self.attack, self.widest, noise)
-        return with_fixed_attacks(goal, found, self.widest, self.balls, attacked)
+        nearest = nearest_events(goal, self.attack, self.widest, noise)
+        return with_fixed_attacks(goal, nearest, self.widest, self.balls, attacked)
 
 
 @final

@@ -268,8 +268,8 @@ def _normalisation(subject: Subject) -> Answer:
     if subject.real and (better := better_normalisation(encoder, subject.pixels, subject.codes)):
         doubts.append(better)
     if doubts:
-        said = "; ".join(doubts)
-        return "warning", f"{said[0].upper()}{said[1:]}."
+        sentence = "; ".join(doubts)
+        return "warning", f"{sentence[0].upper()}{sentence[1:]}."
     if inside:
         mean, std = (", ".join(f"{value:.3g}" for value in part.flatten()) for part in (inside[0].mean, inside[0].std))
         return "ok", f"Inside, with mean {mean} and std {std}: it takes raw pixels."

@@ -38,20 +38,22 @@ def problems(encoder: Encoder, inside: Normalised) -> list[str]:
     """Return what speaks against the numbers of a normalisation, whatever the network."""
     low, high = encoder.domain.low, encoder.domain.high
     mean, std = inside.mean.flatten().tolist(), inside.std.flatten().tolist()
-    said = []
+    doubts = []
     if not all(isfinite(value) and low <= value <= high for value in mean):
         here = [low + value / LEVELS * (high - low) for value in mean]
         levels = max(mean) > 1 and all(low <= value <= high for value in here)
         hint = f"; in units of the input this may be mean {_said(here)}, std {_said([v / LEVELS for v in std])}"
-        said.append(f"its mean {_said(mean)} lies outside the input range [{low:g}, {high:g}]{hint if levels else ''}")
+        doubts.append(
+            f"its mean {_said(mean)} lies outside the input range [{low:g}, {high:g}]{hint if levels else ''}"
+        )
     shares = [value / (high - low) for value in std]
     # Networks that take 0 to 255 divide by 1/255, in round numbers by 1/256.
     if not all(NARROWEST <= share <= WIDEST or abs(share * LEVELS - 1) < 0.1 for share in shares):
-        said.append(
+        doubts.append(
             f"its std {_said(std)} is not plausible: usual are {0.2 * (high - low):g} to {high - low:g}, or "
             f"{(high - low) / LEVELS:.2g} for networks that take 0 to 255"
         )
-    return said
+    return doubts
 
 
 def better_normalisation(encoder: Encoder, pixels: Pixels, codes: Codes) -> str:

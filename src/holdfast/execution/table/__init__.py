@@ -117,8 +117,8 @@ def look_up(
         images, bank = images_for(encoder), None
         if bank_for and any(with_bank(evaluation) for evaluation in evaluations):
             bank = bank_for(encoder)
-        asked = [evaluation for evaluation in evaluations if answerable(evaluation, encoder, images)]
-        missing = cells.look_up(encoder, images, bank, asked)
+        applicable = [evaluation for evaluation in evaluations if answerable(evaluation, encoder, images)]
+        missing = cells.look_up(encoder, images, bank, applicable)
         if missing.evaluations:
             cells.work.forecast.paces[encoder.name] = pace(encoder.to(cells.run.device, cells.run.dtype))
         return missing

@@ -81,8 +81,8 @@ class Cells:
 
     def others(self, row: MissingCells) -> tuple[Encoder, ...]:
         """Return the encoders beside that of ``row``, if anything that is missing of it looks at them."""
-        asked = any(evaluation.needs_others for evaluation in row.evaluations)
-        return tuple(encoder for encoder in self.encoders if asked and encoder is not row.encoder)
+        needs_others = any(evaluation.needs_others for evaluation in row.evaluations)
+        return tuple(encoder for encoder in self.encoders if needs_others and encoder is not row.encoder)
 
     def forget_failures(self, encoder: Encoder, evaluations: Sequence[Evaluation]) -> None:
         """Remove what an earlier run noted of cells that are tried again."""

@@ -122,8 +122,8 @@ def steps(subject: Subject, work: Computing) -> Iterator[Step]:
 def next_step(subject: Subject, observation: Observation, work: Computing) -> Step | None:
     """Return what comes next of ``observation``; nothing if it is complete, or if what is left takes too long."""
     name, group, population = subject.encoder.name, subject.groups[observation], subject.planning
-    asked = dict.fromkeys(fit for evaluation in group for fit in learning(evaluation))
-    fits = tuple(fit for fit in asked if fit not in subject.learned)
+    needed = dict.fromkeys(fit for evaluation in group for fit in learning(evaluation))
+    fits = tuple(fit for fit in needed if fit not in subject.learned)
     learned_in = sum((work.forecast.expected((name, fit), 1) for fit in fits), 0.0)
     try:
         total, seen = len(observation.rows(population)), len(first_held(observation, population, work.store))

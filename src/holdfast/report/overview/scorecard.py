@@ -145,11 +145,13 @@ def scorecards(groups: Sequence[Group], comparison: Comparison, tables: Sequence
     made = []
     for part, short in zip(tabled(groups), tables, strict=True):
         whole = table(short.title, part, comparison)
-        asked = questions(part)
-        shown = {question: row for question, names in asked.items() if (row := _shown(question, names, whole))}
+        by_question = questions(part)
+        shown = {question: row for question, names in by_question.items() if (row := _shown(question, names, whole))}
         ranks = jointly_ranked([row.contest for _, row in shown.values() if row.contest])
         lines = [
-            line for question, names in asked.items() if (line := _line(question, names, whole, part, shown, ranks))
+            line
+            for question, names in by_question.items()
+            if (line := _line(question, names, whole, part, shown, ranks))
         ]
         if lines:
             lines.sort(key=lambda line: line.place)

@@ -174,10 +174,10 @@ class CertifiedLearner(Learner):
             norms = torch.linalg.vector_norm(eval_codes_of(self, batch.views[0]), dim=1, keepdim=True)
             keys = gathered(normalize(eval_codes_of(self, batch.views[:2][-1]), dim=1))
             lots = gathered(batch.noise.fork("negatives").uniform((1,), keys.dtype).to(keys.device))[:, 0]
-        own = own_rows(len(norms), keys.device)
+        anchors = own_rows(len(norms), keys.device)
         chosen = lots.argsort()[: settings.negatives + 1]
-        specifications = keys[own][:, None] - keys[chosen]
-        itself = chosen == own[:, None]
+        specifications = keys[anchors][:, None] - keys[chosen]
+        itself = chosen == anchors[:, None]
         others = len(keys) - 1
         drawn = (~itself).sum(1, keepdim=True)
         if not others:
