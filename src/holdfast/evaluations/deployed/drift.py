@@ -76,6 +76,7 @@ class Drift(Evaluation):
     headline = ("drift_p_value", "energy_distance")
     questions = (
         Question(
+            place=140,
             text="Have the inputs moved?",
             quantities=("drift_p_value",),
             meaning="chance of a difference as large if nothing had changed",

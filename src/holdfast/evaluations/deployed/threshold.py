@@ -70,6 +70,7 @@ class Threshold(Evaluation):
     headline = ("missed_copies", "false_match_rate", "missed_under_attack", "matched_under_attack")
     questions = (
         Question(
+            place=150,
             text="Do copies match where other images do not?",
             quantities=("missed_copies",),
             meaning="everyday copies missed at the threshold of a stated rate of false matches",
