@@ -23,6 +23,9 @@ from holdfast.protocol.bank import apart
 TOUR = "builtin:digits"
 OWN = f"{SOURCE}:"
 """The images of codes that were computed elsewhere, where none are named: their rows."""
+WITH_IMAGES = ("builtin:", OWN)
+"""Encoders that are measured on images of their own where none are named begin so."""
+NO_IMAGES = "no images to measure on; name a folder of them with --images"
 PICTURES = Domain((3, 224, 224))
 """What images are read as where no encoder says it, for codes that were computed elsewhere."""
 AS_LOADED = Options()
@@ -60,6 +63,8 @@ class Inputs:
             HoldfastError: something it names does not exist or cannot be read.
         """
         bank = request.bank if at_hand.bank is None else at_hand.bank
+        if at_hand.images is None:
+            _require_images(request, at_hand.encoders)
         encoders = encoders_of(request, at_hand.encoders)
         images = images_reference(request, encoders) if at_hand.images is None else at_hand.images
         return cls(request, encoders, images, bank, remembered)
@@ -149,12 +154,19 @@ def select(
     return images if limit is None else images[Selection(domain, limit=limit, seed=seed).choose(images.ids)]
 
 
+def _require_images(request: Request, at_hand: Mapping[str, Encoder]) -> None:
+    """Raise before anything is loaded if an encoder that has no images of its own is to be measured on none."""
+    others = [reference for reference in request.encoders if reference not in at_hand]
+    if request.images is None and not all(named(reference)[1].startswith(WITH_IMAGES) for reference in others):
+        raise HoldfastError(NO_IMAGES)
+
+
 def images_reference(request: Request, encoders: Sequence[Encoder]) -> str:
     """Return the images that ``request`` names, or the built-in ones for the built-in encoders; rows for stored codes."""
     if request.images is None and encoders and all(encoder.recorded for encoder in encoders):
         return OWN
     if request.images is None and not all(named(encoder)[1].startswith("builtin:") for encoder in request.encoders):
-        raise HoldfastError("no images to measure on; name a folder of them with --images")
+        raise HoldfastError(NO_IMAGES)
     return request.images or TOUR
 
 
