@@ -129,6 +129,7 @@ def test_a_candidate_that_cannot_be_measured_fails_alone(tmp_path: Path) -> None
     [
         ({"candidates": []}, "name a candidate"),
         ({"k": 30}, "k must lie in 1..29, of 29 images that may answer, got 30"),
+        ({"images": tiny.images(1)}, "no image has another beside it; add images"),
         ({"radii": -1}, "0 or more"),
         ({"images": None}, "name a folder of them with --images"),
         ({"reference": "float16"}, "name an encoder first"),
