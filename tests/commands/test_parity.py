@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import holdfast as hf
+from holdfast.cli import run
 from holdfast.commands.evaluate import MissingResultsWarning
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
@@ -129,6 +130,7 @@ def test_a_candidate_that_cannot_be_measured_fails_alone(tmp_path: Path) -> None
     [
         ({"candidates": []}, "name a candidate"),
         ({"k": 30}, "k must lie in 1..29, of 29 images that may answer, got 30"),
+        ({"images": tiny.images(1)}, "no image has another beside it; add images"),
         ({"radii": -1}, "0 or more"),
         ({"images": None}, "name a folder of them with --images"),
         ({"reference": "float16"}, "name an encoder first"),
@@ -147,3 +149,11 @@ def test_files_of_other_images_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", codes=np.eye(20), ids=[f"b{k}" for k in range(20)])
     with pytest.warns(MissingResultsWarning, match="name images alike on both sides"):
         hf.parity(tmp_path / "a.npz", tmp_path / "b.npz")
+
+
+def test_files_without_ids_are_compared_by_position_and_the_command_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "codes.npy", np.eye(20))
+    assert run(["parity", f"embeddings:{tmp_path / 'codes.npy'}", f"new=embeddings:{tmp_path / 'codes.npy'}"]) == 0
+    assert "Its rows have no ids" in capsys.readouterr().out

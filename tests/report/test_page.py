@@ -277,7 +277,9 @@ def test_an_encoder_without_an_evaluation_leaves_a_dash():
 def test_evaluations_of_their_own_inputs_are_not_short_of_samples():
     made = result("made-up", "a", Findings(ids=()), ())
     page = render(Contents([made], []))
-    assert "looked at inputs of its own making and asked" in page
+    assert "looked at inputs of its own making." in page
+    assert "barely does" not in page
+    assert "barely does" in render(Contents([breakaway("a")], []))
     assert "could be looked at" not in page
     both = [made, result("other", "a", Findings(ids=("x",) * 70), ())]
     assert "looked at 70 samples" in render(Contents(both, []))

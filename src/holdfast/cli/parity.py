@@ -109,7 +109,7 @@ def _print(answer: Parity) -> None:
     for result in compared:
         for verdict in result.findings.verdicts:
             console().print(Text(f"{result.encoder.name}: {verdict.question} {verdict.reason}"))
-        for warning in result.findings.warnings:
+        for warning in (*result.encoder.warnings, *result.findings.warnings):
             console().print(Text(f"{result.encoder.name}: warning: {warning}"))
 
 

@@ -21,7 +21,9 @@ def command(
     edits: Annotated[
         str | None, typer.Option(help="What makes everyday copies, separated by commas (holdfast list transforms).")
     ] = None,
-    eps: Annotated[str | None, typer.Option(help="Radius of the attacker's linf ball (default: 8/255).")] = None,
+    eps: Annotated[
+        str | None, typer.Option(help="Radius of the attacker's linf ball (default: one that some images survive).")
+    ] = None,
     ball: Annotated[str | None, typer.Option(help="Any ball of the attacker, as in l2:0.5.")] = None,
     attack: Annotated[str, typer.Option(help="How the attacker searches, as in pgd:steps=40.")] = "adaptive",
     samples: Annotated[int, typer.Option(help="How many images are edited and attacked.", min=1)] = 200,

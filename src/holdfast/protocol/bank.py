@@ -40,7 +40,7 @@ def apart(bank: Images, images: Images) -> Images:
     copies = len(bank) - len(kept)
     if not kept:
         raise HoldfastError(
-            f"all {len(bank)} images of the bank are measured too; name other images, such as the training images"
+            f"all {len(bank)} images of the bank are measured too, so none is left to compare with; name other images"
         )
     if copies:
         warnings.warn(

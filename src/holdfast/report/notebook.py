@@ -79,7 +79,9 @@ def plot(results: Sequence[Result], what: str | None = None) -> Drawing:
     """
     drawing = Drawing(Contents(_about(results, what), ()))
     if not drawing.documents:
-        raise HoldfastError(f"{what or 'this'} has no series and no curve to draw; its numbers are in table()")
+        raise HoldfastError(
+            f"{what or 'this'} has no curve, and no series that varies, to draw; its numbers are in table()"
+        )
     return drawing
 
 

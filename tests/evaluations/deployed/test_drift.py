@@ -51,7 +51,9 @@ def test_new_kinds_of_images_are_found_and_shown() -> None:
     assert sum(new.values[:30]) == 30
     assert sum(new.values[30:]) <= 10
     assert drifted.result.estimate("outside_share").value == pytest.approx(30 / 80, abs=0.1)
-    assert {picture.caption.split(",")[0] for picture in drifted.result.findings.pictures} <= set(AFTER.ids[:30])
+    pictures = drifted.result.findings.pictures
+    assert {picture.caption.split(",")[0] for picture in pictures} <= set(AFTER.ids[:30])
+    assert {picture.labels for picture in pictures} == {("after", "nearest before")}
     assert found(hf.Images(pixels, AFTER.ids), PIXELS, sequential=True).moved
 
 

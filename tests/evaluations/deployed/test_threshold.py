@@ -111,6 +111,8 @@ def test_what_has_no_threshold_is_refused_in_a_sentence() -> None:
         hf.threshold(builtin(), IMAGES[range(5)], attack="pgd:steps=1", edits="noise", progress=False, workers=None)
     with pytest.raises(HoldfastError, match="between 0 and 1"):
         hf.threshold(builtin(), IMAGES, rates=[2.0], progress=False, workers=None)
+    with pytest.raises(HoldfastError, match="between 0 and 1, got 0"):
+        hf.threshold(builtin(), IMAGES, rate=0.0, progress=False, workers=None)
 
 
 def test_zero_codes_match_nothing() -> None:

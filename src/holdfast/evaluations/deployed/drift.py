@@ -134,7 +134,7 @@ class Drift(Evaluation):
             caption = (
                 f"{population.images.ids[image]}, beside the nearest before: {population.bank.images.ids[nearest]}"
             )
-            parts = {"new": population.pixels([image])[0], "nearest before": population.bank.pixels([nearest])[0]}
+            parts = {"after": population.pixels([image])[0], "nearest before": population.bank.pixels([nearest])[0]}
             pictures.append(row(caption, parts, population.encoder.domain))
         return tuple(picture for picture in pictures if picture is not None)
 

@@ -90,8 +90,8 @@ def sequential(sets: TwoSets, alpha: float, seed: int) -> tuple[tuple[Estimate, 
     verdict = Verdict(
         question="Has nothing changed so far, however often one looked?",
         status="refuted" if shown else "no violation found",
-        reason=f"the evidence reached {evidence.value:.3g}, and by chance it ever reaches {1 / alpha:g} with probability "
-        f"{alpha:g} at most",
+        reason=f"the evidence reached {evidence.value:.3g}, and where the order of names says nothing of the images it ever "
+        f"reaches {1 / alpha:g} with probability {alpha:g} at most",
         witness={"shown after": f"{reached + 1} images ({ids[reached]})"} if reached is not None else {},
     )
     return (evidence,), curve, verdict

@@ -31,7 +31,6 @@ from holdfast.core.pictures import row
 from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Claim, Conditions, Estimate, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
-from holdfast.core.settings import require_share
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.deployed.false_matches import Cut, chosen_cuts, curves, false_match_rate, halves, supported
@@ -79,9 +78,8 @@ class Threshold(Evaluation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_share(self, "rate")
-        if wrong := [rate for rate in self.rates if not 0 < rate < 1]:
-            raise HoldfastError(f"{self.name}.rates: a rate of false matches lies between 0 and 1, got {wrong[0]}")
+        if wrong := [rate for rate in (self.rate, *self.rates) if not 0 < rate < 1]:
+            raise HoldfastError(f"{self.name}: a rate of false matches lies between 0 and 1, got {wrong[0]}")
         rungs(self.name, self.edits)
 
     def observation(self) -> Joint:

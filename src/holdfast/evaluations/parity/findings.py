@@ -87,6 +87,8 @@ def findings(pair: Pair, k: int) -> tuple[Findings, Answers]:
 
 def require_neighbours(k: int, count: int) -> None:
     """Raise unless ``count`` images that may answer are enough for ``k`` neighbours."""
+    if count < 1:
+        raise HoldfastError("parity compares neighbours, and no image has another beside it; add images")
     if not 0 < k <= count:
         raise HoldfastError(
             f"k must lie in 1..{count}, of {count} images that may answer, got {k}; lower k or add images"

@@ -173,10 +173,9 @@ def _lead(results: Sequence[Result]) -> str:
     looked = "inputs of its own making"
     if counts:
         looked = f"{counts[0]:,} to {counts[-1]:,} samples" if len(counts) > 1 else text.counted(counts[0], "sample")
-    return (
-        f"Each evaluation looked at {looked} and asked how much a representation changes when its image barely does. "
-        f"{_when(results)}{_radii(results)}"
-    )
+    attacked = any("ball" in estimate.conditions for result in results for estimate in result.findings.estimates)
+    question = " and asked how much a representation changes when its image barely does" if attacked else ""
+    return f"Each evaluation looked at {looked}{question}. {_when(results)}{_radii(results)}"
 
 
 def _radii(results: Sequence[Result]) -> str:
