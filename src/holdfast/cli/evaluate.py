@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -150,7 +151,9 @@ def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
 
     merged = keywords(flags, config)
     merged["cluster"] = cluster_of(merged.get("cluster"), merged.get("workers"), Path(merged.get("out") or "runs"))
-    merged.setdefault("out", _folder(merged.get("images"), merged.get("suite", "quick")))
+    merged.setdefault(
+        "out", _folder(merged.get("images") or _codes(merged.get("encoders", ())), merged.get("suite", "quick"))
+    )
     follows = merged["cluster"] == RANKS and place()[0] > 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MissingResultsWarning)  # what is missing is said below, one by one
@@ -212,6 +215,20 @@ def _folder(images: str | None, suite: str) -> str:
     path = (images or TOUR).partition("?")[0].rstrip("/")
     word = re.sub(r"[^\w.]+", "_", re.split("[/:]", path)[-1]) or "images"
     return str(Path("runs") / f"{word}-{suite}")
+
+
+def _codes(encoders: Sequence[str]) -> str | None:
+    """Return the first file of codes, if these are measured without images.
+
+    Example:
+        >>> _codes(["embeddings:runs/codes.npy?ids=ids.txt"])
+        'embeddings:runs/codes.npy?ids=ids.txt'
+    """
+    from holdfast.encoders.embeddings import SOURCE
+    from holdfast.encoders.reference import named
+
+    files = [reference for _, reference in map(named, encoders) if reference.startswith(f"{SOURCE}:")]
+    return files[0] if len(files) == len(encoders) and files else None
 
 
 def _settings(texts: list[str], only: list[str] | None) -> dict[str, dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from math import isnan
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,12 +23,18 @@ def show_result(result: Result) -> None:
     grid = Table(box=box.SIMPLE_HEAD)
     for head in ("", "value", "interval", "method"):
         grid.add_column(head, overflow="fold")
+    undefined = Counter((estimate.quantity, estimate.reason) for estimate in result.estimates if isnan(estimate.value))
     for estimate in result.estimates:
+        if isnan(estimate.value):
+            continue
         conditions = " · ".join(condition(key, value) for key, value in estimate.conditions.items())
         name = words(estimate.quantity) + (f" ({conditions})" if conditions else "")
         cells = (name, number(estimate.value), interval(estimate), estimate.reason or estimate.method)
         grid.add_row(*map(Text, cells))
     show(grid)
+    for (quantity, reason), count in undefined.items():
+        several = f" ({count} of them)" if count > 1 else ""
+        screen.print(Text(f"{words(quantity)}{several} undefined: {reason or 'no reason'}"))
     for verdict in result.findings.verdicts:
         screen.print(Text(f"{verdict.question} {verdict.status}: {verdict.reason}"))
         for key, value in verdict.witness.items():

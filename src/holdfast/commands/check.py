@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.commands.inputs import StoredRun, folders_of
 from holdfast.commands.stored_runs import read_requested
-from holdfast.core.errors import HoldfastWarning, refuse_blanks
+from holdfast.core.errors import HoldfastWarning, refuse_blank, refuse_blanks
 from holdfast.core.files import write_whole
 from holdfast.core.settings import listed
 from holdfast.report import gate
@@ -56,6 +56,8 @@ def require(runs: StoredRun | Sequence[StoredRun], *bounds: str) -> None:
         AssertionError: a bound is broken, or what it speaks of was not measured; it says so for each encoder.
         HoldfastError: a bound makes no sense, or a folder holds no run.
     """
+    for bound in bounds:
+        refuse_blank("bounds", bound)
     failed = [answer for answer in check(runs, bounds) if not answer.passed]
     if failed:
         raise AssertionError("\n".join(f"{answer.gate.text}: {answer.sentence}" for answer in failed))

@@ -24,13 +24,11 @@ class Drifted:
 
     run: EvaluatedRun
     result: Result
-    sequential: bool
-    """Whether the test that may be looked at after every image decides."""
 
     @property
     def moved(self) -> bool:
         """Return whether the images after were shown to come from elsewhere than those before."""
-        return self.result.findings.verdicts[int(self.sequential)].status == "refuted"
+        return self.result.findings.verdicts[0].status == "refuted"
 
 
 def drift(
@@ -100,6 +98,7 @@ def drift(
         settings={
             Drift.name: {
                 "alpha": alpha,
+                "sequential": sequential,
                 "divergence": divergence,
                 "permutations": permutations,
                 "edits": names_of(edits, "edits"),
@@ -117,4 +116,4 @@ def drift(
         out=out,
         progress=progress,
     )
-    return Drifted(run, run.results[0], sequential)
+    return Drifted(run, run.results[0])

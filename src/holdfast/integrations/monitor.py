@@ -10,6 +10,7 @@ import random
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isnan
 from time import monotonic
 from typing import Any
 
@@ -80,7 +81,7 @@ class Monitor:
     Example:
         >>> monitor = Monitor(torch.rand(30, 1, 8, 8), only="geometry")
         >>> sorted(monitor(nn.Sequential(nn.Flatten(), nn.Linear(64, 8))))
-        ['rankme', 'uniformity']
+        ['hub_skewness', 'rankme', 'uniformity']
     """
 
     def __init__(
@@ -164,17 +165,18 @@ class Monitor:
 
 
 def scalars(estimates: Mapping[str, Estimate]) -> dict[str, float]:
-    """Return numbers as loggers take them: ``holdfast/rankme`` and the ends of its interval.
+    """Return numbers as loggers take them: ``holdfast/rankme`` and the ends of its interval, where it has one.
 
     Example:
         >>> monitor = Monitor(torch.rand(30, 1, 8, 8), only="geometry")
-        >>> sorted(scalars(monitor(nn.Flatten())))[:3]
+        >>> sorted(scalars(monitor(nn.Flatten())))[1:4]
         ['holdfast/rankme', 'holdfast/rankme/high', 'holdfast/rankme/low']
     """
     return {
         f"{PREFIX}{quantity}{end}": number
         for quantity, estimate in estimates.items()
         for end, number in (("", estimate.value), ("/low", estimate.low), ("/high", estimate.high))
+        if not isnan(number)
     }
 
 

@@ -56,6 +56,7 @@ class Drift(Evaluation):
     divergence: Divergence = L2Distance()
     permutations: int = 1000
     alpha: float = 0.05
+    sequential: bool = False
     directions: int = 8
     false_discoveries: float = 0.1
     edits: tuple[str, ...] = EDITS + CORRUPTIONS
@@ -105,7 +106,7 @@ class Drift(Evaluation):
         p_value = decided((by_distance, by_area))
         beyond, series = beyond_support(sets, self.alpha, self.false_discoveries)
         capital, curve, at_last = sequential(sets, self.alpha, seed)
-        verdict = moved(p_value, self.alpha)
+        verdict = at_last if self.sequential else moved(p_value, self.alpha)
         edited, closest = explained(
             self._points(observed["codes"].flatten(0, 1)).unflatten(0, (len(rows), -1)),
             sets.before[list(rows)],
@@ -120,7 +121,7 @@ class Drift(Evaluation):
             series=series,
             estimates=(p_value, *tests, *beyond, *capital, *edited),
             curves=(curve,),
-            verdicts=(verdict, at_last),
+            verdicts=(verdict,),
             warnings=population_warnings(population, (self.divergence,)),
         )
 

@@ -76,7 +76,7 @@ def margins(
     Example:
         >>> codes = torch.tensor([[1.0, 0.0]] * 6 + [[0.0, 1.0]] * 6)
         >>> labels, tags = np.repeat([0, 1], 6), np.tile([0, 1], 6)
-        >>> margins(codes, labels, tags, np.arange(12))[0]  # three of each kind are too few
+        >>> float(margins(codes, labels, tags, np.arange(12))[0])  # three of each kind are too few
         nan
     """
     result = np.full(len(labels), np.nan)

@@ -154,7 +154,7 @@ def copies_for_centres(radius: float, sigma: float, slack: float, alpha: float) 
 
     Example:
         >>> copies_for_centres(0.25, 0.25, 0.05, 0.01)
-        782
+        953
     """
     left = max(1 - mass(radius, sigma, slack), SMALLEST)
     return ceil(log(2 * MOST_LOOKS / alpha) / (2 * (left / 2) ** 2))
