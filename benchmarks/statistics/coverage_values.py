@@ -21,7 +21,7 @@ from jaxtyping import Float
 from holdfast.core.records import Claim, Estimate, Series
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.differences import paired, unpaired
-from holdfast.core.statistics.radii import QUARTILES, radius_estimates
+from holdfast.core.statistics.radii import radius_estimates
 from holdfast.core.statistics.series import ratio_of_means
 from holdfast.evaluations.attacked.breakaway import of_clusters
 
@@ -46,7 +46,7 @@ class Law:
 
     def estimate(self, series: Series) -> Estimate:
         """Return what an evaluation would say of ``series``."""
-        if self.statistic in QUARTILES:
+        if self.statistic == "first_quartile" or self.statistic == "third_quartile":
             return next(each for each in radius_estimates(series) if each.quantity.endswith(self.statistic))
         found = summarise(series, self.statistic, "lower")
         return of_clusters(found, np.full(series.values.count(0.0) // 2, 2.0)) if self.pairs else found

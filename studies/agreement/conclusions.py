@@ -150,13 +150,18 @@ class Compared:
         place = NAMES.index(name), NAMES.index(reference)
         block = found.dataset * 1000 + found.family
         shuffled = agreement.permutation_p(x, y, found.dataset, block, SHUFFLES, SEED)
+        over_images, over_encoders, over_both = (
+            interval(taus[:, place[0], place[1]]) for taus in (self.images, self.encoders, self.both)
+        )
         return Agreement(
             name,
             reference,
             int((np.isfinite(x) & np.isfinite(y)).sum()),
             float(seen[place]),
             agreement.spearman(x, y, found.dataset),
-            *(interval(taus[:, place[0], place[1]]) for taus in (self.images, self.encoders, self.both)),
+            over_images,
+            over_encoders,
+            over_both,
             self._given(place, seen) if reference == PRIMARY else {},
             agreement.leave_one_out(x, y, found.dataset, found.family),
             float(np.sqrt(max(halves[name], 0) * max(halves[reference], 0))),

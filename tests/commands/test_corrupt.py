@@ -19,7 +19,8 @@ from PIL import Image
 import holdfast
 from holdfast import data
 from holdfast.cli import run
-from holdfast.commands.corrupt import Manifest, corrupt
+from holdfast.commands.corrupt import corrupt
+from holdfast.commands.corrupt.files import Manifest
 from holdfast.core.encoder import Domain
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images

@@ -94,7 +94,8 @@ def test_trackers_are_given_the_same_names_and_files(run, recorder):
 
 def test_a_run_that_is_open_stays_open(run, monkeypatch):
     module = Recorder("wandb")
-    module.run = SimpleNamespace(log=lambda values: None, log_artifact=lambda artefact: None)
+    run_of_theirs = SimpleNamespace(log=lambda values: None, log_artifact=lambda artefact: None)
+    monkeypatch.setattr(module, "run", run_of_theirs)
     monkeypatch.setitem(sys.modules, "wandb", module)
     run.log(to="wandb")
     assert not module.of("init")
@@ -103,7 +104,8 @@ def test_a_run_that_is_open_stays_open(run, monkeypatch):
 
 def test_what_a_tracker_says_is_one_sentence(run, monkeypatch):
     module = Recorder("trackio")
-    module.init = lambda **_: (_ for _ in ()).throw(RuntimeError("api_key not configured\nTraceback"))
+    refusal = RuntimeError("api_key not configured\nTraceback")
+    monkeypatch.setattr(module, "init", lambda **_: (_ for _ in ()).throw(refusal), raising=False)
     monkeypatch.setitem(sys.modules, "trackio", module)
     with pytest.raises(
         HoldfastError, match=r"trackio did not take the run \(api_key not configured\); log in"
@@ -127,7 +129,9 @@ def test_gates_as_junit_and_in_a_test(run, tmp_path):
     assert (suite.tag, suite.get("tests"), suite.get("failures")) == ("testsuite", "2", "1")
     cases = {case.get("name"): case.find("failure") for case in suite.iter("testcase")}
     assert cases[kept] is None
-    assert "rankme is" in cases[broken].get("message")
+    failure = cases[broken]
+    assert failure is not None
+    assert "rankme is" in failure.attrib["message"]
     hf.require(run, kept)
     with pytest.raises(AssertionError, match=r"rankme>=1000: .*rankme is"):
         hf.require(run, kept, broken)

@@ -27,7 +27,11 @@ def test_a_real_network_is_told_from_copies_of_itself(reference: Path, tmp_path:
     photos = hf.load_images(reference / "real" / "photos", lite0)
     inner = lite0.module.module
     assert isinstance(inner, nn.Module)
-    candidates = ["bfloat16", varied(lite0, "BGR", Reordered(inner)), varied(lite0, "wrong mean", mean=0.3)]
+    candidates: list[str | hf.Encoder | Path] = [
+        "bfloat16",
+        varied(lite0, "BGR", Reordered(inner)),
+        varied(lite0, "wrong mean", mean=0.3),
+    ]
     answer = hf.parity(lite0, candidates, photos)
     assert answer.verdicts["lite0 in bfloat16"] == "same neighbours"
     assert answer.verdicts["BGR"] == answer.verdicts["wrong mean"] == "another space"

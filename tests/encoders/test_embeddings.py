@@ -49,7 +49,11 @@ def test_every_kind_of_file_holds_the_same_codes(files, codes):
     ]
     for stored in read:
         assert torch.equal(stored.of(["s3_9", "s0_1"]), torch.tensor(codes[[9, 1]]))
-        assert (stored.ids, stored.classes, stored.labels.tolist()[:3]) == (tuple(IDS), ("a", "b"), [0, 1, 0])
+        assert (stored.ids, stored.classes, stored.labels is not None and stored.labels.tolist()[:3]) == (
+            tuple(IDS),
+            ("a", "b"),
+            [0, 1, 0],
+        )
     assert len({(stored.fingerprint, stored.images().fingerprint) for stored in read}) == 1
     assert read_codes(codes + 1, ids=IDS).fingerprint != read[0].fingerprint
     assert (
@@ -159,6 +163,7 @@ def test_labels_are_stated_once_for_all_codes_of_the_same_images(codes):
         hf.Embeddings(codes[::-1].copy(), ids=IDS[::-1], name="b"),
     )
     images = second.images(others=[first.stored])
+    assert images.labels is not None
     assert images.labels.tolist() == [row % 2 for row in range(ROWS)][::-1]
     assert second.images(others=[read_codes(codes, labels=[0] * ROWS)]).labels is None  # of other ids
 

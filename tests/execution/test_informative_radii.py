@@ -72,7 +72,7 @@ def test_radii_below_a_grey_level_are_read_and_spelled(text: str) -> None:
 
 def test_runs_choose_the_same_radii_in_any_order_with_a_budget_and_again(tmp_path: Path) -> None:
     encoders, images = [sharp("flat", 1.0), sharp("steep", 20.0)], pictures()
-    only = {
+    only: dict[str, Any] = {
         "only": "displacement",
         "settings": {"displacement": {"samples": 8, "attacks": ["u-fgsm"]}},
         "progress": False,
@@ -107,7 +107,7 @@ def test_radii_that_somebody_names_and_those_of_protocols_stay() -> None:
 
 
 def test_a_further_encoder_may_change_the_radii_and_that_is_said(tmp_path: Path) -> None:
-    settings = {
+    settings: dict[str, Any] = {
         "only": "displacement",
         "settings": {"displacement": {"samples": 8, "attacks": ["u-fgsm"]}},
         "progress": False,

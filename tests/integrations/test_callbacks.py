@@ -19,10 +19,10 @@ from tests.samples import digits
 
 declare_missing_operators()
 lightning = pytest.importorskip("pytorch_lightning", reason="Lightning is not installed")
-MEASURED = {"settings": {"attack-radius": {"samples": 8}}, "share": inf}
+MEASURED: dict[str, Any] = {"settings": {"attack-radius": {"samples": 8}}, "share": inf}
 
 
-class Contrast(lightning.LightningModule):  # type: ignore[misc]
+class Contrast(lightning.LightningModule):  # type: ignore[misc, name-defined]
     """A small contrastive training, of a backbone with batch norm and dropout."""
 
     def __init__(self) -> None:
@@ -94,7 +94,12 @@ def test_transformers_logs_the_numbers_and_leaves_training_alone(tmp_path: Path)
 
     pixels = digits(24).pixels(range(24))
     rows = [{"pixel_values": image, "labels": row % 2} for row, image in enumerate(pixels)]
-    tiny = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "num_channels": 1}
+    tiny: dict[str, Any] = {
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "num_channels": 1,
+    }
 
     def trained(watch: bool) -> tuple[Any, dict[str, Tensor]]:
         set_seed(0)

@@ -119,7 +119,7 @@ def test_an_encoder_that_broke_does_not_end_the_training() -> None:
     monitor = Monitor(digits(20), only="geometry", share=inf)
     module = network()
     monitor.start(module)
-    module[1].weight.data.fill_(torch.nan)
+    next(module.parameters()).data.fill_(torch.nan)
     with pytest.warns(HoldfastWarning, match="nothing was measured after epoch 1: .*NaN"):
         assert monitor.after(1, module) == {}
 

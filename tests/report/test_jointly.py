@@ -9,14 +9,14 @@ import pytest
 from scipy.stats import norm
 
 from holdfast.core.records import Claim
-from holdfast.core.statistics.differences import Difference
+from holdfast.core.statistics.differences import Difference, Outcome
 from holdfast.report.comparison import Contest, Pair, jointly
 from holdfast.report.comparison.jointly import case, jointly_ranked, p_value
 
 
 def gap(value: float, half: float = 1.959964, n: int = 300) -> Difference:
     tied = abs(value) <= half
-    outcome = "tied" if tied else "a is better" if value < 0 else "b is better"
+    outcome: Outcome = "tied" if tied else "a is better" if value < 0 else "b is better"
     return Difference(value=value, low=value - half, high=value + half, n=n, outcome=outcome)
 
 

@@ -444,7 +444,7 @@ def test_margins_are_those_of_a_plain_search(per_group):
     units = codes / np.linalg.norm(codes, axis=1, keepdims=True)
     expected = np.full(120, np.nan)
     for i in range(120):
-        near = {True: [], False: []}
+        near: dict[bool, list[float]] = {True: [], False: []}
         for j in range(120):
             if groups[i] != groups[j] and (labels[i] == labels[j]) != (tags[i] == tags[j]):
                 near[bool(labels[i] == labels[j])].append(1 - units[i] @ units[j])
