@@ -59,6 +59,8 @@ SMALL: dict[str, Any] = {
     "negatives": 2,
     "tolerance": 0.01,
     "blind": SquareAttack(queries=5),
+    "searches": (SquareAttack(queries=50),),
+    "decisions": 60,
     "rivals": 3,
     "others": 8,
     "tail": 5,
