@@ -15,7 +15,8 @@ from typing import Any
 
 from benchmarks.statistics.false_alarms import two_sets
 from holdfast.core.noise import Noise
-from holdfast.evaluations.deployed.moved import by_classifier, by_direction, by_energy
+from holdfast.evaluations.deployed.comparison import compare
+from holdfast.evaluations.deployed.moved import by_direction
 from holdfast.evaluations.deployed.new_images import beyond_support, sequential
 
 
@@ -29,10 +30,8 @@ def main() -> None:
     codes = Noise.of(0, list(map(str, range(2 * asked.count)))).normal((asked.features,))
     sets = two_sets(codes[: asked.count], codes[asked.count :], 0)
     began = process_time()
-    weights = timed("assignments", lambda: sets.assignments(asked.permutations, 0))
-    timed("energy", lambda: by_energy(sets, weights))
-    timed("classifier", lambda: by_classifier(sets, asked.permutations, 0))
-    timed("directions", lambda: by_direction(sets, weights, 8))
+    comparison = timed("energy and classifier", lambda: compare(sets, asked.permutations, 0))
+    timed("directions", lambda: by_direction(sets, comparison.weights, 8))
     timed("new images", lambda: beyond_support(sets, 0.05, 0.1))
     timed("sequential", lambda: sequential(sets, 0.05, 0))
     print(f"all {process_time() - began:.1f} s")

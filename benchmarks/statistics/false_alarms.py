@@ -17,9 +17,10 @@ from torch import Tensor
 
 import holdfast as hf
 from holdfast.core.noise import Noise
-from holdfast.evaluations.deployed.drift import half
-from holdfast.evaluations.deployed.moved import TwoSets, by_classifier, by_direction, by_energy, decided
-from holdfast.evaluations.deployed.new_images import beyond_support, sequential
+from holdfast.evaluations.deployed.comparison import compare
+from holdfast.evaluations.deployed.moved import by_direction
+from holdfast.evaluations.deployed.new_images import beyond_support
+from holdfast.evaluations.deployed.two_sets import TwoSets, half
 from holdfast.transforms.base import Transform
 
 ALPHA = 0.05
@@ -34,17 +35,17 @@ def two_sets(before: Tensor, after: Tensor, trial: int) -> TwoSets:
 
 def alarms(sets: TwoSets, permutations: int) -> list[str]:
     """Return which of the tests say that something has changed."""
-    weights = sets.assignments(permutations, 0)
-    directions = [e.value for e in by_direction(sets, weights, 8) if e.quantity == "direction_p_value"]
-    both = by_energy(sets, weights)[1], by_classifier(sets, permutations, 0)[1]
+    comparison = compare(sets, permutations, 0)
+    directions = [e.value for e in by_direction(sets, comparison.weights, 8) if e.quantity == "direction_p_value"]
+    _, energy, _, classifier = comparison.tests
     chances = {
-        "drift": decided(both).value,
-        "energy": both[0].value,
-        "classifier": both[1].value,
+        "drift": comparison.chance.value,
+        "energy": energy.value,
+        "classifier": classifier.value,
         "directions": min(directions),
     }
     found = [name for name, chance in chances.items() if chance <= ALPHA]
-    if sequential(sets, ALPHA, 0)[2].status == "refuted":
+    if comparison.bet(ALPHA).verdict.status == "refuted":
         found.append("sequential")
     if beyond_support(sets, ALPHA, 0.1)[0][1].value > 0:
         found.append("new images")

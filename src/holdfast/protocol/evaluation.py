@@ -182,6 +182,8 @@ def circumstances(
         facts["groups"] = images.groups_fingerprint  # every evaluation has intervals, and fits may leave groups out
     if what.uses_bank and bank is not None:
         facts["bank"] = bank.fingerprint
+    if what.uses_bank and isinstance(what, Fit) and what.uses_groups and bank is not None and bank.groups_fingerprint:
+        facts["bank_groups"] = bank.groups_fingerprint
     if what.uses_bank and what.uses_labels and bank is not None and bank.labels_fingerprint:
         facts["bank_labels"] = bank.labels_fingerprint
     if run.attack_seed not in (None, run.seed):

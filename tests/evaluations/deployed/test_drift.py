@@ -15,8 +15,9 @@ import holdfast as hf
 from holdfast.commands.drift import Drifted
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import Noise
-from holdfast.evaluations.deployed.moved import by_energy
+from holdfast.evaluations.deployed.comparison import compare
 from holdfast.evaluations.deployed.new_images import beyond_support, sequential
+from holdfast.protocol.population import Population
 from tests.samples import builtin, digits, efficientnet
 
 IMAGES = digits(160)
@@ -64,15 +65,25 @@ def test_a_folder_that_grows_is_read_in_the_order_of_its_names() -> None:
     names = tuple(f"{k:02}" for k in range(60))
     whole = sequential(replace(sets, after_ids=names), 0.05, 0)
     turned = replace(sets, after=sets.after.flip(0), after_ids=names[::-1])
-    assert sequential(turned, 0.05, 0)[1] == whole[1]
-    assert sequential(replace(sets, after_ids=names[::-1]), 0.05, 0)[1] != whole[1], (
+    assert sequential(turned, 0.05, 0).curve == whole.curve
+    assert sequential(replace(sets, after_ids=names[::-1]), 0.05, 0).curve != whole.curve, (
         "vacuous: the order changes nothing"
     )
     earlier = replace(
         sets, after=sets.after[:40], after_ids=names[:40], after_groups=names[:40], after_half=sets.after_half[:40]
     )
-    assert sequential(earlier, 0.05, 0)[1].y == pytest.approx(whole[1].y[:40])
-    assert whole[2].status == "refuted"
+    assert sequential(earlier, 0.05, 0).curve.y == pytest.approx(whole.curve.y[:40])
+    assert whole.verdict.status == "refuted"
+
+
+def test_edits_are_made_only_where_there_is_a_change_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[int]()
+    encode = Population.encode
+    monkeypatch.setattr(Population, "encode", lambda self, pixels: made.append(len(pixels)) or encode(self, pixels))
+    assert not found(AFTER).moved
+    assert not made
+    assert found(hf.transformed(AFTER, hf.Transform.read("contrast:0.25"))).moved
+    assert made
 
 
 def test_a_gate_reads_what_drift_leaves(tmp_path: Path) -> None:
@@ -115,15 +126,15 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(
 
 def test_equal_codes_have_not_moved() -> None:
     sets = two_sets(torch.ones(20, 3), torch.ones(20, 3), 0)
-    distance, chance = by_energy(sets, sets.assignments(99, 0))
+    distance, chance, *_ = compare(sets, 99, 0).tests
     assert chance.value == 1
     assert np.isnan(distance.value)
     assert beyond_support(sets, 0.05, 0.1)[0][1].value == 0
-    assert sequential(sets, 0.05, 0)[2].status == "no violation found"
+    assert sequential(sets, 0.05, 0).verdict.status == "no violation found"
 
 
 def test_alarms_are_as_rare_as_stated() -> None:
-    chances = [by_energy(sets, sets.assignments(39, 0))[1].value for sets in alike(60)]
+    chances = [compare(sets, 39, 0).tests[1].value for sets in alike(60)]
     assert sum(chance <= 0.05 for chance in chances) <= 9, "the chance of more in 60 at 5% is 1 in 1,000"
     assert sum(chance <= 0.5 for chance in chances) > 15, "vacuous: p-values are always large"
 

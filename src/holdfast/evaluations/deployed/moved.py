@@ -3,69 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from math import hypot, log, nan, sqrt
 
-import torch
-from jaxtyping import Bool, Float
+import numpy as np
+from jaxtyping import Float
 from torch import Tensor
 
 from holdfast.core.records import Claim, Conditions, Estimate, Verdict
 from holdfast.core.statistics.intervals import share_interval
+from holdfast.evaluations.deployed.two_sets import TwoSets
 from holdfast.twosample import classifier
 from holdfast.twosample.directions import largest_gaps, principal
-from holdfast.twosample.energy import energies
-from holdfast.twosample.permutations import Weights, assignments, holm, p_value
+from holdfast.twosample.energy import Energies
+from holdfast.twosample.permutations import Weights, holm, p_value
 
 NORMAL = 1.959964
 """Deviations of a normal interval of 95%."""
 
 
-@dataclass(frozen=True)
-class TwoSets:
-    """Points of the bank's images, ``before``, and of those measured, ``after``, with what they are called."""
-
-    before: Float[Tensor, "n d"]
-    after: Float[Tensor, "m d"]
-    before_ids: tuple[str, ...]
-    after_ids: tuple[str, ...]
-    before_groups: tuple[str, ...]
-    after_groups: tuple[str, ...]
-    before_half: Bool[Tensor, "n"]
-    """Those that classifiers learn from, and that the support consists of."""
-    after_half: Bool[Tensor, "m"]
-
-    @cached_property
-    def points(self) -> Float[Tensor, "s d"]:
-        """Both, those before first; on one scale, on which float32 neither overflows nor vanishes."""
-        both = torch.cat([self.before, self.after])
-        both = both - both.mean(0)
-        return both / both.abs().max().clamp_min(1e-300)
-
-    @cached_property
-    def first(self) -> Bool[Tensor, "s"]:
-        """Which of ``points`` were there before."""
-        return torch.arange(len(self.points)) < len(self.before)
-
-    @cached_property
-    def learning(self) -> Bool[Tensor, "s"]:
-        """Which of ``points`` are learned from."""
-        return torch.cat([self.before_half, self.after_half])
-
-    def assignments(self, permutations: int, seed: int, of: Bool[Tensor, "s"] | None = None) -> Weights:
-        """Return the weights of random assignments of the samples, or of those alone."""
-        of = torch.ones(len(self.points), dtype=torch.bool) if of is None else of
-        chosen = of.nonzero()[:, 0].tolist()
-        ids = [*(f"before/{name}" for name in self.before_ids), *(f"after/{name}" for name in self.after_ids)]
-        groups = [*self.before_groups, *self.after_groups]
-        count = int(of[: len(self.before)].sum())
-        return assignments(count, [ids[k] for k in chosen], [groups[k] for k in chosen], permutations, seed)
-
-
-def by_energy(sets: TwoSets, weights: Weights) -> tuple[Estimate, Estimate]:
+def by_energy(sets: TwoSets, result: Energies) -> tuple[Estimate, Estimate]:
     """Return the energy distance in mean distances between images, and the p-value of its permutation test."""
-    result = energies(sets.points, weights)
     others = result.statistics[1:]
     chance, as_large = p_value(result.statistics)
     spread = result.spread or nan
@@ -111,12 +68,11 @@ def moved(chance: Estimate, alpha: float) -> Verdict:
     )
 
 
-def by_classifier(sets: TwoSets, permutations: int, seed: int) -> tuple[Estimate, ...]:
+def by_classifier(
+    sets: TwoSets, scores: Float[np.ndarray, "q"], statistics: Float[Tensor, "r"]
+) -> tuple[Estimate, Estimate]:
     """Return how well a linear classifier tells both sets apart, and the p-value of that."""
-    testing = ~sets.learning
-    scores = classifier.scores(sets.points, sets.first, sets.learning)
-    area = classifier.area(scores, sets.first[testing].numpy())
-    statistics = classifier.rank_statistics(scores, sets.assignments(permutations, seed, testing))
+    area = classifier.area(scores, sets.first[~sets.learning].numpy())
     chance, as_large = p_value(statistics)
     estimate = Estimate(
         quantity="classifier_area",
@@ -131,7 +87,7 @@ def by_classifier(sets: TwoSets, permutations: int, seed: int) -> tuple[Estimate
         better="lower",
         statistic="whole",
     )
-    return estimate, _chance("classifier_p_value", {}, chance, as_large, permutations, len(scores))
+    return estimate, _chance("classifier_p_value", {}, chance, as_large, len(statistics) - 1, len(scores))
 
 
 def by_direction(sets: TwoSets, weights: Weights, count: int) -> tuple[Estimate, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import exp, log, nan
 
 import numpy as np
@@ -11,7 +12,7 @@ from holdfast.core.noise import Noise
 from holdfast.core.records import Claim, Curve, Estimate, Series, Verdict
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.deployed.moved import TwoSets
+from holdfast.evaluations.deployed.two_sets import TwoSets
 from holdfast.twosample.betting import log_capital, ranks_among_earlier
 from holdfast.twosample.support import conformal_p_values, discovered, share_beyond, support_distances
 
@@ -57,7 +58,16 @@ def beyond_support(
     return (outside, summarise(new_images, "share", "lower", "new_share")), (distance, usual, new_images)
 
 
-def sequential(sets: TwoSets, alpha: float, seed: int) -> tuple[tuple[Estimate, ...], Curve, Verdict]:
+@dataclass(frozen=True)
+class Bet:
+    """What a bet against *nothing has changed* has won."""
+
+    evidence: Estimate
+    curve: Curve
+    verdict: Verdict
+
+
+def sequential(sets: TwoSets, alpha: float, seed: int) -> Bet:
     """Return what a bet against *nothing has changed* has won, in the order of the images' names, and what follows."""
     scores, reference = _scores(sets)
     order = sorted(range(len(scores)), key=lambda k: sets.after_ids[k])
@@ -94,7 +104,7 @@ def sequential(sets: TwoSets, alpha: float, seed: int) -> tuple[tuple[Estimate, 
         f"reaches {1 / alpha:g} with probability {alpha:g} at most",
         witness={"shown after": f"{reached + 1} images ({ids[reached]})"} if reached is not None else {},
     )
-    return (evidence,), curve, verdict
+    return Bet(evidence, curve, verdict)
 
 
 def _scores(sets: TwoSets) -> tuple[np.ndarray, np.ndarray]:

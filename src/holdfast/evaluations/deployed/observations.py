@@ -15,6 +15,7 @@ from holdfast.core.encoder import Pixels
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
+from holdfast.evaluations.deployed.comparison import Compared
 from holdfast.objectives.away import Away
 from holdfast.objectives.toward import Toward
 from holdfast.protocol.observation import Observation
@@ -76,10 +77,16 @@ class EditedImages(Observation):
 @final
 @dataclass(frozen=True)
 class EditedBank(Observation):
-    """The same of randomly chosen images of the bank: its rows are the bank's."""
+    """The same of randomly chosen images of the bank, whose rows are its own; nan unless a change is shown.
+
+    Edits may only explain a change, and there is none to explain on most days.
+    """
 
     edits: tuple[Transform, ...]
     samples: int
+    comparison: Compared
+    alpha: float
+    sequential: bool
     name = "edited-bank"
     version = 1
     uses_bank = True
@@ -90,10 +97,16 @@ class EditedBank(Observation):
     def ids(self, population: Population) -> tuple[str, ...]:
         return population.bank.images.ids
 
+    def fits(self) -> tuple[Compared]:
+        return (self.comparison,)
+
     def inputs(self, population: Population) -> int:
         return max(1, len(self.edits))
 
     def observe(self, population: Population, rows: Sequence[int]) -> Observed:
+        if population.learned(self.comparison).verdict(self.alpha, self.sequential).status != "refuted":
+            shape = len(rows), len(self.edits), population.codes.shape[1]
+            return {"codes": torch.full(shape, torch.nan, dtype=population.codes.dtype)}
         return edited(population.bank, rows, self.edits)
 
 

@@ -1,0 +1,126 @@
+"""The codes of two sets of images, as every test of drift takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from holdfast.core.divergences import Divergence
+from holdfast.core.encoder import Codes
+from holdfast.core.errors import HoldfastError
+from holdfast.core.noise import hashed_each
+from holdfast.protocol.population import Population
+from holdfast.twosample.permutations import Weights, assignments
+
+LEAST = 4
+"""So many images, or groups of images, each set must have: two to learn from and two to ask about."""
+
+
+@dataclass(frozen=True)
+class TwoSets:
+    """Points of the bank's images, ``before``, and of those measured, ``after``, with what they are called."""
+
+    before: Float[Tensor, "n d"]
+    after: Float[Tensor, "m d"]
+    before_ids: tuple[str, ...]
+    after_ids: tuple[str, ...]
+    before_groups: tuple[str, ...]
+    after_groups: tuple[str, ...]
+    before_half: Bool[Tensor, "n"]
+    """Those that classifiers learn from, and that the support consists of."""
+    after_half: Bool[Tensor, "m"]
+
+    @cached_property
+    def points(self) -> Float[Tensor, "s d"]:
+        """Both, those before first; on one scale, on which float32 neither overflows nor vanishes."""
+        both = torch.cat([self.before, self.after])
+        both = both - both.mean(0)
+        return both / both.abs().max().clamp_min(1e-300)
+
+    @cached_property
+    def first(self) -> Bool[Tensor, "s"]:
+        """Which of ``points`` were there before."""
+        return torch.arange(len(self.points)) < len(self.before)
+
+    @cached_property
+    def learning(self) -> Bool[Tensor, "s"]:
+        """Which of ``points`` are learned from."""
+        return torch.cat([self.before_half, self.after_half])
+
+    def assignments(self, permutations: int, seed: int, of: Bool[Tensor, "s"] | None = None) -> Weights:
+        """Return the weights of random assignments of the samples, or of those alone."""
+        of = torch.ones(len(self.points), dtype=torch.bool) if of is None else of
+        chosen = of.nonzero()[:, 0].tolist()
+        ids = [*(f"before/{name}" for name in self.before_ids), *(f"after/{name}" for name in self.after_ids)]
+        groups = [*self.before_groups, *self.after_groups]
+        count = int(of[: len(self.before)].sum())
+        return assignments(count, [ids[k] for k in chosen], [groups[k] for k in chosen], permutations, seed)
+
+
+def two_sets(population: Population, divergence: Divergence) -> TwoSets:
+    """Return the bank's images and those measured as points whose Euclidean distance is ``divergence``, or grows with it.
+
+    Raises:
+        HoldfastError: one of the sets is too small, or the divergence has no such points.
+    """
+    bank = population.bank
+    names = [_groups(each) for each in (bank, population)]
+    for side, each, groups in zip(("before", "after"), (bank, population), names, strict=True):
+        if (count := len(set(groups))) < LEAST:
+            kind = "images" if each.images.groups is None else "groups of images"
+            raise HoldfastError(
+                f"drift compares two sets of at least {LEAST} {kind} each, and {each.images.name} ({side}) has "
+                f"{count}; add images"
+            )
+    seed = population.run.seed
+    halves = [
+        half([f"{side}/{name}" for name in groups], seed)
+        for side, groups in zip(("before", "after"), names, strict=True)
+    ]
+    return TwoSets(
+        before=placed(bank.codes.cpu(), divergence),
+        after=placed(population.codes.cpu(), divergence),
+        before_ids=bank.images.ids,
+        after_ids=population.images.ids,
+        before_groups=tuple(names[0]),
+        after_groups=tuple(names[1]),
+        before_half=halves[0],
+        after_half=halves[1],
+    )
+
+
+def placed(codes: Codes, divergence: Divergence) -> Codes:
+    """Return where codes are compared by Euclidean distance."""
+    points = None if divergence.learns else divergence.embed(codes.double())
+    if points is None:
+        raise HoldfastError(
+            f"drift measures by Euclidean distances that know nothing of either set, which {divergence} does not "
+            "give; use l2, unit_l2 or cosine"
+        )
+    if (codes.isfinite().all(1) & ~points.isfinite().all(1)).any():
+        raise HoldfastError(f"a code is zero, which {divergence} gives no direction; use l2")
+    return points
+
+
+def _groups(population: Population) -> list[str]:
+    images = population.images
+    return list(images.ids if images.groups is None else map(str, images.groups))
+
+
+def half(names: Sequence[str], seed: int) -> Bool[Tensor, "n"]:
+    """Return which samples are in a random half: all of one name together, the same whatever their order.
+
+    Example:
+        >>> int(half(["a", "b", "c", "d"], seed=0).sum())
+        2
+    """
+    distinct = sorted(set(names))
+    order = np.argsort(hashed_each((seed, "half"), distinct), kind="stable")
+    chosen = {distinct[place] for place in order[: (len(distinct) + 1) // 2].tolist()}
+    return torch.tensor([name in chosen for name in names])
