@@ -79,7 +79,12 @@ def test_a_folder_that_grows_is_read_in_the_order_of_its_names() -> None:
 def test_edits_are_made_only_where_there_is_a_change_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[int]()
     encode = Population.encode
-    monkeypatch.setattr(Population, "encode", lambda self, pixels: made.append(len(pixels)) or encode(self, pixels))
+
+    def counted(self: Population, pixels: torch.Tensor) -> torch.Tensor:
+        made.append(len(pixels))
+        return encode(self, pixels)
+
+    monkeypatch.setattr(Population, "encode", counted)
     assert not found(AFTER).moved
     assert not made
     assert found(hf.transformed(AFTER, hf.Transform.read("contrast:0.25"))).moved

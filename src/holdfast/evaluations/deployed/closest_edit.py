@@ -17,7 +17,7 @@ from torch import Tensor
 
 from holdfast.core.records import Claim, Estimate
 from holdfast.core.statistics.intervals import jackknife
-from holdfast.evaluations.deployed.moved import TwoSets
+from holdfast.evaluations.deployed.two_sets import TwoSets
 from holdfast.transforms.base import Transform
 from holdfast.twosample.energy import distances
 
