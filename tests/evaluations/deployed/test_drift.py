@@ -145,21 +145,20 @@ def test_alarms_are_as_rare_as_stated() -> None:
 
 
 @pytest.mark.slow
-def test_alarms_are_as_rare_as_stated_over_a_thousand_trials() -> None:
-    found_by = [alarms(sets, 199) for sets in alike(1000)]
+def test_alarms_are_as_rare_as_stated_over_many_trials() -> None:
+    found_by = [alarms(sets, 199) for sets in alike(300)]
     for name in ("drift", "energy", "classifier", "directions", "sequential", "new images"):
-        assert sum(name in each for each in found_by) <= 72, f"{name}: the chance of that at 5% is 1 in 1,000"
-    assert sum("energy" in each for each in found_by) >= 30, "vacuous: the test never says anything"
+        assert sum(name in each for each in found_by) <= 29, f"{name}: the chance of that at 5% is 1 in 1,000"
+    assert sum("energy" in each for each in found_by) >= 6, "vacuous: the test never says anything"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("corruption", ["jpeg:30", "noise:0.1", "blur:0.01"])
-def test_a_real_network_sees_photographs_change(corruption: str, reference: Path) -> None:
+def test_a_real_network_sees_photographs_change(reference: Path) -> None:
     encoder = efficientnet(reference)
     photos = hf.load_images(reference / "real" / "photos", encoder)
     order = Noise.of(0, photos.ids).uniform(()).argsort().tolist()
     clean, others = photos[order[:72]], photos[order[72:]]
-    how: dict[str, object] = {"permutations": 199, "progress": False, "edits": corruption.partition(":")[0]}
-    changed = hf.transformed(others, hf.Transform.read(corruption))
+    how: dict[str, object] = {"permutations": 199, "progress": False, "edits": "jpeg"}
+    changed = hf.transformed(others, hf.Transform.read("jpeg:30"))
     assert hf.drift(clean, changed, encoder, **how).moved  # type: ignore[arg-type]
     assert not hf.drift(clean, others, encoder, **how).moved  # type: ignore[arg-type]
