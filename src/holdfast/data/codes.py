@@ -6,6 +6,7 @@ Rows have an id each, and may have a label and a group; where no ids are given, 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -237,8 +238,7 @@ def _check(codes: Rows, name: str) -> None:
 
 def _check_distinct(ids: Sequence[str], name: str) -> None:
     if len(set(ids)) < len(ids):
-        known = set[str]()
-        twice = next(each for each in ids if each in known or known.add(each))  # type: ignore[func-returns-value]
+        twice, _ = Counter(ids).most_common(1)[0]
         raise HoldfastError(f"ids of {name} must be distinct, {twice!r} occurs twice; give each row its own")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 from torch import nn
@@ -41,14 +42,13 @@ class Robustness(require("transformers", "huggingface").TrainerCallback):  # typ
             self.trainer.log(scalars(self.monitor.start(self.encoder(model))))
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        if state.is_world_process_zero:
-            numbers = scalars(self.monitor.after(round(state.epoch), self.encoder(model)))
+        epoch = round(state.epoch)
+        if state.is_world_process_zero and self.monitor.due(epoch):  # before the model is copied
+            numbers = scalars(self.monitor.after(epoch, self.encoder(model)))
             if numbers:
                 self.trainer.log(numbers)
 
 
 def _pooled(model: Any) -> nn.Module:
-    # A copy, for what pools models puts them into eval mode.
-    from copy import deepcopy
-
+    """Return a copy of the model as an encoder; what pools models puts them into eval mode."""
     return Vision(deepcopy(model.base_model), None, resized=False)

@@ -54,10 +54,9 @@ class Robustness(_callback()):  # type: ignore[misc]
                 logger.log_metrics({**numbers, "epoch": trainer.current_epoch}, step=trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        if trainer.is_global_zero:
-            numbers = scalars(self.monitor.after(trainer.current_epoch + 1, self.encoder(pl_module)))
-            if numbers:
-                self.log_dict(numbers, rank_zero_only=True)
+        epoch = trainer.current_epoch + 1
+        if trainer.is_global_zero and self.monitor.due(epoch):
+            self.log_dict(scalars(self.monitor.after(epoch, self.encoder(pl_module))), rank_zero_only=True)
 
 
 def _backbone(module: Any) -> nn.Module:

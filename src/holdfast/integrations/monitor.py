@@ -134,12 +134,16 @@ class Monitor:
         self._began, self._spent = monotonic(), 0.0
         return estimates
 
+    def due(self, epoch: int) -> bool:
+        """Return whether it is time to measure after so many epochs."""
+        return epoch % self.every == 0 and self._spent + self._last <= self.share * (monotonic() - self._began)
+
     def after(self, epoch: int, module: nn.Module) -> dict[str, Estimate]:
         """Return the estimates after so many epochs, none if it is not time yet.
 
         An encoder that cannot be measured, because its codes are not finite, say, does not end the training: this warns.
         """
-        if epoch % self.every or self._spent + self._last > self.share * (monotonic() - self._began):
+        if not self.due(epoch):
             return {}
         try:
             return self(module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -150,12 +151,16 @@ def _unexplained(pair: Pair) -> Iterator[Series]:
     yield series_of("determined", {"map": "rotation"}, whole(left.determined), "share", Claim.ESTIMATE, of, missing)
 
 
+STATISTICS: dict[str, Literal["share", "median"]] = {"yes or no": "share", "cosine": "median", "correlation": "median"}
+"""How series of a unit are summarised; others by their mean."""
+BETTER: dict[str, Literal["lower", "neither"]] = {"unexplained": "lower", "determined": "neither"}
+"""Which values are better, where it is not the higher ones."""
+
+
 def _estimate(series: Series, scale: Scale) -> Estimate:
     if series.quantity == "distance":
         return over_scale(summarise(series, "median", "lower"), scale)
-    better = {"unexplained": "lower", "determined": "neither"}.get(series.quantity, "higher")
-    statistic = {"yes or no": "share", "cosine": "median", "correlation": "median"}.get(series.unit, "mean")
-    return summarise(series, statistic, better)  # type: ignore[arg-type]
+    return summarise(series, STATISTICS.get(series.unit, "mean"), BETTER.get(series.quantity, "higher"))
 
 
 def _cka(pair: Pair) -> Estimate:
