@@ -67,7 +67,7 @@ class PairBounds(Observation):
     def bound(self, pairs: Pairs) -> Float[Tensor, "b k"]:
         """Return lower bounds of ``W f`` over the ball around each anchor."""
         eps = torch.full_like(pairs.specifications[:, 0, 0], self.ball.radius)
-        balls = region(pairs.anchors, type(self.ball), eps, pairs.encoder.domain)
+        balls = region(pairs.anchors, type(self.ball), eps, pairs.encoder.domain, inputs=pairs.graph.inputs)
         return vacuous_unless_finite(self.certification.method(pairs.graph, balls, pairs.specifications))
 
     def worst(self, pair_attack: PairAttack) -> AttackResult:

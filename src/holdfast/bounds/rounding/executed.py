@@ -1,0 +1,159 @@
+"""An encoder as it is executed in a precision: the same graph, with the rounding of each of its operations.
+
+The graph is that of real numbers with the weights as they are in that precision: an encoder converted to bfloat16 has
+weights that bfloat16 holds, and its graph has the same. Inputs are rounded when they are converted; rounding is monotone, so
+those of a box are those of the box whose ends are rounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, fx
+
+from holdfast.bounds.methods.base import Crown, Interval, vacuous_unless_finite
+from holdfast.bounds.network.consistency import call, check_graph, check_repeatable, probes
+from holdfast.bounds.network.execution import ENTRIES, check_executed, rounding
+from holdfast.bounds.network.export import check_operations, exported_program, operation_name
+from holdfast.bounds.network.graph import Builder, Graph, Step, Var
+from holdfast.bounds.network.tracing import graph_of, trace
+from holdfast.bounds.regions import Region, region
+from holdfast.bounds.relaxations.rules import Box
+from holdfast.bounds.rounding.arithmetic import Arithmetic
+from holdfast.bounds.rounding.formats import NAMES, Format
+from holdfast.bounds.rounding.rules import local_error, rounds
+from holdfast.core.balls import Linf
+from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
+from holdfast.core.errors import HoldfastError
+
+DETERMINED = frozenset(("add", "sub", "rsub", "mul", "div", "sqrt", "reciprocal"))
+"""Operations of constants alone that every machine rounds alike: once, to the nearest number."""
+COLUMNS = 256
+"""Features of a code whose bounds are taken together."""
+
+
+@dataclass(frozen=True)
+class ExecutedEncoder:
+    """An encoder in a precision, and the real function that it rounds.
+
+    ``graph`` is that function with the rounding of each operation, in float64; half precisions sum in ``sums``.
+    """
+
+    encoder: Encoder
+    """In the precision in question."""
+    reference: Encoder
+    """In float64, with the same weights."""
+    graph: Graph
+    format: Format
+
+    def forward(self, pixels: Pixels) -> Codes:
+        """Return what this machine computes of ``pixels``, converted first, as float64."""
+        return self.encoder.forward(pixels.to(self.format.dtype)).double()
+
+    def codes(self, pixels: Pixels) -> Box:
+        """Return bounds of the codes of ``pixels`` as executed, converted first, (b, d) each, on any machine.
+
+        Raises:
+            HoldfastError: a value may exceed the largest number of its type, or rounding may lose all digits.
+        """
+        still = torch.zeros(len(pixels), dtype=torch.float64, device=pixels.device)
+        domain = Domain(tuple(pixels.shape[1:]), -torch.inf, torch.inf)
+        around = region(pixels.double(), Linf, still, domain, inputs=self.format)
+        self._require_finite(around)
+        d = self.graph.nodes[-1].shape[-1]
+        eye = torch.eye(d, dtype=torch.float64, device=pixels.device)
+        parts = []
+        for rows in torch.cat([eye, -eye]).split(COLUMNS):
+            parts.append(Crown()(self.graph, around, rows.expand(len(pixels), -1, -1)))
+        lower, upper = vacuous_unless_finite(torch.cat(parts, 1)).chunk(2, 1)
+        return Box(lower, -upper)
+
+    def _require_finite(self, around: Region) -> None:
+        boxes: list[Box] = []
+        from holdfast.bounds.methods.interval import node_box
+
+        arithmetic = self.graph.arithmetic
+        assert arithmetic is not None
+        for node in self.graph.nodes:
+            boxes.append(node_box(node, boxes, around))
+            for step in self.graph.steps:
+                if step.output.index != node.index:
+                    continue
+                error = local_error(self.graph, step, boxes, arithmetic.sums_of(step.dtype))
+                if not bool(error.isfinite().all()):
+                    largest = float(torch.maximum(boxes[-1].lower.abs(), boxes[-1].upper.abs()).max())
+                    raise HoldfastError(
+                        f"{self.encoder.name} cannot be certified as executed in {self.format.name}: values of "
+                        f"{step.name!r} ({step.place}) may reach {largest:.3g} on an image itself, where "
+                        f"{NAMES[step.dtype]} ends at {Format(step.dtype).largest:.3g} or rounding may lose all digits; "
+                        "execute it in a wider type, or certify it by noisy copies (method smoothing)"
+                    )
+            boxes[-1], _ = arithmetic.account(self.graph, node, around, boxes)
+
+
+def executed_encoder(
+    encoder: Encoder, precision: torch.dtype, device: str | torch.device, sums: torch.dtype | None = torch.float32
+) -> ExecutedEncoder:
+    """Return ``encoder`` as it is executed in ``precision``, half precisions with sums in ``sums`` (None: their own).
+
+    Raises:
+        HoldfastError: it cannot be bounded, or nothing is known of the rounding of an operation.
+    """
+    device = torch.empty(0, device=device).device
+    executed = encoder.to(device, precision)
+    reference = executed.to(device, torch.float64)
+    real = trace(reference, torch.float64, device)  # which makes sure that it is a function of the image
+    pixels = probes(encoder.domain, torch.float32, device).to(precision)
+    call(executed, pixels[:1])
+    exported = exported_program(executed, pixels[:1])
+    check_operations(executed.name, exported)
+
+    def record(builder: Builder, node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
+        _record(builder, executed.name, node, args, kwargs, result)
+
+    graph = graph_of(executed.name, executed.domain.shape, exported, torch.float64, device, record)
+    codes = call(reference, pixels.double())
+    allowed = rounding(precision, device) ** 0.5
+    check_repeatable(executed, pixels, call(executed, pixels), allowed)
+    check_graph(reference, graph, pixels.double(), codes, torch.finfo(precision).eps ** 0.5)
+    check_executed(executed, pixels, codes, allowed, ENTRIES // real.entries)
+    arithmetic = Arithmetic(Format(precision), None if sums is None else Format(sums))
+    return ExecutedEncoder(executed, reference, replace(graph, arithmetic=arithmetic), Format(precision))
+
+
+def _record(builder: Builder, owner: str, node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
+    """Keep the step that an operation is, if it may round."""
+    name, value = operation_name(node.target), node.meta.get("val")
+    if result is None:
+        if isinstance(value, Tensor) and value.is_floating_point() and not _determined(name, node):
+            raise HoldfastError(
+                f"{owner} computes a constant by {name!r} ({node.name}), which machines round in different ways; compute it "
+                "beforehand and keep it as a buffer"
+            )
+        return
+    values = value if isinstance(value, list | tuple) else [value]
+    sources = tuple(
+        source.meta["val"].dtype
+        for source in node.all_input_nodes
+        if isinstance(source.meta.get("val"), Tensor) and source.meta["val"].is_floating_point()
+    )
+    dtype = values[0].dtype
+    if not isinstance(result, Var | list):  # nothing that depends on the input
+        return
+    if not rounds(name, owner, node.name, sources, dtype):
+        return
+    output = result[0] if isinstance(result, list) else result
+    settings = {key: setting for key, setting in kwargs.items() if key != "dtype"}
+    builder.steps.append(Step(name, node.name, tuple(args), settings, output, dtype, sources))
+
+
+MADE = ("arange", "ones", "zeros", "full", "eye", "scalar_tensor", "empty", "ones_like", "zeros_like", "full_like", "new_")
+
+
+def _determined(name: str, node: fx.Node) -> bool:
+    from holdfast.bounds.rounding.rules import CASTS, EXACT
+
+    return name in EXACT or name in CASTS or name in DETERMINED or name.startswith(MADE)
