@@ -40,7 +40,9 @@ class NetworkRelaxation:
     without_intervals: NetworkRelaxation | None = None
     """CROWN without intervals, up to the first node where the two may differ; None if nothing is shared."""
     rounding: dict[int, Float[Tensor, "b ..."]] = field(default_factory=dict)
-    """By how much rounding may lower a form of a node, for each unit of its coefficients, where it is accounted for."""
+    """By how much rounding lowers forms of a node at most, for each unit of their coefficients, where that is charged."""
+    passed: dict[int, Float[Tensor, "b ..."]] = field(default_factory=dict)
+    """The same of nodes for which later ones are charged, while intermediate bounds are computed."""
 
     def pick(self, image: int) -> NetworkRelaxation:
         """Return the region and the linear relaxations of one image."""
@@ -186,9 +188,8 @@ def relax(
                 *(network.intermediate_bounds[i] for i in node.inputs)
             )
         if graph.arithmetic is not None:
-            box, network.rounding[node.index] = graph.arithmetic.account(
-                graph, node, region, network.intermediate_bounds, network.linear_relaxations.get(node.index)
-            )
+            relaxation, before = network.linear_relaxations.get(node.index), (network.rounding, network.passed)
+            box = graph.arithmetic.account(graph, node, region, network.intermediate_bounds, *before, relaxation)
             network.intermediate_bounds[-1] = box
         if node.index in wanted:
             where = nonlinear(graph, node.index, box)
@@ -202,6 +203,7 @@ def relax(
                     [*network.intermediate_bounds[:-1], alone],
                     dict(network.linear_relaxations),
                     rounding=dict(network.rounding),
+                    passed=dict(network.passed),
                 )
             if refiner:
                 network.intermediate_bounds[-1] = refiner(network, node.index)

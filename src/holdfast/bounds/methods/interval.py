@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch import Tensor
 
 from holdfast.bounds.network.affine import Affine
 from holdfast.bounds.network.forms import Form, dense_form
@@ -37,12 +38,12 @@ def intermediate_bounds(
 ) -> list[Box]:
     """Return the box of every node; what it may lose by rounding, if that is accounted for, goes into ``rounding``."""
     boxes: list[Box] = []
+    charged: dict[int, Tensor] = {} if rounding is None else rounding
+    passed: dict[int, Tensor] = {}
     for node in graph.nodes:
         boxes.append(node_box(node, boxes, region))
         if graph.arithmetic is not None:
-            boxes[-1], lost = graph.arithmetic.account(graph, node, region, boxes)
-            if rounding is not None:
-                rounding[node.index] = lost
+            boxes[-1] = graph.arithmetic.account(graph, node, region, boxes, charged, passed)
     return boxes
 
 
@@ -62,7 +63,7 @@ def output_bounds(
         form = pending.pop(node.index, None)
         if form is None:
             continue
-        if rounding:
+        if rounding and node.index in rounding:
             total = total - form.like(form.coef.abs()).dot(rounding[node.index])
         if not isinstance(node.operation, Affine):
             lower, upper = boxes[node.index]

@@ -99,6 +99,11 @@ class Graph:
         """The type that inputs are converted to, where that is accounted for."""
         return None if self.arithmetic is None else self.arithmetic.inputs
 
+    @cached_property
+    def charged(self) -> frozenset[int]:
+        """The nodes of which forms begin, where each layer's rounding is charged: what goes into rules, and the output."""
+        return frozenset({len(self.nodes) - 1, *(i for n in self.nodes if isinstance(n.operation, Rule) for i in n.inputs)})
+
     @property
     def entries(self) -> int:
         """How many numbers its nodes hold for one image."""

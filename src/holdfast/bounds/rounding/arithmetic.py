@@ -13,7 +13,7 @@ end, ``|c| . gamma_n (|L| |x| + |b|)`` for generous ``n``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import torch
@@ -51,29 +51,49 @@ class Arithmetic:
         node: Node,
         region: Region,
         boxes: Sequence[Box],
+        charged: dict[int, Values],
+        passed: dict[int, Values],
         relaxation: LinearRelaxation | None = None,
-    ) -> tuple[Box, Values]:
-        """Return the box of ``node`` with rounding, and by how much it may lower a form for each unit of its coefficients.
+    ) -> Box:
+        """Return the box of ``node`` with rounding, and note by how much that may lower a form of it, by unit coefficient.
 
-        ``boxes`` are those of the nodes up to this one, the last without its rounding.
+        What is ``charged`` must be subtracted where forms of the node are propagated. What is ``passed`` becomes part of
+        what is charged later: the bound's own rounding is so small that each layer is charged for it once.
+
+        Args:
+            graph: the network.
+            node: of which there is a box without rounding.
+            region: of its inputs.
+            boxes: of the nodes up to this one.
+            charged, passed: of the nodes before this one; this one is added to either.
+            relaxation: of this node, if it has one.
         """
         boxes = list(boxes)
         widening, lost = own_rounding(graph, node, region, boxes, relaxation)
         boxes[node.index] = _widened(graph, node, boxes, widening)
-        for step in graph.steps:
-            if step.output.index == node.index:
-                error = local_error(graph, step, boxes, self.sums_of(step.dtype)) * OUTWARD
-                lower, upper = boxes[node.index]
-                boxes[node.index] = Box(lower - error, upper + error)
-                lost = lost + error
+        if isinstance(node.operation, Affine) and any(i in passed for i in node.inputs):
+            parts = [passed.get(i, torch.zeros_like(boxes[i].lower)) for i in node.inputs]
+            lost = lost + node.operation.magnitude(*parts)
         if node.index == len(graph.nodes) - 1:  # and once more where codes are compared in the bound's type
             lost = lost + 4 * prod(node.shape) * torch.finfo(graph.dtype).eps * size(boxes[node.index])
-        return boxes[node.index], lost * OUTWARD
+        steps = [step for step in graph.steps if step.output.index == node.index]
+        for step in steps:
+            error = local_error(graph, step, boxes, self.sums_of(step.dtype)) * OUTWARD
+            lower, upper = boxes[node.index]
+            boxes[node.index] = Box(lower - error, upper + error)
+            lost = lost + error
+        (charged if steps or node.index in graph.charged else passed)[node.index] = lost * OUTWARD
+        return boxes[node.index]
 
     def sums_of(self, result: torch.dtype) -> Format:
         """Return the format in which sums are kept until they are rounded to ``result``."""
         narrow = result in (torch.float16, torch.bfloat16)
         return self.sums if narrow and self.sums is not None else Format(result)
+
+
+def rigorous(graph: Graph) -> Graph:
+    """Return the graph of real numbers whose bounds account for their own rounding."""
+    return replace(graph, arithmetic=Arithmetic())
 
 
 def own_rounding(

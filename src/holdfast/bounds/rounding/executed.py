@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, fx
 
-from holdfast.bounds.methods.base import Crown, Interval, vacuous_unless_finite
-from holdfast.bounds.network.consistency import call, check_graph, check_repeatable, probes
+from holdfast.bounds.methods.base import Crown, vacuous_unless_finite
+from holdfast.bounds.methods.interval import node_box
+from holdfast.bounds.network.consistency import State, call, check_graph, check_repeatable, probes, state
 from holdfast.bounds.network.execution import ENTRIES, check_executed, rounding
 from holdfast.bounds.network.export import check_operations, exported_program, operation_name
 from holdfast.bounds.network.graph import Builder, Graph, Step, Var
@@ -24,13 +26,19 @@ from holdfast.bounds.regions import Region, region
 from holdfast.bounds.relaxations.rules import Box
 from holdfast.bounds.rounding.arithmetic import Arithmetic
 from holdfast.bounds.rounding.formats import NAMES, Format
-from holdfast.bounds.rounding.rules import local_error, rounds
+from holdfast.bounds.rounding.rules import CASTS, EXACT, local_error, rounds, size
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
 
+_EXECUTED: WeakKeyDictionary[
+    Encoder, dict[tuple[torch.dtype, torch.device, torch.dtype | None], tuple[State, ExecutedEncoder]]
+] = WeakKeyDictionary()
+"""Of each encoder what is known of its execution, with the weights and attributes that it was traced with."""
 DETERMINED = frozenset(("add", "sub", "rsub", "mul", "div", "sqrt", "reciprocal"))
 """Operations of constants alone that every machine rounds alike: once, to the nearest number."""
+ARITHMETICS = ("real", "executed")
+HALF = (torch.float16, torch.bfloat16)
 COLUMNS = 256
 """Features of a code whose bounds are taken together."""
 
@@ -59,9 +67,7 @@ class ExecutedEncoder:
         Raises:
             HoldfastError: a value may exceed the largest number of its type, or rounding may lose all digits.
         """
-        still = torch.zeros(len(pixels), dtype=torch.float64, device=pixels.device)
-        domain = Domain(tuple(pixels.shape[1:]), -torch.inf, torch.inf)
-        around = region(pixels.double(), Linf, still, domain, inputs=self.format)
+        around = self._around(pixels)
         self._require_finite(around)
         d = self.graph.nodes[-1].shape[-1]
         eye = torch.eye(d, dtype=torch.float64, device=pixels.device)
@@ -71,10 +77,17 @@ class ExecutedEncoder:
         lower, upper = vacuous_unless_finite(torch.cat(parts, 1)).chunk(2, 1)
         return Box(lower, -upper)
 
+    def require_finite(self, pixels: Pixels) -> None:
+        """Raise if a value may exceed the largest number of its type, or lose all digits, on one of the images themselves."""
+        self._require_finite(self._around(pixels))
+
+    def _around(self, pixels: Pixels) -> Region:
+        still = torch.zeros(len(pixels), dtype=torch.float64, device=pixels.device)
+        domain = Domain(tuple(pixels.shape[1:]), -torch.inf, torch.inf)
+        return region(pixels.double(), Linf, still, domain, inputs=self.format)
+
     def _require_finite(self, around: Region) -> None:
         boxes: list[Box] = []
-        from holdfast.bounds.methods.interval import node_box
-
         arithmetic = self.graph.arithmetic
         assert arithmetic is not None
         for node in self.graph.nodes:
@@ -84,14 +97,25 @@ class ExecutedEncoder:
                     continue
                 error = local_error(self.graph, step, boxes, arithmetic.sums_of(step.dtype))
                 if not bool(error.isfinite().all()):
-                    largest = float(torch.maximum(boxes[-1].lower.abs(), boxes[-1].upper.abs()).max())
+                    largest = float(size(boxes[-1]).max())
                     raise HoldfastError(
                         f"{self.encoder.name} cannot be certified as executed in {self.format.name}: values of "
                         f"{step.name!r} ({step.place}) may reach {largest:.3g} on an image itself, where "
                         f"{NAMES[step.dtype]} ends at {Format(step.dtype).largest:.3g} or rounding may lose all digits; "
                         "execute it in a wider type, or certify it by noisy copies (method smoothing)"
                     )
-            boxes[-1], _ = arithmetic.account(self.graph, node, around, boxes)
+            boxes[-1] = arithmetic.account(self.graph, node, around, boxes, {}, {})
+
+
+def executes(arithmetic: str, precision: torch.dtype) -> bool:
+    """Return whether an encoder is certified as executed: where that is asked for, and always in half precision.
+
+    Raises:
+        HoldfastError: nothing is called so.
+    """
+    if arithmetic not in ARITHMETICS:
+        raise HoldfastError(f"arithmetic must be one of {', '.join(ARITHMETICS)}, got {arithmetic!r}")
+    return arithmetic == "executed" or precision in HALF
 
 
 def executed_encoder(
@@ -103,6 +127,18 @@ def executed_encoder(
         HoldfastError: it cannot be bounded, or nothing is known of the rounding of an operation.
     """
     device = torch.empty(0, device=device).device
+    kept, key = _EXECUTED.setdefault(encoder, {}), (precision, device, sums)
+    if key not in kept or kept[key][0] != state(encoder.module):
+        built = _executed(encoder, precision, device, sums)
+        kept[key] = state(encoder.module), built
+    return kept[key][1]
+
+
+def _executed(
+    encoder: Encoder, precision: torch.dtype, device: torch.device, sums: torch.dtype | None
+) -> ExecutedEncoder:
+    if torch.is_autocast_enabled(device.type):
+        raise HoldfastError(f"{encoder.name} would be executed under autocast, whose casts are not traced; leave it first")
     executed = encoder.to(device, precision)
     reference = executed.to(device, torch.float64)
     real = trace(reference, torch.float64, device)  # which makes sure that it is a function of the image
@@ -154,6 +190,4 @@ MADE = ("arange", "ones", "zeros", "full", "eye", "scalar_tensor", "empty", "one
 
 
 def _determined(name: str, node: fx.Node) -> bool:
-    from holdfast.bounds.rounding.rules import CASTS, EXACT
-
     return name in EXACT or name in CASTS or name in DETERMINED or name.startswith(MADE)

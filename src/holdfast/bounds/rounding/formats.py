@@ -42,7 +42,7 @@ class Format:
         """The largest finite number."""
         return torch.finfo(self.dtype).max
 
-    def gamma(self, n: float) -> float:
+    def gamma(self, n: int) -> float:
         """Return ``n u / (1 - n u)``, infinite where so many roundings may lose all digits.
 
         Example:
