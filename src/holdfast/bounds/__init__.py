@@ -89,7 +89,9 @@ def lower_bound(
     """
     x, graph, method = _prepare(encoder, pixels, specifications, ball, method, arithmetic)
     eps = torch.full((len(x),), ball.radius, dtype=specifications.dtype, device=specifications.device)
-    return vacuous_unless_finite(method(graph, region(x, type(ball), eps, encoder.domain, inputs=graph.inputs), specifications))
+    return vacuous_unless_finite(
+        method(graph, region(x, type(ball), eps, encoder.domain, inputs=graph.inputs), specifications)
+    )
 
 
 def certified_radius(

@@ -79,9 +79,7 @@ def search_radii(
     return RadiusResult(radii, points)
 
 
-def _regions_around(
-    pixels: Pixels, ball: type[Ball], domain: Domain, inputs: Format | None
-) -> RegionAtRadius:
+def _regions_around(pixels: Pixels, ball: type[Ball], domain: Domain, inputs: Format | None) -> RegionAtRadius:
     """Return the function from radii to regions around one image."""
 
     def at(eps: Float[Tensor, "b"]) -> Region:

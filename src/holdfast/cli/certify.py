@@ -37,13 +37,16 @@ def command(
     ] = "adaptive",
     limit: Annotated[int, typer.Option(help="Certify at most so many images, chosen by the seed.", min=1)] = 64,
     neurons: Annotated[int, typer.Option(help="Refuse encoders with more nonlinear entries.", min=1)] = 50_000,
+    arithmetic: Annotated[
+        str, typer.Option(help="real, or executed: as a machine may compute it in the precision.", rich_help_panel=HOW)
+    ] = "real",
     seed: Seed = 0,
     arch: Arch = None,
     size: Size = None,
     trust_remote_code: TrustRemoteCode[bool] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda; bounds need float64.", rich_help_panel=COMPUTES)] = "cpu",
     precision: Annotated[
-        str, typer.Option(help="In which witnesses are replayed: float32, float64 ...", rich_help_panel=COMPUTES)
+        str, typer.Option(help="In which the encoder is executed: float32, bfloat16 ...", rich_help_panel=COMPUTES)
     ] = "float32",
     batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 8,
     budget: Budget = None,
@@ -63,6 +66,7 @@ def command(
         attack=attack,
         limit=limit,
         neurons=neurons,
+        arithmetic=arithmetic,
         seed=seed,
         arch=arch,
         size=size,
@@ -98,6 +102,8 @@ def _print(record: CertificateRecord) -> None:
     known = record.settings
     others = min(int(known["negatives"]), record.images.count - 1)
     how = f"in {known['ball']} by {known['method']}, each against {others} other images"
+    if known.get("arithmetic", "real") != "real":
+        how += f", {known['arithmetic']}"
     print(f"{counts} {how}; contradictions: {record.contradictions}")
     if "alpha" in known:
         print(f"Each certificate holds for noisy copies, with confidence {1 - float(known['alpha']):g}.")

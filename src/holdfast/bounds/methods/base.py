@@ -121,4 +121,6 @@ class Crown(Method):
                 relax(graph, region, with_intervals=False, initial=network.without_intervals), specifications
             )
             bounds = torch.where(gained[:, None], torch.fmax(bounds, crown_alone), bounds)
-        return torch.fmax(bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications, network.rounding))
+        return torch.fmax(
+            bounds, interval.output_bounds(graph, network.intermediate_bounds, specifications, network.rounding)
+        )

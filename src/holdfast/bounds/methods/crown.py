@@ -49,9 +49,7 @@ class NetworkRelaxation:
         alone = slice(image, None, self.region.distinct)
         relaxations = {node: relaxation.take(alone) for node, relaxation in self.linear_relaxations.items()}
         rounding = {node: values[alone] for node, values in self.rounding.items()}
-        return NetworkRelaxation(
-            self.graph, self.region.pick(image), linear_relaxations=relaxations, rounding=rounding
-        )
+        return NetworkRelaxation(self.graph, self.region.pick(image), linear_relaxations=relaxations, rounding=rounding)
 
     @classmethod
     def within(

@@ -21,7 +21,7 @@ from holdfast.bounds.methods.mixed_integer import encode
 from holdfast.bounds.network.graph import Graph
 from holdfast.bounds.regions import Region, require_box
 from holdfast.bounds.relaxations.rules import Box
-from holdfast.bounds.rounding.rules import size
+from holdfast.bounds.rounding.steps import size
 from holdfast.bounds.subdomains.receptive_fields import relax_and_refine
 
 FURTHER = 1.003

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch import Tensor
 
 from holdfast.bounds.network.affine import Affine
 from holdfast.bounds.network.forms import Form, dense_form

@@ -185,9 +185,7 @@ def encode(graph: Graph, boxes: list[Box], rounding: Mapping[int, torch.Tensor] 
     return program
 
 
-def _affine(
-    graph: Graph, node: Node, operation: Affine, inputs: list[Expression], program: Program
-) -> Expression:
+def _affine(graph: Graph, node: Node, operation: Affine, inputs: list[Expression], program: Program) -> Expression:
     """Propagate each column forward, as a batch; the constant is one more column.
 
     What their rounding may falsify is in proportion to the terms that are summed, not to their sum.

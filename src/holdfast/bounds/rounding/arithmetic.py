@@ -1,13 +1,13 @@
 """Rounding as one more term of every layer: of the network as it is executed, and of the bound's own float64.
 
-A network as it is executed computes ``z_k = op_k(z) + d_k`` in place of each operation, with ``|d_k| <= D_k`` for every input
-of the region: ``D_k`` follows from the format, the operation, and bounds on its operands as they are executed. So boxes are
+A network as it is executed computes ``z_k = op_k(z) + d_k`` in place of each operation, with ``|d_k| <= D_k`` for every
+input of the region: ``D_k`` follows from the format, the operation, and bounds on its operands as they are executed. So boxes are
 widened by ``D_k``, and a linear form ``c . z_k`` that is propagated backward loses ``|c| . D_k``. Nothing else changes: what
 is proved then holds for every ``d_k``, that is, for every order of summation and every way to round to nearest.
 
 The bound's own rounding has the same form. Coefficients ``c' = L^T c`` in floating point are off by at most
-``gamma_n |L|^T |c|``, which moves ``c' . x`` by at most ``|c| . (gamma_n |L| |x|)``; with constants, slopes and the sums at the
-end, ``|c| . gamma_n (|L| |x| + |b|)`` for generous ``n``.
+``gamma_n |L|^T |c|``, which moves ``c' . x`` by at most ``|c| . (gamma_n |L| |x|)``; with constants, slopes and the sums at
+the end, ``|c| . gamma_n (|L| |x| + |b|)`` for generous ``n``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from holdfast.bounds.network.affine import Affine, Diagonal
 from holdfast.bounds.network.graph import RULES, Graph, Node
 from holdfast.bounds.regions import Region
 from holdfast.bounds.relaxations.rules import Box, LinearRelaxation
+from holdfast.bounds.rounding.catalogue import local_error
 from holdfast.bounds.rounding.formats import Format
-from holdfast.bounds.rounding.rules import local_error, size
+from holdfast.bounds.rounding.steps import size
 from holdfast.core.balls import column
 
 Values = Float[Tensor, "b ..."]
@@ -120,7 +121,9 @@ def own_rounding(
     # ReLUs are exact, curves are moved outward by more than their rounding.
     widening = 8 * unit * scale if operation is RULES["product"] else still
     if relaxation is not None:
-        slopes = [torch.maximum(low.abs(), high.abs()) for low, high in zip(relaxation.lower, relaxation.upper, strict=True)]
+        slopes = [
+            torch.maximum(low.abs(), high.abs()) for low, high in zip(relaxation.lower, relaxation.upper, strict=True)
+        ]
         least = 1.0 if relaxation.unstable is not None else 0.0  # slopes that are chosen later are at most 1
         scale = scale + sum(slope.clamp_min(least) * s for slope, s in zip(slopes, sizes, strict=True))
         scale = sum((part.abs() for part in (relaxation.floor, relaxation.ceiling) if part is not None), scale)
@@ -129,8 +132,11 @@ def own_rounding(
 
 def _same_values(operation: Affine) -> bool:
     """Return whether an operation returns its only input."""
-    return isinstance(operation, Diagonal) and len(operation.factors) == 1 and _is(operation.factors[0], 1.0) and (
-        operation.offset is None or _is(operation.offset, 0.0)
+    return (
+        isinstance(operation, Diagonal)
+        and len(operation.factors) == 1
+        and _is(operation.factors[0], 1.0)
+        and (operation.offset is None or _is(operation.offset, 0.0))
     )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, fx
 
 from holdfast.bounds.methods.base import Crown, vacuous_unless_finite
@@ -25,8 +24,9 @@ from holdfast.bounds.network.tracing import graph_of, trace
 from holdfast.bounds.regions import Region, region
 from holdfast.bounds.relaxations.rules import Box
 from holdfast.bounds.rounding.arithmetic import Arithmetic
+from holdfast.bounds.rounding.catalogue import CASTS, EXACT, local_error, rounds
 from holdfast.bounds.rounding.formats import NAMES, Format
-from holdfast.bounds.rounding.rules import CASTS, EXACT, local_error, rounds, size
+from holdfast.bounds.rounding.steps import size
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Codes, Domain, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
@@ -78,7 +78,7 @@ class ExecutedEncoder:
         return Box(lower, -upper)
 
     def require_finite(self, pixels: Pixels) -> None:
-        """Raise if a value may exceed the largest number of its type, or lose all digits, on one of the images themselves."""
+        """Raise if on one of the images a value may exceed the largest number of its type, or lose all digits."""
         self._require_finite(self._around(pixels))
 
     def _around(self, pixels: Pixels) -> Region:
@@ -107,14 +107,30 @@ class ExecutedEncoder:
             boxes[-1] = arithmetic.account(self.graph, node, around, boxes, {}, {})
 
 
+def check_arithmetic(name: str) -> None:
+    """Raise unless certificates can be of arithmetic called ``name``."""
+    if name not in ARITHMETICS:
+        raise HoldfastError(f"arithmetic must be one of {', '.join(ARITHMETICS)}, got {name!r}")
+
+
+def stated(precision: torch.dtype, sums: torch.dtype | None = torch.float32) -> str:
+    """Return in words what an encoder is executed with.
+
+    Example:
+        >>> stated(torch.bfloat16)
+        'executed in bfloat16, sums in float32'
+    """
+    wider = f", sums in {NAMES[sums]}" if precision in HALF and sums is not None else ""
+    return f"executed in {NAMES[precision]}{wider}"
+
+
 def executes(arithmetic: str, precision: torch.dtype) -> bool:
     """Return whether an encoder is certified as executed: where that is asked for, and always in half precision.
 
     Raises:
         HoldfastError: nothing is called so.
     """
-    if arithmetic not in ARITHMETICS:
-        raise HoldfastError(f"arithmetic must be one of {', '.join(ARITHMETICS)}, got {arithmetic!r}")
+    check_arithmetic(arithmetic)
     return arithmetic == "executed" or precision in HALF
 
 
@@ -138,7 +154,9 @@ def _executed(
     encoder: Encoder, precision: torch.dtype, device: torch.device, sums: torch.dtype | None
 ) -> ExecutedEncoder:
     if torch.is_autocast_enabled(device.type):
-        raise HoldfastError(f"{encoder.name} would be executed under autocast, whose casts are not traced; leave it first")
+        raise HoldfastError(
+            f"{encoder.name} would be executed under autocast, whose casts are not traced; leave it first"
+        )
     executed = encoder.to(device, precision)
     reference = executed.to(device, torch.float64)
     real = trace(reference, torch.float64, device)  # which makes sure that it is a function of the image
@@ -186,7 +204,19 @@ def _record(builder: Builder, owner: str, node: fx.Node, args: Any, kwargs: Any,
     builder.steps.append(Step(name, node.name, tuple(args), settings, output, dtype, sources))
 
 
-MADE = ("arange", "ones", "zeros", "full", "eye", "scalar_tensor", "empty", "ones_like", "zeros_like", "full_like", "new_")
+MADE = (
+    "arange",
+    "ones",
+    "zeros",
+    "full",
+    "eye",
+    "scalar_tensor",
+    "empty",
+    "ones_like",
+    "zeros_like",
+    "full_like",
+    "new_",
+)
 
 
 def _determined(name: str, node: fx.Node) -> bool:

@@ -53,8 +53,9 @@ class ReceptiveField:
                 windows = [torch.where(inside > 0, end, -1.0) for end in windows]
             boxes.append(Box(*(end[:, :, :, 0, image, y, x].movedim(3, 0)[:, None] for end in windows)))
         rounding = {
-            node.index: gather(whole.rounding[source][:, 0], window, node.shape[2:])[:, :, :, 0, image, y, x]
-            .movedim(3, 0)[:, None]
+            node.index: gather(whole.rounding[source][:, 0], window, node.shape[2:])[:, :, :, 0, image, y, x].movedim(
+                3, 0
+            )[:, None]
             for node, source, window in zip(self.graph.nodes, self.sources, self.windows, strict=True)
             if source in whole.rounding
         }

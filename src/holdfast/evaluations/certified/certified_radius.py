@@ -30,7 +30,8 @@ from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.pictures import ends, row
 from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.certified.certification import Certification
+from holdfast.core.statistics import summarise
+from holdfast.evaluations.certified.certification import Certification, arithmetic_of
 from holdfast.evaluations.certified.findings import (
     CONTRADICTIONS,
     CrossCheck,
@@ -65,6 +66,7 @@ class CertifiedRadius(Evaluation):
     tolerance: float = 1e-4
     attack: Attack = AdaptiveAttack(restarts=2, steps=50)
     neurons: int = 50_000
+    arithmetic: str = "real"
     sizes = Sizes(quick={**SIZES.quick, "negatives": 3}, full=SIZES.full, heavy=SIZES.heavy)
     name = "certified-radius"
     version = 6
@@ -90,12 +92,13 @@ class CertifiedRadius(Evaluation):
     )
 
     def observation(self) -> RadiusBounds:
-        certification = Certification(self.samples, self.method, self.attack, self.neurons)
+        certification = Certification(self.samples, self.method, self.attack, self.neurons, self.arithmetic)
         return RadiusBounds(certification, self.norm, self.negatives, self.tolerance)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         certified, attacked = observed["certified"], observed["attacked"]
-        series = self._series(certified, attacked)
+        arithmetic = arithmetic_of(population, self.arithmetic)
+        series = self._series(certified, attacked, arithmetic)
         negatives = population.others(rows, self.negatives)
         values = (certified, attacked, certified / attacked)
         moves = [influence(radii, each, rows, negatives) for radii, each in zip(series, values, strict=True)]
@@ -108,11 +111,23 @@ class CertifiedRadius(Evaluation):
         check = CrossCheck(refuted(observed), certified > 0, series[2].conditions, witness)
         labelled = label_share(population, rows, self.negatives)
         curves = self._curves(certified, attacked)
+        if arithmetic:
+            lost = self._lost(observed["rounded"], series[0].conditions)
+            series, estimates = [*series, lost], [*estimates, summarise(lost, "mean", "lower")]
         return findings(population, rows, (*series, *moves), (*estimates, *labelled), [check], curves)
 
-    def _series(self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]) -> list[Series]:
-        by_bounds: Conditions = {"ball": self.norm, "method": str(self.method)}
-        by_attack: Conditions = {"ball": self.norm, "attack": str(self.attack)}
+    @staticmethod
+    def _lost(radii: Float[Tensor, "b k"], conditions: Conditions) -> Series:
+        """Return by how much certified radii are smaller because the encoder rounds."""
+        of = "radius certified in real arithmetic"
+        unit = f"{conditions['ball']} distance"
+        return series("radius_lost_to_rounding", conditions, radii, unit, Claim.ESTIMATE, of, UNDEFINED)
+
+    def _series(
+        self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"], arithmetic: Conditions
+    ) -> list[Series]:
+        by_bounds: Conditions = {"ball": self.norm, "method": str(self.method), **arithmetic}
+        by_attack: Conditions = {"ball": self.norm, "attack": str(self.attack), **arithmetic}
         both, unit, ratio = {**by_bounds, **by_attack}, f"{self.norm} distance", "certified / attacked"
         share = "certified share of the robust radius"
         return [

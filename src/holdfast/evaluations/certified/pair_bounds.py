@@ -61,7 +61,9 @@ class PairBounds(Observation):
     def pair_attack(self, population: Population, rows: Sequence[int]) -> PairAttack:
         """Return the attacks on the pairs of the images at ``rows``."""
         negatives = generated(population, rows, self.generate)[:, None] if self.generate else None
-        pairs = image_pairs(population, rows, self.negatives, self.certification.neurons, negatives)
+        pairs = image_pairs(
+            population, rows, self.negatives, self.certification.neurons, negatives, self.certification.arithmetic
+        )
         return PairAttack(pairs, type(self.ball)(1.0), self.certification.attack)
 
     def bound(self, pairs: Pairs) -> Float[Tensor, "b k"]:
