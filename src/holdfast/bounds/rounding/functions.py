@@ -40,6 +40,12 @@ For functions whose factor ``alpha`` scales what is below zero, and whose ``beta
 """
 
 
+BETWEEN = ("rsqrt", "pow")
+"""Functions whose intermediate results torch rounds to half precision in some of its loops."""
+ROOM = 16
+"""How many times the largest number a function may hold on the way to its result."""
+
+
 def function(x: Execution) -> Values:
     roundings, scale = ULPS[x.step.name]
     entries = x.operand(0)
@@ -58,7 +64,11 @@ def function(x: Execution) -> Values:
         values = values + entries
     if x.step.name in ("elu", "selu"):
         values = values + entries
+    # Products on the way to a result may overflow before it does.
+    jump = torch.where(ROOM * entries > x.sums.largest, inf, jump)
     worst = x.sums.gamma(roundings) * factor * scale(entries, values)
+    if x.step.name in BETWEEN and x.sums != x.result:
+        worst = worst + x.result.gamma(2) * x.values
     return x.rounded(worst + jump + (roundings + 1) * max(x.sums.tiny, x.result.tiny))
 
 

@@ -18,7 +18,8 @@ from holdfast.bounds.network.graph import Graph, Node, Step, Var
 from holdfast.bounds.relaxations.rules import Box
 from holdfast.bounds.rounding.formats import Format
 
-Values = Float[Tensor, "b ..."]
+Values = Float[Tensor, "..."]
+Number = float | int
 
 
 def size(box: Box) -> Values:
@@ -53,7 +54,7 @@ class Execution:
         assert isinstance(operand, Var)
         return self.boxes[operand.index]
 
-    def operand(self, position: int) -> Values | float:
+    def operand(self, position: int) -> Values | Number:
         """Return the largest absolute values of an operand, constant or not."""
         operand = self.argument(position)
         if isinstance(operand, Var):
@@ -83,12 +84,12 @@ class Execution:
         return {leaf.index for leaf in leaves if isinstance(leaf, Var)}
 
     @property
-    def offset(self) -> Tensor | float:
+    def offset(self) -> Tensor | Number:
         """The size of the constant that the last operation adds."""
         operation = self.node.operation
         return operation.offset.abs() if isinstance(operation, Affine) and operation.offset is not None else 0.0
 
-    def rounded(self, error: Values | float, *before: Values | float) -> Values:
+    def rounded(self, error: Values | Number, *before: Values | Number) -> Values:
         """Return the ``error`` of a value once it is rounded to the result's type, and before that values of these sizes.
 
         Infinite where the result may exceed the largest number of the type.

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from holdfast.bounds.network.affine import Affine
 from holdfast.bounds.network.graph import Var
-from holdfast.bounds.rounding.steps import Execution, Rule, Values, size
+from holdfast.bounds.rounding.steps import Execution, Number, Rule, Values, size
 
 NORMAL = 1e-30
 """Formats whose smallest normal number is below this may be set to read what is smaller still as zero."""
@@ -107,7 +107,7 @@ def add(x: Execution) -> Values:
     return x.rounded(x.sums.gamma(4) * x.terms + constant)
 
 
-def _inexact(x: Execution, values: Tensor | float) -> Tensor | float:
+def _inexact(x: Execution, values: Tensor | Number) -> Tensor | Number:
     """Return those of the values that are no numbers of the result's type, others as zero; a little larger."""
     if not isinstance(values, Tensor):
         values = torch.tensor(float(values), dtype=x.values.dtype, device=x.values.device)

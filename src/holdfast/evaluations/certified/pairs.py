@@ -151,8 +151,8 @@ def bounded(population: Population, neurons: int) -> Graph:
     if population.run.dtype not in EXACT:
         raise HoldfastError(
             f"{population.encoder.name} would be executed in {population.run.precision}, with rounding that this "
-            "certificate does not account for and that moves codes past what is proved; use --precision float32, certify it by "
-            "certified-radius or instance-accuracy, which do, or by smoothing"
+            "certificate does not account for and that moves codes past what is proved; use --precision float32, or certify "
+            "it by certified-radius, instance-accuracy or smoothing, which do"
         )
     return traced(population.encoder, neurons, population.run.device)
 
