@@ -7,6 +7,7 @@ those of a box are those of the box whose ends are rounded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -17,7 +18,7 @@ from torch import Tensor, fx
 from holdfast.bounds.methods.base import Crown, vacuous_unless_finite
 from holdfast.bounds.methods.interval import node_box
 from holdfast.bounds.network.consistency import State, call, check_graph, check_repeatable, probes, state
-from holdfast.bounds.network.execution import ENTRIES, check_executed, rounding
+from holdfast.bounds.network.execution import ENTRIES, check_executed
 from holdfast.bounds.network.export import check_operations, exported_program, operation_name
 from holdfast.bounds.network.graph import Builder, Graph, Step, Var
 from holdfast.bounds.network.tracing import graph_of, trace
@@ -68,7 +69,7 @@ class ExecutedEncoder:
             HoldfastError: a value may exceed the largest number of its type, or rounding may lose all digits.
         """
         around = self._around(pixels)
-        self._require_finite(around)
+        self.require_finite(pixels)
         d = self.graph.nodes[-1].shape[-1]
         eye = torch.eye(d, dtype=torch.float64, device=pixels.device)
         parts = []
@@ -79,31 +80,40 @@ class ExecutedEncoder:
 
     def require_finite(self, pixels: Pixels) -> None:
         """Raise if on one of the images a value may exceed the largest number of its type, or lose all digits."""
-        self._require_finite(self._around(pixels))
+        for step, largest in self._unbounded(self._around(pixels)):
+            raise self._refusal(step, largest, " or rounding may lose all digits")
+
+    def require_range(self, pixels: Pixels) -> None:
+        """Raise if on one of the images a value exceeds the largest number of its type."""
+        for step, largest in self._unbounded(self._around(pixels)):
+            if largest > Format(step.dtype).largest * 0.999:
+                raise self._refusal(step, largest, "")
+
+    def _refusal(self, step: Step, largest: float, otherwise: str) -> HoldfastError:
+        kind = Format(step.dtype)
+        return HoldfastError(
+            f"{self.encoder.name} cannot be certified as executed in {self.format.name}: values of {step.name!r} "
+            f"({step.place}) may reach {largest:.3g} on an image itself, where {kind.name} ends at {kind.largest:.3g}"
+            f"{otherwise}; execute it in a wider type, or certify it by noisy copies (method smoothing)"
+        )
 
     def _around(self, pixels: Pixels) -> Region:
         still = torch.zeros(len(pixels), dtype=torch.float64, device=pixels.device)
         domain = Domain(tuple(pixels.shape[1:]), -torch.inf, torch.inf)
         return region(pixels.double(), Linf, still, domain, inputs=self.format)
 
-    def _require_finite(self, around: Region) -> None:
+    def _unbounded(self, around: Region) -> Iterator[tuple[Step, float]]:
+        """Yield the steps whose rounding has no bound over the region, each with the largest value it may reach."""
         boxes: list[Box] = []
         arithmetic = self.graph.arithmetic
         assert arithmetic is not None
         for node in self.graph.nodes:
             boxes.append(node_box(node, boxes, around))
             for step in self.graph.steps:
-                if step.output.index != node.index:
-                    continue
-                error = local_error(self.graph, step, boxes, arithmetic.sums_of(step.dtype))
-                if not bool(error.isfinite().all()):
-                    largest = float(size(boxes[-1]).max())
-                    raise HoldfastError(
-                        f"{self.encoder.name} cannot be certified as executed in {self.format.name}: values of "
-                        f"{step.name!r} ({step.place}) may reach {largest:.3g} on an image itself, where "
-                        f"{NAMES[step.dtype]} ends at {Format(step.dtype).largest:.3g} or rounding may lose all digits; "
-                        "execute it in a wider type, or certify it by noisy copies (method smoothing)"
-                    )
+                if step.output.index == node.index:
+                    error = local_error(self.graph, step, boxes, arithmetic.sums_of(step.dtype))
+                    if not bool(error.isfinite().all()):
+                        yield step, float(size(boxes[-1]).max())
             boxes[-1] = arithmetic.account(self.graph, node, around, boxes, {}, {})
 
 
@@ -157,6 +167,7 @@ def _executed(
         raise HoldfastError(
             f"{encoder.name} would be executed under autocast, whose casts are not traced; leave it first"
         )
+    _check_sums(encoder.name, precision, device, sums)
     executed = encoder.to(device, precision)
     reference = executed.to(device, torch.float64)
     real = trace(reference, torch.float64, device)  # which makes sure that it is a function of the image
@@ -169,13 +180,37 @@ def _executed(
         _record(builder, executed.name, node, args, kwargs, result)
 
     graph = graph_of(executed.name, executed.domain.shape, exported, torch.float64, device, record)
-    codes = call(reference, pixels.double())
-    allowed = rounding(precision, device) ** 0.5
-    check_repeatable(executed, pixels, call(executed, pixels), allowed)
-    check_graph(reference, graph, pixels.double(), codes, torch.finfo(precision).eps ** 0.5)
-    check_executed(executed, pixels, codes, allowed, ENTRIES // real.entries)
     arithmetic = Arithmetic(Format(precision), None if sums is None else Format(sums))
-    return ExecutedEncoder(executed, reference, replace(graph, arithmetic=arithmetic), Format(precision))
+    built = ExecutedEncoder(executed, reference, replace(graph, arithmetic=arithmetic), Format(precision))
+    built.require_range(pixels.double())
+    codes, allowed = call(reference, pixels.double()), torch.finfo(precision).eps ** 0.5
+    check_repeatable(executed, pixels, call(executed, pixels), allowed)
+    check_graph(reference, graph, pixels.double(), codes, allowed)
+    check_executed(executed, pixels, codes, allowed, ENTRIES // real.entries)
+    return built
+
+
+def _check_sums(name: str, precision: torch.dtype, device: torch.device, sums: torch.dtype | None) -> None:
+    """Raise if torch is told, or by default allowed, to sum or multiply in less on this device."""
+    backends = torch.backends
+    if (
+        device.type == "cuda"
+        and precision == torch.float32
+        and (backends.cudnn.allow_tf32 or backends.cuda.matmul.allow_tf32)
+    ):
+        raise HoldfastError(
+            f"{name} would be executed with factors rounded to 11 bits (TF32); set torch.backends.cudnn.allow_tf32 and "
+            "torch.backends.cuda.matmul.allow_tf32 to False to certify it as executed in float32"
+        )
+    reduced = {
+        torch.float16: "allow_fp16_reduced_precision_reduction",
+        torch.bfloat16: "allow_bf16_reduced_precision_reduction",
+    }.get(precision)
+    if device.type == "cuda" and sums == torch.float32 and reduced and getattr(backends.cuda.matmul, reduced):
+        raise HoldfastError(
+            f"{name} would be executed with sums in {NAMES[precision]}; set torch.backends.cuda.matmul.{reduced} to "
+            "False to certify it as executed with sums in float32"
+        )
 
 
 def _record(builder: Builder, owner: str, node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
