@@ -69,7 +69,7 @@ class CertifiedRadius(Evaluation):
     arithmetic: str = "real"
     sizes = Sizes(quick={**SIZES.quick, "negatives": 3}, full=SIZES.full, heavy=SIZES.heavy)
     name = "certified-radius"
-    version = 6
+    version = 7
     partial = True
     needs_gradients = True
     uses_labels = True

@@ -73,7 +73,7 @@ class InstanceAccuracy(Evaluation):
         heavy=SIZES.heavy,
     )
     name = "instance-accuracy"
-    version = 4
+    version = 5
     partial = True
     needs_gradients = True
     uses_labels = True
