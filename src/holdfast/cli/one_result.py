@@ -17,24 +17,24 @@ def show_result(result: Result) -> None:
     from rich.text import Text
 
     from holdfast.cli.console import console, show
-    from holdfast.report.text import condition, interval, number, words
+    from holdfast.report.text import conditions, interval, name_of, number
 
     screen = console()
     grid = Table(box=box.SIMPLE_HEAD)
     for head in ("", "value", "interval", "method"):
         grid.add_column(head, overflow="fold")
-    undefined = Counter((estimate.quantity, estimate.reason) for estimate in result.estimates if isnan(estimate.value))
+    undefined = Counter((name_of(estimate), estimate.reason) for estimate in result.estimates if isnan(estimate.value))
     for estimate in result.estimates:
         if isnan(estimate.value):
             continue
-        conditions = " · ".join(condition(key, value) for key, value in estimate.conditions.items())
-        name = words(estimate.quantity) + (f" ({conditions})" if conditions else "")
+        where = conditions(estimate.conditions, aim=estimate.aim)
+        name = name_of(estimate) + (f" ({where})" if where else "")
         cells = (name, number(estimate.value), interval(estimate), estimate.reason or estimate.method)
         grid.add_row(*map(Text, cells))
     show(grid)
-    for (quantity, reason), count in undefined.items():
+    for (name, reason), count in undefined.items():
         several = f" ({count} of them)" if count > 1 else ""
-        screen.print(Text(f"{words(quantity)}{several} undefined: {reason or 'no reason'}"))
+        screen.print(Text(f"{name}{several} undefined: {reason or 'no reason'}"))
     for verdict in result.findings.verdicts:
         screen.print(Text(f"{verdict.question} {verdict.status}: {verdict.reason}"))
         for key, value in verdict.witness.items():

@@ -17,6 +17,7 @@ from holdfast.core.settings import convert, fields_of, spelled, types_of
 from holdfast.core.statistics.clusters import with_groups
 from holdfast.protocol.bank import apart
 from holdfast.protocol.fits import Fit, whitenings
+from holdfast.protocol.names import Pairs, named
 from holdfast.protocol.observation import Joint, Observation, SharedSettings
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
@@ -57,6 +58,10 @@ class Evaluation(ABC):
     """The quantities that stand for this evaluation in a summary table."""
     questions: ClassVar[tuple[Question, ...]] = ()
     """What the scorecard asks of it."""
+    words: ClassVar[Pairs] = ()
+    """How reports write its quantities, or words in them, that are not simply spelled out: ``(("rankme", "RankMe"),)``."""
+    aims: ClassVar[Pairs] = ()
+    """What its attacks go for, in words, after what conditions call it: ``retrieval``, in ``adaptive at retrieval``."""
 
     def __post_init__(self) -> None:
         """Read settings that are given as text, ``balls=("linf:8/255",)``."""
@@ -133,7 +138,7 @@ class Evaluation(ABC):
             groups = dict(zip(population.images.ids, population.images.groups, strict=True))
             if all(name in groups for name in findings.ids):  # samples need not be images
                 findings = findings.model_copy(update={"groups": tuple(groups[name] for name in findings.ids)})
-        findings = with_groups(findings)
+        findings = named(with_groups(findings), self.words, self.aims)
         pictures = self.illustrate(population, rows, findings) if illustrated else ()
         return Result(
             evaluation=self.name,

@@ -83,6 +83,7 @@ class InstanceAccuracy(Evaluation):
         "what attacks left and can only be too high."
     )
     headline = ("certified_instance_accuracy", "robust_instance_accuracy")
+    aims = (("the negative", "the negative's code"), ("the difference", "the certified margin"))
     questions = (CONTRADICTIONS,)
 
     def observation(self) -> Joint:

@@ -89,7 +89,7 @@ class Section:
     @property
     def title(self) -> str:
         """Return the quantity in words."""
-        return text.words(self.like.quantity)
+        return text.name_of(self.like)
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _rows(group: Group, likes: Sequence[Estimate], encoders: Sequence[str], comp
         for place, like in enumerate(block):
             contest = comparison.contest(group.key, like)
             cells = _cells(group, like, encoders, contest)
-            under = text.conditions(like.conditions, ("ball",))
+            under = text.conditions(like.conditions, ("ball",), like.aim)
             rows.append(Row(text.ball(ball), under, cells, _span(place, block), contest))
     return tuple(rows)
 
