@@ -96,6 +96,19 @@ class Nearest:
         return Nearest(torch.where(column(nearer, moved), moved, self.points), torch.where(nearer, radii, self.radii))
 
 
+def nearest_found(
+    goal: Goal,
+    attack: Attack,
+    widest: Ball,
+    noise: Noise,
+    balls: Sequence[Ball],
+    attacked: Callable[[Ball, Sequence[int]], list[Pixels]],
+) -> Nearest:
+    """Return the nearest images found that show the event: by ``nearest_events``, then ``with_fixed_attacks``."""
+    nearest = nearest_events(goal, attack, widest, noise)
+    return with_fixed_attacks(goal, nearest, widest, balls, attacked)
+
+
 def nearest_events(goal: Goal, attack: Attack, widest: Ball, noise: Noise) -> Nearest:
     """Return the nearest images found within ``widest`` that show the event of ``goal``.
 
