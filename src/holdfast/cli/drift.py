@@ -18,10 +18,15 @@ def command(
     sequential: Annotated[
         bool, typer.Option("--sequential", help="Let the test decide that may be looked at after every image.")
     ] = False,
-    divergence: Annotated[str, typer.Option(help="The distance of codes: l2, unit_l2 or cosine.")] = "l2",
+    divergence: Annotated[
+        str, typer.Option(help="The distance of codes: l2, unit_l2, cosine, rank or wasserstein.")
+    ] = "l2",
     permutations: Annotated[int, typer.Option(help="Random divisions of all images into two sets.", min=1)] = 1000,
     edits: Annotated[
         str | None, typer.Option(help="What may explain the change, separated by commas (holdfast list transforms).")
+    ] = None,
+    limit: Annotated[
+        int | None, flags.like(flags.Limit, help="At most so many images of each set, chosen by the seed.")
     ] = None,
     seed: flags.Seed = 0,
     arch: flags.Arch = None,
@@ -45,6 +50,7 @@ def command(
         sequential=sequential,
         divergence=divergence,
         permutations=permutations,
+        limit=limit,
         seed=seed,
         arch=arch,
         size=size,

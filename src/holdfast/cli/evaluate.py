@@ -53,6 +53,9 @@ def command(
         str | None, typer.Option(help="Encoders to compare with: pixels, random or both.", rich_help_panel=MEASURES)
     ] = None,
     limit: flags.Limit[int | None] = None,
+    bank_limit: Annotated[
+        int | None, flags.like(flags.Limit, help="At most so many images of the bank, chosen by the seed.")
+    ] = None,
     seed: Annotated[int | None, flags.like(flags.Seed, show_default="0")] = None,
     attack_seed: Annotated[int | None, typer.Option(help="Other random starts of attacks on the same images.")] = None,
     settings: Annotated[
@@ -110,6 +113,7 @@ def command(
         ball=ball,
         baselines=names_of(baselines or (), "--baselines"),
         limit=limit,
+        bank_limit=bank_limit,
         seed=seed,
         attack_seed=attack_seed,
         settings=_settings(settings or [], names_of(only or (), "--only")),

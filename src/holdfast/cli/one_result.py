@@ -11,30 +11,36 @@ if TYPE_CHECKING:
 
 
 def show_result(result: Result) -> None:
-    """Print the numbers of ``result`` with their intervals, its verdicts and its warnings."""
+    """Print the numbers of ``result`` with their intervals, each reason once, its verdicts and its warnings."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     from holdfast.cli.console import console, show
-    from holdfast.report.text import conditions, interval, name_of, number
+    from holdfast.report.heading import heading
+    from holdfast.report.text import conditions, interval, listed, name_of, number
 
     screen = console()
+    if result.heading:
+        screen.print(Text(heading([result], result.encoder.name)))
     grid = Table(box=box.SIMPLE_HEAD)
     for head in ("", "value", "interval", "method"):
         grid.add_column(head, overflow="fold")
-    undefined = Counter((name_of(estimate), estimate.reason) for estimate in result.estimates if isnan(estimate.value))
+    reasons: dict[tuple[str, bool], Counter[str]] = {}
     for estimate in result.estimates:
+        if estimate.reason or isnan(estimate.value):
+            reason = estimate.reason or "no reason was recorded"
+            reasons.setdefault((reason, isnan(estimate.value)), Counter())[name_of(estimate)] += 1
         if isnan(estimate.value):
             continue
         where = conditions(estimate.conditions, aim=estimate.aim)
         name = name_of(estimate) + (f" ({where})" if where else "")
-        cells = (name, number(estimate.value), interval(estimate), estimate.reason or estimate.method)
+        cells = (name, number(estimate.value), interval(estimate), estimate.method)
         grid.add_row(*map(Text, cells))
     show(grid)
-    for (name, reason), count in undefined.items():
-        several = f" ({count} of them)" if count > 1 else ""
-        screen.print(Text(f"{name}{several} undefined: {reason or 'no reason'}"))
+    for (reason, undefined), counts in reasons.items():
+        names = listed([f"{name} ({count} of them)" if count > 1 else name for name, count in counts.items()])
+        screen.print(Text(f"{names}{' undefined' if undefined else ''}: {reason}"))
     for verdict in result.findings.verdicts:
         screen.print(Text(f"{verdict.question} {verdict.status}: {verdict.reason}"))
         for key, value in verdict.witness.items():

@@ -216,6 +216,8 @@ class Result(Record):
     """The quantities that stand for this evaluation in a summary table."""
     questions: tuple[Question, ...] = ()
     """What the scorecard asks of it; none in results that were stored before there was such a field."""
+    heading: str = ""
+    """What a page of such results is headed with, ``{encoders}``, ``{images}`` and ``{bank}`` in it; empty: *Robustness*."""
     robustness: bool = True
     """Whether its numbers say how robust the encoder is, rather than how healthy or useful its space."""
     encoder: EncoderInfo

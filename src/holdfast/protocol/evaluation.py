@@ -52,6 +52,8 @@ class Evaluation(ABC):
     """Whether ``conclude`` makes of the first rows in random order what it makes of all if so few ``samples`` are asked
     for. A spent budget then leaves a partial result; of others it leaves none."""
     title: ClassVar[str]
+    heading: ClassVar[str] = ""
+    """What a report on it alone is headed with, ``{encoders}``, ``{images}`` and ``{bank}`` in it; empty: *Robustness*."""
     meaning: ClassVar[str]
     """What the numbers mean, in two sentences: reports print it."""
     headline: ClassVar[tuple[str, ...]]
@@ -147,6 +149,7 @@ class Evaluation(ABC):
             meaning=self.meaning,
             headline=self.headline,
             questions=self.questions,
+            heading=self.heading,
             robustness=self.robustness,
             encoder=population.encoder_info,
             images=population.images_info,

@@ -158,6 +158,7 @@ def parity(
             except HoldfastError as error:
                 failures.append(_failed(side, error, place, conclusion.reference))
         results += [before] if isinstance(before, Result) else []
+        results = [result.model_copy(update={"heading": conclusion.heading}) for result in results]
         page = write(results, failures, place.store.folder)["report.html"] if place.kept else None
     answer = Parity(tuple(results), tuple(failures), page)
     if sentence := _missing(answer):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy
@@ -99,6 +100,11 @@ def _side(named: NamedSide, reference: Side | None, run: RunSettings, options: O
             raise HoldfastError(f"{named} stands for the reference computed in that precision; name an encoder first")
         encoder = _called(reference.encoder, f"{reference.name} in {named}", named)
         return Side(encoder, replace(run, precision=named), named)
+    if isinstance(named, str) and re.fullmatch(r"(b?float|u?int|fp|bf)\d+", named):
+        raise HoldfastError(
+            f"unknown precision {named!r}; the reference can be computed in {', '.join(PRECISIONS)}, and a copy quantised "
+            "otherwise is a candidate of its own, as in python:package.module:factory"
+        )
     named = str(named) if isinstance(named, Path) else named
     if isinstance(named, str) and named.partition("?")[0].lower().endswith(SUFFIXES):
         bare = not short_name(named)[1].startswith(f"{SOURCE}:")

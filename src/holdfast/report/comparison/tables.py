@@ -111,14 +111,18 @@ class Table:
     def notes(self) -> tuple[str, ...]:
         """Return why values are undefined or samples were left out, each reason once."""
         reasons: dict[tuple[str, str], dict[str, None]] = {}
+        titles: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for section in self.sections:
             for row in section.rows:
                 for name, cell in zip(self.encoders, row.cells, strict=True):
                     if cell and (cell.estimate.reason or not cell.defined):
                         reason = cell.estimate.reason or "undefined, and no reason was recorded"
                         reasons.setdefault((section.title, reason), {})[name] = None
+        for (title, reason), names in reasons.items():
+            titles.setdefault((reason, tuple(names)), []).append(title)
         return tuple(
-            f"{title}, {text.among(list(names), self.encoders)}: {reason}" for (title, reason), names in reasons.items()
+            f"{text.listed(which)}, {text.among(list(names), self.encoders)}: {reason}"
+            for (reason, names), which in titles.items()
         )
 
 
