@@ -14,7 +14,7 @@ import pytest
 from holdfast import HoldfastError, data, encoders, train
 from holdfast.attacks.presets import read_attack
 from holdfast.cli import application, run
-from holdfast.cli.one_result import show_result
+from holdfast.cli.terminal.one_result import show_result
 from holdfast.core.balls import Linf
 from holdfast.core.divergences import L2Distance
 from holdfast.core.records import Claim, Curve, Findings, Result

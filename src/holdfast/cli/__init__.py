@@ -27,8 +27,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from holdfast.cli.cluster import JobsRequestedError, submit
-from holdfast.cli.output import UNREAD, UnreadError, drop, prepare
-from holdfast.cli.parsing import Command
+from holdfast.cli.terminal.output import UNREAD, UnreadError, drop, prepare
+from holdfast.cli.terminal.parsing import Command
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning, out_of_memory
 from holdfast.core.stopwatch import LOADED, running_since
 from holdfast.execution.engines.ranks import place

@@ -85,7 +85,7 @@ def _cards(cards: Sequence[Scorecard]) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from holdfast.cli.console import console, show
+    from holdfast.cli.terminal.console import console, show
 
     for card in cards:
         console().print(f"Scorecard: {card.title}")
@@ -103,7 +103,7 @@ def _cards(cards: Sequence[Scorecard]) -> None:
 
 def _tables(tables: Sequence[Table], absent: int) -> None:
     """Print ``tables``; so many encoders more were asked for and are ``absent``."""
-    from holdfast.cli.console import console, show
+    from holdfast.cli.terminal.console import console, show
     from holdfast.report.comparison.differences import pairs, pairs_in_table, table_of_differences
     from holdfast.report.overview.tally import sentences, tally
 

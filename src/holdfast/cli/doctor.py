@@ -20,7 +20,7 @@ def command(
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.console import show
+    from holdfast.cli.terminal.console import show
     from holdfast.commands.doctor import doctor
 
     checks = doctor(

@@ -10,7 +10,7 @@ from torch import nn
 
 import holdfast as hf
 from holdfast.attacks.presets import NAMED
-from holdfast.cli.one_result import show_result
+from holdfast.cli.terminal.one_result import show_result
 from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings

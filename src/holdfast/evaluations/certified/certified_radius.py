@@ -41,8 +41,8 @@ from holdfast.evaluations.certified.findings import (
     series,
     survival_curves,
 )
-from holdfast.evaluations.certified.pairs import UNDEFINED
-from holdfast.evaluations.certified.radius_bounds import INSIDE, RadiusBounds, certify_cheaply_and_attack
+from holdfast.evaluations.certified.pairwise.pairs import UNDEFINED
+from holdfast.evaluations.certified.pairwise.radius_bounds import INSIDE, RadiusBounds, certify_cheaply_and_attack
 from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import radius_witness
 from holdfast.protocol.evaluation import Evaluation

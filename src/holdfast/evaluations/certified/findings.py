@@ -15,7 +15,7 @@ from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.statistics import Better, summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.certified.pairs import UNDEFINED
+from holdfast.evaluations.certified.pairwise.pairs import UNDEFINED
 from holdfast.protocol.population import Population
 
 QUESTION = "Does every certificate withstand attack?"

@@ -36,8 +36,8 @@ from holdfast.evaluations.certified.findings import (
     label_share,
     series,
 )
-from holdfast.evaluations.certified.pair_bounds import PairBounds
-from holdfast.evaluations.certified.pairs import UNDEFINED
+from holdfast.evaluations.certified.pairwise.pair_bounds import PairBounds
+from holdfast.evaluations.certified.pairwise.pairs import UNDEFINED
 from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import pair_witness
 from holdfast.protocol.evaluation import Evaluation

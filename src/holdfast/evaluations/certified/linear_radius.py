@@ -35,9 +35,14 @@ from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CONTRADICTIONS, CrossCheck, findings, series, survival_curves
 from holdfast.evaluations.certified.linear_head import POOL, Classifier, LinearHead, margins
-from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, bounded, unit_ball
-from holdfast.evaluations.certified.radius_bounds import INSIDE, certified_radii, cross_check, nearest_confusion
+from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, bounded, unit_ball
+from holdfast.evaluations.certified.pairwise.radius_bounds import (
+    INSIDE,
+    certified_radii,
+    cross_check,
+    nearest_confusion,
+)
 from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.protocol.evaluation import Evaluation

@@ -16,7 +16,7 @@ def show_result(result: Result) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.console import console, show
+    from holdfast.cli.terminal.console import console, show
     from holdfast.report.heading import heading
     from holdfast.report.text import conditions, interval, listed, name_of, number
 
