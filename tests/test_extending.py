@@ -164,7 +164,8 @@ def test_its_names_stand_in_every_form(
 ) -> None:
     population = Population(builtin(), digits(5), RunSettings())
     result = Result.model_validate_json(Grown().result(population, range(5), {}).model_dump_json())
-    assert [record.name for record in (*result.series, *result.estimates, *result.findings.curves)] == ["XZ length"] * 3
+    named = [*map(name_of, result.series), *map(name_of, result.estimates), *map(name_of, result.findings.curves)]
+    assert named == ["XZ length"] * 3
     write([result], [], tmp_path)
     show_result(result)
     forms = [

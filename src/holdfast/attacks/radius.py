@@ -205,10 +205,10 @@ def _trials(attack: Attack) -> int:
     return max(1, min(RADII, (COST * attack.forwards - 1 - direct) // _trial(attack)))
 
 
-def _next_radii(found: Float[Tensor, "b"], failed: Float[Tensor, "b"], widest: Ball) -> Float[Tensor, "b"]:
+def _next_radii(nearest: Float[Tensor, "b"], failed: Float[Tensor, "b"], widest: Ball) -> Float[Tensor, "b"]:
     """Return the radii to try: a little below what was found, and between both once the attack has failed somewhere."""
-    high = found.clamp_max(widest.radius)
-    first = torch.where(found.isfinite(), BELOW * high, high)
+    high = nearest.clamp_max(widest.radius)
+    first = torch.where(nearest.isfinite(), BELOW * high, high)
     return torch.where(failed > 0, (failed * high).sqrt(), first)
 
 

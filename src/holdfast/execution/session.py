@@ -302,9 +302,9 @@ def engine(cluster: str | None, device: str, workers: Workers, folder: Path) -> 
     return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)
 
 
-def threaded(given: Any) -> bool:
-    """Return whether what is done with ``given`` is left to this process's threads: the encoder of a population is large."""
-    return isinstance(given, Population) and operations(given.encoder) > THREADED
+def threaded(context: Any) -> bool:
+    """Return whether tasks in ``context`` are left to this process's threads: the encoder of a population is large."""
+    return isinstance(context, Population) and operations(context.encoder) > THREADED
 
 
 def _several(workers: Workers) -> bool:

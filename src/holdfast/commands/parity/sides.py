@@ -39,7 +39,7 @@ class Side:
 
     encoder: Encoder
     run: RunSettings
-    asked: str
+    request: str
     """What a request calls it."""
 
     @property
@@ -86,10 +86,10 @@ def sides_of(reference: NamedSide, candidates: Sequence[NamedSide], run: RunSett
     if not candidates:
         raise HoldfastError("nothing to compare with the reference; name a candidate, as in float16 or codes.npz")
     first = _side(reference, None, run, options)
-    sides, seen = list[Side](), Counter[str]()
+    sides, counts = list[Side](), Counter[str]()
     for side in (first, *(_side(each, first, run, options) for each in candidates)):
-        seen[side.name] += 1
-        name = side.name if seen[side.name] == 1 else f"{side.name} ({seen[side.name]})"
+        counts[side.name] += 1
+        name = side.name if counts[side.name] == 1 else f"{side.name} ({seen[side.name]})"
         sides.append(replace(side, encoder=_called(side.encoder, name, side.encoder.source)))
     return sides
 
@@ -147,9 +147,9 @@ def encoded(population: Population, place: Place) -> tuple[list[int], Float[Tens
     Raises:
         BudgetSpentError: none were.
     """
-    _, rows, seen = collect(
+    _, rows, entries = collect(
         CleanCodes(), population, place.store, place.engine, place.show, place.budget, place.began, codes=False
     )
     if not rows:
         raise BudgetSpentError(place.left_over(len(population.images)))
-    return rows, seen["codes"].cpu()
+    return rows, entries["codes"].cpu()

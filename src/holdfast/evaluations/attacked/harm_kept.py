@@ -107,9 +107,9 @@ class OwnAttacks:
             codes = own.of_attack(attack, joint.of(own, observed))["codes"]
             noise = joint.of(self.noise(ball), observed)["codes"]
             moved = {**others(ball, divergence), (("attack", RANDOM_NOISE),): noise}
-            for further, asked in halves:
+            for further, mask in halves:
                 case = Case(ball, attack, divergence, further=further)
-                more_series, more_estimates = compared(searched, rows, case, codes, moved, asked)
+                more_series, more_estimates = compared(searched, rows, case, codes, moved, mask)
                 series += more_series
                 estimates += more_estimates
         return series, estimates
@@ -121,7 +121,7 @@ def compared(
     case: Case,
     codes: Float[Tensor, "n d"],
     others: Mapping[Further, Float[Tensor, "n d"]],
-    asked: Bool[Tensor, "n"] | None = None,
+    mask: Bool[Tensor, "n"] | None = None,
 ) -> tuple[list[Series], list[Estimate]]:
     """Return the numbers of the encoder's own attack, and those of other ways to move images beside and relative to it.
 
@@ -131,12 +131,12 @@ def compared(
         case: the encoder's own attack.
         codes: of its images.
         others: codes of images moved in other ways, by the conditions in which these differ from ``case``.
-        asked: which of ``rows`` the numbers are of; by default all.
+        mask: which of ``rows`` the numbers are of; by default all.
     """
-    strongest = harm_of(searched, rows, case, codes, asked)
+    strongest = harm_of(searched, rows, case, codes, mask)
     series, estimates = numbers_of(strongest)
     for further, moved in others.items():
-        harm = harm_of(searched, rows, replace(case, further=(*case.further, *further)), moved, asked)
+        harm = harm_of(searched, rows, replace(case, further=(*case.further, *further)), moved, mask)
         for more_series, more_estimates in (relative_numbers_of(harm, strongest), numbers_of(harm)):
             series += more_series
             estimates += more_estimates
@@ -148,10 +148,10 @@ def harm_of(
     rows: Sequence[int],
     case: Case,
     codes: Float[Tensor, "n d"],
-    asked: Bool[Tensor, "n"] | None = None,
+    mask: Bool[Tensor, "n"] | None = None,
 ) -> Harm:
-    """Return what became of images moved to ``codes``: of those of ``rows`` that are ``asked`` for, by default of all."""
-    places = torch.arange(len(rows)) if asked is None else asked.nonzero()[:, 0]
+    """Return what became of images moved to ``codes``: of those of ``rows`` in ``mask``, by default of all."""
+    places = torch.arange(len(rows)) if mask is None else mask.nonzero()[:, 0]
     chosen = [rows[place] for place in places.tolist()]
     unknown = torch.full((len(rows),), torch.nan, dtype=torch.float64)
     if not chosen:
