@@ -89,7 +89,7 @@ def sides_of(reference: NamedSide, candidates: Sequence[NamedSide], run: RunSett
     sides, counts = list[Side](), Counter[str]()
     for side in (first, *(_side(each, first, run, options) for each in candidates)):
         counts[side.name] += 1
-        name = side.name if counts[side.name] == 1 else f"{side.name} ({seen[side.name]})"
+        name = side.name if counts[side.name] == 1 else f"{side.name} ({counts[side.name]})"
         sides.append(replace(side, encoder=_called(side.encoder, name, side.encoder.source)))
     return sides
 

@@ -226,7 +226,8 @@ class Ladders:
         return {self.words.plural: str(depth), self.words.strengths: f"up to {self.words.level(steps)}"}
 
     def _moved(self, worst: str) -> str:
-        return f"share of pairs of other images that lie no farther apart than the {worst}{self.words.singular} moves the code"
+        change = f"{worst}{self.words.singular}"
+        return f"share of pairs of other images that lie no farther apart than the {change} moves the code"
 
     @property
     def _kept(self) -> str:
