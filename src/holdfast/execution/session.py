@@ -324,11 +324,11 @@ def engine(cluster: str | None, device: str, workers: Workers, folder: Path) -> 
     return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)
 
 
-def threaded(given: Any) -> bool:
-    """Return whether what is done with ``given`` is left to this process's threads: its encoder has too many weights."""
-    if not isinstance(given, Population):
+def threaded(context: Any) -> bool:
+    """Return whether tasks in ``context`` are left to this process's threads: its encoder has too many weights."""
+    if not isinstance(context, Population):
         return False
-    return sum(weights.nbytes for weights in given.encoder.module.parameters()) > THREADED
+    return sum(weights.nbytes for weights in context.encoder.module.parameters()) > THREADED
 
 
 def _several(workers: Workers) -> bool:

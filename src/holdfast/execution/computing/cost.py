@@ -167,7 +167,7 @@ class Forecast:
         if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
             return rows * sum(map(_pace, timed.values())) / len(timed) if timed else self.concluding.get(piece)
         others = [(self._slower(name, other), _pace(times)) for other, times in timed.items()]
-        slower, theirs = min(others, key=lambda one: abs(log(one[0])), default=(None, 0.0))
+        slower, theirs = min(others, key=lambda pace: abs(log(pace[0])), default=(None, 0.0))
         return None if slower is None else rows * slower * theirs
 
     def expected(self, piece: Piece, rows: int) -> float:
