@@ -20,9 +20,9 @@ from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.certified_radius import CertifiedRadius
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
-from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, image_pairs
-from holdfast.evaluations.certified.radius_bounds import certified_radii, cross_check, nearest_confusion
+from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs
+from holdfast.evaluations.certified.pairwise.radius_bounds import certified_radii, cross_check, nearest_confusion
 from holdfast.protocol.population import Population
 from tests.marks import rest_slow
 from tests.samples import builtin, digits, published

@@ -34,3 +34,11 @@ class Certification(SharedSettings):
 
     def __post_init__(self) -> None:
         check_arithmetic(self.arithmetic)
+
+    def by_bounds(self, norm: str) -> Conditions:
+        """Return the conditions of what is proved in a norm."""
+        return {"ball": norm, "method": str(self.method)}
+
+    def by_attack(self, norm: str) -> Conditions:
+        """Return the conditions of what is found in a norm."""
+        return {"ball": norm, "attack": str(self.attack)}

@@ -21,8 +21,8 @@ from holdfast.bounds.rounding.arithmetic import rigorous
 from holdfast.core.balls import Ball, column
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, image_pairs, unit_ball
+from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs, unit_ball
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 
