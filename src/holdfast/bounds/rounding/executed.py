@@ -215,7 +215,8 @@ def _check_sums(name: str, precision: torch.dtype, device: torch.device, sums: t
 
 def _record(builder: Builder, owner: str, node: fx.Node, args: Any, kwargs: Any, result: Any) -> None:
     """Keep the step that an operation is, if it may round."""
-    name, value = operation_name(node.target), node.meta.get("val")
+    name = operation_name(node.target)
+    value: Any = node.meta.get("val")
     if result is None:
         if isinstance(value, Tensor) and value.is_floating_point() and not _determined(name, node):
             raise HoldfastError(

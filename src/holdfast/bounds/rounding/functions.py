@@ -65,11 +65,11 @@ def function(x: Execution) -> Values:
     if x.step.name in ("elu", "selu"):
         values = values + entries
     # Products on the way to a result may overflow before it does.
-    jump = torch.where(ROOM * entries > x.sums.largest, inf, jump)
+    overflow = torch.where(ROOM * entries > x.sums.largest, inf, 0.0)
     worst = x.sums.gamma(roundings) * factor * scale(entries, values)
     if x.step.name in BETWEEN and x.sums != x.result:
         worst = worst + x.result.gamma(2) * x.values
-    return x.rounded(worst + jump + (roundings + 1) * max(x.sums.tiny, x.result.tiny))
+    return x.rounded(worst + overflow + jump + (roundings + 1) * max(x.sums.tiny, x.result.tiny))
 
 
 def softmax(x: Execution) -> Values:
