@@ -62,7 +62,7 @@ class Clever(Evaluation):
     graph: GraphConstruction = KNN()
     samples: int = 10_000
     sizes = Sizes(
-        quick={"balls": ["l2:5.0", "linf:0.5"], "batches": 100, "draws": 3, "rivals": 1, "random": 50, "samples": 2000},
+        quick={"balls": ["l2:5.0", "linf:0.5"], "batches": 100, "draws": 3, "rivals": 1, "random": 30, "samples": 2000},
         full={"batches": 500, "draws": 1024, "rivals": 10, "samples": 50_000},
         large={"batches": 50, "guided": 2, "samples": 2000},  # each of these samples is encoded once only
         heavy={"balls": ["l2:5.0"], "batches": 20, "draws": 2, "random": 6, "guided": 0},

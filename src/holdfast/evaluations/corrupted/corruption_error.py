@@ -48,7 +48,7 @@ class CorruptionError(Evaluation):
     severities: tuple[int, ...] = SEVERITIES
     samples: int = 1000
     reference: int = 2000
-    sizes = Sizes(quick={"samples": 200}, full={"samples": 10_000}, large={"samples": 20}, heavy={"samples": 12})
+    sizes = Sizes(quick={"samples": 100}, full={"samples": 10_000}, large={"samples": 20}, heavy={"samples": 12})
     name = "corruption-error"
     version = 1
     partial = True

@@ -72,7 +72,7 @@ class RobustAccuracy(Evaluation):
     divergence: Divergence = L2Distance()
     samples: int = 1000
     sizes = Sizes(
-        quick={"samples": 200, "attacks": ["adaptive:restarts=1"]},
+        quick={"samples": 100, "attacks": ["adaptive:restarts=1"]},
         full={
             "samples": 10_000,
             "attacks": ["adaptive:steps=100,restarts=5", "square"],

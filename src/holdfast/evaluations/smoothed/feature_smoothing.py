@@ -63,7 +63,7 @@ class FeatureSmoothing(Evaluation):
     precision: float = 0.05
     attack: Attack = AdaptiveAttack(restarts=1)
     sizes = Sizes(
-        quick={"samples": 25, "selection": 250, "copies": 2000, "attack": "adaptive:restarts=1,steps=10"},
+        quick={"samples": 15, "selection": 250, "copies": 2000, "attack": "adaptive:restarts=1,steps=10"},
         full={"samples": 500, "precision": 0.02, "copies": 100_000},
         large={"samples": 4, "selection": 64, "copies": 512, "attack": "adaptive:restarts=1,steps=5"},
         heavy={"selection": 32, "copies": 128, "attack": "u-fgsm"},
