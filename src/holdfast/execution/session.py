@@ -226,8 +226,10 @@ def within_reach(request: Request, evaluations: Sequence[Evaluation], encoders: 
     if request.only or not neurons:
         return list(evaluations)
     largest = max(getattr(each, "neurons", 0) for each in evaluations)
-    entries = {encoder.name: nonlinear_entries(encoder) for encoder in encoders if not encoder.recorded}
-    if min(entries.values(), default=0) <= largest:
+    if min(map(operations, encoders)) <= largest:  # an entry takes an operation at least
+        return list(evaluations)
+    entries = {encoder.name: nonlinear_entries(encoder) for encoder in encoders}
+    if min(entries.values()) <= largest:
         return list(evaluations)
     sizes = listed([f"{name} has at least {count:,}" for name, count in entries.items()])
     warnings.warn(
