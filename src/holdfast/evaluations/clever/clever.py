@@ -120,9 +120,9 @@ class Clever(Evaluation):
         return Findings(ids=ids, series=tuple(series), estimates=tuple(estimates), warnings=tuple(warnings))
 
 
-def _unguided(wanted: int, reached: int, why: str) -> str:
+def _unguided(count: int, reached: int, why: str) -> str:
     return (
-        f"CLEVER wanted the {wanted} images with the largest SPADE node scores and could use {reached or 'none'}: {why}. "
+        f"CLEVER wanted the {count} images with the largest SPADE node scores and could use {reached or 'none'}: {why}. "
         "The random images do not need them; guided=0 asks for none."
     )
 

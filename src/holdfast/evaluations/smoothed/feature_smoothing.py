@@ -125,13 +125,15 @@ class FeatureSmoothing(Evaluation):
     ) -> tuple[list[Series], list[Estimate]]:
         """Return what is certified and what was attacked at one radius."""
         proved = self._conditions(radius, method="feature-space smoothing")
-        tried = self._conditions(radius, attack=label(self.attack))
-        made = [
+        attack_conditions = self._conditions(radius, attack=label(self.attack))
+        records = [
             series_of("certified_cosine_similarity", proved, certified, "cosine", Claim.LOWER, SIMILAR, NOTHING),
-            series_of("attacked_cosine_similarity", tried, attacked, "cosine", Claim.UPPER, SIMILAR, NOTHING),
+            series_of(
+                "attacked_cosine_similarity", attack_conditions, attacked, "cosine", Claim.UPPER, SIMILAR, NOTHING
+            ),
         ]
-        numbers = [summarise(each, "median", "higher") for each in made]
-        return made, [sure(numbers[0], self.alpha, len(certified)), numbers[1]]
+        numbers = [summarise(each, "median", "higher") for each in records]
+        return records, [sure(numbers[0], self.alpha, len(certified)), numbers[1]]
 
     def _refuted(self, refuted: int, images: int, radius: float) -> list[str]:
         """Return the sentence that must be seen if attacks refute more certificates than chance allows."""
