@@ -26,8 +26,11 @@ from holdfast.core.balls import L2, Ball, Linf
 from holdfast.core.encoder import Encoder
 from tests.bounds.checks import lowest
 from tests.bounds.networks import OPERATIONS, shared
+from tests.marks import rest_slow
 
 every = pytest.mark.parametrize("name", OPERATIONS)
+FIRST = ("conv", "residual", "max pool", "powers", "layer norm", "products")
+"""Relaxations with and without intervals, of one input and of two, and of what is divided; the others say the same."""
 
 
 def context(name: str) -> tuple[Encoder, Tensor, Tensor]:
@@ -90,7 +93,7 @@ def test_bounds_without_intervals_may_begin_with_what_others_share(name: str) ->
     assert torch.allclose(shared, alone, rtol=1e-9, atol=1e-9, equal_nan=True)
 
 
-@every
+@pytest.mark.parametrize("name", rest_slow(sorted(OPERATIONS, key=lambda name: name not in FIRST), len(FIRST)))
 def test_no_point_of_the_inner_ball_lies_below_its_bound(name: str) -> None:
     encoder, x, specifications = context(name)
     found = Crown()(trace(encoder, x.dtype), around(encoder, x, Linf, 0.05, 0.04), specifications.repeat(2, 1, 1))
