@@ -23,6 +23,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from tests.bounds.networks import build
 
+
 @given(ends=st.tuples(st.floats(-6, 6), st.floats(1e-6, 8)))
 def test_planes_and_intervals_enclose_a_relu(ends: tuple[float, float]) -> None:
     """As ``test_curves`` has it of all that is smooth."""

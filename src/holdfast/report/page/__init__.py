@@ -93,8 +93,9 @@ def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None 
     return environment().get_template("page.html").render(page=page_of(contents, runs, state))
 
 
+@cache
 def environment() -> Environment:
-    """Return what renders the templates."""
+    """Return what renders the templates, which are compiled once."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
