@@ -1,13 +1,14 @@
 """Shards in this process at first; once they have taken a while, in workers of this machine.
 
-Starting a worker takes seconds, for it imports torch, and what is small is over by then. Small networks are computed by one
-thread a process from the beginning: of their operations, threads that wake each other cost more than they save. Large ones
-stay in this process, where threads share one network's memory.
+Starting a worker takes seconds, for it imports torch, and what is small is over by then. Each process computes by one thread:
+threads that wake each other for every operation cost more than they save in small networks, and leave cores idle in those of
+a billion operations. Networks of which the memory would not hold so many copies stay in this process, with all its threads.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +25,9 @@ from holdfast.execution.engines.processes import Processes, WorkersDiedError, co
 PATIENCE = 4.0
 """Seconds of shards computed here after which workers are started: about what starting them takes."""
 MOST = 16
-"""Workers at most, each with a copy of the encoder and of torch; who has the memory for more asks for them."""
+"""Workers at most, each with a copy of the encoder and of torch; who has the memory for more asks for them ..."""
+EACH = 2 << 30
+"""... and no more than this machine has such parts of memory, in bytes."""
 
 
 def automatic(threaded: Callable[[Any], bool]) -> Automatic | Local:
@@ -35,8 +38,16 @@ def automatic(threaded: Callable[[Any], bool]) -> Automatic | Local:
     alone = (
         multiprocessing.parent_process() is not None
     )  # such a process may not start others, and has its share of cores
-    count = 1 if alone else min(MOST, cores())
+    count = 1 if alone else min(MOST, cores(), memory() // EACH)
     return Automatic(Processes(count, threads=1), threaded) if count > 1 else Local()
+
+
+def memory() -> int:
+    """Return the bytes of memory of this machine; where it does not say, as many as all its cores want."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return EACH * cores()
 
 
 @final

@@ -22,6 +22,8 @@ from holdfast.execution.engines.base import Done, Given, Shard
 
 RETRIES = 3
 """How often in a row workers may die without a shard finished between."""
+LEAK = "1e15"
+"""Bytes by which a worker may grow: a network and its batch take more than what loky restarts a worker for."""
 BEAT = 0.5
 """Seconds after which a worker looks whether it still has a parent."""
 _FILE: list[str] = []
@@ -106,7 +108,10 @@ class Processes:
         if worker in self._pools:
             with suppress(BrokenProcessPool):
                 return self._pools[worker].submit(_apply, task, path, shard)
-        environment = {"OMP_NUM_THREADS": str(self.threads or max(1, cores() // self.count))}
+        environment = {
+            "OMP_NUM_THREADS": str(self.threads or max(1, cores() // self.count)),
+            "LOKY_MAX_MEMORY_LEAK_SIZE": LEAK,
+        }
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
         self._pools[worker] = ProcessPoolExecutor(1, env=environment, initializer=_end_with, initargs=(os.getpid(),))
