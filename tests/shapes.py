@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable
 from functools import partial, wraps
-from inspect import isclass
+from inspect import isclass, unwrap
 from types import CodeType
 from typing import Any
 
@@ -54,6 +54,11 @@ def checked_once(function: Any = None, *, typechecker: Callable[[Any], Any]) -> 
         return value
 
     return called
+
+
+def forget(function: Any) -> None:
+    """Check ``function`` from the beginning again."""
+    _checked[unwrap(function).__code__].clear()
 
 
 def _kind(value: Any) -> Any:
