@@ -226,8 +226,10 @@ def within_reach(request: Request, evaluations: Sequence[Evaluation], encoders: 
     if request.only or not neurons:
         return list(evaluations)
     largest = max(getattr(each, "neurons", 0) for each in evaluations)
-    entries = {encoder.name: nonlinear_entries(encoder) for encoder in encoders if not encoder.recorded}
-    if min(entries.values(), default=0) <= largest:
+    if min(map(operations, encoders)) <= largest:  # an entry takes an operation at least
+        return list(evaluations)
+    entries = {encoder.name: nonlinear_entries(encoder) for encoder in encoders}
+    if min(entries.values()) <= largest:
         return list(evaluations)
     sizes = listed([f"{name} has at least {count:,}" for name, count in entries.items()])
     warnings.warn(
@@ -322,11 +324,11 @@ def engine(cluster: str | None, device: str, workers: Workers, folder: Path) -> 
     return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)
 
 
-def threaded(given: Any) -> bool:
-    """Return whether what is done with ``given`` is left to this process's threads: its encoder has too many weights."""
-    if not isinstance(given, Population):
+def threaded(context: Any) -> bool:
+    """Return whether tasks in ``context`` are left to this process's threads: its encoder has too many weights."""
+    if not isinstance(context, Population):
         return False
-    return sum(weights.nbytes for weights in given.encoder.module.parameters()) > THREADED
+    return sum(weights.nbytes for weights in context.encoder.module.parameters()) > THREADED
 
 
 def _several(workers: Workers) -> bool:
