@@ -102,7 +102,9 @@ def test_no_point_of_either_ball_lies_below_its_bound(name: str) -> None:
             least = lowest(encoder, x[image : image + 1], specifications[image], Linf(radius), count=100)
             assert (bound <= least + 1e-9).all()
     alone = Crown()(trace(encoder, x.dtype), around(encoder, x, Linf, 0.05), specifications)
-    assert torch.allclose(found[: len(x)], alone, rtol=1e-9, atol=1e-9), "the outer bounds are those without an inner ball"
+    assert torch.allclose(found[: len(x)], alone, rtol=1e-9, atol=1e-9), (
+        "the outer bounds are those without an inner ball"
+    )
 
 
 @pytest.mark.parametrize("name", ["conv", "residual"])
