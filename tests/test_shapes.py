@@ -7,11 +7,9 @@ import torch
 from jaxtyping import TypeCheckError
 
 from holdfast.bounds.network.consistency import unlike
-from tests import shapes
 
 
 def test_a_wrong_shape_is_refused_whenever_it_comes() -> None:
-    shapes.forget(unlike)  # whoever called it before
     good, bad = torch.zeros(2, 3), torch.zeros(2)
     for _ in range(3):
         unlike(good, good, torch.full((3,), 0.1))
