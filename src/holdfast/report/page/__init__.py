@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from holdfast.core.records import EncoderInfo, Failure, ImagesInfo, Result
@@ -94,8 +95,9 @@ def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None 
     return environment().get_template("page.html").render(page=page_of(contents, runs, state))
 
 
+@cache
 def environment() -> Environment:
-    """Return what renders the templates."""
+    """Return what renders the templates, which are compiled once."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     jinja = Environment(

@@ -22,8 +22,8 @@ from holdfast.execution.engines.processes import Processes
 from holdfast.execution.session import engine, threaded
 from holdfast.protocol.population import Population
 from tests import tiny
-from tests.execution.tasks import dying_elsewhere, power, process
-from tests.execution.test_table import fill, findings
+from tests.execution.engines.tasks import dying_elsewhere, power, process
+from tests.execution.table.test_table import fill, findings
 
 
 def never(_: object) -> bool:
