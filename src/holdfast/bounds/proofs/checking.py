@@ -4,8 +4,9 @@ Nothing here is shared with the program that found them. Boxes of inputs are mad
 of pixels; ``W`` from the codes of the images. Each claim on an intermediate value must follow, by intervals or by a
 linear bound, from the claims before it, and each leaf must have a positive bound; leaves must cover the ball.
 
-A linear form of a step's values is bounded by one of the values before it: ``coef @ x``. Where rounding makes ``coef`` inexact
-by ``error``, the bound loses ``error . |x|`` at once, ``x`` being bounded already, and the rounded ``coef`` is exact from there on.
+A linear form of a step's values is bounded by one of the values ``x`` before it. Where rounding makes its coefficients
+inexact by ``error``, the bound loses ``error . |x|`` at once, ``x`` being bounded already, and the rounded coefficients are
+exact from there on.
 """
 
 from __future__ import annotations

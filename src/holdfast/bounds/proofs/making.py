@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from holdfast.bounds.methods.alpha import Alpha, OptimisedSlopes, ascend_slopes, ascend_specifications
@@ -104,7 +105,7 @@ class Choices:
     """What a proof of an image holds beside its pixels."""
 
     claims: dict[int, Claim]
-    slopes: dict[int, np.ndarray[Any, Any]]
+    slopes: dict[int, NDArray[Any]]
     leaves: Leaves
 
 
@@ -156,7 +157,7 @@ def _claim(box: Box, recorder: Recorder | None, target: int) -> Claim:
     return Claim(low - room, high + room, **(recorder.slopes_of(target) if recorder else {}))
 
 
-def _shared(network: NetworkRelaxation, count: int) -> dict[int, np.ndarray[Any, Any]]:
+def _shared(network: NetworkRelaxation, count: int) -> dict[int, NDArray[Any]]:
     """Return the lower slopes of the relaxation, repeated."""
     return {
         node: np.repeat(relaxation.lower[0][:1].flatten(1).double().cpu().numpy(), count, 0)
@@ -187,7 +188,7 @@ def _branched(network: NetworkRelaxation, specifications: Float[Tensor, "s d"], 
     )
     leaves = Subdomains.join([problem.settled(part, method.steps) for part in closed if len(part)])
 
-    def arrays(kind: dict[int, Tensor], dtype: type) -> dict[int, np.ndarray[Any, Any]]:
+    def arrays(kind: dict[int, Tensor], dtype: type) -> dict[int, NDArray[Any]]:
         return {node: values.flatten(1).cpu().numpy().astype(dtype) for node, values in kind.items()}
 
     signs, slopes, multipliers = leaves.signs, leaves.slopes, leaves.multipliers

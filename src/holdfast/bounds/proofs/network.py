@@ -102,7 +102,7 @@ class PlainNetwork:
                     matrix.check_format(full_check=True)
                 if inputs and not matrices and (len(inputs) != 1 or steps[inputs[0]].size != size):
                     raise ValueError(f"step {k} is no ReLU")
-                offset = arrays[f"{k}.offset"] if f"{k}.offset" in arrays else None
+                offset = arrays.get(f"{k}.offset")
                 if offset is not None and (offset.shape != (size,) or not np.isfinite(offset).all()):
                     raise ValueError(f"step {k} has another offset")
                 steps.append(Step(inputs, size, matrices, offset))
