@@ -282,7 +282,8 @@ def covers(signs: NDArray[np.int8]) -> bool:
     They must be the leaves of a tree: the ReLU that was split first has a sign in every one.
 
     Example:
-        >>> covers(np.array([[1, 0], [-1, 1], [-1, -1]])), covers(np.array([[1, 0], [-1, 1]]))
+        >>> signs = np.array([[1, 0], [-1, 1], [-1, -1]], np.int8)
+        >>> covers(signs), covers(signs[:2])
         (True, False)
     """
     if not len(signs):

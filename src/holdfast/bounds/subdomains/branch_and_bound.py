@@ -215,7 +215,7 @@ class BranchAndBound:
         for node in self.graph.nodes:
             if not isinstance(node.operation, Rule):
                 continue
-            inputs = [boxes[i] for i in node.inputs]
+            inputs = [boxes[i] for i in node.sources]
             if node.index in subdomains.signs:
                 (low, high), sign = inputs[0], subdomains.signs[node.index]
                 inputs = [

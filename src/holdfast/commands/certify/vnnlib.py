@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from itertools import product
 from math import inf, nextafter
@@ -71,13 +72,14 @@ def write(disjunct: Disjunct, comments: Sequence[str] = ()) -> str:
 
 
 def decimal(value: float) -> str:
-    """Return the shortest decimal that reads back as ``value``, without an exponent, which the format has none of.
+    """Return ``value`` exactly, every digit of it, without an exponent, which the format has none of.
 
     Example:
-        >>> decimal(1e-7), decimal(-2.5), decimal(0.0)
-        ('0.0000001', '-2.5', '0.0')
+        >>> decimal(2.0**-10), decimal(-2.5), decimal(0.0)
+        ('0.0009765625', '-2.5', '0.0')
     """
-    return np.format_float_positional(np.float64(value), unique=True, trim="0")
+    text = format(Decimal(float(value)), "f")
+    return text if "." in text else f"{text}.0"
 
 
 def read(text: str, name: str) -> tuple[Disjunct, ...]:
