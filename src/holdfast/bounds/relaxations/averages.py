@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from holdfast.bounds.relaxations.rules import Box, LinearRelaxation, Rule, Values
+from holdfast.bounds.relaxations.rules import Box, LinearRelaxation, Rule
 
 
 def least_averages(
@@ -91,8 +91,4 @@ def average_rule(kept: Bool[Tensor, "... q k"] | None) -> Rule:
         )
         return LinearRelaxation((slopes[0],), (slopes[1],), floor, ceiling)
 
-    return Rule(lambda average, *_: average, interval, relax, _is_wide)
-
-
-def _is_wide(box: Box) -> Values:
-    return box.lower < box.upper
+    return Rule(lambda average, *_: average, interval, relax, lambda box: box.lower < box.upper)
