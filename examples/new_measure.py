@@ -48,6 +48,7 @@ class NeighboursKept(Evaluation):
         "neighbourhood, 0 an entirely new one. A stronger attack may leave less."
     )
     headline = ("neighbours_kept",)
+    words = (("neighbours_kept", "nearest neighbours kept"),)
     questions = (
         Question(
             text="Does a search still answer with the same images?",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -14,16 +14,26 @@ import pytest
 from holdfast import HoldfastError, data, encoders, train
 from holdfast.attacks.presets import read_attack
 from holdfast.cli import application, run
+from holdfast.cli.terminal.one_result import show_result
 from holdfast.core.balls import Linf
-from holdfast.core.run_settings import RunSettings
+from holdfast.core.divergences import L2Distance
+from holdfast.core.records import Claim, Curve, Findings, Result
+from holdfast.core.run_settings import Observed, RunSettings
+from holdfast.core.statistics import summarise
+from holdfast.core.statistics.series import series_of
 from holdfast.encoders.architectures.base import Architecture, architectures
+from holdfast.evaluations.attacked.observations import Untargeted
 from holdfast.execution.request import Request, build, catalog, planned
 from holdfast.execution.request.suites import SUITES
 from holdfast.objectives.base import AttackContext
 from holdfast.probes.base import probes
-from holdfast.protocol.evaluation import settings
+from holdfast.protocol.evaluation import Evaluation, settings
+from holdfast.protocol.observation import Observation
+from holdfast.protocol.population import Population
+from holdfast.report import hub, write
 from holdfast.report.contents import Contents
 from holdfast.report.page import render
+from holdfast.report.text import name_of
 from holdfast.training.learner import training_objectives
 from holdfast.transforms.base import Transform, transformed, transforms
 from tests.pages import DOCS, ROOT
@@ -125,6 +135,51 @@ def test_reports_ask_its_question(dropped: None) -> None:
     page = render(Contents(results, []))
     for words in (line.question, measure.title, "nearest neighbours that an attack leaves in place"):
         assert words in page
+
+
+class Grown(Evaluation):
+    """A measure of another package, with names of its own for its quantity and for what its attack goes for."""
+
+    name = "grown"
+    version = 1
+    title = "Growth of codes"
+    meaning = "The length of codes. Longer is more."
+    headline = ("xz_length",)
+    words = (("xz", "XZ"),)
+    aims = (("growth", "the longest code"),)
+
+    def observation(self) -> Observation:
+        return Untargeted(Linf(0.1), (read_attack("u-pgd"),), L2Distance(), 5)
+
+    def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
+        lengths, where = population.codes.norm(dim=1), {"attack": "guess at growth"}
+        series = series_of("xz_length", where, lengths, "length", Claim.LOWER, "the length of codes", "")
+        curve = Curve(quantity="xz_length", x_label="xz", y_label="length", x=(0.0, 1.0), y=(0.0, 1.0))
+        ids = tuple(population.images.ids)
+        return Findings(ids=ids, series=(series,), estimates=(summarise(series, "mean", "higher"),), curves=(curve,))
+
+
+def test_its_names_stand_in_every_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    population = Population(builtin(), digits(5), RunSettings())
+    result = Result.model_validate_json(Grown().result(population, range(5), {}).model_dump_json())
+    named = [*map(name_of, result.series), *map(name_of, result.estimates), *map(name_of, result.findings.curves)]
+    assert named == ["XZ length"] * 3
+    write([result], [], tmp_path)
+    show_result(result)
+    forms = [
+        *((tmp_path / form).read_text() for form in ("report.html", "table.md", "table.tex")),
+        capsys.readouterr().out,
+    ]
+    for form in forms:
+        assert "XZ length" in form
+        assert "objective: the longest code" in form
+        assert "xz length" not in form
+    assert hub.notes(result, result.estimates[0]).startswith("XZ length (length)")
+    monkeypatch.setattr(Grown, "words", ())
+    (spelled,) = Grown().result(population, range(5), {}).estimates
+    assert name_of(spelled) == "xz length", "vacuous: it is called so without its words"
 
 
 def test_the_new_command_runs_and_the_help_names_it(dropped: None, capsys: pytest.CaptureFixture[str]) -> None:

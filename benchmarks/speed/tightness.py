@@ -22,9 +22,9 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.encoders.builtin import names
 from holdfast.evaluations.certified.certified_radius import CertifiedRadius
-from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
-from holdfast.evaluations.certified.radius_bounds import radius_bounds
+from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import image_pairs, unit_ball
+from holdfast.evaluations.certified.pairwise.radius_bounds import radius_bounds
 from holdfast.protocol.population import Population
 
 MEASURED = ("mnist_base", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv3", "cifar10_base_adv4")

@@ -15,8 +15,8 @@ import holdfast as hf
 from holdfast.bounds import read_method
 from holdfast.bounds.regions import region
 from holdfast.core.files import write_whole
-from holdfast.evaluations.certified.pairs import Pairs, image_pairs, unit_ball
-from holdfast.evaluations.certified.radius_bounds import certified_radii
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs, unit_ball
+from holdfast.evaluations.certified.pairwise.radius_bounds import certified_radii
 from holdfast.protocol.population import Population
 from studies.claims.material import Material
 

@@ -17,9 +17,9 @@ from holdfast.attacks.presets import read_attack
 from holdfast.bounds import Interval, certified_radius, lower_bound
 from holdfast.core.divergences import Cosine
 from holdfast.core.points.counting import nearest_rows
-from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
-from holdfast.evaluations.certified.radius_bounds import nearest_confusion
+from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import image_pairs, unit_ball
+from holdfast.evaluations.certified.pairwise.radius_bounds import nearest_confusion
 from holdfast.objectives.misclassification import margin
 from studies.claims.certificates import (
     IMAGES,

@@ -23,9 +23,9 @@ from holdfast.core.balls import L2, Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import image_pairs
-from holdfast.evaluations.certified.radius_bounds import certify_and_attack
+from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import image_pairs
+from holdfast.evaluations.certified.pairwise.radius_bounds import certify_and_attack
 from holdfast.protocol.population import Population
 from tests.bounds.checks import lowest
 from tests.marks import rest_slow

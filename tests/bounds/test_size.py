@@ -15,8 +15,8 @@ from holdfast.bounds.relaxations.rules import Rule
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.certified import pairs
-from holdfast.evaluations.certified.pairs import bounded, traced
+from holdfast.evaluations.certified.pairwise import pairs
+from holdfast.evaluations.certified.pairwise.pairs import bounded, traced
 from holdfast.protocol.population import Population
 from tests.bounds.networks import OPERATIONS, SHAPE, shared
 from tests.samples import builtin, digits

@@ -95,7 +95,7 @@ def test_attacks_are_listed_with_their_sources(capsys):
         (["--objective", "instance", "--divergence", "l2"], "the objective instance takes no divergence"),
         (["--objective", "away:divergence=l1", "--divergence", "l2"], "contradict each other; give one"),
         (["--limit", "0"], "Invalid value for '--limit'"),
-        (["--batch-size", "0"], "batch_size must be at least 1"),
+        (["--batch-size", "0"], "Invalid value for '--batch-size': Input should be greater than or equal to 1"),
         (["--images", "nowhere"], "no file or folder 'nowhere'"),
     ],
 )

@@ -178,7 +178,7 @@ def test_a_failing_encoder_fails_alone_and_the_status_says_so(capsys):
         (["evalute"], "No such command 'evalute'"),
         (["evaluate", "--frobnicate"], "No such option: --frobnicate"),
         (["evaluate", "--limit", "many"], "Invalid value for '--limit'"),
-        (["evaluate", "--limit", "0"], "limit: input should be greater than or equal to 1"),
+        (["evaluate", "--limit", "0"], "Invalid value for '--limit': Input should be greater than or equal to 1"),
         (["evaluate", "--eps", "8/255", "--ball", "l2:1"], "contradict each other"),
         (["evaluate", "--eps", "eight"], "eps: expected float such as 0.05 or 8/255, got 'eight'"),
         (["evaluate", "--eps", "8"], "the linf:8.0 ball holds every input in [0, 1]"),

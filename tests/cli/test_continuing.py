@@ -19,7 +19,7 @@ from safetensors.torch import load
 from holdfast.cli import main, run
 from holdfast.commands.attack import images as adversarial
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.certified.pair_bounds import PairBounds
+from holdfast.evaluations.certified.pairwise.pair_bounds import PairBounds
 from holdfast.execution import computing
 from holdfast.store.packs import IDS
 from tests.marks import rest_slow

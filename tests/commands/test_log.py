@@ -132,6 +132,13 @@ def test_gates_as_junit_and_in_a_test(run, tmp_path):
     failure = cases[broken]
     assert failure is not None
     assert "rankme is" in failure.attrib["message"]
+    with pytest.raises(HoldfastError, match="unknown quantity 'rankmee'"):
+        hf.check(run, [kept, "rankmee>=1", broken], junit=tmp_path / "wrong.xml")
+    suite = ElementTree.parse(tmp_path / "wrong.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
+    errors = {case.get("name"): error.attrib["message"] for case in suite for error in case.iter("error")}
+    assert errors.keys() == {"rankmee>=1"}
+    assert "did you mean 'rankme'" in errors["rankmee>=1"]
     hf.require(run, kept)
     with pytest.raises(AssertionError, match=r"rankme>=1000: .*rankme is"):
         hf.require(run, kept, broken)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 import holdfast as hf
 from holdfast.cli import run
 from holdfast.commands.evaluate import MissingResultsWarning
+from holdfast.commands.parity.preprocessing import AS_IT_IS
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from tests import tiny
@@ -38,6 +40,25 @@ def test_known_pairs_are_told_apart_and_the_cause_is_named(answer: hf.Parity, pa
     assert [each.witness["preprocessing"] for each in said] == (
         [cause] if cause and verdict != "same to rounding" else []
     )
+
+
+def test_a_preprocessing_that_makes_it_worse_is_not_called_the_nearest(answer: hf.Parity) -> None:
+    """Of another training the best attempt may come nearer or not; the sentence says which, and never that it helps."""
+    seen = set[bool]()
+    for result in answer.results:
+        tried = {e.conditions["preprocessing"]: e.value for e in result.estimates if e.quantity == "distance_prepared"}
+        for verdict in result.findings.verdicts:
+            if verdict.question == "Are images prepared alike?" and verdict.status == "no violation found":
+                helps = min(value for name, value in tried.items() if name != AS_IT_IS) < tried[AS_IT_IS]
+                seen.add(helps)
+                assert ("the nearest, " in verdict.reason) == helps
+                assert ("no other makes smaller" in verdict.reason) == (not helps)
+    assert seen, "vacuous: every difference was explained"
+
+
+def test_reports_are_headed_by_both_names(answer: hf.Parity) -> None:
+    assert answer.page is not None
+    assert re.search(r"<h1>Parity of \d+ encoders with reference on ", answer.page.read_text())
 
 
 def test_every_number_has_an_interval_or_says_why_not(answer: hf.Parity) -> None:
@@ -134,6 +155,10 @@ def test_a_candidate_that_cannot_be_measured_fails_alone(tmp_path: Path) -> None
         ({"radii": -1}, "0 or more"),
         ({"images": None}, "name a folder of them with --images"),
         ({"reference": "float16"}, "name an encoder first"),
+        (
+            {"candidates": "float12"},
+            "unknown precision 'float12'; the reference can be computed in float32, float64, bfloat16",
+        ),
         ({"candidates": "codes.npy"}, "no file 'codes.npy'"),
         ({"reference": tiny.encoder(scale=0.0)}, "one code to all images"),
     ],

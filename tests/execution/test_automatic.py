@@ -16,10 +16,10 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.data import load as load_images
 from holdfast.encoders import load
 from holdfast.execution.engines import automatic as module
-from holdfast.execution.engines.automatic import Automatic, automatic, one_thread
+from holdfast.execution.engines.automatic import EACH, Automatic, automatic, one_thread
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
-from holdfast.execution.session import THREADED, engine, threaded
+from holdfast.execution.session import engine, threaded
 from holdfast.protocol.population import Population
 from tests import tiny
 from tests.execution.tasks import dying_elsewhere, power, process
@@ -62,11 +62,20 @@ def test_shards_of_workers_that_die_are_done_here(impatient: None) -> None:
     assert sorted(engine.map(dying_elsewhere, given, range(9))) == [(k, k * k) for k in range(9)]
 
 
-def test_large_encoders_are_left_to_threads(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
+def test_there_are_no_more_workers_than_the_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "cores", lambda: 8)
+    monkeypatch.setattr(module, "memory", lambda: 3 * EACH + 1)
+    small = automatic(never)
+    assert isinstance(small, Automatic) and small.workers.count == 3
+    monkeypatch.setattr(module, "memory", lambda: EACH)
+    assert isinstance(automatic(never), Local)
+
+
+def test_encoders_of_many_weights_are_left_to_threads(monkeypatch: pytest.MonkeyPatch, impatient: None) -> None:
     encoder = load("builtin:digits-random")
     population = Population(encoder, load_images("builtin:digits", encoder.domain, limit=4), RunSettings())
     assert not threaded(population)
-    monkeypatch.setattr("holdfast.execution.session.operations", lambda encoder: THREADED + 1)
+    monkeypatch.setattr("holdfast.execution.session.THREADED", 0)
     assert threaded(population)
     engine = Automatic(Processes(2), threaded)
     assert {done for _, done in engine.map(process, population, range(4))} == {os.getpid()}
@@ -86,6 +95,7 @@ def test_one_core_and_a_worker_start_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "cores", lambda: 1)
     assert isinstance(automatic(never), Local)
     monkeypatch.setattr(module, "cores", lambda: 100)
+    monkeypatch.setattr(module, "memory", lambda: 100 * EACH)
     several = automatic(never)
     assert isinstance(several, Automatic)
     assert (several.workers.count, several.workers.threads) == (module.MOST, 1)

@@ -21,7 +21,7 @@ from holdfast.execution.computing import fitting as learning
 from holdfast.execution.computing import shards
 from holdfast.execution.computing.cost import Forecast
 from holdfast.execution.computing.turns import Turns
-from holdfast.execution.engines.base import Done, Engine, Given, Shard
+from holdfast.execution.engines.base import Context, Done, Engine, Shard
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.table import conclusions, evaluate
 from holdfast.protocol.observation import Joint, Observation
@@ -271,14 +271,14 @@ class Ahead:
     abandoned: int = 0
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         coming, begun = iter(shards), list[Shard]()
         try:
             while begun := [*begun, *islice(coming, self.room - len(begun))]:
                 shard = begun.pop(0)
                 begun += islice(coming, 1)
-                yield shard, task(given, shard)
+                yield shard, task(context, shard)
         finally:
             self.abandoned += len(begun)
 

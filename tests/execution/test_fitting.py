@@ -21,7 +21,7 @@ from holdfast.encoders import load
 from holdfast.evaluations.certified.linear_head import LinearHead
 from holdfast.evaluations.certified.linear_radius import LinearRadius
 from holdfast.evaluations.certified.margin_distribution import MarginDistribution
-from holdfast.execution.engines.base import Done, Engine, Given, Shard
+from holdfast.execution.engines.base import Context, Done, Engine, Shard
 from holdfast.execution.table import evaluate
 from holdfast.protocol.evaluation import Evaluation, learning
 from holdfast.protocol.fits import Fit
@@ -132,12 +132,12 @@ class Killed:
     """Dies before it has looked at anything but the clean codes."""
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         for shard in shards:
             if isinstance(shard, tuple) and isinstance(shard[0], Distances):
                 raise KeyboardInterrupt
-            yield shard, task(given, shard)
+            yield shard, task(context, shard)
 
 
 def test_a_killed_run_goes_on_without_learning_again(tmp_path: Path, log: Path) -> None:

@@ -21,7 +21,7 @@ from holdfast.core.records import Failure, Result
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders import load
 from holdfast.execution.computing import shards
-from holdfast.execution.engines.base import Done, Engine, Given, Shard
+from holdfast.execution.engines.base import Context, Done, Engine, Shard
 from holdfast.execution.engines.local import Local
 from holdfast.execution.request import build, catalog
 from holdfast.execution.table import evaluate
@@ -95,9 +95,9 @@ class Backwards:
     """Delivers the last shard first, as a cluster may."""
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
-        return ((shard, task(given, shard)) for shard in reversed(list(shards)))
+        return ((shard, task(context, shard)) for shard in reversed(list(shards)))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
@@ -113,11 +113,11 @@ def test_a_cluster_works_on_all_observations_side_by_side(tmp_path):
 
     class Cluster(Backwards):
         def map(
-            self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+            self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
         ) -> Generator[tuple[Shard, Done], None, None]:
             every = list(shards)
             mapped.append(len(every))
-            return super().map(task, given, every)
+            return super().map(task, context, every)
 
     both = [tiny.Mean(pause=1e-6), tiny.Mean(log=str(tmp_path / "no" / "folder")), tiny.Mean(pause=2e-6)]
     results, (failure,) = fill(tmp_path / "a", both, RunSettings(batch_size=4), Cluster())
@@ -135,9 +135,9 @@ class Elsewhere(Backwards):
         self.devices: list[str] = []
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
-        sent = pickle.dumps(given)
+        sent = pickle.dumps(context)
         for shard in shards:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr("holdfast.execution.computing.shards.represent", self._noted)
@@ -318,8 +318,8 @@ def test_labels_given_later_are_used(tmp_path):
     evaluation = build(catalog.evaluations()["linear-radius"], {"samples": 4, "attack": "adaptive:restarts=1,steps=3"})
 
     def cell(labels: Tensor | None) -> Result:
-        given = Images(images.source, images.ids, labels, images.name)
-        (result,), _ = evaluate([encoder], lambda encoder: given, [evaluation], RunSettings(), Store(tmp_path))
+        context = Images(images.source, images.ids, labels, images.name)
+        (result,), _ = evaluate([encoder], lambda encoder: context, [evaluation], RunSettings(), Store(tmp_path))
         return result
 
     without, labelled, otherwise = cell(None), cell(odd), cell(1 - odd.roll(1) * odd)

@@ -89,9 +89,9 @@ def test_the_bank_is_part_of_the_record_and_of_the_protocol() -> None:
 def test_copies_of_measured_images_leave_the_bank() -> None:
     images = tiny.images()
     held = Images(torch.cat([images.pixels([3]), pixels(4, 5), images.pixels([7])]), name="leaky")
-    with pytest.warns(HoldfastWarning, match="2 of 6 images of the bank are copies"):
+    with pytest.warns(HoldfastWarning, match="2 of 6 images of leaky are copies of images of"):
         assert apart(held, images).ids == ("1", "2", "3", "4")
-    with pytest.raises(HoldfastError, match="all 20 images of the bank are measured too"):
+    with pytest.raises(HoldfastError, match=r"all 20 images of .* are among those of .*; name others"):
         apart(images, images)
 
 
@@ -104,7 +104,7 @@ def test_copies_stored_in_another_form_leave_the_bank(tmp_path: Path, monkeypatc
         Image.fromarray(levels[place].permute(1, 2, 0).numpy()).save(tmp_path / f"{place}.png")
     files = load(str(tmp_path), Domain((3, 6, 6)))
     for stored in (levels, levels / 255, (levels / 255).half()):
-        with pytest.warns(HoldfastWarning, match="2 of 5 images of the bank are copies"):
+        with pytest.warns(HoldfastWarning, match="2 of 5 images of .* are copies"):
             assert apart(Images(stored), files).ids == ("0", "2", "4")
     with pytest.warns(HoldfastWarning, match="1 of 2 images"):
         assert apart(files, Images((levels / 255)[[3, 4]])).ids == ("1.png",)

@@ -8,6 +8,8 @@ from html.parser import HTMLParser
 import pytest
 
 from holdfast.core.records import Failure, Findings, ImagesInfo, Result
+from holdfast.evaluations.attacked.breakaway import Breakaway
+from holdfast.protocol.names import named
 from holdfast.report.contents import Contents
 from holdfast.report.page import render
 from holdfast.report.run_state import RunState
@@ -195,7 +197,8 @@ def test_paired_differences_are_on_the_page(names):
 def test_words_of_our_own_are_replaced_and_those_that_stay_are_explained(whole):
     one = breakaway("a")
     aimed = one.estimates[0].model_copy(update={"conditions": {"ball": "linf:0.1", "attack": "adaptive at retrieval"}})
-    one = one.model_copy(update={"findings": one.findings.model_copy(update={"estimates": (aimed,)})})
+    findings = named(one.findings.model_copy(update={"estimates": (aimed,)}), Breakaway.words, Breakaway.aims)
+    one = one.model_copy(update={"findings": findings})
     words = Page(render(Contents([one], []))).words + Page(whole).words
     for strange in ("headline row", "holds fastest", "at retrieval", "share of others"):
         assert strange not in words

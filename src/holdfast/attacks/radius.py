@@ -96,6 +96,19 @@ class Nearest:
         return Nearest(torch.where(column(nearer, moved), moved, self.points), torch.where(nearer, radii, self.radii))
 
 
+def nearest_found(
+    goal: Goal,
+    attack: Attack,
+    widest: Ball,
+    noise: Noise,
+    balls: Sequence[Ball],
+    attacked: Callable[[Ball, Sequence[int]], list[Pixels]],
+) -> Nearest:
+    """Return the nearest images found that show the event: by ``nearest_events``, then ``with_fixed_attacks``."""
+    nearest = nearest_events(goal, attack, widest, noise)
+    return with_fixed_attacks(goal, nearest, widest, balls, attacked)
+
+
 def nearest_events(goal: Goal, attack: Attack, widest: Ball, noise: Noise) -> Nearest:
     """Return the nearest images found within ``widest`` that show the event of ``goal``.
 
@@ -192,10 +205,10 @@ def _trials(attack: Attack) -> int:
     return max(1, min(RADII, (COST * attack.forwards - 1 - direct) // _trial(attack)))
 
 
-def _next_radii(found: Float[Tensor, "b"], failed: Float[Tensor, "b"], widest: Ball) -> Float[Tensor, "b"]:
+def _next_radii(nearest: Float[Tensor, "b"], failed: Float[Tensor, "b"], widest: Ball) -> Float[Tensor, "b"]:
     """Return the radii to try: a little below what was found, and between both once the attack has failed somewhere."""
-    high = found.clamp_max(widest.radius)
-    first = torch.where(found.isfinite(), BELOW * high, high)
+    high = nearest.clamp_max(widest.radius)
+    first = torch.where(nearest.isfinite(), BELOW * high, high)
     return torch.where(failed > 0, (failed * high).sqrt(), first)
 
 

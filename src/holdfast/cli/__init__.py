@@ -27,8 +27,8 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from holdfast.cli.cluster import JobsRequestedError, submit
-from holdfast.cli.output import UNREAD, UnreadError, drop, prepare
-from holdfast.cli.parsing import Command
+from holdfast.cli.terminal.output import UNREAD, UnreadError, drop, prepare
+from holdfast.cli.terminal.parsing import Command
 from holdfast.core.errors import BudgetSpentError, HoldfastError, HoldfastWarning, out_of_memory
 from holdfast.core.stopwatch import LOADED, running_since
 from holdfast.execution.engines.ranks import place
@@ -47,10 +47,10 @@ def application() -> TyperGroup:
         pretty_exceptions_enable=False,
     )
     app.callback()(_common)
-    for found in iter_modules(__path__):
-        module = import_module(f"{__name__}.{found.name}")
+    for _, name, _ in iter_modules(__path__):
+        module = import_module(f"{__name__}.{name}")
         if hasattr(module, "command"):
-            app.command(found.name, cls=Command)(module.command)
+            app.command(name, cls=Command)(module.command)
     group = get_command(app)
     assert isinstance(group, TyperGroup)
     return group
@@ -176,14 +176,16 @@ def _say(sentence: str, status: int, traced: bool = False) -> int:
     return status
 
 
-def _warn(debug: bool, said: set[str], message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
-    """Print a warning unless it is among those ``said``, and for all ranks but once.
+def _warn(
+    debug: bool, sentences: set[str], message: Warning | str, category: type[Warning], *_: Any, **__: Any
+) -> None:
+    """Print a warning unless it is among ``sentences`` printed before, and for all ranks but once.
 
     Of what will change in the libraries below, only who develops needs to know.
     """
-    if str(message) in said or (place()[0] > 0 and not debug):
+    if str(message) in sentences or (place()[0] > 0 and not debug):
         return
-    said.add(str(message))
+    sentences.add(str(message))
     if issubclass(category, HoldfastWarning):
         print(f"holdfast: warning: {message}", file=sys.stderr)
     elif debug or not issubclass(category, (DeprecationWarning, PendingDeprecationWarning, FutureWarning)):

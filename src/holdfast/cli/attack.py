@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 from holdfast.cli.evaluate import STOPPED
-from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
 
 if TYPE_CHECKING:
     from holdfast.commands.attack.record import AttackRecord
@@ -18,23 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["STOPPED", "command"]
 
 HOW = "How it is attacked"
-COMPUTES = "How it is computed"
 
 
 def command(
-    encoder: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")],
-    images: Images[str],
+    encoder: flags.Encoder,
+    images: flags.Images[str],
     out: Annotated[Path, typer.Option(help="Folder for what the attack finds; running again continues it.")],
     preset: Annotated[
         str, typer.Option(help="An attack of the literature (holdfast list attacks).", rich_help_panel=HOW)
     ] = "adaptive",
-    eps: Annotated[
-        str | None,
-        typer.Option(help="Radius of a linf ball instead of the preset's, as in 8/255.", rich_help_panel=HOW),
-    ] = None,
-    ball: Annotated[
-        str | None, typer.Option(help="Any ball instead of the preset's, as in l2:0.5.", rich_help_panel=HOW)
-    ] = None,
+    eps: Annotated[str | None, flags.like(flags.Eps, show_default="the preset's", rich_help_panel=HOW)] = None,
+    ball: Annotated[str | None, flags.like(flags.Ball, rich_help_panel=HOW)] = None,
     attack: Annotated[
         str | None, typer.Option(help="Instead of the preset's, as in pgd:steps=40.", rich_help_panel=HOW)
     ] = None,
@@ -44,19 +38,17 @@ def command(
     divergence: Annotated[
         str | None, typer.Option(help="What the objective measures with, as in cosine.", rich_help_panel=HOW)
     ] = None,
-    limit: Annotated[int, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = 64,
-    seed: Seed = 0,
-    arch: Arch = None,
-    size: Size = None,
-    trust_remote_code: TrustRemoteCode[bool] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.", rich_help_panel=COMPUTES)] = "cpu",
-    precision: Annotated[
-        str, typer.Option(help="float32, float64, bfloat16, float16.", rich_help_panel=COMPUTES)
-    ] = "float32",
-    batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 256,
-    budget: Budget = None,
-    cluster: Cluster = None,
-    workers: Workers = None,
+    limit: flags.Limit[int] = 64,
+    seed: flags.Seed = 0,
+    arch: flags.Arch = None,
+    size: flags.Size = None,
+    trust_remote_code: flags.TrustRemoteCode[bool] = False,
+    device: flags.Device = "cpu",
+    precision: flags.Precision = "float32",
+    batch_size: flags.BatchSize = 256,
+    budget: flags.Budget = None,
+    cluster: flags.Cluster = None,
+    workers: flags.Workers = None,
 ) -> int:
     """Attack images: keep what they become, how far their codes move, and a check of both."""
     from holdfast.commands.attack import attack as run  # loaded here, because it needs torch

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
 from holdfast.cli.evaluate import STOPPED
-from holdfast.cli.flags import Arch, Budget, Cluster, Images, Seed, Size, TrustRemoteCode, Workers
 
 if TYPE_CHECKING:
     from holdfast.commands.certify.record import CertificateRecord
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["STOPPED", "command"]
 
 HOW = "What is certified"
+<<<<<<< HEAD
 COMPUTES = "How it is computed"
 INSTEAD = "Instead of images"
 
@@ -29,6 +30,16 @@ def command(
     ] = None,
     eps: Annotated[str | None, typer.Option(help="Radius of a linf ball, as in 8/255.", rich_help_panel=HOW)] = None,
     ball: Annotated[str | None, typer.Option(help="Any ball, as in l2:0.5.", rich_help_panel=HOW)] = None,
+=======
+
+
+def command(
+    encoder: flags.Encoder,
+    images: flags.Images[str],
+    out: Annotated[Path, typer.Option(help="Folder for certificates and witnesses; running again continues it.")],
+    eps: Annotated[str | None, flags.like(flags.Eps, rich_help_panel=HOW)] = None,
+    ball: Annotated[str | None, flags.like(flags.Ball, rich_help_panel=HOW)] = None,
+>>>>>>> main
     negatives: Annotated[
         int, typer.Option(help="How many of the other images each must stay apart from.", min=1, rich_help_panel=HOW)
     ] = 9,
@@ -38,16 +49,17 @@ def command(
     attack: Annotated[
         str, typer.Option(help="What tries to refute, as in adaptive:steps=100.", rich_help_panel=HOW)
     ] = "adaptive",
-    limit: Annotated[int, typer.Option(help="Certify at most so many images, chosen by the seed.", min=1)] = 64,
+    limit: flags.Limit[int] = 64,
     neurons: Annotated[int, typer.Option(help="Refuse encoders with more nonlinear entries.", min=1)] = 50_000,
-    seed: Seed = 0,
-    arch: Arch = None,
-    size: Size = None,
-    trust_remote_code: TrustRemoteCode[bool] = False,
-    device: Annotated[str, typer.Option(help="cpu or cuda; bounds need float64.", rich_help_panel=COMPUTES)] = "cpu",
+    seed: flags.Seed = 0,
+    arch: flags.Arch = None,
+    size: flags.Size = None,
+    trust_remote_code: flags.TrustRemoteCode[bool] = False,
+    device: Annotated[str, flags.like(flags.Device, help="cpu or cuda; bounds need float64.")] = "cpu",
     precision: Annotated[
-        str, typer.Option(help="In which witnesses are replayed: float32, float64 ...", rich_help_panel=COMPUTES)
+        str, flags.like(flags.Precision, help="In which witnesses are replayed: float32, float64 ...")
     ] = "float32",
+<<<<<<< HEAD
     batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 8,
     budget: Budget = None,
     cluster: Cluster = None,
@@ -65,6 +77,12 @@ def command(
     recheck: Annotated[
         Path | None, typer.Option(help="Check the proofs in the folder of a run instead.", rich_help_panel=INSTEAD)
     ] = None,
+=======
+    batch_size: flags.BatchSize = 8,
+    budget: flags.Budget = None,
+    cluster: flags.Cluster = None,
+    workers: flags.Workers = None,
+>>>>>>> main
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
     from holdfast.commands.certify import certify  # loaded here, because it needs torch

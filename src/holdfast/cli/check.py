@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli import flags
+
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.")],
+    runs: flags.StoredRuns,
     require: Annotated[
         list[str],
         typer.Option(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from holdfast.cli import flags
+
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="The folder of a run, as given to evaluate --out.")],
+    folder: flags.StoredRun,
     yes: Annotated[bool, typer.Option("--yes", help="Remove it without asking.")] = False,
 ) -> int:
     """Remove what finished cells were made from, failures, abandoned partial files and leases; results always stay."""
-    from holdfast.cli.console import size
+    from holdfast.cli.terminal.console import size
     from holdfast.commands.clean import clean
     from holdfast.core.errors import HoldfastError
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli import flags
 from holdfast.core.errors import HoldfastError, did_you_mean
 from holdfast.core.settings import names_of
 
@@ -26,16 +27,13 @@ FORMATS = ("table", "markdown", "csv", "latex", "json")
 
 
 def command(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, as given to evaluate --out.")],
+    runs: flags.StoredRuns,
     html: Annotated[Path | None, typer.Option(help="Write the comparison as one page, too.")] = None,
     format_: Annotated[
         str, typer.Option("--format", help="How to print it: table, markdown, csv, latex or json.")
     ] = "table",
-    only: Annotated[str | None, typer.Option(help="Compare these evaluations alone, separated by commas.")] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(help="Compare these conditions alone, as in attack=adaptive or linf:8/255; repeatable."),
-    ] = None,
+    only: flags.Only = None,
+    where: flags.Where = None,
     relative_to: Annotated[
         str | None,
         typer.Option(
@@ -87,7 +85,7 @@ def _cards(cards: Sequence[Scorecard]) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from holdfast.cli.console import console, show
+    from holdfast.cli.terminal.console import console, show
 
     for card in cards:
         console().print(f"Scorecard: {card.title}")
@@ -105,7 +103,7 @@ def _cards(cards: Sequence[Scorecard]) -> None:
 
 def _tables(tables: Sequence[Table], absent: int) -> None:
     """Print ``tables``; so many encoders more were asked for and are ``absent``."""
-    from holdfast.cli.console import console, show
+    from holdfast.cli.terminal.console import console, show
     from holdfast.report.comparison.differences import pairs, pairs_in_table, table_of_differences
     from holdfast.report.overview.tally import sentences, tally
 

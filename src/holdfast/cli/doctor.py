@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from holdfast.cli.flags import Arch, Size, TrustRemoteCode
+from holdfast.cli import flags
 
 
 def command(
-    encoder: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")],
-    images: Annotated[str | None, typer.Option(help="Images to look at; none: noise.")] = None,
-    arch: Arch = None,
-    size: Size = None,
-    trust_remote_code: TrustRemoteCode[bool] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.")] = "cpu",
-    precision: Annotated[str, typer.Option(help="float32, float64, bfloat16, float16.")] = "float32",
+    encoder: flags.Encoder,
+    images: Annotated[str | None, flags.like(flags.Images, show_default="noise")] = None,
+    arch: flags.Arch = None,
+    size: flags.Size = None,
+    trust_remote_code: flags.TrustRemoteCode[bool] = False,
+    device: flags.Device = "cpu",
+    precision: flags.Precision = "float32",
 ) -> int:
     """Examine an encoder: does it load the same twice, ignore the batch, pass gradients, tell images apart?"""
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.console import show
+    from holdfast.cli.terminal.console import show
     from holdfast.commands.doctor import doctor
 
     checks = doctor(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.flags import Arch, Budget, Seed, Size, TrustRemoteCode, Workers, given
-from holdfast.cli.one_result import show_result
-
-COMPUTES = "How it is computed"
+from holdfast.cli import flags
+from holdfast.cli.terminal.one_result import show_result
 
 
 def command(
@@ -21,25 +18,26 @@ def command(
     sequential: Annotated[
         bool, typer.Option("--sequential", help="Let the test decide that may be looked at after every image.")
     ] = False,
-    divergence: Annotated[str, typer.Option(help="The distance of codes: l2, unit_l2 or cosine.")] = "l2",
+    divergence: Annotated[
+        str, typer.Option(help="The distance of codes: l2, unit_l2, cosine, rank or wasserstein.")
+    ] = "l2",
     permutations: Annotated[int, typer.Option(help="Random divisions of all images into two sets.", min=1)] = 1000,
     edits: Annotated[
         str | None, typer.Option(help="What may explain the change, separated by commas (holdfast list transforms).")
     ] = None,
-    seed: Seed = 0,
-    arch: Arch = None,
-    size: Size = None,
-    trust_remote_code: TrustRemoteCode[bool] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.", rich_help_panel=COMPUTES)] = "cpu",
-    precision: Annotated[
-        str, typer.Option(help="float32, float64, bfloat16, float16.", rich_help_panel=COMPUTES)
-    ] = "float32",
-    batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 256,
-    budget: Budget = None,
-    workers: Workers = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run and its report; running again continues it.")
+    limit: Annotated[
+        int | None, flags.like(flags.Limit, help="At most so many images of each set, chosen by the seed.")
     ] = None,
+    seed: flags.Seed = 0,
+    arch: flags.Arch = None,
+    size: flags.Size = None,
+    trust_remote_code: flags.TrustRemoteCode[bool] = False,
+    device: flags.Device = "cpu",
+    precision: flags.Precision = "float32",
+    batch_size: flags.BatchSize = 256,
+    budget: flags.Budget = None,
+    workers: flags.Workers = "auto",
+    out: flags.RunFolder = None,
 ) -> int:
     """Have the inputs moved? The exit status is 1 if they have; no labels are needed."""
     from holdfast.commands.drift import drift  # loaded here, because it needs torch
@@ -52,6 +50,7 @@ def command(
         sequential=sequential,
         divergence=divergence,
         permutations=permutations,
+        limit=limit,
         seed=seed,
         arch=arch,
         size=size,
@@ -63,7 +62,7 @@ def command(
         workers=workers,
         out=out,
         progress=True,
-        **given(edits=edits),
+        **flags.given(edits=edits),
     )
     show_result(drifted.result)
     if out:

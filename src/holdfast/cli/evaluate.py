@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli import flags
 from holdfast.cli.cluster import cluster_of
-from holdfast.cli.flags import Cluster, Images, Size, TrustRemoteCode, Workers, given
 from holdfast.core.errors import HoldfastError
-from holdfast.core.settings import names_of, seconds
+from holdfast.core.settings import names_of
 from holdfast.execution.engines.ranks import RANKS, place
 
 if TYPE_CHECKING:
     from holdfast.commands.evaluated_run import EvaluatedRun
 
 MEASURES = "What is measured"
-COMPUTES = "How it is computed"
 STOPPED = "everything finished is kept, and the same command continues from there"
 
 
@@ -29,34 +28,35 @@ def command(
     encoders: Annotated[
         list[str] | None, typer.Argument(help="source:name, as in timm:resnet50; none: the built-in encoders.")
     ] = None,
-    images: Images[str | None] = None,
+    images: flags.Images[str | None] = None,
     bank: Annotated[
         str | None,
         typer.Option(help="Other images, usually labelled: probes learn from them, retrieval searches them."),
     ] = None,
     suite: Annotated[
-        str | None, typer.Option(help="quick, standard or full (default: quick).", rich_help_panel=MEASURES)
+        str | None, typer.Option(help="quick, standard or full.", show_default="quick", rich_help_panel=MEASURES)
     ] = None,
-    only: Annotated[
-        str | None, typer.Option(help="Run these evaluations alone, separated by commas.", rich_help_panel=MEASURES)
-    ] = None,
+    only: Annotated[str | None, flags.like(flags.Only, rich_help_panel=MEASURES)] = None,
     eps: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Radius of a linf ball, as in 8/255; repeatable (default: where encoders differ).",
+        flags.like(
+            flags.Eps,
+            help="Radius of a linf ball, as in 8/255; repeatable.",
+            show_default="where encoders differ",
             rich_help_panel=MEASURES,
         ),
     ] = None,
     ball: Annotated[
-        list[str] | None, typer.Option(help="Any ball, as in l2:0.5; repeatable.", rich_help_panel=MEASURES)
+        list[str] | None, flags.like(flags.Ball, help="Any ball, as in l2:0.5; repeatable.", rich_help_panel=MEASURES)
     ] = None,
     baselines: Annotated[
         str | None, typer.Option(help="Encoders to compare with: pixels, random or both.", rich_help_panel=MEASURES)
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(help="At most so many images, chosen by the seed.", rich_help_panel=MEASURES)
+    limit: flags.Limit[int | None] = None,
+    bank_limit: Annotated[
+        int | None, flags.like(flags.Limit, help="At most so many images of the bank, chosen by the seed.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Decides every random choice (default: 0).")] = None,
+    seed: Annotated[int | None, flags.like(flags.Seed, show_default="0")] = None,
     attack_seed: Annotated[int | None, typer.Option(help="Other random starts of attacks on the same images.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -67,54 +67,43 @@ def command(
         ),
     ] = None,
     arch: Annotated[
-        list[str] | None, typer.Option(help="package.module:factory, for checkpoints; one for all, or one for each.")
+        list[str] | None,
+        flags.like(flags.Arch, help="package.module:factory, for checkpoints; one for all, or one for each."),
     ] = None,
-    size: Size = None,
-    trust_remote_code: TrustRemoteCode[bool | None] = None,
-    black_box: Annotated[
-        bool | None,
-        typer.Option("--black-box", help="Use no gradients: the attack square everywhere.", rich_help_panel=MEASURES),
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, cuda:1, mps (default: cpu).", rich_help_panel=COMPUTES)
-    ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(help="float32, float64, bfloat16, float16 (default: float32).", rich_help_panel=COMPUTES),
-    ] = None,
+    size: flags.Size = None,
+    trust_remote_code: flags.TrustRemoteCode[bool | None] = None,
+    black_box: Annotated[bool | None, flags.like(flags.BlackBox, rich_help_panel=MEASURES)] = None,
+    device: Annotated[str | None, flags.like(flags.Device, show_default="cpu")] = None,
+    precision: Annotated[str | None, flags.like(flags.Precision, show_default="float32")] = None,
     batch_size: Annotated[
         int | None,
-        typer.Option(
-            help="At most so many images at a time; changes no result (default: 256).", rich_help_panel=COMPUTES
-        ),
+        flags.like(flags.BatchSize, help="At most so many images at a time; changes no result.", show_default="256"),
     ] = None,
     budget: Annotated[
         float | None,
-        typer.Option(
-            parser=seconds,
-            help="Seconds for everything: all have their share, and what is seen by then is reported.",
-            rich_help_panel=COMPUTES,
+        flags.like(
+            flags.Budget, help="Seconds for everything: all have their share, and what is seen by then is reported."
         ),
     ] = None,
-    cluster: Cluster = None,
-    workers: Workers = None,
+    cluster: flags.Cluster = None,
+    workers: flags.Workers = None,
     rehash: Annotated[
         bool | None,
-        typer.Option("--rehash", help="Read all image files again, unchanged ones too.", rich_help_panel=COMPUTES),
+        typer.Option(
+            "--rehash", help="Read all image files again, unchanged ones too.", rich_help_panel=flags.COMPUTES
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="TOML file with these flags as keys and a table per evaluation.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; running again continues it (default: under runs/).")
-    ] = None,
+    out: Annotated[Path | None, flags.like(flags.RunFolder, show_default="under runs/")] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(help="Keep the numbers with mlflow, wandb, tensorboard or trackio, too; repeatable."),
     ] = None,
 ) -> int:
     """Measure encoders on unlabelled images and write a report. Without arguments: a tour of the built-in ones."""
-    flags = given(
+    chosen = flags.given(
         encoders=encoders,
         images=images,
         bank=bank,
@@ -124,6 +113,7 @@ def command(
         ball=ball,
         baselines=names_of(baselines or (), "--baselines"),
         limit=limit,
+        bank_limit=bank_limit,
         seed=seed,
         attack_seed=attack_seed,
         settings=_settings(settings or [], names_of(only or (), "--only")),
@@ -141,15 +131,15 @@ def command(
         out=str(out) if out else None,
         log=log,
     )
-    return _evaluate(flags, config)
+    return _evaluate(chosen, config)
 
 
-def _evaluate(flags: dict[str, Any], config: Path | None) -> int:
+def _evaluate(chosen: dict[str, Any], config: Path | None) -> int:
     # Loaded here, because these need torch.
     from holdfast.commands.evaluate import MissingResultsWarning, evaluate
     from holdfast.execution.request import keywords
 
-    merged = keywords(flags, config)
+    merged = keywords(chosen, config)
     merged["cluster"] = cluster_of(merged.get("cluster"), merged.get("workers"), Path(merged.get("out") or "runs"))
     merged.setdefault(
         "out", _folder(merged.get("images") or _codes(merged.get("encoders", ())), merged.get("suite", "quick"))

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import compare
+from holdfast.cli import compare, flags
 from holdfast.cli.cluster import Slurm
-from holdfast.cli.flags import Arch, Cluster, Images, Seed, Size, TrainingBudget, TrustRemoteCode, Workers
 from holdfast.cli.train import STOPPED
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.settings import pairs
@@ -20,11 +19,13 @@ __all__ = ["STOPPED", "command"]
 
 
 def command(
-    encoder: Annotated[str, typer.Argument(help="source:name, as in timm:resnet50.")],
-    images: Images[str],
+    encoder: flags.Encoder,
+    images: flags.Images[str],
     out: Annotated[Path, typer.Option(help="Folder for the encoder and the report; trained:OUT then loads it.")],
-    eps: Annotated[str | None, typer.Option(help="Radius of the linf ball to resist (default: 1/255).")] = None,
-    ball: Annotated[str | None, typer.Option(help="Any other ball, as in l2:0.5.")] = None,
+    eps: Annotated[
+        str | None, flags.like(flags.Eps, help="Radius of the linf ball to resist, as in 8/255.", show_default="1/255")
+    ] = None,
+    ball: flags.Ball = None,
     epochs: Annotated[
         int | None, typer.Option(help="How often training sees each image; more often where there are few.", min=1)
     ] = None,
@@ -42,21 +43,17 @@ def command(
             help="Hold codes still under noise of this deviation; measure what is certified of the smoothed one."
         ),
     ] = None,
-    bank: Annotated[
-        str | None, typer.Option(help="Labelled images whose nearest neighbours are checked after each epoch.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the recipe, as in batch=64; repeat it.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = None,
-    seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")] = "cpu",
-    budget: TrainingBudget = None,
-    cluster: Cluster = None,
-    workers: Workers = None,
-    arch: Arch = None,
-    size: Size = None,
-    trust_remote_code: TrustRemoteCode[bool] = False,
+    bank: flags.TrainingBank = None,
+    set_: flags.RecipeSettings = None,
+    limit: flags.Limit[int | None] = None,
+    seed: flags.Seed = 0,
+    device: flags.Device = "cpu",
+    budget: flags.TrainingBudget = None,
+    cluster: flags.Cluster = None,
+    workers: flags.Workers = None,
+    arch: flags.Arch = None,
+    size: flags.Size = None,
+    trust_remote_code: flags.TrustRemoteCode[bool] = False,
 ) -> int:
     """Make an encoder more robust with images alone, and measure it before and after."""
     from holdfast.commands.harden import FOLDER, harden

@@ -15,7 +15,7 @@ def command(
     """
     from rich.text import Text
 
-    from holdfast.cli.console import console
+    from holdfast.cli.terminal.console import console
     from holdfast.core.errors import HoldfastError, did_you_mean
     from holdfast.execution.request.catalog import everything
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli import flags
 from holdfast.cli.evaluate import STOPPED
-from holdfast.cli.flags import Arch, Budget, Seed, Size, TrustRemoteCode, Workers
 
 if TYPE_CHECKING:
     from holdfast.commands.parity import Parity
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["STOPPED", "command"]
 
-COMPUTES = "How it is computed"
 COLUMNS = ("neighbours_kept", "neighbours_kept_mixed", "distance", "cka", "attack_radius_change")
 
 
@@ -27,30 +25,22 @@ def command(
     candidates: Annotated[
         list[str], typer.Argument(help="The same, or a precision in which the reference is computed, as in float16.")
     ],
-    images: Annotated[
-        str | None, typer.Option(help="A folder, an array file, tar shards, an address or source:name.")
-    ] = None,
+    images: flags.Images[str | None] = None,
     bank: Annotated[str | None, typer.Option(help="Other images, searched instead of the images themselves.")] = None,
     k: Annotated[int, typer.Option(help="Nearest images that are compared.")] = 10,
     radii: Annotated[int, typer.Option(help="Attack so many images on every encoder, and compare the radii.")] = 0,
-    limit: Annotated[int | None, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = None,
-    seed: Seed = 0,
-    arch: Arch = None,
-    size: Size = None,
-    trust_remote_code: TrustRemoteCode[bool] = False,
-    black_box: Annotated[
-        bool, typer.Option("--black-box", help="Attack without gradients, which quantised networks have none of.")
-    ] = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, mps.", rich_help_panel=COMPUTES)] = "cpu",
-    precision: Annotated[
-        str, typer.Option(help="float32, float64, bfloat16, float16.", rich_help_panel=COMPUTES)
-    ] = "float32",
-    batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 256,
-    budget: Budget = None,
-    workers: Workers = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run, which check reads; running again continues.")
-    ] = None,
+    limit: flags.Limit[int | None] = None,
+    seed: flags.Seed = 0,
+    arch: flags.Arch = None,
+    size: flags.Size = None,
+    trust_remote_code: flags.TrustRemoteCode[bool] = False,
+    black_box: flags.BlackBox[bool] = False,
+    device: flags.Device = "cpu",
+    precision: flags.Precision = "float32",
+    batch_size: flags.BatchSize = 256,
+    budget: flags.Budget = None,
+    workers: flags.Workers = None,
+    out: flags.RunFolder = None,
 ) -> int:
     """Say whether other versions of an encoder still have its space: same, same neighbours, rotated, or another."""
     # Loaded here, because these need torch.
@@ -94,7 +84,7 @@ def _print(answer: Parity) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.console import console, show
+    from holdfast.cli.terminal.console import console, show
     from holdfast.report.text import words
 
     compared = [result for result in answer.results if result.encoder.name in answer.verdicts and _is_parity(result)]

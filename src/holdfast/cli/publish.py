@@ -7,19 +7,17 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli import flags
 from holdfast.core.settings import names_of
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, as given to evaluate --out.")],
+    run: flags.StoredRun,
     dataset: Annotated[str, typer.Option(help="The benchmark these results are of, as OWNER/NAME on the hub.")],
     out: Annotated[Path, typer.Option(help="Folder to write .eval_results/ into, such as a clone of the model's.")],
     encoder: Annotated[str | None, typer.Option(help="Which encoder, if the run has several.")] = None,
-    only: Annotated[str | None, typer.Option(help="Write these evaluations alone, separated by commas.")] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(help="Write these conditions alone, as in attack=adaptive or linf:8/255; repeatable."),
-    ] = None,
+    only: flags.Only = None,
+    where: flags.Where = None,
     push: Annotated[
         str | None, typer.Option(help="Propose the files to this model, OWNER/NAME on the hub, as a pull request.")
     ] = None,

@@ -19,7 +19,7 @@ def command(
     from rich.table import Table
     from rich.text import Text
 
-    from holdfast.cli.console import show
+    from holdfast.cli.terminal.console import show
     from holdfast.commands.runs import runs
 
     inventories = runs(folder)
@@ -37,7 +37,7 @@ def command(
 
 def _lines(inventory: Inventory) -> list[tuple[str, str]]:
     """Return what there is to say of a run, each with its name."""
-    from holdfast.cli.console import size
+    from holdfast.cli.terminal.console import size
 
     counts = {"finished": inventory.finished, "failed": len(inventory.failed), "missing": len(inventory.missing)}
     sizes = [f"{kind} {size(count)}" for kind, count in inventory.bytes.items() if count]

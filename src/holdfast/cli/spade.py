@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.flags import Seed
-from holdfast.cli.one_result import show_result
+from holdfast.cli import flags
+from holdfast.cli.terminal.one_result import show_result
 
 
 def command(
@@ -22,7 +22,7 @@ def command(
     ] = "none",
     subsets: Annotated[int, typer.Option(help="Random subsets that the intervals come from; 0: none.", min=0)] = 8,
     certify: Annotated[bool, typer.Option(help="Prove an upper bound of the score by a factorisation.")] = True,
-    seed: Seed = 0,
+    seed: flags.Seed = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for the report and for scores.npz.")] = None,
 ) -> int:
     """Score how a map stretches neighbourhoods, from arrays of its inputs and outputs alone."""

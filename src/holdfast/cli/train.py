@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.flags import TrainingBudget
+from holdfast.cli import flags
 from holdfast.core.errors import HoldfastError
 from holdfast.core.settings import pairs
 
@@ -16,27 +16,21 @@ STOPPED = "a checkpoint was written; run the same command again to go on from it
 
 def command(
     recipe: Annotated[str, typer.Argument(help="A TOML file, or a name (holdfast list recipes).")],
-    images: Annotated[
-        str | None, typer.Option(help="A folder, an array file, tar shards, an address or source:name.")
-    ] = None,
+    images: flags.Images[str | None] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the encoder; trained:OUT then loads it.")] = None,
-    bank: Annotated[
-        str | None, typer.Option(help="Labelled images whose nearest neighbours are checked after each epoch.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the recipe, as in epochs=10; repeat it.")
-    ] = None,
+    bank: flags.TrainingBank = None,
+    set_: flags.RecipeSettings = None,
     transform: Annotated[
         str | None, typer.Option(help="Change the images first, the same way in every epoch, as in fog-c:3.")
     ] = None,
     size: Annotated[int | None, typer.Option(help="Height and width of the inputs.", min=1)] = None,
-    channels: Annotated[int | None, typer.Option(help="3, or 1 for gray images.")] = None,
-    limit: Annotated[int | None, typer.Option(help="At most so many images, chosen by the seed.", min=1)] = None,
+    channels: flags.Channels[int | None] = None,
+    limit: flags.Limit[int | None] = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:1; torchrun gives each process its own.")
+        str | None, flags.like(flags.Device, help="cpu, cuda or cuda:1; torchrun gives each process its own.")
     ] = None,
     keep_epochs: Annotated[int | None, typer.Option(help="Keep the weights after every so many epochs.", min=0)] = None,
-    budget: TrainingBudget = None,
+    budget: flags.TrainingBudget = None,
     resume: Annotated[bool, typer.Option("--resume", help="Refuse to begin anew: go on from the checkpoint.")] = False,
 ) -> None:
     """Train an encoder, or train one further, with or without labels and adversaries."""

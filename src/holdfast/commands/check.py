@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.commands.inputs import StoredRun, folders_of
 from holdfast.commands.stored_runs import read_requested
-from holdfast.core.errors import HoldfastWarning, refuse_blank, refuse_blanks
+from holdfast.core.errors import HoldfastError, HoldfastWarning, refuse_blank, refuse_blanks
 from holdfast.core.files import write_whole
 from holdfast.core.settings import listed
 from holdfast.report import gate
@@ -29,7 +29,8 @@ def check(
         runs: one or several runs, or their folders.
         require: bounds for every encoder, or the one named, as in ``"breakaway_risk@8/255<=0.05"``.
         markdown: write the answers there as a table, too, failures first.
-        junit: write them there as JUnit XML, too, which continuous integration shows as tests.
+        junit: write them there as JUnit XML, too, which continuous integration shows as tests; a bound that matches nothing
+            is an error among them.
 
     Raises:
         HoldfastError: a bound makes no sense, or a folder holds no run.
@@ -38,15 +39,23 @@ def check(
     gates = [gate.parse(text) for text in listed(require)]
     results, failures = read_requested(folders_of(runs))
     results = with_relative_errors(results)
-    answers = tuple(answer for bound in gates for answer in gate.check(bound, results, failures))
+    answers, errors = list[gate.Answer](), dict[str, HoldfastError]()
+    for bound in gates:
+        try:
+            answers += gate.check(bound, results, failures)
+        except HoldfastError as error:
+            errors[bound.text] = error
+    if junit is not None:
+        reasons = {text: str(error) for text, error in errors.items()}
+        write_whole(Path(junit), gates_junit(answers, reasons).encode())
+    if errors:
+        raise next(iter(errors.values()))
     sentences = [sentence for bound in gates if (sentence := gate.warning(bound, results))]
     for sentence in sentences:
         warnings.warn(sentence.removeprefix("warning: "), HoldfastWarning, stacklevel=2)
     if markdown is not None:
         write_whole(Path(markdown), gates_markdown(answers, results, sentences).encode())
-    if junit is not None:
-        write_whole(Path(junit), gates_junit(answers).encode())
-    return answers
+    return tuple(answers)
 
 
 def require(runs: StoredRun | Sequence[StoredRun], *bounds: str) -> None:

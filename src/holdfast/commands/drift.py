@@ -9,12 +9,13 @@ from pathlib import Path
 from holdfast.commands.evaluate import evaluate_one
 from holdfast.commands.evaluated_run import EvaluatedRun
 from holdfast.commands.inputs import NamedEncoder, NamedImages
-from holdfast.core.divergences import Divergence
+from holdfast.core.divergences import DIVERGENCES, Divergence
 from holdfast.core.errors import refuse_blanks
 from holdfast.core.records import Result
-from holdfast.core.settings import names_of
+from holdfast.core.settings import names_of, read
 from holdfast.evaluations.deployed.drift import CORRUPTIONS, Drift
 from holdfast.evaluations.deployed.observations import EDITS
+from holdfast.evaluations.deployed.two_sets import divergences
 from holdfast.execution.session import Workers
 
 
@@ -41,6 +42,7 @@ def drift(
     divergence: str | Divergence = "l2",
     permutations: int = Drift.permutations,
     edits: str | Sequence[str] = EDITS + CORRUPTIONS,
+    limit: int | None = None,
     seed: int = 0,
     arch: str | None = None,
     size: int | None = None,
@@ -62,9 +64,10 @@ def drift(
         alpha: the share of false alarms among sets that are alike.
         sequential: let the test decide that may be looked at after every image, for a folder that grows: ``after`` is then
             read in the order of its names.
-        divergence: the distance of codes: l2, unit_l2 or cosine.
+        divergence: the distance of codes: l2, unit_l2, cosine, rank or wasserstein.
         permutations: random divisions of all images into two sets; p-values are at least one over so many and one.
         edits: everyday edits and common corruptions that may explain the change, separated by commas.
+        limit: at most so many images of each set, chosen by ``seed``.
         seed: of every random choice.
         arch: ``package.module:factory``, which builds the module of a checkpoint.
         size: height and width of the inputs of an encoder by reference, instead of its own.
@@ -99,11 +102,13 @@ def drift(
             Drift.name: {
                 "alpha": alpha,
                 "sequential": sequential,
-                "divergence": divergence,
+                "divergence": _divergence(divergence),
                 "permutations": permutations,
                 "edits": names_of(edits, "edits"),
             }
         },
+        limit=limit,
+        bank_limit=limit,
         seed=seed,
         arch=() if arch is None else arch,
         size=size,
@@ -117,3 +122,10 @@ def drift(
         progress=progress,
     )
     return Drifted(run, run.results[0])
+
+
+def _divergence(named: str | Divergence) -> str | Divergence:
+    """Return ``named``, or raise with those that drift can measure by if there is none of that name."""
+    if isinstance(named, str) and named.partition(":")[0] not in DIVERGENCES:
+        return read(named, divergences(), "divergence")
+    return named

@@ -50,6 +50,7 @@ def evaluate(
     ball: str | Ball | Sequence[str | Ball] = (),
     baselines: str | Sequence[str] = (),
     limit: int | None = None,
+    bank_limit: int | None = None,
     seed: int = 0,
     attack_seed: int | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
@@ -81,6 +82,7 @@ def evaluate(
         ball: any ball, or several, as ``Linf(8 / 255)`` or ``"l2:0.5"``.
         baselines: what to measure beside the encoders: pixels, random.
         limit: at most so many images, chosen by ``seed``.
+        bank_limit: at most so many images of the bank, chosen by ``seed``.
         seed: decides which images are looked at, and what is random unless ``attack_seed`` does.
         attack_seed: decides what is random inside attacks and sampling.
         settings: of evaluations by name, as in ``{"breakaway": {"samples": 500}}``.
@@ -123,6 +125,7 @@ def evaluate(
             ball=tuple(listed(ball)),
             baselines=tuple(names_of(baselines, "baselines")),
             limit=limit,
+            bank_limit=bank_limit,
             seed=seed,
             attack_seed=attack_seed,
             settings=settings or {},

@@ -135,7 +135,7 @@ class EvaluatedRun:
 def _said(estimate: Estimate) -> tuple[str, str, str]:
     """Return quantity, number and conditions in words."""
     number = f"{text.value(estimate, estimate.value)} {text.interval(estimate)}".rstrip()
-    return text.words(estimate.quantity), number, text.conditions(estimate.conditions)
+    return text.name_of(estimate), number, text.conditions(estimate.conditions, aim=estimate.aim)
 
 
 def worst(result: Result) -> Estimate | None:

@@ -20,7 +20,7 @@ from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.core.settings import listed
 from holdfast.encoders import Options
-from holdfast.evaluations.certified.pairs import require_few
+from holdfast.evaluations.certified.pairwise.pairs import require_few
 from holdfast.execution.computing.progress import Shown
 from holdfast.execution.request import loading
 from holdfast.protocol.population import Population

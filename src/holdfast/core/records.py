@@ -65,6 +65,8 @@ class Series(Record):
     limits: tuple[Number, Number] | None = None
     """Between which numbers every value must lie, where the unit does not say so (shares lie in [0, 1])."""
     reasons: dict[int, str] = Field(default_factory=dict)
+    name: str = ""
+    """What reports call the quantity; empty where they spell it out."""
 
 
 class Estimate(Record):
@@ -87,6 +89,10 @@ class Estimate(Record):
     statistic: Literal["mean", "median", "whole", "other"] = "other"
     """What it is of its series; ``whole`` if it needs all inputs at once, so that its interval alone can be compared."""
     reason: str | None = None
+    name: str = ""
+    """What reports call the quantity; empty where they spell it out."""
+    aim: str = ""
+    """What its attack goes for, in words, where the conditions name that in short (``adaptive at retrieval``)."""
 
 
 class Verdict(Record):
@@ -118,6 +124,8 @@ class Curve(Record):
     """Whether the area under the curve means something: the share of the area under the reference."""
     colours: dict[str, tuple[Number, ...]] = Field(default_factory=dict)
     """What colours each point, by name: the points are then a cloud that no line joins, drawn once for each."""
+    name: str = ""
+    """What reports call the quantity; empty where they spell it out."""
 
 
 class Picture(Record):
@@ -208,6 +216,8 @@ class Result(Record):
     """The quantities that stand for this evaluation in a summary table."""
     questions: tuple[Question, ...] = ()
     """What the scorecard asks of it; none in results that were stored before there was such a field."""
+    heading: str = ""
+    """What a page of such results is headed with, ``{encoders}``, ``{images}`` and ``{bank}`` in it; empty: *Robustness*."""
     robustness: bool = True
     """Whether its numbers say how robust the encoder is, rather than how healthy or useful its space."""
     encoder: EncoderInfo

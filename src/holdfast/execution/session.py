@@ -12,6 +12,7 @@ from typing import Any, Literal, TypedDict
 
 import torch
 
+from holdfast.bounds.network.size import nonlinear_entries
 from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError, HoldfastWarning
 from holdfast.core.images import Images
@@ -41,8 +42,8 @@ from holdfast.report.text import listed
 from holdfast.store.store import Store, some
 
 EARLIER = " Earlier results in this folder are of other radii and stay beside these."
-THREADED = 1 << 28
-"""Operations an image from which one process with many threads computes an encoder as fast as many processes."""
+THREADED = 400_000_000
+"""Bytes of weights above which one process with many threads computes an encoder: a copy in each worker fills the memory."""
 WANTS_MORE = (
     "that takes changed images, the network, or what the codes were computed from (for spade, inputs=FILE names it)"
 )
@@ -80,7 +81,7 @@ class Session:
         plan = tagged(plan, inputs.encoders)
         for encoder in inputs.encoders:
             plan = labelled(request, plan, inputs.images(encoder), inputs.bank(encoder))
-        plan = answered(plan, inputs)
+        plan = within_reach(request, answered(plan, inputs), inputs.encoders)
         return cls(request, run, inputs, plan, store, began)
 
     def fill(
@@ -219,6 +220,27 @@ def answered(evaluations: Sequence[Evaluation], inputs: Inputs) -> list[Evaluati
     return [each for each in evaluations if any(each in answers for answers in by_encoder.values())]
 
 
+def within_reach(request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
+    """Return ``evaluations`` without bounds of networks that are all too large for them, unless they were asked for by name."""
+    neurons = [each.name for each in evaluations if hasattr(each, "neurons")]
+    if request.only or not neurons:
+        return list(evaluations)
+    largest = max(getattr(each, "neurons", 0) for each in evaluations)
+    if min(map(operations, encoders)) <= largest:  # an entry takes an operation at least
+        return list(evaluations)
+    entries = {encoder.name: nonlinear_entries(encoder) for encoder in encoders}
+    if min(entries.values()) <= largest:
+        return list(evaluations)
+    sizes = listed([f"{name} has at least {count:,}" for name, count in entries.items()])
+    warnings.warn(
+        f"{listed(neurons)} are left out: they bound networks of up to {largest:,} nonlinear entries, and {sizes}; center, "
+        "feature and randomized smoothing certify any encoder, by noisy copies",
+        HoldfastWarning,
+        stacklevel=3,
+    )
+    return [each for each in evaluations if each.name not in neurons]
+
+
 def among(request: Request, evaluations: Sequence[Evaluation], encoders: Sequence[Encoder]) -> list[Evaluation]:
     """Return ``evaluations`` as they are in a run of these ``encoders``, without those that need others than one.
 
@@ -302,9 +324,11 @@ def engine(cluster: str | None, device: str, workers: Workers, folder: Path) -> 
     return Ray(cluster, gpus=1.0 if device.startswith("cuda") else 0.0)
 
 
-def threaded(given: Any) -> bool:
-    """Return whether what is done with ``given`` is left to this process's threads: the encoder of a population is large."""
-    return isinstance(given, Population) and operations(given.encoder) > THREADED
+def threaded(context: Any) -> bool:
+    """Return whether tasks in ``context`` are left to this process's threads: its encoder has too many weights."""
+    if not isinstance(context, Population):
+        return False
+    return sum(weights.nbytes for weights in context.encoder.module.parameters()) > THREADED
 
 
 def _several(workers: Workers) -> bool:

@@ -40,11 +40,12 @@ def apart(bank: Images, images: Images) -> Images:
     copies = len(bank) - len(kept)
     if not kept:
         raise HoldfastError(
-            f"all {len(bank)} images of the bank are measured too, so none is left to compare with; name other images"
+            f"all {len(bank)} images of {bank.name} are among those of {images.name}, so none is left to compare with; "
+            "name others"
         )
     if copies:
         warnings.warn(
-            f"{copies} of {len(bank)} images of the bank are copies of images that are measured; they are left out",
+            f"{copies} of {len(bank)} images of {bank.name} are copies of images of {images.name}; they are left out",
             HoldfastWarning,
             stacklevel=2,
         )

@@ -17,6 +17,7 @@ from holdfast.core.settings import convert, fields_of, spelled, types_of
 from holdfast.core.statistics.clusters import with_groups
 from holdfast.protocol.bank import apart
 from holdfast.protocol.fits import Fit, whitenings
+from holdfast.protocol.names import Pairs, named
 from holdfast.protocol.observation import Joint, Observation, SharedSettings
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
@@ -51,12 +52,18 @@ class Evaluation(ABC):
     """Whether ``conclude`` makes of the first rows in random order what it makes of all if so few ``samples`` are asked
     for. A spent budget then leaves a partial result; of others it leaves none."""
     title: ClassVar[str]
+    heading: ClassVar[str] = ""
+    """What a report on it alone is headed with, ``{encoders}``, ``{images}`` and ``{bank}`` in it; empty: *Robustness*."""
     meaning: ClassVar[str]
     """What the numbers mean, in two sentences: reports print it."""
     headline: ClassVar[tuple[str, ...]]
     """The quantities that stand for this evaluation in a summary table."""
     questions: ClassVar[tuple[Question, ...]] = ()
     """What the scorecard asks of it."""
+    words: ClassVar[Pairs] = ()
+    """How reports write its quantities, or words in them, that are not simply spelled out: ``(("rankme", "RankMe"),)``."""
+    aims: ClassVar[Pairs] = ()
+    """What its attacks go for, in words, after what conditions call it: ``retrieval``, in ``adaptive at retrieval``."""
 
     def __post_init__(self) -> None:
         """Read settings that are given as text, ``balls=("linf:8/255",)``."""
@@ -133,7 +140,7 @@ class Evaluation(ABC):
             groups = dict(zip(population.images.ids, population.images.groups, strict=True))
             if all(name in groups for name in findings.ids):  # samples need not be images
                 findings = findings.model_copy(update={"groups": tuple(groups[name] for name in findings.ids)})
-        findings = with_groups(findings)
+        findings = named(with_groups(findings), self.words, self.aims)
         pictures = self.illustrate(population, rows, findings) if illustrated else ()
         return Result(
             evaluation=self.name,
@@ -142,6 +149,7 @@ class Evaluation(ABC):
             meaning=self.meaning,
             headline=self.headline,
             questions=self.questions,
+            heading=self.heading,
             robustness=self.robustness,
             encoder=population.encoder_info,
             images=population.images_info,

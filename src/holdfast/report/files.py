@@ -50,12 +50,12 @@ def write(
     """Write the report of stored records into ``folder`` and return the path of each of its files by kind.
 
     Nothing else is read: no model, no images, no clock, so that old runs render again at any time. ``state`` says how far
-    a run is that lasts.
+    a run is that lasts; nothing is plotted of it, which would take long.
 
     Raises:
         HoldfastError: the folder cannot be written; what was there before stays whole.
     """
-    contents = Contents(with_relative_errors(results), failures)
+    contents = Contents(with_relative_errors(results), failures, drawn=state is None)
     texts = {
         "report.html": render(contents, [str(folder)], state),
         "report.json": report(contents).model_dump_json(indent=1),

@@ -250,7 +250,7 @@ def _up(value: float) -> float:
 
 
 def _answer(gate: Gate, name: str, worst: Estimate, partial: Result | None) -> Answer:
-    where = f" at {text.conditions(worst.conditions)}" if worst.conditions else ""
+    where = f" at {text.conditions(worst.conditions, aim=worst.aim)}" if worst.conditions else ""
     if isnan(worst.value):
         return Answer(
             gate, name, False, f"{name}: {gate.quantity}{where} is undefined; {worst.reason or 'no reason given'}"

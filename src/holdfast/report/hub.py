@@ -112,7 +112,7 @@ def notes(result: Result, estimate: Estimate) -> str:
     versions = ", ".join(f"{key} {result.provenance[key]}" for key in ("holdfast", "torch") if key in result.provenance)
     images, bank = result.images, result.bank
     sentences = (
-        f"{text.words(e.quantity)} ({e.unit}): {e.claim} of {e.of}",
+        f"{text.name_of(e)} ({e.unit}): {e.claim} of {e.of}",
         f"{e.confidence:.0%} interval {interval(e)} by {e.method}, n = {e.n:,}",
         f"Partial: the run ended after {len(result.findings.ids):,} of {result.planned:,} samples"
         if result.planned is not None

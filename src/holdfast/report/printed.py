@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv as comma
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import isnan
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
@@ -156,15 +156,21 @@ def gates_markdown(answers: Sequence[Answer], results: Sequence[Result], warning
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def gates_junit(answers: Sequence[Answer]) -> str:
-    """Return ``answers`` as JUnit XML: a test for each gate and encoder, whose failure says what was measured."""
-    failed = sum(not answer.passed for answer in answers)
-    suite = Element("testsuite", name="holdfast", tests=str(len(answers)), failures=str(failed), errors="0")
+def gates_junit(answers: Sequence[Answer], errors: Mapping[str, str] | None = None) -> str:
+    """Return ``answers`` as JUnit XML: a test for each gate and encoder, whose failure says what was measured.
+
+    Gates that could not be checked are ``errors``, by their text, each with the reason.
+    """
+    errors = errors or {}
+    failed, count = sum(not answer.passed for answer in answers), str(len(answers) + len(errors))
+    suite = Element("testsuite", name="holdfast", tests=count, failures=str(failed), errors=str(len(errors)))
     for answer in answers:
         case = SubElement(suite, "testcase", classname=f"holdfast.{answer.encoder}", name=answer.gate.text)
         if not answer.passed:
             SubElement(case, "failure", message=answer.sentence)
         SubElement(case, "system-out").text = answer.sentence
+    for gate, reason in errors.items():
+        SubElement(SubElement(suite, "testcase", classname="holdfast", name=gate), "error", message=reason)
     indent(suite)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{tostring(suite, encoding="unicode")}\n'
 

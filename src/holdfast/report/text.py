@@ -6,25 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from math import inf, isnan
 from typing import Any
 
-from holdfast.core.records import Estimate
+from holdfast.core.records import Curve, Estimate, Series
 
 NORMS = {"linf": "ℓ∞", "l2": "ℓ2", "l1": "ℓ1"}
-NAMES = {
-    "score_only_wins": "wins of the score-only attack",
-    "clever": "CLEVER",
-    "spade": "SPADE",
-    "synbench": "SynBench",
-    "riemannian": "Riemannian",
-    "rankme": "RankMe",
-    "lidar": "LiDAR",
-}
-OBJECTIVES = {
-    "retrieval": "another nearest neighbour",
-    "crossing": "a random other image",
-    "the negative": "the negative's code",
-    "the difference": "the certified margin",
-}
-"""What an attack climbs where it is not simply the distance from the clean code."""
 COUNTS = {"n": "samples", "k": "neighbours"}
 ALL = "all encoders"
 ARROWS = {"lower": "↓", "higher": "↑", "neither": ""}
@@ -91,16 +75,24 @@ def unseen(estimate: Estimate) -> bool:
 
 
 def words(name: str) -> str:
-    """Return a quantity, unit or setting in words.
+    """Return a unit, setting or quantity in words; ``name_of`` gives quantities the names that evaluations have for them.
 
     Example:
-        >>> words("breakaway_risk"), words("linf radius"), words("spade_score")
-        ('breakaway risk', 'ℓ∞ radius', 'SPADE score')
+        >>> words("breakaway_risk"), words("linf radius")
+        ('breakaway risk', 'ℓ∞ radius')
     """
-    known = NORMS | NAMES
-    if name in known:
-        return known[name]
-    return " ".join(known.get(word, word) for word in name.replace("_", " ").split(" "))
+    return " ".join(NORMS.get(word, word) for word in name.replace("_", " ").split(" "))
+
+
+def name_of(record: Series | Estimate | Curve) -> str:
+    """Return what the quantity of ``record`` is called in print.
+
+    Example:
+        >>> score = Curve(quantity="spade_score", x_label="", y_label="", x=(), y=())
+        >>> name_of(score), name_of(score.model_copy(update={"name": "SPADE score"}))
+        ('spade score', 'SPADE score')
+    """
+    return record.name or words(record.quantity)
 
 
 def ball(text: str) -> str:
@@ -116,31 +108,31 @@ def ball(text: str) -> str:
     return f"{NORMS[name]} ≤ {radius}" if radius else NORMS[name]
 
 
-def condition(key: str, value: str) -> str:
+def condition(key: str, value: str, aim: str = "") -> str:
     """Return one condition as the report shows it; balls, attacks and divergences need no introduction.
 
     Example:
-        >>> condition("attack", "u-pgd"), condition("k", "5"), condition("attack", "adaptive at retrieval")
-        ('u-pgd', '5 neighbours', 'adaptive (objective: another nearest neighbour)')
+        >>> condition("attack", "u-pgd"), condition("k", "5"), condition("attack", "pgd at retrieval", "another neighbour")
+        ('u-pgd', '5 neighbours', 'pgd (objective: another neighbour)')
     """
     if key == "ball":
         return ball(value)
     if key == "divergence":
         return words(value)
     if key == "attack":
-        search, _, objective = value.partition(" at ")
-        return f"{search} (objective: {OBJECTIVES[objective]})" if objective in OBJECTIVES else value
+        search, at, _ = value.partition(" at ")
+        return f"{search} (objective: {aim})" if at and aim else value
     return f"{value} {COUNTS[key]}" if key in COUNTS else f"{words(key)} {value}"
 
 
-def conditions(values: Mapping[str, str], without: tuple[str, ...] = ()) -> str:
-    """Return all conditions on one line.
+def conditions(values: Mapping[str, str], without: tuple[str, ...] = (), aim: str = "") -> str:
+    """Return all conditions on one line; ``aim`` is that of the estimate.
 
     Example:
         >>> conditions({"ball": "linf:0.05", "attack": "u-pgd", "divergence": "cosine"})
         'ℓ∞ ≤ 0.05 · u-pgd · cosine'
     """
-    return " · ".join(condition(key, value) for key, value in values.items() if key not in without)
+    return " · ".join(condition(key, value, aim) for key, value in values.items() if key not in without)
 
 
 def setting(value: Any) -> str:

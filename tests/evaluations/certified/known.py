@@ -18,7 +18,7 @@ from holdfast.bounds.regions import Region
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.noise import Noise
-from holdfast.evaluations.certified.pairs import Pairs
+from holdfast.evaluations.certified.pairwise.pairs import Pairs
 from tests.samples import linear, published
 
 

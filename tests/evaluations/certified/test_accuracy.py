@@ -14,8 +14,8 @@ from holdfast.core.records import Claim
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.findings import series
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
-from holdfast.evaluations.certified.negatives import generated
-from holdfast.evaluations.certified.pairs import UNDEFINED, image_pairs, unit_ball
+from holdfast.evaluations.certified.pairwise.negatives import generated
+from holdfast.evaluations.certified.pairwise.pairs import UNDEFINED, image_pairs, unit_ball
 from holdfast.execution.request import build
 from holdfast.protocol.evaluation import settings
 from holdfast.protocol.population import Population

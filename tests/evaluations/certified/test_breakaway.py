@@ -21,7 +21,6 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import RunSettings
-from holdfast.evaluations.certified.bisector_hyperplanes import bisector_hyperplanes
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.certified_breakaway import (
     UNDEFINED,
@@ -29,7 +28,8 @@ from holdfast.evaluations.certified.certified_breakaway import (
     BreakawayPairs,
     CertifiedBreakaway,
 )
-from holdfast.evaluations.certified.linear_bounds import AT_ONCE, lower_and_upper_bounds, lower_bounds
+from holdfast.evaluations.certified.outputs.bisector_hyperplanes import bisector_hyperplanes
+from holdfast.evaluations.certified.outputs.linear_bounds import AT_ONCE, lower_and_upper_bounds, lower_bounds
 from holdfast.protocol.population import Population
 from tests.evaluations.certified.known import Boast, linear_case
 from tests.samples import builtin, digits, published

@@ -14,7 +14,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.images import Images
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.linear_head import classifier
-from holdfast.evaluations.certified.output_bounds import OutputBounds
+from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds
 from holdfast.evaluations.certified.witness import replay
 from holdfast.protocol.population import Population
 

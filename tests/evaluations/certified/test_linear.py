@@ -21,11 +21,11 @@ from holdfast.core.noise import Noise
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.linear_bounds import lower_bounds
 from holdfast.evaluations.certified.linear_head import LinearHead, classifier, margins
 from holdfast.evaluations.certified.linear_radius import UNDEFINED, UNLABELLED, HeadRadii, LinearRadius, separate_radii
-from holdfast.evaluations.certified.pairs import unit_ball
-from holdfast.evaluations.certified.radius_bounds import certified_radii
+from holdfast.evaluations.certified.outputs.linear_bounds import lower_bounds
+from holdfast.evaluations.certified.pairwise.pairs import unit_ball
+from holdfast.evaluations.certified.pairwise.radius_bounds import certified_radii
 from holdfast.execution.table import evaluate
 from holdfast.probes.linear import Linear as LinearProbe
 from holdfast.protocol.population import Population

@@ -7,8 +7,8 @@ import gc
 import torch
 
 from holdfast import GradientAttack, Images, Linf, RunSettings, load_encoder
-from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import image_pairs
+from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import image_pairs
 from holdfast.protocol.population import Population
 
 

@@ -25,9 +25,9 @@ from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.certified_radius import CertifiedRadius
 from holdfast.evaluations.certified.findings import CrossCheck, label_share, verdict
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
-from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import UNDEFINED, image_pairs, unit_ball
-from holdfast.evaluations.certified.radius_bounds import certified_radii, cross_check, nearest_confusion
+from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import UNDEFINED, image_pairs, unit_ball
+from holdfast.evaluations.certified.pairwise.radius_bounds import certified_radii, cross_check, nearest_confusion
 from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store

@@ -24,7 +24,7 @@ from holdfast.core.records import Claim
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.certified_displacement import SHARE, CertifiedDisplacement
 from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap
-from holdfast.evaluations.certified.output_bounds import OutputBounds, across, one_minus_cosine, principal
+from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds, across, one_minus_cosine, principal
 from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store

@@ -17,7 +17,7 @@ from holdfast.evaluations.certified.certified_displacement import CertifiedDispl
 from holdfast.evaluations.certified.certified_overlap import CertifiedOverlap
 from holdfast.evaluations.certified.certified_radius import CertifiedRadius
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
-from holdfast.evaluations.certified.output_bounds import OutputBounds
+from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds
 
 WEAK = AdaptiveAttack(restarts=1, steps=10)
 SHAPE = (1, 4, 4)

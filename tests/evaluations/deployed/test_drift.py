@@ -76,6 +76,13 @@ def test_a_folder_that_grows_is_read_in_the_order_of_its_names() -> None:
     assert whole.verdict.status == "refuted"
 
 
+def test_a_limit_holds_for_both_sets() -> None:
+    result = found(AFTER, limit=20).result
+    assert result.images.count == 20
+    assert result.bank is not None
+    assert result.bank.count == 20
+
+
 def test_edits_are_made_only_where_there_is_a_change_to_explain(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list[int]()
     encode = Population.encode
@@ -96,6 +103,8 @@ def test_a_gate_reads_what_drift_leaves(tmp_path: Path) -> None:
     (answer,) = hf.check(tmp_path, "drift_p_value>=0.05")
     assert not answer.passed
     assert drifted.run.report() == tmp_path / "report.html"
+    heading = f"<h1>Drift from {BEFORE.name} to {drifted.result.images.name}, as digits-contrastive sees them</h1>"
+    assert heading in (tmp_path / "report.html").read_text()
     (answer,) = hf.check(tmp_path, "drift_p_value>=0.001")
     assert answer.passed
 
@@ -114,9 +123,10 @@ def test_no_suite_asks_for_it() -> None:
     ("after", "how", "said"),
     [
         (AFTER[range(3)], {}, "at least 4 images each"),
-        (BEFORE, {}, "all 80 images of the bank are measured too"),
-        (AFTER, {"divergence": "l1"}, "use l2, unit_l2 or cosine"),
-        (AFTER, {"divergence": "whitened"}, "use l2, unit_l2 or cosine"),
+        (BEFORE, {}, "all 80 images of .* are among those of"),
+        (AFTER, {"divergence": "l1"}, "use one of l2, cosine, unit_l2, rank, wasserstein"),
+        (AFTER, {"divergence": "whitened"}, "use one of l2, cosine, unit_l2, rank, wasserstein"),
+        (AFTER, {"divergence": "nope"}, "unknown divergence 'nope'; known: cosine, l2, rank, unit_l2, wasserstein$"),
         (AFTER, {"edits": "fogg"}, "no edit on a ladder"),
         (AFTER, {"alpha": 5.0}, "alpha must"),
         (AFTER, {"permutations": 0}, "permutations must"),

@@ -9,12 +9,16 @@ import torch
 from torch import nn
 
 import holdfast as hf
+from holdfast.attacks.presets import NAMED
+from holdfast.cli.terminal.one_result import show_result
 from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.deployed.false_matches import chosen_cuts, false_match_rate, halves
 from holdfast.evaluations.deployed.threshold import Threshold
 from holdfast.protocol.population import Population
+from holdfast.report.contents import Contents
+from holdfast.report.page import render
 from tests.samples import builtin, digits
 
 IMAGES = digits(80)
@@ -64,6 +68,14 @@ def test_copies_are_missed_as_one_counts_them() -> None:
     series = next(s for s in result.series if s.quantity == "missed_copies" and s.conditions["rate"] == "0.05")
     assert list(series.values) == pytest.approx(missed)
     assert 0 < sum(missed) < len(missed), "vacuous"
+    recommended, chosen = result.estimate("recommended_threshold"), result.estimate("threshold", rate="0.05")
+    assert result.estimates[0] == recommended
+    assert (recommended.value, recommended.low, recommended.high) == (chosen.value, chosen.low, chosen.high)
+    assert recommended.high <= 1
+    (card,) = Contents([result], []).scorecards
+    assert [line.quantity for line in card.lines] == ["recommended_threshold", "missed_copies"]
+    assert card.lines[0].answers[0].value == cut
+    assert "<h1>Threshold of digits-contrastive on" in render(Contents([result], []))
     strict, loose = (result.estimate("missed_copies", rate=rate).value for rate in ("0.05", "0.2"))
     assert strict >= loose
 
@@ -123,3 +135,16 @@ def test_zero_codes_match_nothing() -> None:
         encoder, IMAGES
     )
     assert isnan(result.estimate("false_match_rate", rate="0.1").value)
+
+
+def test_a_reason_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluation = Threshold(rate=0.1, rates=(0.1, 0.0001), edits=("noise",), attack=NAMED["u-fgsm"], samples=8)
+    result = evaluation(builtin(), IMAGES)
+    show_result(result)
+    printed = " ".join(capsys.readouterr().out.split())
+    reason = "a rate of 0.0001 needs at least 10000 pairs of images"
+    assert printed.count(reason) == 1
+    assert f"threshold and false match rate undefined: {reason}" in printed
+    assert sum(estimate.reason == reason for estimate in result.estimates) == 2, "vacuous: it is a reason once"
+    (notes,) = (table.notes for table in Contents([result], []).tables)
+    assert len({note.partition(": ")[2] for note in notes}) == len(notes)

@@ -49,6 +49,10 @@ ENTRYWISE = frozenset(
 class _Counter(TorchDispatchMode):
     """Counts the outputs of ``ENTRYWISE`` operations that depend on an image."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch imports its compiler, more than a second for every command
+
     def __init__(self, image: Tensor) -> None:
         super().__init__()
         self.count, self.depending = 0, WeakIdKeyDictionary()

@@ -77,7 +77,8 @@ def average_rule(kept: Bool[Tensor, "... q k"] | None) -> Rule:
 
     def interval(average: Box, scores: Box, values: Box) -> Box:
         box = known(average, scores, values)
-        return Box(torch.maximum(average.lower, box.lower), torch.minimum(average.upper, box.upper))
+        # Where products overflow, what scores and values say remains.
+        return Box(torch.fmax(average.lower, box.lower), torch.fmin(average.upper, box.upper))
 
     def relax(average: Box, scores: Box, values: Box) -> LinearRelaxation:
         low, high = interval(average, scores, values)

@@ -16,8 +16,8 @@ from holdfast.core.arguments import check_whole
 from holdfast.core.balls import Ball
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
-from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pair_bounds import PairBounds
+from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
+from holdfast.evaluations.certified.pairwise.pair_bounds import PairBounds
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 

@@ -28,7 +28,7 @@ from holdfast.commands.certify.files import file_stem
 from holdfast.commands.certify.record import Certificate
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.errors import HoldfastError
-from holdfast.evaluations.certified.pairs import Pairs, bounded
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, bounded
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 

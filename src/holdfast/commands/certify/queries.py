@@ -37,7 +37,7 @@ from holdfast.core.encoder import Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import Observed
 from holdfast.encoders.reference import require
-from holdfast.evaluations.certified.pairs import Pairs
+from holdfast.evaluations.certified.pairwise.pairs import Pairs
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 

@@ -127,7 +127,7 @@ def parity(
     with place_of(run, out=out, cluster=None, workers=workers, budget=budget, progress=progress, mark=REQUEST) as place:
         first, *others = sides_of(reference, listed(candidates), place.run, Options(arch, size, trust_remote_code))
         request = Request(
-            encoders=tuple(side.asked for side in others),
+            encoders=tuple(side.request for side in others),
             images=_text(images),
             bank=_text(bank),
             only=(NAME,),
@@ -158,6 +158,7 @@ def parity(
             except HoldfastError as error:
                 failures.append(_failed(side, error, place, conclusion.reference))
         results += [before] if isinstance(before, Result) else []
+        results = [result.model_copy(update={"heading": conclusion.heading}) for result in results]
         page = write(results, failures, place.store.folder)["report.html"] if place.kept else None
     answer = Parity(tuple(results), tuple(failures), page)
     if sentence := _missing(answer):

@@ -105,6 +105,11 @@ class Conclusion:
         )
 
     @property
+    def heading(self) -> str:
+        """Return how a report on the candidates is headed."""
+        return f"Parity of {{encoders}} with {self.reference.side.name} on {{images}}"
+
+    @property
     def settings(self) -> dict[str, object]:
         """Return what must be equal for two candidates to be compared."""
         run, encoder = self.reference.side.run, self.reference.side.encoder
@@ -217,6 +222,7 @@ class Conclusion:
             meaning=MEANING,
             headline=HEADLINE,
             questions=QUESTIONS,
+            heading=self.heading,
             robustness=False,
             encoder=candidate.info,
             images=reference.known.images_info,

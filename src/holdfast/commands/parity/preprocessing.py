@@ -135,6 +135,9 @@ class Probe:
         return summarise(series, "median", "lower").model_copy(update={"series": None, "statistic": "other"})
 
 
+OF_ALL = "of the distance between images as it is, which no other makes smaller"
+
+
 def _value(estimate: Estimate) -> float:
     return estimate.value if estimate.value == estimate.value else float("inf")
 
@@ -150,12 +153,13 @@ def _verdict(before: Estimate, tried: list[Estimate]) -> Verdict:
             f"{before.value:.2g} ({best.n} images)",
             witness={"preprocessing": name, "tried": str(len(tried))},
         )
+    helpful = _value(best) < _value(before)
+    nearest = f"the nearest, {name}, leaves {best.value:.2g} of the distance between images, and " if helpful else ""
     return Verdict(
         question=QUESTION,
         status="no violation found",
         reason=f"none of {len(tried)} other resizings, normalisations and channel orders explains the difference, so "
-        f"weights or arithmetic differ (the nearest, {name}, leaves {best.value:.2g} of the distance between images, and "
-        f"{before.value:.2g} as it is; {best.n} images)",
+        f"weights or arithmetic differ ({nearest}{before.value:.2g} {'as it is' if helpful else OF_ALL}; {before.n} images)",
         witness={"preprocessing": AS_IT_IS, "tried": str(len(tried))},
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from copy import copy
@@ -38,7 +39,7 @@ class Side:
 
     encoder: Encoder
     run: RunSettings
-    asked: str
+    request: str
     """What a request calls it."""
 
     @property
@@ -85,10 +86,10 @@ def sides_of(reference: NamedSide, candidates: Sequence[NamedSide], run: RunSett
     if not candidates:
         raise HoldfastError("nothing to compare with the reference; name a candidate, as in float16 or codes.npz")
     first = _side(reference, None, run, options)
-    sides, seen = list[Side](), Counter[str]()
+    sides, counts = list[Side](), Counter[str]()
     for side in (first, *(_side(each, first, run, options) for each in candidates)):
-        seen[side.name] += 1
-        name = side.name if seen[side.name] == 1 else f"{side.name} ({seen[side.name]})"
+        counts[side.name] += 1
+        name = side.name if counts[side.name] == 1 else f"{side.name} ({counts[side.name]})"
         sides.append(replace(side, encoder=_called(side.encoder, name, side.encoder.source)))
     return sides
 
@@ -99,6 +100,11 @@ def _side(named: NamedSide, reference: Side | None, run: RunSettings, options: O
             raise HoldfastError(f"{named} stands for the reference computed in that precision; name an encoder first")
         encoder = _called(reference.encoder, f"{reference.name} in {named}", named)
         return Side(encoder, replace(run, precision=named), named)
+    if isinstance(named, str) and re.fullmatch(r"(b?float|u?int|fp|bf)\d+", named):
+        raise HoldfastError(
+            f"unknown precision {named!r}; the reference can be computed in {', '.join(PRECISIONS)}, and a copy quantised "
+            "otherwise is a candidate of its own, as in python:package.module:factory"
+        )
     named = str(named) if isinstance(named, Path) else named
     if isinstance(named, str) and named.partition("?")[0].lower().endswith(SUFFIXES):
         bare = not short_name(named)[1].startswith(f"{SOURCE}:")
@@ -141,9 +147,9 @@ def encoded(population: Population, place: Place) -> tuple[list[int], Float[Tens
     Raises:
         BudgetSpentError: none were.
     """
-    _, rows, seen = collect(
+    _, rows, entries = collect(
         CleanCodes(), population, place.store, place.engine, place.show, place.budget, place.began, codes=False
     )
     if not rows:
         raise BudgetSpentError(place.left_over(len(population.images)))
-    return rows, seen["codes"].cpu()
+    return rows, entries["codes"].cpu()

@@ -6,11 +6,12 @@ intervals are exact whatever the distribution, and an end that falls among sampl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isnan, nan
 
 import numpy as np
 
-from holdfast.core.records import Curve, Estimate, Series
+from holdfast.core.records import Curve, Estimate, Findings, Series
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.intervals import Values, quantile_interval, share_interval
 
@@ -35,6 +36,17 @@ def radius_estimates(series: Series) -> tuple[Estimate, ...]:
     median = summarise(series, "median", "higher")
     known = np.array([value for value in series.values if not isnan(value)])
     return (median, *(_quantile(median, known, name, share) for name, share in QUARTILES.items()))
+
+
+def radius_findings(ids: Sequence[str], series: Sequence[Series], norm: str, warnings: Sequence[str]) -> Findings:
+    """Return series of radii in one norm with their quartiles and curves."""
+    return Findings(
+        ids=tuple(ids),
+        series=tuple(series),
+        estimates=tuple(estimate for radii in series for estimate in radius_estimates(radii)),
+        curves=tuple(curve for radii in series for curve in lost_curve(radii, norm)),
+        warnings=tuple(warnings),
+    )
 
 
 def _quantile(median: Estimate, values: Values, name: str, share: float) -> Estimate:

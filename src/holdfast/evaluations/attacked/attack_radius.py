@@ -22,7 +22,7 @@ import torch
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
-from holdfast.attacks.radius import Nearest, fixed_forwards, nearest_events, search_forwards, with_fixed_attacks
+from holdfast.attacks.radius import Nearest, fixed_forwards, nearest_found, search_forwards
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import HoldfastError, did_you_mean
@@ -30,7 +30,7 @@ from holdfast.core.pictures import row
 from holdfast.core.points.counting import nearest_rows
 from holdfast.core.records import Claim, Conditions, Findings, Picture, Question
 from holdfast.core.run_settings import Observed
-from holdfast.core.statistics.radii import lost_curve, radius_estimates
+from holdfast.core.statistics.radii import radius_findings
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.events import EVENTS, Search, Threat
 from holdfast.evaluations.attacked.findings import UNDEFINED
@@ -103,10 +103,8 @@ class Radii(Observation):
     def nearest(self, population: Population, rows: Sequence[int], search: Search) -> Nearest:
         """Return the nearest images found that show the event of ``search``."""
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", self.event)
-        nearest = nearest_events(search.goal, self.attack, search.ball(self.widest), noise)
-        widest = search.ball(self.widest)
         balls = [search.ball(ball) for ball in self.balls if ball.name == self.widest.name]
-        return with_fixed_attacks(search.goal, nearest, widest, balls, search.fixed)
+        return nearest_found(search.goal, self.attack, search.ball(self.widest), noise, balls, search.fixed)
 
 
 @final
@@ -172,13 +170,8 @@ class AttackRadius(Evaluation):
             unit, reason = f"{self.widest.name} distance", LEFT_OUT if event == "retrieval" else UNPAIRED
             quantity = QUANTITIES[event]
             series.append(series_of(quantity, self._conditions, radii, unit, Claim.UPPER, SMALLEST, reason))
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
-            estimates=tuple(estimate for each in series for estimate in radius_estimates(each)),
-            curves=tuple(curve for each in series for curve in lost_curve(each, self.widest.name)),
-            warnings=population_warnings(population, [self.divergence]),
-        )
+        ids, warnings = [population.images.ids[row] for row in rows], population_warnings(population, [self.divergence])
+        return radius_findings(ids, series, self.widest.name, warnings)
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
         """Return the image that gives way first: clean, changed, what it is mistaken for, and the change."""

@@ -89,6 +89,7 @@ class Breakaway(Evaluation):
         "nearest. Both show what attacks achieved: the true risk is at least as high, the true accuracy at most as high."
     )
     headline = ("breakaway_risk", "nearest_neighbour_accuracy")
+    aims = (("retrieval", "another nearest neighbour"), ("crossing", "a random other image"))
     questions = (
         Question(
             place=10,

@@ -7,20 +7,27 @@ the nearest to their clean selves. Both are ratios of means over the same images
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import final
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from holdfast.attacks.base import Attack
+from holdfast.core.balls import Ball
+from holdfast.core.divergences import Divergence
 from holdfast.core.records import Claim, Estimate, Series
+from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import ratio_of_means, series_of
 from holdfast.evaluations.attacked.breakaway import KEPT, LEFT_OUT, RISK, influence, kept_nearest, risk
-from holdfast.evaluations.attacked.observations import Case
+from holdfast.evaluations.attacked.observations import RANDOM_NOISE, Case, Noise, Untargeted, strongest
 from holdfast.evaluations.attacked.searched import Searched
+from holdfast.protocol.observation import Joint
+from holdfast.protocol.population import Population
 
 Further = tuple[tuple[str, str], ...]
 """Conditions that a case has beside its own, by name."""
@@ -51,13 +58,70 @@ class Harm:
         return 1 - kept_nearest(self.closer)
 
 
+@final
+@dataclass(frozen=True)
+class OwnAttacks:
+    """The encoder's own attacks in each ball under each divergence: what all other ways to move images are held against."""
+
+    balls: tuple[Ball, ...]
+    attacks: tuple[Attack, ...]
+    divergences: tuple[Divergence, ...]
+    samples: int
+
+    @property
+    def cases(self) -> list[tuple[Ball, Divergence]]:
+        """Every combination, balls outermost."""
+        return list(product(self.balls, self.divergences))
+
+    def observation(self, ball: Ball, divergence: Divergence) -> Untargeted:
+        """Return what is seen of the attacks in one case."""
+        return Untargeted(ball, self.attacks, divergence, self.samples)
+
+    def noise(self, ball: Ball) -> Noise:
+        """Return what is seen of random noise of the same size."""
+        return Noise(ball, self.samples)
+
+    def beside(
+        self,
+        population: Population,
+        rows: Sequence[int],
+        joint: Joint,
+        observed: Observed,
+        others: Callable[[Ball, Divergence], Mapping[Further, Float[Tensor, "n d"]]],
+        halves: Sequence[tuple[Further, Bool[Tensor, "n"] | None]] = (((), None),),
+    ) -> tuple[list[Series], list[Estimate]]:
+        """Return the numbers of the strongest own attack, of ``others`` and of random noise, in every case.
+
+        Args:
+            population: whose images were moved.
+            rows: which of them.
+            joint: what was observed together, with the own attacks and their noise among its parts.
+            observed: what it saw.
+            others: codes of images moved in other ways in a case, by the conditions in which these differ.
+            halves: of which images the numbers are, each with the conditions that say so; by default of all.
+        """
+        searched, attack = Searched(population), strongest(self.attacks)
+        series, estimates = list[Series](), list[Estimate]()
+        for ball, divergence in self.cases:
+            own = self.observation(ball, divergence)
+            codes = own.of_attack(attack, joint.of(own, observed))["codes"]
+            noise = joint.of(self.noise(ball), observed)["codes"]
+            moved = {**others(ball, divergence), (("attack", RANDOM_NOISE),): noise}
+            for further, mask in halves:
+                case = Case(ball, attack, divergence, further=further)
+                more_series, more_estimates = compared(searched, rows, case, codes, moved, mask)
+                series += more_series
+                estimates += more_estimates
+        return series, estimates
+
+
 def compared(
     searched: Searched,
     rows: Sequence[int],
     case: Case,
     codes: Float[Tensor, "n d"],
     others: Mapping[Further, Float[Tensor, "n d"]],
-    asked: Bool[Tensor, "n"] | None = None,
+    mask: Bool[Tensor, "n"] | None = None,
 ) -> tuple[list[Series], list[Estimate]]:
     """Return the numbers of the encoder's own attack, and those of other ways to move images beside and relative to it.
 
@@ -67,12 +131,12 @@ def compared(
         case: the encoder's own attack.
         codes: of its images.
         others: codes of images moved in other ways, by the conditions in which these differ from ``case``.
-        asked: which of ``rows`` the numbers are of; by default all.
+        mask: which of ``rows`` the numbers are of; by default all.
     """
-    strongest = harm_of(searched, rows, case, codes, asked)
+    strongest = harm_of(searched, rows, case, codes, mask)
     series, estimates = numbers_of(strongest)
     for further, moved in others.items():
-        harm = harm_of(searched, rows, replace(case, further=(*case.further, *further)), moved, asked)
+        harm = harm_of(searched, rows, replace(case, further=(*case.further, *further)), moved, mask)
         for more_series, more_estimates in (relative_numbers_of(harm, strongest), numbers_of(harm)):
             series += more_series
             estimates += more_estimates
@@ -84,10 +148,10 @@ def harm_of(
     rows: Sequence[int],
     case: Case,
     codes: Float[Tensor, "n d"],
-    asked: Bool[Tensor, "n"] | None = None,
+    mask: Bool[Tensor, "n"] | None = None,
 ) -> Harm:
-    """Return what became of images moved to ``codes``: of those of ``rows`` that are ``asked`` for, by default of all."""
-    places = torch.arange(len(rows)) if asked is None else asked.nonzero()[:, 0]
+    """Return what became of images moved to ``codes``: of those of ``rows`` in ``mask``, by default of all."""
+    places = torch.arange(len(rows)) if mask is None else mask.nonzero()[:, 0]
     chosen = [rows[place] for place in places.tolist()]
     unknown = torch.full((len(rows),), torch.nan, dtype=torch.float64)
     if not chosen:

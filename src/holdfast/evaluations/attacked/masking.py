@@ -67,6 +67,7 @@ class Masking(Evaluation):
         "attack numbers of this encoder as too kind, and trust score-only attacks and certificates instead."
     )
     headline = ("zero_gradient_share", "score_only_wins")
+    words = (("score_only_wins", "wins of the score-only attack"),)
     questions = (
         Question(
             place=130,

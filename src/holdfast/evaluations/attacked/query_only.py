@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import final
 
 import torch
@@ -24,23 +23,14 @@ from holdfast.attacks.square import SquareAttack
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.errors import HoldfastError
-from holdfast.core.records import Claim, Estimate, Findings, Series
+from holdfast.core.records import Claim, Findings
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics.radii import radius_estimates
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.attacked.attack_radius import LEFT_OUT, SMALLEST
 from holdfast.evaluations.attacked.events import Threat, retrieval
-from holdfast.evaluations.attacked.harm_kept import Further, compared
-from holdfast.evaluations.attacked.observations import (
-    ATTACKS,
-    BALLS,
-    RANDOM_NOISE,
-    Case,
-    Noise,
-    Untargeted,
-    strongest,
-)
-from holdfast.evaluations.attacked.searched import Searched
+from holdfast.evaluations.attacked.harm_kept import Further, OwnAttacks
+from holdfast.evaluations.attacked.observations import ATTACKS, BALLS, Untargeted
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.observation import Joint, Observation
@@ -118,36 +108,29 @@ class QueryOnly(Evaluation):
                 )
 
     def observation(self) -> Joint:
+        own = self._own
         parts = [
             part
-            for ball, divergence in product(self.balls, self.divergences)
+            for ball, divergence in own.cases
             for part in (
-                self._attacked(ball, divergence, self.attacks),
-                Noise(ball, self.samples),
-                *(self._attacked(ball, divergence, (search,)) for search in self.searches),
+                own.observation(ball, divergence),
+                own.noise(ball),
+                *(self._searched(ball, divergence, search) for search in self.searches),
             )
         ]
         return Joint((*dict.fromkeys(parts), *map(self._decided, self.divergences)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        searched, joint, attack = Searched(population), self.observation(), strongest(self.attacks)
-        series, estimates = list[Series](), list[Estimate]()
+        joint = self.observation()
 
-        def after(
-            ball: Ball, divergence: Divergence, attacks: tuple[Attack, ...], which: Attack
-        ) -> Float[Tensor, "n d"]:
-            part = self._attacked(ball, divergence, attacks)
-            return part.of_attack(which, joint.of(part, observed))["codes"]
-
-        for ball, divergence in product(self.balls, self.divergences):
-            others: dict[Further, Float[Tensor, "n d"]] = {
-                conditions(search): after(ball, divergence, (search,), search) for search in self.searches
+        def searched(ball: Ball, divergence: Divergence) -> dict[Further, Float[Tensor, "n d"]]:
+            by_search = {search: self._searched(ball, divergence, search) for search in self.searches}
+            return {
+                conditions(search): part.of_attack(search, joint.of(part, observed))["codes"]
+                for search, part in by_search.items()
             }
-            others[(("attack", RANDOM_NOISE),)] = joint.of(Noise(ball, self.samples), observed)["codes"]
-            codes = after(ball, divergence, self.attacks, attack)
-            more = compared(searched, rows, Case(ball, attack, divergence), codes, others)
-            series += more[0]
-            estimates += more[1]
+
+        series, estimates = self._own.beside(population, rows, joint, observed, searched)
         for divergence in self.divergences:
             radii = joint.of(self._decided(divergence), observed)["radius"]
             further = {"attack": "rays", "divergence": str(divergence), "queries": str(self.decisions)}
@@ -167,8 +150,12 @@ class QueryOnly(Evaluation):
     def _decided(self, divergence: Divergence) -> DecisionRadii:
         return DecisionRadii(self.decisions, divergence, self.samples)
 
-    def _attacked(self, ball: Ball, divergence: Divergence, attacks: tuple[Attack, ...]) -> Untargeted:
-        return Untargeted(ball, attacks, divergence, self.samples)
+    @property
+    def _own(self) -> OwnAttacks:
+        return OwnAttacks(self.balls, self.attacks, self.divergences, self.samples)
+
+    def _searched(self, ball: Ball, divergence: Divergence, search: Attack) -> Untargeted:
+        return Untargeted(ball, (search,), divergence, self.samples)
 
 
 def conditions(search: Attack) -> Further:

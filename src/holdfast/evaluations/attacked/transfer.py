@@ -25,21 +25,10 @@ from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError, did_you_mean
-from holdfast.core.records import Estimate, Findings, Series
+from holdfast.core.records import Findings
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.attacked.harm_kept import Further, compared
-from holdfast.evaluations.attacked.observations import (
-    ATTACKS,
-    BALLS,
-    RANDOM_NOISE,
-    Case,
-    Noise,
-    Untargeted,
-    attacked,
-    climbable,
-    strongest,
-)
-from holdfast.evaluations.attacked.searched import Searched
+from holdfast.evaluations.attacked.harm_kept import Further, OwnAttacks
+from holdfast.evaluations.attacked.observations import ATTACKS, BALLS, attacked, climbable
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.objectives.away import Away
 from holdfast.objectives.base import AttackContext
@@ -132,36 +121,32 @@ class Transfer(Evaluation):
         return replace(self, surrogates=tuple(sorted(chosen)))
 
     def observation(self) -> Joint:
+        own = self._own
         parts = [
             part
-            for ball in self.balls
-            for divergence in self.divergences
+            for ball, divergence in own.cases
             for part in (
-                self._itself(ball, divergence),
-                Noise(ball, self.samples),
+                own.observation(ball, divergence),
+                own.noise(ball),
                 *(self._transferred(ball, divergence, surrogate) for surrogate in self.surrogates),
             )
         ]
         return Joint(tuple(dict.fromkeys(parts)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        searched, joint, attack = Searched(population), self.observation(), strongest(self.attacks)
-        series, estimates, unfit = list[Series](), list[Estimate](), dict[str, None]()
-        for ball in self.balls:
-            for divergence in self.divergences:
-                others: dict[Further, Tensor] = {
-                    (("attack", label(self.attack)), ("surrogate", surrogate.rpartition("@")[0])): joint.of(
-                        self._transferred(ball, divergence, surrogate), observed
-                    )["codes"]
-                    for surrogate in self.surrogates
-                }
-                unfit |= {dict(of)["surrogate"]: None for of, codes in others.items() if codes.isnan().all()}
-                others[(("attack", RANDOM_NOISE),)] = joint.of(Noise(ball, self.samples), observed)["codes"]
-                itself = self._itself(ball, divergence)
-                codes = itself.of_attack(attack, joint.of(itself, observed))["codes"]
-                more = compared(searched, rows, Case(ball, attack, divergence), codes, others)
-                series += more[0]
-                estimates += more[1]
+        joint, unfit = self.observation(), dict[str, None]()
+
+        def transferred(ball: Ball, divergence: Divergence) -> dict[Further, Tensor]:
+            codes = {
+                surrogate.rpartition("@")[0]: joint.of(self._transferred(ball, divergence, surrogate), observed)[
+                    "codes"
+                ]
+                for surrogate in self.surrogates
+            }
+            unfit.update({name: None for name, moved in codes.items() if moved.isnan().all()})
+            return {(("attack", label(self.attack)), ("surrogate", name)): moved for name, moved in codes.items()}
+
+        series, estimates = self._own.beside(population, rows, joint, observed, transferred)
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
@@ -169,8 +154,9 @@ class Transfer(Evaluation):
             warnings=(*population_warnings(population, self.divergences), *map(_unfit, unfit)),
         )
 
-    def _itself(self, ball: Ball, divergence: Divergence) -> Untargeted:
-        return Untargeted(ball, self.attacks, divergence, self.samples)
+    @property
+    def _own(self) -> OwnAttacks:
+        return OwnAttacks(self.balls, self.attacks, self.divergences, self.samples)
 
     def _transferred(self, ball: Ball, divergence: Divergence, surrogate: str) -> Transferred:
         return Transferred(ball, self.attack, divergence, surrogate.rpartition("@")[2], self.samples)

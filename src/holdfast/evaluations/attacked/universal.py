@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import final
 
 import torch
@@ -19,12 +18,11 @@ from holdfast.attacks.base import Attack
 from holdfast.core.balls import Ball
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.pictures import SHOWN, row
-from holdfast.core.records import Estimate, Findings, Picture, Series
+from holdfast.core.records import Findings, Picture
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.attacked.harm_kept import Further, compared
-from holdfast.evaluations.attacked.observations import ATTACKS, BALLS, RANDOM_NOISE, Case, Noise, Untargeted, strongest
+from holdfast.evaluations.attacked.harm_kept import Further, OwnAttacks
+from holdfast.evaluations.attacked.observations import ATTACKS, BALLS
 from holdfast.evaluations.attacked.pictures import change
-from holdfast.evaluations.attacked.searched import Searched
 from holdfast.evaluations.attacked.sizes import SIZES
 from holdfast.evaluations.attacked.universal_perturbation import Universal, UniversalPerturbation, seen_and_unseen
 from holdfast.protocol.evaluation import Evaluation
@@ -70,28 +68,22 @@ class UniversalRisk(Evaluation):
     headline = ("harm_kept", "nearest_neighbour_accuracy")
 
     def observation(self) -> Joint:
+        own = self._own
         parts = [
             part
-            for ball, divergence in self._cases()
-            for part in (self._each(ball, divergence), self._one(ball, divergence), Noise(ball, self.samples))
+            for ball, divergence in own.cases
+            for part in (own.observation(ball, divergence), self._one(ball, divergence), own.noise(ball))
         ]
         return Joint(tuple(dict.fromkeys(parts)))
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
-        searched, joint, attack = Searched(population), self.observation(), strongest(self.attacks)
-        halves = zip((SEEN, UNSEEN), seen_and_unseen(population, rows, self.seen), strict=True)
-        series, estimates = list[Series](), list[Estimate]()
-        for (ball, divergence), (name, half) in product(self._cases(), halves):
-            each, one, noise = self._each(ball, divergence), self._one(ball, divergence), Noise(ball, self.samples)
-            others: dict[Further, Tensor] = {
-                (("attack", ONE_FOR_ALL),): joint.of(one, observed)["codes"],
-                (("attack", RANDOM_NOISE),): joint.of(noise, observed)["codes"],
-            }
-            codes = each.of_attack(attack, joint.of(each, observed))["codes"]
-            case = Case(ball, attack, divergence, further=(("images", name),))
-            more_series, more_estimates = compared(searched, rows, case, codes, others, half)
-            series += more_series
-            estimates += more_estimates
+        joint, masks = self.observation(), seen_and_unseen(population, rows, self.seen)
+
+        def universal(ball: Ball, divergence: Divergence) -> dict[Further, Tensor]:
+            return {(("attack", ONE_FOR_ALL),): joint.of(self._one(ball, divergence), observed)["codes"]}
+
+        halves = [((("images", name),), mask) for name, mask in zip((SEEN, UNSEEN), masks, strict=True)]
+        series, estimates = self._own.beside(population, rows, joint, observed, universal, halves)
         return Findings(
             ids=tuple(population.images.ids[row] for row in rows),
             series=tuple(series),
@@ -100,7 +92,7 @@ class UniversalRisk(Evaluation):
         )
 
     def illustrate(self, population: Population, rows: Sequence[int], findings: Findings) -> tuple[Picture, ...]:
-        domain, (ball, divergence) = population.encoder.domain, max(self._cases(), key=lambda case: case[0].radius)
+        domain, (ball, divergence) = population.encoder.domain, max(self._own.cases, key=lambda case: case[0].radius)
         unseen = seen_and_unseen(population, rows, self.seen)[1].nonzero()[:, 0].tolist()
         shown = [rows[place] for place in unseen[:SHOWN]]
         if not shown or len(domain.shape) != 3:
@@ -118,14 +110,12 @@ class UniversalRisk(Evaluation):
         picture = row(f"{ONE_FOR_ALL}, shown to images it was not learned from ({ball}, {divergence})", parts, domain)
         return () if picture is None else (picture,)
 
-    def _cases(self) -> list[tuple[Ball, Divergence]]:
-        return list(product(self.balls, self.divergences))
+    @property
+    def _own(self) -> OwnAttacks:
+        return OwnAttacks(self.balls, self.attacks, self.divergences, self.samples)
 
     def _one(self, ball: Ball, divergence: Divergence) -> Universal:
         return Universal(self._perturbation(ball, divergence), self.samples)
 
     def _perturbation(self, ball: Ball, divergence: Divergence) -> UniversalPerturbation:
         return UniversalPerturbation(ball, divergence, self.seen, self.restarts, self.steps, self.batch)
-
-    def _each(self, ball: Ball, divergence: Divergence) -> Untargeted:
-        return Untargeted(ball, self.attacks, divergence, self.samples)

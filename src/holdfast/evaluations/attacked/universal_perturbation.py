@@ -147,10 +147,10 @@ def seen_and_unseen(
     population: Population, rows: Sequence[int], count: int
 ) -> tuple[Bool[Tensor, "n"], Bool[Tensor, "n"]]:
     """Return which of ``rows`` were learned from, and which have nothing in common with those: no copy, no group."""
-    units, seen = units_of(population), set(seen_rows(population, count))
-    known = {units[row] for row in seen}
+    units, learned = units_of(population), set(seen_rows(population, count))
+    known = {units[row] for row in learned}
     return (
-        torch.tensor([row in seen for row in rows], dtype=torch.bool),
+        torch.tensor([row in learned for row in rows], dtype=torch.bool),
         torch.tensor([units[row] not in known for row in rows], dtype=torch.bool),
     )
 

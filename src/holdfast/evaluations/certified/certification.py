@@ -7,6 +7,7 @@ from typing import final
 
 from holdfast.attacks.base import Attack
 from holdfast.bounds.methods.base import Method
+from holdfast.core.records import Conditions
 from holdfast.protocol.observation import SharedSettings
 
 
@@ -20,3 +21,11 @@ class Certification(SharedSettings):
     attack: Attack
     neurons: int
     """The most nonlinear entries an encoder may have."""
+
+    def by_bounds(self, norm: str) -> Conditions:
+        """Return the conditions of what is proved in a norm."""
+        return {"ball": norm, "method": str(self.method)}
+
+    def by_attack(self, norm: str) -> Conditions:
+        """Return the conditions of what is found in a norm."""
+        return {"ball": norm, "attack": str(self.attack)}

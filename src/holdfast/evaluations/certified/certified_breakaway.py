@@ -25,14 +25,14 @@ from holdfast.core.divergences import Divergence
 from holdfast.core.encoder import Pixels
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.certified.bisector_hyperplanes import bisector_hyperplanes
 from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
-from holdfast.evaluations.certified.linear_bounds import lower_bounds
-from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, bounded
-from holdfast.evaluations.certified.radius_bounds import cross_check
+from holdfast.evaluations.certified.outputs.bisector_hyperplanes import bisector_hyperplanes
+from holdfast.evaluations.certified.outputs.linear_bounds import lower_bounds
+from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, bounded
+from holdfast.evaluations.certified.pairwise.radius_bounds import cross_check
 from holdfast.evaluations.certified.sizes import BRACKETS
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.protocol.observation import Observation

@@ -25,8 +25,8 @@ from holdfast.core.statistics import Scale, chained_median
 from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
-from holdfast.evaluations.certified.output_bounds import OutputBounds
-from holdfast.evaluations.certified.pairs import bounded
+from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds
+from holdfast.evaluations.certified.pairwise.pairs import bounded
 from holdfast.evaluations.certified.sizes import BRACKETS
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.away import Away

@@ -25,13 +25,13 @@ from holdfast.core.divergences import Cosine, Divergence
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.records import Claim
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.certified.bisector_hyperplanes import ALIKE
 from holdfast.evaluations.certified.brackets import Bracket, BracketEvaluation
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.certified_displacement import exceeds, farthest_attacked, in_float64
 from holdfast.evaluations.certified.findings import CONTRADICTIONS
-from holdfast.evaluations.certified.output_bounds import OutputBounds
-from holdfast.evaluations.certified.pairs import bounded
+from holdfast.evaluations.certified.outputs.bisector_hyperplanes import ALIKE
+from holdfast.evaluations.certified.outputs.output_bounds import OutputBounds
+from holdfast.evaluations.certified.pairwise.pairs import bounded
 from holdfast.evaluations.certified.sizes import BRACKETS
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.objectives.base import AttackContext

@@ -28,7 +28,7 @@ from holdfast.attacks.adaptive import AdaptiveAttack
 from holdfast.attacks.base import Attack
 from holdfast.bounds.methods.base import Crown, Method
 from holdfast.core.pictures import ends, row
-from holdfast.core.records import Claim, Conditions, Curve, Findings, Picture, Question, Series
+from holdfast.core.records import Claim, Curve, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import (
@@ -41,8 +41,8 @@ from holdfast.evaluations.certified.findings import (
     series,
     survival_curves,
 )
-from holdfast.evaluations.certified.pairs import UNDEFINED
-from holdfast.evaluations.certified.radius_bounds import INSIDE, RadiusBounds, certify_cheaply_and_attack
+from holdfast.evaluations.certified.pairwise.pairs import UNDEFINED
+from holdfast.evaluations.certified.pairwise.radius_bounds import INSIDE, RadiusBounds, certify_cheaply_and_attack
 from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import radius_witness
 from holdfast.protocol.evaluation import Evaluation
@@ -50,7 +50,6 @@ from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
 
 RADIUS = "robust radius, mean over the image's negatives"
-POINTS = 81
 
 
 @final
@@ -90,8 +89,7 @@ class CertifiedRadius(Evaluation):
     )
 
     def observation(self) -> RadiusBounds:
-        certification = Certification(self.samples, self.method, self.attack, self.neurons)
-        return RadiusBounds(certification, self.norm, self.negatives, self.tolerance)
+        return RadiusBounds(self._certification, self.norm, self.negatives, self.tolerance)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         certified, attacked = observed["certified"], observed["attacked"]
@@ -111,8 +109,7 @@ class CertifiedRadius(Evaluation):
         return findings(population, rows, (*series, *moves), (*estimates, *labelled), [check], curves)
 
     def _series(self, certified: Float[Tensor, "b k"], attacked: Float[Tensor, "b k"]) -> list[Series]:
-        by_bounds: Conditions = {"ball": self.norm, "method": str(self.method)}
-        by_attack: Conditions = {"ball": self.norm, "attack": str(self.attack)}
+        by_bounds, by_attack = self._certification.by_bounds(self.norm), self._certification.by_attack(self.norm)
         both, unit, ratio = {**by_bounds, **by_attack}, f"{self.norm} distance", "certified / attacked"
         share = "certified share of the robust radius"
         return [
@@ -155,9 +152,12 @@ class CertifiedRadius(Evaluation):
         """Return the share of pairs not confused at each radius: proved below, not refuted above."""
         # From a little before the first pair fails: further in, all of them hold.
         start, end = 0.8 * float(certified.nan_to_num(torch.inf).min()), float(attacked.nan_to_num(0).max())
-        grid = tuple(start + (end - start) * step / (POINTS - 1) for step in range(POINTS)) if start < end else ()
         radii = {f"certified by {self.method}": certified, f"left by {self.attack}": attacked}
-        return survival_curves("pairs_told_apart", self.norm, radii, grid)
+        return survival_curves("pairs_told_apart", self.norm, radii, start, end)
+
+    @property
+    def _certification(self) -> Certification:
+        return Certification(self.samples, self.method, self.attack, self.neurons)
 
 
 def refuted(observed: Observed) -> Bool[Tensor, "b k"]:

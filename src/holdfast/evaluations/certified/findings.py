@@ -15,10 +15,12 @@ from holdfast.core.balls import Ball
 from holdfast.core.records import Claim, Conditions, Curve, Estimate, Findings, Question, Series, Verdict
 from holdfast.core.statistics import Better, summarise
 from holdfast.core.statistics.series import series_of
-from holdfast.evaluations.certified.pairs import UNDEFINED
+from holdfast.evaluations.certified.pairwise.pairs import UNDEFINED
 from holdfast.protocol.population import Population
 
 QUESTION = "Does every certificate withstand attack?"
+POINTS = 81
+"""Of a curve."""
 PREFIXES = ("certified_", "attacked_", "robust_")
 """How the names of the two bounds of one quantity begin."""
 
@@ -184,16 +186,17 @@ def ball_curves(estimates: Sequence[Estimate], balls: Sequence[Ball]) -> tuple[C
 
 
 def survival_curves(
-    quantity: str, norm: str, radii: Mapping[str, Float[Tensor, "b *k"]], grid: Sequence[float]
+    quantity: str, norm: str, radii: Mapping[str, Float[Tensor, "b *k"]], start: float, end: float
 ) -> tuple[Curve, ...]:
-    """Return the share whose radius is above each point of ``grid``, a curve for each kind of ``radii``."""
+    """Return the share whose radius is above each of ``POINTS`` from ``start`` to ``end``, for each kind of ``radii``."""
+    grid = tuple(start + (end - start) * step / (POINTS - 1) for step in range(POINTS)) if start < end else ()
     return tuple(
         Curve(
             quantity=quantity,
             conditions={"ball": norm, "attack": kind},
             x_label=f"{norm} radius",
             y_label=f"share of {quantity.replace('_', ' ')}",
-            x=tuple(grid),
+            x=grid,
             y=share_beyond(values, grid),
         )
         for kind, values in radii.items()

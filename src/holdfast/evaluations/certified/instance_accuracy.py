@@ -36,8 +36,8 @@ from holdfast.evaluations.certified.findings import (
     label_share,
     series,
 )
-from holdfast.evaluations.certified.pair_bounds import PairBounds
-from holdfast.evaluations.certified.pairs import UNDEFINED
+from holdfast.evaluations.certified.pairwise.pair_bounds import PairBounds
+from holdfast.evaluations.certified.pairwise.pairs import UNDEFINED
 from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import pair_witness
 from holdfast.protocol.evaluation import Evaluation
@@ -83,6 +83,7 @@ class InstanceAccuracy(Evaluation):
         "what attacks left and can only be too high."
     )
     headline = ("certified_instance_accuracy", "robust_instance_accuracy")
+    aims = (("the negative", "the negative's code"), ("the difference", "the certified margin"))
     questions = (CONTRADICTIONS,)
 
     def observation(self) -> Joint:

@@ -14,7 +14,7 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.core.encoder import Encoder, Pixels
 from holdfast.core.noise import Noise
 from holdfast.core.run_settings import Observed
-from holdfast.evaluations.certified.pairs import Pairs
+from holdfast.evaluations.certified.pairwise.pairs import Pairs
 from holdfast.probes.linear import logistic_regression
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population

@@ -29,15 +29,20 @@ from holdfast.bounds.bracketing import bracket_radii
 from holdfast.bounds.methods.base import Crown, Method, vacuous_unless_finite
 from holdfast.bounds.regions import region
 from holdfast.core.balls import Ball
-from holdfast.core.records import Claim, Conditions, Curve, Findings, Series
+from holdfast.core.records import Claim, Curve, Findings, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.findings import CONTRADICTIONS, CrossCheck, findings, series, survival_curves
 from holdfast.evaluations.certified.linear_head import POOL, Classifier, LinearHead, margins
-from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, bounded, unit_ball
-from holdfast.evaluations.certified.radius_bounds import INSIDE, certified_radii, cross_check, nearest_confusion
+from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, bounded, unit_ball
+from holdfast.evaluations.certified.pairwise.radius_bounds import (
+    INSIDE,
+    certified_radii,
+    cross_check,
+    nearest_confusion,
+)
 from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.witness import point_witness
 from holdfast.protocol.evaluation import Evaluation
@@ -48,7 +53,6 @@ from holdfast.protocol.sizes import Sizes
 RADIUS = "robust radius of the class that a linear head gives"
 UNDEFINED = "the head does not give the image its label, or no attack on it succeeds"
 UNLABELLED = "no labels, or fewer than two classes among the images left to train a head on"
-POINTS = 81
 
 
 @final
@@ -189,8 +193,7 @@ class LinearRadius(Evaluation):
     questions = (CONTRADICTIONS,)
 
     def observation(self) -> HeadRadii:
-        certification = Certification(self.samples, self.method, self.attack, self.neurons)
-        return HeadRadii(certification, self.norm, self.rivals, self.tolerance)
+        return HeadRadii(self._certification, self.norm, self.rivals, self.tolerance)
 
     def conclude(self, population: Population, rows: Sequence[int], observed: Observed) -> Findings:
         values = {name: value.double() for name, value in observed.items()}
@@ -204,8 +207,7 @@ class LinearRadius(Evaluation):
         return findings(population, rows, radii, (*estimates, accuracy), [check], curves)
 
     def _series(self, values: Observed) -> list[Series]:
-        by_bounds: Conditions = {"ball": self.norm, "method": str(self.method)}
-        by_attack: Conditions = {"ball": self.norm, "attack": str(self.attack)}
+        by_bounds, by_attack = self._certification.by_bounds(self.norm), self._certification.by_attack(self.norm)
         reason = UNLABELLED if bool(values["right"].isnan().all()) else UNDEFINED
         unit, accuracy = f"{self.norm} distance", "accuracy of the head on clean images"
         each = [
@@ -219,14 +221,17 @@ class LinearRadius(Evaluation):
     def _curves(self, values: Observed) -> tuple[Curve, ...]:
         """Return the share of images that are classified right at each radius; those that never are hold at none."""
         end = float(values["attacked"].nan_to_num(0).max())
-        grid = tuple(end * step / (POINTS - 1) for step in range(POINTS)) if end > 0 else ()
         by_kind = {
             f"certified by {self.method}": values["certified"],
             "certified logit by logit": values["separate"],
             f"left by {self.attack}": values["attacked"],
         }
         by_kind = {kind: radii.nan_to_num(-1) for kind, radii in by_kind.items()}
-        return survival_curves("images_classified_right", self.norm, by_kind, grid)
+        return survival_curves("images_classified_right", self.norm, by_kind, 0.0, end)
+
+    @property
+    def _certification(self) -> Certification:
+        return Certification(self.samples, self.method, self.attack, self.neurons)
 
     def _witness(self, population: Population, rows: Sequence[int], image: int) -> dict[str, str]:
         row, labels = rows[image], torch.as_tensor(population.images.labels)

@@ -33,9 +33,9 @@ from holdfast.evaluations.certified.certification import Certification
 from holdfast.evaluations.certified.certified_radius import refuted
 from holdfast.evaluations.certified.findings import CONTRADICTIONS, CrossCheck, findings, series
 from holdfast.evaluations.certified.linear_radius import HeadRadii
-from holdfast.evaluations.certified.pair_attack import PairAttack
-from holdfast.evaluations.certified.pairs import image_pairs, unit_ball
-from holdfast.evaluations.certified.radius_bounds import radius_bounds
+from holdfast.evaluations.certified.pairwise.pair_attack import PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import image_pairs, unit_ball
+from holdfast.evaluations.certified.pairwise.radius_bounds import radius_bounds
 from holdfast.evaluations.certified.sizes import SIZES
 from holdfast.evaluations.certified.tail_fits import WeibullTail, fit
 from holdfast.evaluations.certified.theorems import TheoremCounts, by_head, by_similarity, theorem_verdict

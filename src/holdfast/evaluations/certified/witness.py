@@ -10,8 +10,8 @@ from torch import Tensor
 
 from holdfast.bounds.methods.base import Method
 from holdfast.core.balls import Ball
-from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.radius_bounds import certify_cheaply_and_attack, cross_check
+from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
+from holdfast.evaluations.certified.pairwise.radius_bounds import certify_cheaply_and_attack, cross_check
 from holdfast.protocol.population import Population
 
 

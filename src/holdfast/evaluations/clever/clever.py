@@ -77,6 +77,7 @@ class Clever(Evaluation):
         "it with attacks and certificates; the images chosen by SPADE show whether the worst ones were looked at."
     )
     headline = ("clever_score",)
+    words = (("clever", "CLEVER"),)
 
     def observation(self) -> Gradients:
         return Gradients(**vars(self))  # the same settings

@@ -33,8 +33,8 @@ UNDEFINED = "a zero code, which has no direction under cosine, or one that is no
 class Words:
     """What changes of images are called in the names of quantities and conditions."""
 
-    one: str
-    many: str
+    singular: str
+    plural: str
     changed: str
     strength: str
     strengths: str
@@ -56,7 +56,7 @@ def concluded(edited: Ladders, rows: Sequence[int]) -> Findings:
     worst_moved, worst_kept = list(edited.worst_quantiles()), list(edited.worst_kept())
     estimates = (
         summarise(survived, "mean", "higher"),
-        *(summarise(series, "share", "higher", f"worst_{edited.words.one}_accuracy") for series in worst_kept),
+        *(summarise(series, "share", "higher", f"worst_{edited.words.singular}_accuracy") for series in worst_kept),
         *relative(worst_moved, edited.worst_near()),
         *(summarise(series, "share", "higher", "nearest_neighbour_accuracy") for series in kept),
         *relative(quantiles, edited.near()),
@@ -107,7 +107,7 @@ class Ladders:
 
     def _by_edit(self, values: Float[Tensor, "n m"]) -> Iterator[tuple[Conditions, Float[Tensor, "n"]]]:
         for edit, column in zip(self.edits, values.unbind(1), strict=True):
-            yield {self.words.one: edit.name, self.words.strength: rung(edit)}, column
+            yield {self.words.singular: edit.name, self.words.strength: rung(edit)}, column
 
     @property
     def retrieval(self) -> Conditions:
@@ -127,7 +127,7 @@ class Ladders:
             )
 
     def overlap(self) -> Iterator[Series]:
-        of = f"Jaccard index of the {self.k} nearest other images, before and after the {self.words.one}"
+        of = f"Jaccard index of the {self.k} nearest other images, before and after the {self.words.singular}"
         for case, values in self.of_edits("overlap"):
             conditions = {**case, "k": str(self.k), **self.retrieval}
             yield series_of(
@@ -150,7 +150,7 @@ class Ladders:
                     values,
                     str(divergence),
                     Claim.ESTIMATE,
-                    f"change of the code by the {self.words.one}",
+                    f"change of the code by the {self.words.singular}",
                     UNDEFINED,
                 )
 
@@ -191,7 +191,7 @@ class Ladders:
         for depth, values in enumerate(shares.unbind(1), start=1):
             case = {**self._strength(depth, self.steps), **self.retrieval}
             yield series_of(
-                f"worst_{self.words.one}_quantile",
+                f"worst_{self.words.singular}_quantile",
                 case,
                 values,
                 "share of pairs",
@@ -211,8 +211,10 @@ class Ladders:
         cases += [self._strength(depth, self.steps) for depth in range(2, self.chained + 1)]
         for case, values in zip(cases, [*upto, *self.observed["worst_kept"][:, 1:].unbind(1)], strict=True):
             conditions = {**case, **self.retrieval}
-            of = f"nearest-neighbour accuracy under the worst {self.words.one}"
-            yield series_of(f"worst_{self.words.one}_kept", conditions, values, "yes or no", Claim.UPPER, of, UNDEFINED)
+            of = f"nearest-neighbour accuracy under the worst {self.words.singular}"
+            yield series_of(
+                f"worst_{self.words.singular}_kept", conditions, values, "yes or no", Claim.UPPER, of, UNDEFINED
+            )
 
     @property
     def steps(self) -> int:
@@ -221,12 +223,11 @@ class Ladders:
 
     def _strength(self, depth: int, steps: int) -> Conditions:
         """Return how many edits are in a row, and of which rungs they are."""
-        return {self.words.many: str(depth), self.words.strengths: f"up to {self.words.level(steps)}"}
+        return {self.words.plural: str(depth), self.words.strengths: f"up to {self.words.level(steps)}"}
 
     def _moved(self, worst: str) -> str:
-        return (
-            f"share of pairs of other images that lie no farther apart than the {worst}{self.words.one} moves the code"
-        )
+        change = f"{worst}{self.words.singular}"
+        return f"share of pairs of other images that lie no farther apart than the {change} moves the code"
 
     @property
     def _kept(self) -> str:
@@ -236,14 +237,14 @@ class Ladders:
         of = "radius of the smallest ball around the unit codes of the family"
         for (name, _), values in zip(self.families, self.observed["radius"].unbind(1), strict=True):
             yield series_of(
-                "divergence_radius", {self.words.one: name}, values, "radius", Claim.ESTIMATE, of, UNDEFINED
+                "divergence_radius", {self.words.singular: name}, values, "radius", Claim.ESTIMATE, of, UNDEFINED
             ).model_copy(update={"limits": (0.0, 1.0)})
 
     def survived(self) -> Series:
         """Return the share of edits that each image survives, families counting alike."""
         counted = [span for (_, span), touched in zip(self.families, self.touched, strict=True) if touched]
         share = torch.stack([self.observed["kept"][:, span].mean(1) for span in counted], dim=1).mean(1)
-        name, unit = f"{self.words.many}_survived", f"share of {self.words.many}"
+        name, unit = f"{self.words.plural}_survived", f"share of {self.words.plural}"
         return series_of(name, self.retrieval, share, unit, Claim.ESTIMATE, self._kept, UNDEFINED)
 
     @cached_property
@@ -257,7 +258,7 @@ class Ladders:
         if idle:
             yield (
                 f"{', '.join(idle)} changes none of these images (gray ones have no hue, for example), "
-                f"and is left out of the share of {self.words.many} survived."
+                f"and is left out of the share of {self.words.plural} survived."
             )
 
     def _shares(self, divergence: Divergence, moved: Float[Tensor, "n m"]) -> Float[Tensor, "n m"]:
@@ -281,12 +282,12 @@ def ladder_curves(estimates: Sequence[Estimate], words: Words) -> Iterator[Curve
     for estimate in estimates:
         if words.strength in estimate.conditions:
             lines.setdefault(
-                (estimate.quantity, estimate.conditions[words.one], estimate.conditions["divergence"]), []
+                (estimate.quantity, estimate.conditions[words.singular], estimate.conditions["divergence"]), []
             ).append(estimate)
     for (quantity, family, divergence), points in lines.items():
         yield Curve(
             quantity=quantity,
-            conditions={words.one: family, "divergence": divergence},
+            conditions={words.singular: family, "divergence": divergence},
             x_label=words.scale,
             y_label=quantity.replace("_", " "),
             x=tuple(float(words.level(step)) for step in range(1, len(points) + 1)),

@@ -18,12 +18,12 @@ def pictures(
     if len(population.encoder.domain.shape) != 3:
         return ()
     of = {
-        (series.conditions[words.one], series.conditions[words.strength]): series.values
+        (series.conditions[words.singular], series.conditions[words.strength]): series.values
         for series in findings.series
         if series.quantity == "universal_quantile"
         and series.conditions["divergence"] == str(observation.divergences[0])
     }
-    worst = [series for series in findings.series if series.quantity == f"worst_{words.one}_quantile"][-1]
+    worst = [series for series in findings.series if series.quantity == f"worst_{words.singular}_quantile"][-1]
     positions = ends(worst.values)
     shown = [rows[position] for position in positions]
     if not shown:
@@ -41,7 +41,7 @@ def pictures(
         chain = " + ".join(str(observation.edits[k]) for k in chains[place].tolist() if k >= 0)
         parts[f"{chain}: {worst.values[position]:.2g}"] = ends_up[place]
         caption = (
-            f"{findings.ids[position]}: {farthest}, which carries its code farthest, and the worst {words.many} found"
+            f"{findings.ids[position]}: {farthest}, which carries its code farthest, and the worst {words.plural} found"
         )
         shown_pictures.append(row(caption, parts, population.encoder.domain))
     return tuple(picture for picture in shown_pictures if picture is not None)

@@ -26,7 +26,7 @@ from holdfast.evaluations.deployed.comparison import Compared
 from holdfast.evaluations.deployed.moved import by_direction
 from holdfast.evaluations.deployed.new_images import beyond_support
 from holdfast.evaluations.deployed.observations import EDITS, EditedBank, rungs
-from holdfast.evaluations.deployed.two_sets import placed
+from holdfast.evaluations.deployed.two_sets import placed, require_euclidean
 from holdfast.protocol.evaluation import Evaluation
 from holdfast.protocol.population import Population
 from holdfast.protocol.sizes import Sizes
@@ -63,6 +63,7 @@ class Drift(Evaluation):
     by_name = True
     robustness = False
     title = "Drift"
+    heading = "Drift from {bank} to {images}, as {encoders} sees them"
     meaning = (
         "The p-value of drift is the chance that images of one kind, divided at random, look as different to the encoder as "
         "these two sets do: up to 0.05, they have moved, and of sets that are alike 5% do so by chance. It does not say "
@@ -83,6 +84,7 @@ class Drift(Evaluation):
         require_positive(self, "permutations", "directions")
         require_share(self, "alpha", "false_discoveries")
         rungs(self.name, self.edits)
+        require_euclidean(self.divergence)
 
     def fits(self) -> tuple[Compared]:
         return (Compared(self.divergence, self.permutations),)

@@ -29,7 +29,7 @@ from holdfast.core.divergences import Cosine
 from holdfast.core.errors import HoldfastError
 from holdfast.core.pictures import row
 from holdfast.core.points.counting import nearest_rows
-from holdfast.core.records import Claim, Conditions, Estimate, Findings, Picture, Question, Series
+from holdfast.core.records import Claim, Conditions, Findings, Picture, Question, Series
 from holdfast.core.run_settings import Observed
 from holdfast.core.statistics import summarise
 from holdfast.core.statistics.series import series_of
@@ -59,15 +59,28 @@ class Threshold(Evaluation):
     samples: int = 200
     sizes = Sizes()
     name = "threshold"
-    version = 1
+    version = 2
     by_name = True
     title = "Threshold"
+    heading = "Threshold of {encoders} on {images}"
     meaning = (
         "At the threshold of a stated rate of false matches, the share of everyday copies that are missed, and what an "
         "attacker makes of it: copies made to be missed, and images made to match another. Stronger attacks may do more."
     )
-    headline = ("missed_copies", "false_match_rate", "missed_under_attack", "matched_under_attack")
+    headline = (
+        "recommended_threshold",
+        "missed_copies",
+        "false_match_rate",
+        "missed_under_attack",
+        "matched_under_attack",
+    )
     questions = (
+        Question(
+            place=149,
+            text="From which similarity on do two images match?",
+            quantities=("recommended_threshold",),
+            meaning="cosine similarity that a stated rate of pairs of different images exceed",
+        ),
         Question(
             place=150,
             text="Do copies match where other images do not?",
@@ -90,13 +103,14 @@ class Threshold(Evaluation):
         measuring, choosing = halves(population)
         cuts = chosen_cuts(choosing, sorted({self.rate, *self.rates}, reverse=True))
         copies = self._distances_of_copies(population, rows, observed)
-        series, estimates = list[Series](), list[Estimate]()
+        recommended = next(cut for cut in cuts if cut.rate == self.rate)
+        series = list[Series]()
+        estimates = [recommended.estimate.model_copy(update={"quantity": "recommended_threshold"})]
         for cut in cuts:
             estimates += [cut.estimate, false_match_rate(cut, measuring)]
             for part, statistic, quantity in self._missed(population, rows, observed, copies, cut):
                 series.append(part)
                 estimates.append(summarise(part, statistic, "lower", quantity))
-        recommended = next(cut for cut in cuts if cut.rate == self.rate)
         rate = next(e for e in estimates if e.quantity == "false_match_rate" and e.conditions == recommended.conditions)
         for name, values in self._by_family(copies, recommended):
             series.append(self._share("missed_by_edit", {**recommended.conditions, "edit": name}, values))

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from holdfast.core.divergences import Divergence
+from holdfast.core.divergences import DIVERGENCES, Divergence
 from holdfast.core.encoder import Codes
 from holdfast.core.errors import HoldfastError
 from holdfast.core.noise import hashed_each
@@ -95,14 +95,31 @@ def two_sets(population: Population, divergence: Divergence) -> TwoSets:
     )
 
 
-def placed(codes: Codes, divergence: Divergence) -> Codes:
-    """Return where codes are compared by Euclidean distance."""
-    points = None if divergence.learns else divergence.embed(codes.double())
-    if points is None:
+def divergences() -> dict[str, type[Divergence]]:
+    """Return what drift can measure by: Euclidean distances that know nothing of either set.
+
+    Example:
+        >>> list(divergences())
+        ['l2', 'cosine', 'unit_l2', 'rank', 'wasserstein']
+    """
+    probe = torch.ones(1, 2)
+    return {name: kind for name, kind in DIVERGENCES.items() if not kind.learns and kind().embed(probe) is not None}
+
+
+def require_euclidean(divergence: Divergence) -> None:
+    """Raise unless drift can measure by ``divergence``."""
+    if divergence.name not in (known := divergences()):
         raise HoldfastError(
             f"drift measures by Euclidean distances that know nothing of either set, which {divergence} does not "
-            "give; use l2, unit_l2 or cosine"
+            f"give; use one of {', '.join(known)}"
         )
+
+
+def placed(codes: Codes, divergence: Divergence) -> Codes:
+    """Return where codes are compared by Euclidean distance."""
+    require_euclidean(divergence)
+    points = divergence.embed(codes.double())
+    assert points is not None
     if (codes.isfinite().all(1) & ~points.isfinite().all(1)).any():
         raise HoldfastError(f"a code is zero, which {divergence} gives no direction; use l2")
     return points

@@ -67,6 +67,7 @@ class Alignment(Evaluation):
         "dimensions images differ by more than their views do."
     )
     headline = ("relative_alignment", "alignment", "lidar")
+    words = (("lidar", "LiDAR"),)
 
     def observation(self) -> Views:
         return Views(self.views, self.samples)

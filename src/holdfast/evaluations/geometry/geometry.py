@@ -81,6 +81,7 @@ class SpaceGeometry(Evaluation):
         "more others than their share; anisotropy is the cosine of two random images."
     )
     headline = ("rankme", "uniformity", "hub_skewness")
+    words = (("rankme", "RankMe"),)
     questions = (
         Question(
             place=90,

@@ -182,10 +182,12 @@ def _cka(pair: Pair) -> Estimate:
     )
 
 
-def _numbers(found: Findings) -> Numbers:
+def _numbers(conclusion: Findings) -> Numbers:
     def of(quantity: str, name: str | None = None) -> Estimate | None:
         fitting = [
-            each for each in found.estimates if each.quantity == quantity and name in (None, each.conditions.get("map"))
+            each
+            for each in conclusion.estimates
+            if each.quantity == quantity and name in (None, each.conditions.get("map"))
         ]
         return fitting[0] if fitting else None
 
@@ -195,8 +197,8 @@ def _numbers(found: Findings) -> Numbers:
     return Numbers(of("within_rounding"), neighbours, of("neighbours_kept_mixed"), rotated)
 
 
-def worst(found: Findings, count: int) -> Sequence[int]:
+def worst(conclusion: Findings, count: int) -> Sequence[int]:
     """Return the positions of the images that moved most; of codes of different widths, that kept least."""
-    series = {each.quantity: each.values for each in found.series}
+    series = {each.quantity: each.values for each in conclusion.series}
     values = series["distance"] if "distance" in series else tuple(-value for value in series["neighbours_kept"])
     return sorted(range(len(values)), key=lambda position: (-values[position], position))[:count]

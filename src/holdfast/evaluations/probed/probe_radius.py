@@ -18,13 +18,13 @@ import torch
 
 from holdfast.attacks.base import Attack
 from holdfast.attacks.presets import NAMED, label
-from holdfast.attacks.radius import Goal, Nearest, fixed_forwards, nearest_events, search_forwards, with_fixed_attacks
+from holdfast.attacks.radius import Goal, Nearest, fixed_forwards, nearest_found, search_forwards
 from holdfast.core.balls import Ball, Linf
 from holdfast.core.divergences import Divergence, L2Distance
 from holdfast.core.encoder import Codes, Pixels
 from holdfast.core.records import Claim, Conditions, Findings
 from holdfast.core.run_settings import Observed
-from holdfast.core.statistics.radii import lost_curve, radius_estimates
+from holdfast.core.statistics.radii import radius_findings
 from holdfast.core.statistics.series import series_of
 from holdfast.evaluations.probed.findings import ABSENT
 from holdfast.evaluations.probed.observations import AttackedAnswers, TransferredAnswers
@@ -88,8 +88,7 @@ class ProbeRadii(Observation):
         objective = misclassification.margin(probe.logits, probe.places(labels))
         goal = Goal(probe.encoder, population.pixels(rows), objective, wrong)
         noise = population.run.noise([population.images.ids[row] for row in rows]).fork("radius", "misclassification")
-        nearest = nearest_events(goal, self.attack, self.widest, noise)
-        return with_fixed_attacks(goal, nearest, self.widest, self.balls, attacked)
+        return nearest_found(goal, self.attack, self.widest, noise, self.balls, attacked)
 
 
 @final
@@ -133,13 +132,8 @@ class ProbeRadius(Evaluation):
             radii, unit = self.observation().of(self._radii(probe), observed)["radius"], f"{self.widest.name} distance"
             conditions: Conditions = {"ball": str(self.widest), "attack": label(self.attack), "probe": str(probe)}
             series.append(series_of("probe_radius", conditions, radii, unit, Claim.UPPER, SMALLEST, ABSENT))
-        return Findings(
-            ids=tuple(population.images.ids[row] for row in rows),
-            series=tuple(series),
-            estimates=tuple(estimate for each in series for estimate in radius_estimates(each)),
-            curves=tuple(curve for each in series for curve in lost_curve(each, self.widest.name)),
-            warnings=population_warnings(population),
-        )
+        ids = [population.images.ids[row] for row in rows]
+        return radius_findings(ids, series, self.widest.name, population_warnings(population))
 
     def _radii(self, probe: Probe) -> ProbeRadii:
         return ProbeRadii(probe, self.widest, self.attack, self.balls, self.fixed, self.divergence, self.samples)

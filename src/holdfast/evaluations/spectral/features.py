@@ -14,6 +14,7 @@ from holdfast.core.records import EncoderInfo, ImagesInfo, Result
 from holdfast.data.arrays import member
 from holdfast.evaluations.spectral.spade import Spectral
 from holdfast.protocol.evaluation import settings
+from holdfast.protocol.names import named
 from holdfast.spectral.analysis import RANKS, Spade, scored
 from holdfast.spectral.fits import SpectralScores
 from holdfast.spectral.graph_pair import checked, draw
@@ -84,7 +85,7 @@ def measure(
         ),
         images=ImagesInfo(name=names[0], fingerprint=mark(x.values.numpy()), count=len(x)),
         settings={**settings(evaluation), "seed": seed, "precision": str(y.values.dtype).removeprefix("torch.")},
-        findings=findings,
+        findings=named(findings, evaluation.words, evaluation.aims),
     )
     return result, scores.spade
 

@@ -193,7 +193,7 @@ def _curves(scores: Spade, case: Conditions, others: Mapping[str, Spade]) -> tup
                 quantity="layer_scores",
                 conditions=case,
                 x_label="layer (the last is the output)",
-                y_label="spade score",
+                y_label="SPADE score",
                 x=tuple(range(1, len(values) + 1)),
                 y=tuple(values),
             )

@@ -71,6 +71,7 @@ class Spectral(Evaluation):
         "beside the Riemannian distance, the hop distortion and the baselines."
     )
     headline = ("spade_score", "riemannian_distance", "hop_distortion")
+    words = (("spade", "SPADE"), ("riemannian", "Riemannian"))
     questions = (
         Question(
             place=110,

@@ -57,6 +57,7 @@ class SynBench(Evaluation):
         "record, and it does not see robustness to attacks."
     )
     headline = ("mean_synbench_score_extrapolated", "mean_synbench_score")
+    words = (("synbench", "SynBench"),)
     questions = (
         Question(
             place=120,

@@ -41,6 +41,10 @@ READ = 7e-6
 """Seconds that a code takes which was computed elsewhere: to be read, checked and written."""
 PATIENCE = 2.0
 """Seconds: what takes longer is timed once."""
+TIMES, TOGETHER = 5, 0.2
+"""What is shorter is timed so often, or for so many seconds: the least counts, for other work on the machine only adds."""
+EARLY = 20.0
+"""Seconds of work for which what is known of the engine weighs as much as what was seen of it."""
 FARTHEST = 5.0
 """Forwards tell of work that they are not the cost of, as a graph of neighbours: no farther off than this is believed."""
 
@@ -76,18 +80,23 @@ def pace(encoder: Encoder) -> float:
 
 
 def _seconds(task: Callable[[], None]) -> float | None:
-    """Return how long ``task`` takes the second time, for the first bears what is set up once; None if it cannot be done.
+    """Return how long ``task`` takes after the first time, which bears what is set up once; None if it cannot be done.
 
-    Where the first takes longer than ``PATIENCE`` it is taken for the second, which would cost as much again.
+    Where the first takes longer than ``PATIENCE`` it is taken for the others, which would cost as much again.
     """
     with suppress(Exception):
-        since = monotonic()
-        task()
-        if (first := monotonic() - since) > PATIENCE:
-            return first
-        since = monotonic()
-        task()
-        return monotonic() - since
+        least, began = inf, monotonic()
+        for time in range(TIMES):
+            since = monotonic()
+            task()
+            seconds = monotonic() - since
+            if time == 0 and seconds > PATIENCE:
+                return seconds
+            if time > 0:
+                least = min(least, seconds)
+                if monotonic() - began > TOGETHER:
+                    break
+        return least
     return None
 
 
@@ -119,6 +128,8 @@ class Forecast:
     """The seconds that observations took where they were computed ..."""
     passed: float = 0.0
     """... while so many passed here: fewer where many are computed side by side."""
+    beside: int = 1
+    """How many the engine computes side by side."""
 
     def expect(self, piece: Piece) -> None:
         """Take note that ``piece`` is to be done; how many rows it has is not known yet."""
@@ -156,7 +167,7 @@ class Forecast:
         if isinstance(what, Evaluation):  # conclusions hardly look at the encoder
             return rows * sum(map(_pace, timed.values())) / len(timed) if timed else self.concluding.get(piece)
         others = [(self._slower(name, other), _pace(times)) for other, times in timed.items()]
-        slower, theirs = min(others, key=lambda one: abs(log(one[0])), default=(None, 0.0))
+        slower, theirs = min(others, key=lambda pace: abs(log(pace[0])), default=(None, 0.0))
         return None if slower is None else rows * slower * theirs
 
     def expected(self, piece: Piece, rows: int) -> float:
@@ -224,7 +235,7 @@ class Forecast:
         if seconds is None and not self._by_forwards(piece):
             return inf
         seconds = self.expected(piece, rows) if seconds is None else seconds
-        return seconds * (self.passed / self.worked if self.worked else 1.0)
+        return seconds * (self.passed + EARLY / self.beside) / (self.worked + EARLY)
 
 
 def _pace(times: Sequence[tuple[int, float]]) -> float:

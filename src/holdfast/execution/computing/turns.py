@@ -40,7 +40,7 @@ class Turns:
     def choose(self, waiting: Waiting) -> Observation | None:
         """Return the part whose first shard is next, None if there is no time for any; see ``shards.compute``."""
         left = {observation: self._left(observation, waiting) for observation in self.observations}
-        for observation in sorted(left, key=lambda one: left[one]):
+        for observation in sorted(left, key=left.__getitem__):
             part = self._behind(observation, waiting)
             if part is None:
                 continue

@@ -1,13 +1,14 @@
 """Shards in this process at first; once they have taken a while, in workers of this machine.
 
-Starting a worker takes seconds, for it imports torch, and what is small is over by then. Small networks are computed by one
-thread a process from the beginning: of their operations, threads that wake each other cost more than they save. Large ones
-stay in this process, where threads share one network's memory.
+Starting a worker takes seconds, for it imports torch, and what is small is over by then. Each process computes by one thread:
+threads that wake each other for every operation cost more than they save in small networks, and leave cores idle in those of
+a billion operations. Networks of which the memory would not hold so many copies stay in this process, with all its threads.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -17,26 +18,36 @@ from typing import Any, final
 
 import torch
 
-from holdfast.execution.engines.base import Done, Given, Shard
+from holdfast.execution.engines.base import Context, Done, Shard
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes, WorkersDiedError, cores
 
 PATIENCE = 4.0
 """Seconds of shards computed here after which workers are started: about what starting them takes."""
 MOST = 16
-"""Workers at most, each with a copy of the encoder and of torch; who has the memory for more asks for them."""
+"""Workers at most, each with a copy of the encoder and of torch; who has the memory for more asks for them ..."""
+EACH = 2 << 30
+"""... and no more than this machine has such parts of memory, in bytes."""
 
 
 def automatic(threaded: Callable[[Any], bool]) -> Automatic | Local:
     """Return the engine of whoever asks for none: one process, where there is one core or this is a worker itself.
 
-    ``threaded`` says of what is given to a task whether this process's threads are better at it than workers.
+    ``threaded`` says of the context of a task whether this process's threads are better at it than workers.
     """
     alone = (
         multiprocessing.parent_process() is not None
     )  # such a process may not start others, and has its share of cores
-    count = 1 if alone else min(MOST, cores())
+    count = 1 if alone else min(MOST, cores(), memory() // EACH)
     return Automatic(Processes(count, threads=1), threaded) if count > 1 else Local()
+
+
+def memory() -> int:
+    """Return the bytes of memory of this machine; where it does not say, as many as all its cores want."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return EACH * cores()
 
 
 @final
@@ -46,7 +57,7 @@ class Automatic:
 
     Args:
         workers: are not started before they are needed.
-        threaded: whether what is given to a task is left to this process and all its threads.
+        threaded: whether tasks in this context are left to this process and all its threads.
     """
 
     workers: Processes
@@ -54,64 +65,64 @@ class Automatic:
     spent: float = 0.0
     """The seconds that shards took here."""
     ready: object = field(default=None, repr=False)
-    """What the workers were given last, and can read."""
+    """The context that the workers had last, and can read."""
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
-        if self.threaded(given):
-            return Local().map(task, given, shards)
-        return self._spread(task, given, iter(shards))
+        if self.threaded(context):
+            return Local().map(task, context, shards)
+        return self._spread(task, context, iter(shards))
 
     def _spread(
-        self, task: Callable[[Given, Shard], Done], given: Given, coming: Iterator[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, coming: Iterator[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         """Yield what is made of each shard, here until workers are worth it and there is more than one shard left."""
         while True:
             waiting = list(islice(coming, 1 if self.spent < PATIENCE else 2))
             if not waiting:
                 return
-            if len(waiting) == 1 or not self._reach(given):
-                yield from self._here(task, given, waiting)
+            if len(waiting) == 1 or not self._reach(context):
+                yield from self._here(task, context, waiting)
                 continue
             handed_out: list[Shard] = []
             try:
-                with closing(self.workers.map(task, given, _noted(chain(waiting, coming), handed_out))) as finished:
+                with closing(self.workers.map(task, context, _noted(chain(waiting, coming), handed_out))) as finished:
                     for shard, done in finished:
                         handed_out[:] = [each for each in handed_out if each is not shard]
                         yield shard, done
             except WorkersDiedError:
                 self.spent = float("-inf")  # most likely there is no memory for them
-                yield from self._here(task, given, handed_out)
+                yield from self._here(task, context, handed_out)
 
     def _here(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         for shard in shards:
             since = monotonic()
             with one_thread():
-                done = task(given, shard)
+                done = task(context, shard)
             self.spent += monotonic() - since
             yield shard, done
 
-    def _reach(self, given: object) -> bool:
-        """Return whether the workers can read what is ``given``; if not, nothing more is sent to them."""
-        if self.ready is given:
+    def _reach(self, context: object) -> bool:
+        """Return whether the workers can read the ``context``; if not, nothing more is sent to them."""
+        if self.ready is context:
             return True
         try:
-            for _ in self.workers.map(_read, given, range(self.workers.count)):
+            for _ in self.workers.map(_read, context, range(self.workers.count)):
                 pass
         except (
             Exception
         ):  # what cannot be pickled, or is of a module that a worker cannot import, has errors of all kinds
             self.spent = float("-inf")
             return False
-        self.ready = given
+        self.ready = context
         return True
 
 
-def _read(given: object, _: int) -> None:
-    """Do nothing with what is given, which a worker has read by then."""
+def _read(context: object, _: int) -> None:
+    """Do nothing with the context, which a worker has read by then."""
 
 
 def _noted(shards: Iterable[Shard], handed_out: list[Shard]) -> Iterator[Shard]:

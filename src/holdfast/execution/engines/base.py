@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import Protocol, TypeVar, runtime_checkable
 
-Given = TypeVar("Given")
+Context = TypeVar("Context")
 Shard = TypeVar("Shard")
 Done = TypeVar("Done")
 
@@ -15,11 +15,11 @@ class Engine(Protocol):
     """Applies one function to many shards, wherever there is room; the answers do not depend on where."""
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
-        """Yield each shard with what ``task`` made of it and of what is ``given`` to all, as they finish.
+        """Yield each shard with what ``task`` made of it and of the ``context``, which all share, as they finish.
 
-        What is given may be large; it is sent once, also if the next call gives the same. Shards are taken one by one, when
+        The context may be large; it is sent once, also if the next call has the same. Shards are taken one by one, when
         there is room for them: which one is next, and whether there is time for any, is decided then. The first error of a
         task ends it. Closing the generator, as Ctrl-C does, abandons what is not done and stops what has begun.
         """

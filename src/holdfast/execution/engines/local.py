@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 from typing import final
 
-from holdfast.execution.engines.base import Done, Given, Shard
+from holdfast.execution.engines.base import Context, Done, Shard
 
 
 @final
@@ -18,6 +18,6 @@ class Local:
     """
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
-        return ((shard, task(given, shard)) for shard in shards)
+        return ((shard, task(context, shard)) for shard in shards)

@@ -18,14 +18,16 @@ from typing import Any, final
 from weakref import finalize
 
 from holdfast.core.errors import HoldfastError
-from holdfast.execution.engines.base import Done, Given, Shard
+from holdfast.execution.engines.base import Context, Done, Shard
 
 RETRIES = 3
 """How often in a row workers may die without a shard finished between."""
+LEAK = "1e15"
+"""Bytes by which a worker may grow: a network and its batch take more than what loky restarts a worker for."""
 BEAT = 0.5
 """Seconds after which a worker looks whether it still has a parent."""
 _FILE: list[str] = []
-"""In a worker, the file of what it was given last."""
+"""In a worker, the file of its last context."""
 
 
 class WorkersDiedError(HoldfastError):
@@ -54,7 +56,7 @@ class Processes:
     _pools: dict[int, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """One pool for each process: when one dies, no other is disturbed."""
     _sent: list[tuple[Any, Path]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """What was given last, and the file in which workers find it."""
+    """The last context, and the file in which workers find it."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -62,12 +64,12 @@ class Processes:
         finalize(self, _stop, self._pools)
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         from loky import FIRST_COMPLETED, wait
         from loky.process_executor import BrokenProcessPool
 
-        path, coming, deaths = str(self._file(given)), iter(shards), 0
+        path, coming, deaths = str(self._file(context)), iter(shards), 0
         waiting: dict[Future[Done], tuple[int, Shard]] = {}
         idle, finished = list(range(min(self.count, len(self.gpus) or self.count))), list[tuple[Shard, Done]]()
         try:
@@ -106,22 +108,25 @@ class Processes:
         if worker in self._pools:
             with suppress(BrokenProcessPool):
                 return self._pools[worker].submit(_apply, task, path, shard)
-        environment = {"OMP_NUM_THREADS": str(self.threads or max(1, cores() // self.count))}
+        environment = {
+            "OMP_NUM_THREADS": str(self.threads or max(1, cores() // self.count)),
+            "LOKY_MAX_MEMORY_LEAK_SIZE": LEAK,
+        }
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[worker]
         self._pools[worker] = ProcessPoolExecutor(1, env=environment, initializer=_end_with, initargs=(os.getpid(),))
         return self._pools[worker].submit(_apply, task, path, shard)
 
-    def _file(self, given: object) -> Path:
-        """Return the file that holds what is ``given``: written once, also if the next call gives the same."""
+    def _file(self, context: object) -> Path:
+        """Return the file that holds the ``context``: written once, also if the next call has the same."""
         import cloudpickle
 
-        if not self._sent or self._sent[0][0] is not given:
-            with NamedTemporaryFile(prefix="holdfast-", suffix=".given", delete=False) as file:
-                cloudpickle.dump(given, file)
+        if not self._sent or self._sent[0][0] is not context:
+            with NamedTemporaryFile(prefix="holdfast-", suffix=".context", delete=False) as file:
+                cloudpickle.dump(context, file)
             if self._sent:
                 _delete(self._sent[0][1])
-            self._sent[:] = [(given, Path(file.name))]
+            self._sent[:] = [(context, Path(file.name))]
             finalize(self, _delete, Path(file.name))
         return self._sent[0][1]
 
@@ -151,7 +156,7 @@ def _end_with(parent: int) -> None:
 
 @lru_cache(maxsize=1)
 def _loaded(path: str) -> Any:
-    """Return what is given, in a worker; the file was written by the process that started it."""
+    """Return the context, in a worker; the file was written by the process that started it."""
     with open(path, "rb") as file:
         return pickle.load(file)
 

@@ -22,7 +22,7 @@ from typing import final
 from zlib import crc32
 
 from holdfast.core.errors import HoldfastError
-from holdfast.execution.engines.base import Done, Engine, Given, Shard
+from holdfast.execution.engines.base import Context, Done, Engine, Shard
 
 RANKS = "ranks"
 """The cluster made of the processes that torchrun or srun started."""
@@ -67,15 +67,15 @@ class Ranks:
     """When each lease of others was first seen with the renewal it still has."""
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         """Compute here what every rank must know for itself."""
-        return ((shard, task(given, shard)) for shard in shards)
+        return ((shard, task(context, shard)) for shard in shards)
 
     def share(
         self,
-        task: Callable[[Given, Shard], Done],
-        given: Given,
+        task: Callable[[Context, Shard], Done],
+        context: Context,
         units: Mapping[str, Shard],
         is_kept: Callable[[Shard], bool],
         begin: Callable[[Shard], bool] = lambda _: True,
@@ -102,7 +102,7 @@ class Ranks:
                         if is_kept(shard):
                             yield shard, None
                         elif begin(shard):
-                            yield shard, task(given, shard)
+                            yield shard, task(context, shard)
             pause = PAUSE if len(waiting) < before else min(2 * pause, LONGEST_PAUSE)
             if waiting:
                 sleep(pause)

@@ -1,4 +1,4 @@
-"""Shards on a Ray cluster (https://docs.ray.io), in actors that keep what they are given.
+"""Shards on a Ray cluster (https://docs.ray.io), in actors that keep the context of their tasks.
 
 An actor that is lost, with its machine or alone, costs the shard it held: another computes it, and a new actor is asked
 for. Ray's own restarts are not used, because a shard would wait for its actor's machine while others are idle.
@@ -17,14 +17,14 @@ from typing import Any, final
 
 from holdfast.core.errors import HoldfastError
 from holdfast.encoders.reference import first_line
-from holdfast.execution.engines.base import Done, Given, Shard
+from holdfast.execution.engines.base import Context, Done, Shard
 
 
 class Worker:
-    """Keeps what it is given until that changes."""
+    """Keeps its context until that changes."""
 
     def __init__(self) -> None:
-        self.reference, self.given = "", None
+        self.reference, self.context = "", None
 
     def begin(self) -> None:
         """Return once there is room for this actor."""
@@ -34,9 +34,9 @@ class Worker:
         import ray
 
         if self.reference != where[0].hex():
-            self.given = None  # so that both are never in memory
-            self.reference, self.given = where[0].hex(), ray.get(where[0])
-        return task(self.given, shard)
+            self.context = None  # so that both are never in memory
+            self.reference, self.context = where[0].hex(), ray.get(where[0])
+        return task(self.context, shard)
 
 
 @final
@@ -54,16 +54,16 @@ class Ray:
     gpus: float = 0.0
     retries: int = 3
     _sent: list[tuple[Any, Any]] = field(default_factory=list, init=False, repr=False, compare=False)
-    """What was given last, and where the cluster has it."""
+    """The last context, and where the cluster has it."""
     _actors: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
     """Those that have begun."""
 
     def map(
-        self, task: Callable[[Given, Shard], Done], given: Given, shards: Iterable[Shard]
+        self, task: Callable[[Context, Shard], Done], context: Context, shards: Iterable[Shard]
     ) -> Generator[tuple[Shard, Done], None, None]:
         ray = self.connected()
-        if not self._sent or self._sent[0][0] is not given:
-            self._sent[:] = [(given, ray.put(given))]
+        if not self._sent or self._sent[0][0] is not context:
+            self._sent[:] = [(context, ray.put(context))]
         coming, left, idle, losses = iter(shards), deque[Shard](), list(self._actors), 0
         waiting: dict[Any, tuple[Any, list[Shard]]] = {}
         room, finished = self._room(ray.cluster_resources()), list[tuple[Shard, Done]]()

@@ -21,7 +21,7 @@ from holdfast.core.records import Record
 from holdfast.core.run_settings import RunSettings
 from holdfast.encoders.onnx.graph import OnnxModule
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
-from holdfast.evaluations.certified.pairs import traced
+from holdfast.evaluations.certified.pairwise.pairs import traced
 from holdfast.execution.examination.inputs import better_normalisation, classifier, problems
 
 IMAGES = 4

@@ -62,6 +62,7 @@ class Request(Record):
     precision: str = "float32"
     batch_size: int = 256
     limit: int | None = Field(default=None, ge=1)
+    bank_limit: int | None = Field(default=None, ge=1)
     budget: Annotated[float | None, BeforeValidator(_budget)] = None
     baselines: tuple[str, ...] = ()
     arch: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()

@@ -95,7 +95,7 @@ class Inputs:
                 images = images[Selection(encoder.domain, limit=limit, seed=self.request.seed).choose(images.ids)]
             if self.bank_named is None:
                 return images, None
-            return images, apart(select(self.bank_named, encoder.domain), images)
+            return images, apart(self._bank(self.bank_named, encoder.domain, None), images)
         shown = next((each for each in self.encoders if not each.recorded), None)
         domain, geometry = (PICTURES, None) if shown is None else (shown.domain, shown.geometry)
         images, bank = self._for(domain, geometry)
@@ -111,7 +111,11 @@ class Inputs:
         images = select(self.images_named, domain, geometry, limit=limit, seed=seed, remembered=self.remembered)
         if self.bank_named is None:
             return images, None
-        return images, apart(select(self.bank_named, domain, geometry, remembered=self.remembered), images)
+        return images, apart(self._bank(self.bank_named, domain, geometry), images)
+
+    def _bank(self, named: str | Images, domain: Domain, geometry: Geometry | None) -> Images:
+        limit, seed = self.request.bank_limit, self.request.seed
+        return select(named, domain, geometry, limit=limit, seed=seed, remembered=self.remembered)
 
 
 def load_encoder(encoder: str | Encoder, options: Options = AS_LOADED) -> Encoder:

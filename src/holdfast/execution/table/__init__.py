@@ -12,7 +12,7 @@ concluded where an evaluation allows that; so are parts of a run that goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from time import monotonic
 
 from holdfast.core.encoder import Encoder
@@ -24,12 +24,13 @@ from holdfast.execution.computing import Computing, Progress
 from holdfast.execution.computing.cost import Forecast, pace
 from holdfast.execution.computing.shards import CleanCodes
 from holdfast.execution.computing.subject import Subject
+from holdfast.execution.engines.automatic import one_thread
 from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.ranks import Ranks, leads
 from holdfast.execution.table.cells import Cells, MissingCells
 from holdfast.execution.table.conclusions import finish
-from holdfast.execution.table.forecast import expectation, plan
+from holdfast.execution.table.forecast import beside, expectation, plan
 from holdfast.execution.table.interim import Interim, WriteReport
 from holdfast.execution.table.preparation import prepare
 from holdfast.execution.table.rounds import Rounds
@@ -82,7 +83,7 @@ def evaluate(
     if not evaluations:
         raise HoldfastError("there is nothing to evaluate; name at least one evaluation")
     began = monotonic() if began is None else began
-    work = Computing(store, engine or Local(), progress, budget, began, Forecast({}))
+    work = Computing(store, engine or Local(), progress, budget, began, Forecast({}, beside=beside(engine)))
     cells = Cells(run, work, encoders, radii)
     looked_up = [look_up(encoder, images_for, bank_for, evaluations, cells) for encoder in encoders]
     rows = [row for row in looked_up if row is not None]
@@ -120,7 +121,8 @@ def look_up(
         applicable = [evaluation for evaluation in evaluations if answerable(evaluation, encoder, images)]
         missing = cells.look_up(encoder, images, bank, applicable)
         if missing.evaluations:
-            cells.work.forecast.paces[encoder.name] = pace(encoder.to(cells.run.device, cells.run.dtype))
+            with nullcontext() if isinstance(cells.work.engine, Local) else one_thread():
+                cells.work.forecast.paces[encoder.name] = pace(encoder.to(cells.run.device, cells.run.dtype))
         return missing
     return None
 

@@ -10,6 +10,8 @@ import torch
 from holdfast.execution.computing import SHORT, Computing
 from holdfast.execution.computing.shards import CleanCodes, lacking
 from holdfast.execution.computing.subject import Subject
+from holdfast.execution.engines.automatic import Automatic
+from holdfast.execution.engines.base import Engine
 from holdfast.execution.engines.local import Local
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.table.cells import Cells, MissingCells
@@ -48,7 +50,7 @@ def _missing(observation: Observation, population: Population, work: Computing) 
 
 def expectation(work: Computing, encoding: float) -> str:
     """Return in a sentence how long a run will take, with so many seconds for codes, if that is long enough to be said."""
-    left = work.forecast.left + encoding
+    left = work.forecast.left + encoding / work.forecast.beside
     if not isfinite(left) or left <= SHORT:
         return ""
     sentence = f"expected to take {about(left)}{_where(work)}"
@@ -57,7 +59,14 @@ def expectation(work: Computing, encoding: float) -> str:
     return f"{sentence}; the budget ends after {about(work.budget)}, with wider intervals"
 
 
+def beside(engine: Engine | None) -> int:
+    """Return how many shards are computed side by side, as far as that is known before."""
+    if isinstance(engine, Automatic):
+        return engine.workers.count
+    return engine.count if isinstance(engine, Processes) else 1
+
+
 def _where(work: Computing) -> str:
     if isinstance(work.engine, Local):
         return f" on {counted(torch.get_num_threads(), 'core')}"
-    return f" in {counted(work.engine.count, 'worker')}" if isinstance(work.engine, Processes) else ""
+    return f" in {counted(beside(work.engine), 'worker')}" if isinstance(work.engine, (Automatic, Processes)) else ""

@@ -12,13 +12,16 @@ from itertools import groupby
 from typing import Any, final
 
 from holdfast.core.errors import BudgetSpentError
-from holdfast.execution.computing import SHORT, Computing
+from holdfast.execution.computing import Computing
 from holdfast.execution.computing.fitting import learn
 from holdfast.execution.computing.subject import Subject
 from holdfast.execution.engines.ranks import Ranks
 from holdfast.execution.table.interim import Interim
 from holdfast.execution.table.steps import Step, steps
 from holdfast.protocol.fits import Fit
+
+LONG = 60.0
+"""Seconds that are left of a run which has something to show before: for less nobody opens a page."""
 
 
 @final
@@ -50,7 +53,7 @@ class Rounds:
             if not going and not strict:
                 return
             strict = going
-            if going and not self.work.over and self.work.foretold > SHORT:
+            if going and not self.work.over and self.work.foretold > LONG:
                 self.interim.report(self.encoders)
 
     def _once(self) -> None:

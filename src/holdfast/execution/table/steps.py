@@ -126,13 +126,13 @@ def next_step(subject: Subject, observation: Observation, work: Computing) -> St
     fits = tuple(fit for fit in needed if fit not in subject.learned)
     learned_in = sum((work.forecast.expected((name, fit), 1) for fit in fits), 0.0)
     try:
-        total, seen = len(observation.rows(population)), len(first_held(observation, population, work.store))
+        total, count = len(observation.rows(population)), len(first_held(observation, population, work.store))
     except BudgetSpentError:  # which images it looks at is learned, too
         return Step(observation, 0, True, fits, learned_in)
-    if seen == total and not fits:
+    if count == total and not fits:
         return None
     row = sum((work.forecast.expected((name, part), 1) for part in parts(observation)), 0.0)
-    progress = Coverage(observation, seen, total, row, fits, learned_in)
+    progress = Coverage(observation, count, total, row, fits, learned_in)
     return progress.next(subject, work)
 
 

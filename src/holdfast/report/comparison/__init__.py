@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from holdfast.core.records import Claim, Conditions, Estimate, Record, Result, Series
 from holdfast.core.statistics.differences import Difference, paired, unpaired
 from holdfast.report.comparison.protocol import Group, baselines, difference, groups, labels, tabled
-from holdfast.report.text import listed
+from holdfast.report.text import listed, name_of
 
 
 class Pair(Record):
@@ -62,6 +62,10 @@ class Refusal(Record):
     quantity: str | None
     conditions: Conditions
     reason: str
+    name: str = ""
+    """The quantity in print."""
+    aim: str = ""
+    """What the attack of the conditions goes for, in words."""
 
 
 class Comparison(Record):
@@ -281,4 +285,6 @@ def _refusal(group: Group, encoders: tuple[str, ...], reason: str, like: Estimat
         quantity=like.quantity if like else None,
         conditions=like.conditions if like else {},
         reason=reason,
+        name=name_of(like) if like else "",
+        aim=like.aim if like else "",
     )

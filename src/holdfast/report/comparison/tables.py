@@ -89,7 +89,7 @@ class Section:
     @property
     def title(self) -> str:
         """Return the quantity in words."""
-        return text.words(self.like.quantity)
+        return text.name_of(self.like)
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,18 @@ class Table:
     def notes(self) -> tuple[str, ...]:
         """Return why values are undefined or samples were left out, each reason once."""
         reasons: dict[tuple[str, str], dict[str, None]] = {}
+        titles: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for section in self.sections:
             for row in section.rows:
                 for name, cell in zip(self.encoders, row.cells, strict=True):
                     if cell and (cell.estimate.reason or not cell.defined):
                         reason = cell.estimate.reason or "undefined, and no reason was recorded"
                         reasons.setdefault((section.title, reason), {})[name] = None
+        for (title, reason), names in reasons.items():
+            titles.setdefault((reason, tuple(names)), []).append(title)
         return tuple(
-            f"{title}, {text.among(list(names), self.encoders)}: {reason}" for (title, reason), names in reasons.items()
+            f"{text.listed(which)}, {text.among(list(names), self.encoders)}: {reason}"
+            for (reason, names), which in titles.items()
         )
 
 
@@ -184,7 +188,7 @@ def _rows(group: Group, likes: Sequence[Estimate], encoders: Sequence[str], comp
         for place, like in enumerate(block):
             contest = comparison.contest(group.key, like)
             cells = _cells(group, like, encoders, contest)
-            under = text.conditions(like.conditions, ("ball",))
+            under = text.conditions(like.conditions, ("ball",), like.aim)
             rows.append(Row(text.ball(ball), under, cells, _span(place, block), contest))
     return tuple(rows)
 

@@ -54,6 +54,8 @@ class _Part:
 
     title: str
     quantity: str
+    name: str
+    """The quantity in print."""
     conditions: Conditions
     labels: tuple[str, str]
     line: Line
@@ -89,7 +91,7 @@ def _panel(title: str, quantity: str, parts: Sequence[_Part], dashes: dict[str, 
     lines = [_dashed(part.line, dashes[part.conditions.get("attack", "")]) for part in plots]
     references = [part.reference for part in plots if part.reference]
     lines += {(*line.x, *line.y): line for line in references}.values()
-    alt = f"{text.words(quantity)} of {text.listed(list(encoders))}{f' for {title}' if title else ''}"
+    alt = f"{plots[0].name} of {text.listed(list(encoders))}{f' for {title}' if title else ''}"
     return Panel(title, draw(lines, *plots[0].labels, alt=alt, share=plots[0].share))
 
 
@@ -101,7 +103,11 @@ def _telling(series: Series) -> bool:
     """Return whether a distribution says more than the mean does: two values alone are a share."""
     if series.quantity.endswith("_influence"):  # which serves intervals and comparisons
         return False
-    if series.conditions.keys() & {"rung", "corruption"}:  # one of many: their table, or the curve over them, says it
+    if series.conditions.keys() & {
+        "rung",
+        "corruption",
+        "surrogate",
+    }:  # one of many: their table, or the curve over them, says it
         return False
     return len({value for value in series.values if np.isfinite(value)} - {0.0, 1.0}) > 0
 
@@ -117,11 +123,13 @@ def _tightness(result: Result, colour: int) -> Iterator[_Part]:
         if not known.any():
             continue
         end = np.array([0.0, max(x[known].max(), y[known].max())])
+        lower, upper = (text.name_of(by_quantity[name]) for name in (below, above))
         yield _Part(
-            title=f"{text.words(below).capitalize()} by {text.words(above)}",
+            title=f"{_capital(lower)} by {upper}",
             quantity=f"{below} against {above}",
+            name=f"{lower} against {upper}",
             conditions={},
-            labels=(f"{text.words(above)} ({text.words(by_quantity[above].unit)})", text.words(below)),
+            labels=(f"{upper} ({text.words(by_quantity[above].unit)})", lower),
             line=Line(x[known], y[known], colour, scattered=True),
             share=False,
             reference=Line(end, end, None),
@@ -137,15 +145,20 @@ def _distribution(series: Series, colour: int) -> _Part:
     finite = np.isfinite(values)
     x, y = _thin(values[finite], rank[finite])
     x, y = np.concatenate([x[:1], x]), np.concatenate([[rank[finite][0] - 1 / len(values)], y])
-    name = text.words(series.quantity)
+    name = text.name_of(series)
     return _Part(
-        title=f"{name[:1].upper()}{name[1:]}, image by image",
+        title=f"{_capital(name)}, image by image",
         quantity=series.quantity,
+        name=name,
         conditions=series.conditions,
         labels=(f"{name} ({text.words(series.unit)})" if series.unit else name, ""),
         line=Line(x, y, colour, stepped=True),
         share=True,
     )
+
+
+def _capital(name: str) -> str:
+    return name[:1].upper() + name[1:]
 
 
 def _thin(
@@ -170,8 +183,9 @@ def _clouds(curve: Curve, colour: int, encoder: str) -> Iterator[_Part]:
         shown = order[np.unique(np.linspace(0, len(order) - 1, DOTS).round().astype(int))]
         x, y, shades = (np.asarray(part, dtype=np.float64)[shown] for part in (curve.x, curve.y, values))
         yield _Part(
-            title=text.words(curve.quantity).capitalize(),
+            title=_capital(text.name_of(curve)),
             quantity=curve.quantity,
+            name=text.name_of(curve),
             # Two encoders have no axes in common.
             conditions={**curve.conditions, "encoder": encoder, "by": name},
             labels=(text.words(curve.x_label), text.words(curve.y_label)),
@@ -192,8 +206,9 @@ def _curve(curve: Curve, colour: int, result: Result) -> _Part:
         band = (np.zeros_like(y), y)
     x_label, y_label = text.words(curve.x_label), text.words(curve.y_label)
     return _Part(
-        title=f"{y_label[:1].upper()}{y_label[1:]} by {x_label}",
+        title=f"{_capital(y_label)} by {x_label}",
         quantity=curve.quantity,
+        name=text.name_of(curve),
         conditions=curve.conditions,
         labels=(x_label, y_label),
         line=Line(x, y, colour, band=band, unseen=unseen),

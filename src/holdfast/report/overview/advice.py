@@ -224,7 +224,7 @@ def _stronger(table: Table) -> str:
 
 
 def _attack(cell: Cell) -> str:
-    return text.condition("attack", cell.estimate.conditions["attack"])
+    return text.condition("attack", cell.estimate.conditions["attack"], cell.estimate.aim)
 
 
 def _difference_or_factor(section: Section, low: Cell, high: Cell) -> float:

@@ -114,7 +114,10 @@ class Study(Record):
 
     def of(self, evaluation: str, quantity: str) -> Evidence | None:
         """Return what is known of a number: of exactly this one, for another of its evaluation may say something else."""
-        return next((one for one in self.measures if (one.evaluation, one.quantity) == (evaluation, quantity)), None)
+        return next(
+            (measure for measure in self.measures if (measure.evaluation, measure.quantity) == (evaluation, quantity)),
+            None,
+        )
 
     def advice(self, evaluation: str, quantity: str) -> str:
         """Return whether a number may decide between encoders: use, some, none, ..., or nothing if it was not looked at.
@@ -127,7 +130,7 @@ class Study(Record):
     @property
     def best(self) -> tuple[str, ...]:
         """Return the evaluations whose numbers have the most evidence there is, the largest tau first."""
-        most = next((kind for kind in ("use", "some") if any(one.advice == kind for one in self.measures)), "")
+        most = next((kind for kind in ("use", "some") if any(measure.advice == kind for measure in self.measures)), "")
         told = sorted(self.measures, key=lambda measure: measure.place)
         return tuple(dict.fromkeys(measure.evaluation for measure in told if measure.advice == most))
 
@@ -156,9 +159,10 @@ class Study(Record):
             return ""
         first = self.baselines[0]
         better = [measure for measure in self.measures if measure.tau > first.tau]
+        baselines = text.listed([baseline.found for baseline in self.baselines])
         many = text.counted(len(better), "measure") if better else "none of the measures"
         return (
-            f"Known without any measure: {text.listed([one.found for one in self.baselines])}; {many} had a larger tau than "
+            f"Known without any measure: {baselines}; {many} had a larger tau than "
             f"the {first.name}. A number with evidence says more than these and the scale of codes together."
         )
 

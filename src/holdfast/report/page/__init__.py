@@ -13,6 +13,7 @@ from holdfast.report.comparison.protocol import Group
 from holdfast.report.comparison.tables import Table
 from holdfast.report.contents import Contents
 from holdfast.report.figures.svg import COLOURS
+from holdfast.report.heading import heading
 from holdfast.report.overview.advice import advice
 from holdfast.report.overview.alerts import SPENT, Alert, Cause, alerts, by_budget, causes, encoders_without_results
 from holdfast.report.overview.scorecard import Scorecard
@@ -155,15 +156,15 @@ def _count(warnings: Sequence[Alert], absent: Mapping[str, object], failures: Se
 
 
 def _headline(results: Sequence[Result], comparison: Comparison, absent: int) -> str:
+    """Return the heading that all results share, or that of robustness."""
     if not results:
         return "Nothing could be measured"
-    images = list(dict.fromkeys(result.images.name for result in results))
     # Baselines stand beside what is measured, unless nothing else is there.
     encoders = [name for name in comparison.encoders if name not in comparison.baselines] or comparison.encoders
     who = encoders[0] if len(encoders) == 1 else text.counted(len(encoders), "encoder")
     if absent:  # who was asked for and is not here belongs into the count
         who = f"{len(encoders)} of {text.counted(len(encoders) + absent, 'encoder')}"
-    return f"Robustness of {who} on {text.listed(images)}"
+    return heading(results, who)
 
 
 def _lead(results: Sequence[Result]) -> str:

@@ -32,9 +32,9 @@ class Block:
             return []
         refused: dict[tuple[str, str], tuple[dict[str, None], dict[str, None]]] = {}
         for refusal in self.refusals:
-            who, under = refused.setdefault((text.words(refusal.quantity or ""), refusal.reason), ({}, {}))
+            who, under = refused.setdefault((refusal.name, refusal.reason), ({}, {}))
             who.update(dict.fromkeys(refusal.encoders))
-            under[text.conditions(refusal.conditions)] = None
+            under[text.conditions(refusal.conditions, aim=refusal.aim)] = None
         merged: dict[tuple[tuple[str, ...], str], list[str]] = {}
         for (quantity, reason), (who, under) in refused.items():
             where = next(iter(under)) if len(under) == 1 else f"{len(under)} cases"

@@ -12,7 +12,7 @@ from holdfast.attacks.base import Attack
 from holdfast.attacks.unit_ball import on_unit_ball
 from holdfast.core.balls import Ball, column
 from holdfast.core.encoder import Pixels
-from holdfast.evaluations.certified.pairs import Pairs
+from holdfast.evaluations.certified.pairwise.pairs import Pairs
 
 
 @dataclass(frozen=True)

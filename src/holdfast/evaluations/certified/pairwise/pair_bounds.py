@@ -17,10 +17,10 @@ from holdfast.core.balls import Ball
 from holdfast.core.divergences import L2Distance
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.negatives import generated
-from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, image_pairs
-from holdfast.evaluations.certified.radius_bounds import cross_check
+from holdfast.evaluations.certified.pairwise.negatives import generated
+from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs
+from holdfast.evaluations.certified.pairwise.radius_bounds import cross_check
 from holdfast.objectives.base import AttackContext
 from holdfast.objectives.toward import Toward
 from holdfast.protocol.observation import Observation

@@ -20,8 +20,8 @@ from holdfast.bounds.radius_search import search_radii
 from holdfast.core.balls import Ball, column
 from holdfast.core.run_settings import Observed
 from holdfast.evaluations.certified.certification import Certification
-from holdfast.evaluations.certified.pair_attack import AttackResult, PairAttack
-from holdfast.evaluations.certified.pairs import Pairs, image_pairs, unit_ball
+from holdfast.evaluations.certified.pairwise.pair_attack import AttackResult, PairAttack
+from holdfast.evaluations.certified.pairwise.pairs import Pairs, image_pairs, unit_ball
 from holdfast.protocol.observation import Observation
 from holdfast.protocol.population import Population
 

@@ -30,8 +30,8 @@ from holdfast.core.balls import Ball
 from holdfast.core.divergences import Cosine, Divergence, L2Distance, LinfDistance
 from holdfast.core.encoder import Codes, Encoder, Pixels
 from holdfast.core.errors import HoldfastError
-from holdfast.evaluations.certified.bisector_hyperplanes import ALIKE
-from holdfast.evaluations.certified.linear_bounds import lower_and_upper_bounds, lower_bounds
+from holdfast.evaluations.certified.outputs.bisector_hyperplanes import ALIKE
+from holdfast.evaluations.certified.outputs.linear_bounds import lower_and_upper_bounds, lower_bounds
 
 DIRECTIONS = 12
 """Directions in each plane, an even number: bounds exceed those of infinitely many by at most 3.5 percent."""
