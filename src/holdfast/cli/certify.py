@@ -17,29 +17,17 @@ if TYPE_CHECKING:
 __all__ = ["STOPPED", "command"]
 
 HOW = "What is certified"
-<<<<<<< HEAD
-COMPUTES = "How it is computed"
 INSTEAD = "Instead of images"
 
 
 def command(
     encoder: Annotated[str | None, typer.Argument(help="source:name, as in builtin:digits-robust.")] = None,
-    images: Images[str | None] = None,
+    images: flags.Images[str | None] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for certificates and witnesses; running again continues it.")
     ] = None,
-    eps: Annotated[str | None, typer.Option(help="Radius of a linf ball, as in 8/255.", rich_help_panel=HOW)] = None,
-    ball: Annotated[str | None, typer.Option(help="Any ball, as in l2:0.5.", rich_help_panel=HOW)] = None,
-=======
-
-
-def command(
-    encoder: flags.Encoder,
-    images: flags.Images[str],
-    out: Annotated[Path, typer.Option(help="Folder for certificates and witnesses; running again continues it.")],
     eps: Annotated[str | None, flags.like(flags.Eps, rich_help_panel=HOW)] = None,
     ball: Annotated[str | None, flags.like(flags.Ball, rich_help_panel=HOW)] = None,
->>>>>>> main
     negatives: Annotated[
         int, typer.Option(help="How many of the other images each must stay apart from.", min=1, rich_help_panel=HOW)
     ] = 9,
@@ -59,11 +47,10 @@ def command(
     precision: Annotated[
         str, flags.like(flags.Precision, help="In which witnesses are replayed: float32, float64 ...")
     ] = "float32",
-<<<<<<< HEAD
-    batch_size: Annotated[int, typer.Option(help="At most so many images at a time.", rich_help_panel=COMPUTES)] = 8,
-    budget: Budget = None,
-    cluster: Cluster = None,
-    workers: Workers = None,
+    batch_size: flags.BatchSize = 8,
+    budget: flags.Budget = None,
+    cluster: flags.Cluster = None,
+    workers: flags.Workers = None,
     export: Annotated[
         str | None, typer.Option(help="vnnlib: write every query for other verifiers, too.", rich_help_panel=HOW)
     ] = None,
@@ -77,12 +64,6 @@ def command(
     recheck: Annotated[
         Path | None, typer.Option(help="Check the proofs in the folder of a run instead.", rich_help_panel=INSTEAD)
     ] = None,
-=======
-    batch_size: flags.BatchSize = 8,
-    budget: flags.Budget = None,
-    cluster: flags.Cluster = None,
-    workers: flags.Workers = None,
->>>>>>> main
 ) -> int:
     """Certify that no change of an image makes it more similar to other images, or show one that does."""
     from holdfast.commands.certify import certify  # loaded here, because it needs torch
