@@ -64,6 +64,15 @@ def test_scores_that_may_be_anything_leave_the_range_of_the_values() -> None:
     assert least_averages(torch.zeros(1, 3).double(), torch.tensor([[0.0, torch.nan, 0.0]]).double(), values) == 1
 
 
+def test_gradients_reach_scores_and_values_and_are_finite() -> None:
+    torch.manual_seed(0)
+    low, values = torch.randn(3, 5).double().requires_grad_(), torch.randn(5, 4).double().requires_grad_()
+    box = averages_box(Box(low, low + 1), Box(values, values + 0.5), torch.ones(3, 5, dtype=torch.bool).tril())
+    for part in torch.autograd.grad((box.upper - box.lower).sum(), (low, values)):
+        assert part.isfinite().all()
+        assert (part != 0).any()
+
+
 class Attends(nn.Module):
     """Attention among four patches whose scores and values depend on the pixels, with or without a mask."""
 

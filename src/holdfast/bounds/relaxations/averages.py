@@ -15,6 +15,9 @@ from torch import Tensor
 
 from holdfast.bounds.relaxations.rules import Box, LinearRelaxation, Rule
 
+FAR = 1000.0
+"""Scores that are so much lower than others have no weight in float64."""
+
 
 def least_averages(
     low: Float[Tensor, "... q k"], high: Float[Tensor, "... q k"], values: Float[Tensor, "... k d"]
@@ -35,7 +38,8 @@ def least_averages(
     shape = torch.broadcast_shapes(low.shape[:-2], values.shape[:-2])
     queries, place = low.shape[-2], order.mT.expand(*shape, *order.mT.shape[-2:])[..., None, :, :]
     place = place.expand(*shape, queries, *place.shape[-2:])
-    heights = ordered.mT.log()[..., None, :, :]
+    tiny = torch.finfo(low.dtype).tiny
+    heights = (ordered.mT + tiny).log()[..., None, :, :]  # zero has a logarithm without a derivative
     small, large = (
         end.expand(*shape, *end.shape[-2:])[..., :, None, :].expand_as(place).gather(-1, place) for end in (low, high)
     )
@@ -44,7 +48,7 @@ def least_averages(
     spread = torch.where(small.isfinite(), small, large).abs().amax((-2, -1)) + large.abs().amax((-2, -1))
     room = 8 * (low.shape[-1] + 8 + spread[..., None]) * torch.finfo(low.dtype).eps
     average = least + ratio.amin(-1) * (1 - room)
-    average = average - room * (least.abs() + average.abs())
+    average = average - room * (least.abs() + average.abs()) - 2 * tiny
     return torch.where(average.isfinite() & ratio.isfinite().all(-1), average, least.expand_as(average))
 
 
@@ -61,7 +65,9 @@ def _after(terms: Float[Tensor, "... k"]) -> Float[Tensor, "... k1"]:
 def averages_box(scores: Box, values: Box, kept: Bool[Tensor, "... q k"] | None = None) -> Box:
     """Return the range of ``softmax(s) @ v`` over boxes of scores and values; ``kept`` are the scores that take part."""
     if kept is not None:
-        scores = Box(*(end.masked_fill(~kept, -torch.inf) for end in scores))
+        # Of weight zero beside any other, yet finite, so that gradients are.
+        lowest = scores.lower.detach().amin(-1, keepdim=True) - FAR
+        scores = Box(*(torch.where(kept, end, lowest) for end in scores))
     return Box(least_averages(*scores, values.lower), -least_averages(*scores, -values.upper))
 
 

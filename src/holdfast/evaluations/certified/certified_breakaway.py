@@ -81,7 +81,7 @@ class BreakawayBounds(Observation):
     others: int
     rivals: int
     name = "escape"
-    version = 4
+    version = 5
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)

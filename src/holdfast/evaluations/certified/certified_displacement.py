@@ -49,7 +49,7 @@ class DisplacementBounds(Observation):
     ball: Ball
     divergence: Divergence
     name = "moved"
-    version = 4
+    version = 5
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)

@@ -56,7 +56,7 @@ class OverlapBounds(Observation):
     ball: Ball
     divergence: Divergence
     name = "between"
-    version = 5
+    version = 6
 
     def rows(self, population: Population) -> list[int]:
         # Pairs that share an image overlap together, and no interval of independent ones would hold.

@@ -68,7 +68,7 @@ class HeadRadii(Observation):
     rivals: int
     tolerance: float
     name = "linear"
-    version = 5
+    version = 6
     uses_labels = True
     uses_bank = True
 

@@ -63,7 +63,7 @@ class SharedNegatives(Observation):
     negatives: int
     tolerance: float
     name = "shared"
-    version = 6
+    version = 7
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)

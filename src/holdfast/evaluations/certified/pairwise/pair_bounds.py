@@ -38,7 +38,7 @@ class PairBounds(Observation):
     generate: Ball | None
     published: Attack
     name = "told"
-    version = 4
+    version = 5
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)

@@ -45,7 +45,7 @@ class RadiusBounds(Observation):
     negatives: int
     tolerance: float
     name = "bracket"
-    version = 6
+    version = 7
 
     def rows(self, population: Population) -> list[int]:
         return population.choose(self.certification.samples)
