@@ -125,7 +125,7 @@ def tampered_slopes(value: float) -> Callable[[Proof], Proof]:
 
 def without_a_leaf(proof: Proof) -> Proof:
     kept = np.arange(1, len(proof.leaves.negatives))
-    kinds = (proof.leaves.signs, proof.leaves.slopes, proof.leaves.multipliers)
+    kinds: list[Any] = [proof.leaves.signs, proof.leaves.slopes, proof.leaves.multipliers]
     parts = ({relu: values[kept] for relu, values in kind.items()} for kind in kinds)
     return replace(proof, leaves=Leaves(proof.leaves.negatives[kept], *parts))
 
@@ -209,23 +209,21 @@ def test_bounds_of_linear_networks_lie_below_the_exact_minimum(seed: int) -> Non
     """Rounding is counted: in exact arithmetic, the minimum of ``W x`` over the box is no less than what is returned."""
     torch.manual_seed(seed)
     scale = 10.0 ** (seed % 7)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(72, 3)).double()
-    module[1].bias.data *= scale
-    encoder = Encoder(module, "linear", Domain(SHAPE))
+    linear = nn.Linear(72, 3).double()
+    linear.bias.data *= scale
+    encoder = Encoder(nn.Sequential(nn.Flatten(), linear).eval(), "linear", Domain(SHAPE))
     plain, pixels = plain_network(trace(encoder), encoder.domain), images()
     proof, _ = proof_of(encoder, "interval", 0.05, pixels)
     forms = np.array([[1.0, -0.7, 0.1], [0.3, 0.2, -1e-9]])
     bounds = bounded_below(plain, verified_boxes(plain, proof), len(plain.steps) - 1, forms, None)
-    weight, bias = (
-        [[Fraction(v) for v in row] for row in module[1].weight.tolist()],
-        [Fraction(v) for v in module[1].bias.tolist()],
-    )
+    weight = [[Fraction(value) for value in row] for row in linear.weight.tolist()]
+    bias = [Fraction(value) for value in linear.bias.tolist()]
     low = [max(Fraction(v) - Fraction(0.05), Fraction(0)) for v in proof.anchor.tolist()]
     high = [min(Fraction(v) + Fraction(0.05), Fraction(1)) for v in proof.anchor.tolist()]
     for form, bound in zip(forms.tolist(), bounds.tolist(), strict=True):
-        row = [sum(Fraction(f) * weight[k][i] for k, f in enumerate(form)) for i in range(72)]
-        exact = sum(c * (low[i] if c > 0 else high[i]) for i, c in enumerate(row))
-        exact += sum(Fraction(f) * b for f, b in zip(form, bias, strict=True))
+        row = [sum((Fraction(f) * weight[k][i] for k, f in enumerate(form)), Fraction(0)) for i in range(72)]
+        exact = sum((c * (low[i] if c > 0 else high[i]) for i, c in enumerate(row)), Fraction(0))
+        exact += sum((Fraction(f) * b for f, b in zip(form, bias, strict=True)), Fraction(0))
         assert Fraction(bound) <= exact
         assert float(exact) - bound < 1e-10 * scale, "so loose that it says nothing"
 

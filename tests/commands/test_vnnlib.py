@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from holdfast.core.noise import Noise
 from tests.hidden import BALL, Hidden, hidden
 
 EPS = 0.1
-QUICK = {"attack": "adaptive:steps=10,restarts=1", "negatives": 3, "limit": 6, "eps": EPS}
+QUICK: dict[str, Any] = {"attack": "adaptive:steps=10,restarts=1", "negatives": 3, "limit": 6, "eps": EPS}
 
 
 @pytest.fixture(scope="module")

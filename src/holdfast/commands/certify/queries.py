@@ -18,6 +18,7 @@ import io
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -143,7 +144,7 @@ def onnx_network(encoder: Encoder, specifications: Float[Tensor, "k d"]) -> byte
     """
     module = Specified(encoder.to("cpu", torch.float32).module, specifications.cpu().float()).eval()
     example = encoder.domain.clip(torch.zeros(1, *encoder.domain.shape))
-    names = {"input_names": ["X"], "output_names": ["Y"]}
+    names: dict[str, Any] = {"input_names": ["X"], "output_names": ["Y"]}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, about its own exporter
