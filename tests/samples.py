@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,17 +17,36 @@ from holdfast.encoders.builtin import load as load_builtin
 DIGITS = Domain((1, 8, 8))
 
 
-def digits(count: int = 60, start: int = 1200) -> Images:
-    """Images of the scikit-learn digits, with their names."""
+@cache
+def _digits() -> tuple[Tensor, Tensor]:
+    """The pixels and classes of the scikit-learn digits: unpacking them takes long."""
     from sklearn.datasets import load_digits
 
-    pixels = torch.tensor(load_digits().images / 16, dtype=torch.float32)[start : start + count, None]
+    stored = load_digits()
+    return torch.tensor(stored.images / 16, dtype=torch.float32)[:, None], torch.tensor(stored.target)
+
+
+def digits(count: int = 60, start: int = 1200) -> Images:
+    """Images of the scikit-learn digits, with their names."""
+    pixels = _digits()[0][start : start + count].clone()
     return Images(pixels, ids=[f"digit-{row}" for row in range(start, start + count)], name="digits")
 
 
+def classes(count: int = 60, start: int = 1200) -> Tensor:
+    """Which digits they are."""
+    return _digits()[1][start : start + count].clone()
+
+
+@cache
 def builtin(name: str = "digits-contrastive") -> Encoder:
-    """One of the encoders that ship with the library."""
+    """One of the encoders that ship with the library: loaded, and traced for bounds, once for all tests."""
     return load_builtin(name)
+
+
+@cache
+def doubled(encoder: Encoder) -> Encoder:
+    """The encoder in double precision: the same one each time, so that bounds trace it once."""
+    return encoder.to("cpu", torch.float64)
 
 
 def linear(weight: Tensor, shape: tuple[int, ...]) -> Encoder:
@@ -36,6 +56,7 @@ def linear(weight: Tensor, shape: tuple[int, ...]) -> Encoder:
     return Encoder(nn.Sequential(nn.Flatten(), layer).eval(), "linear", Domain(shape))
 
 
+@cache
 def published(folder: Path, name: str, dtype: torch.dtype) -> Encoder:
     """A published contrastive encoder of the reference data (its Sequential is described beside its weights)."""
     recipe = json.loads((folder / "encoders" / f"{name}.json").read_text())

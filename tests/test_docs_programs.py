@@ -13,10 +13,13 @@ import pytest
 
 from holdfast.commands.train import read_recipe
 from holdfast.execution.request import Request, keywords, planned
+from tests.marks import rest_slow
 from tests.pages import FENCE, ROOT, blocks, every_page
 
 # That of a real encoder needs packages and minutes, and has a test of its own.
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.py") if path.name != "real_encoder.py")
+LONG = [script for script in EXAMPLES if script.name in ("notebook.py", "synbench_probing.py")]
+SHORT = [script for script in EXAMPLES if script not in LONG]
 
 
 @every_page
@@ -44,7 +47,7 @@ def test_the_readme_shows_the_example_of_ten_lines() -> None:
     assert code == (ROOT / "examples" / "ten_lines.py").read_text()
 
 
-@pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.name)
+@pytest.mark.parametrize("script", rest_slow([*SHORT, *LONG], len(SHORT)), ids=lambda script: script.name)
 def test_examples_run(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(script)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from math import isnan
 from typing import Any
@@ -42,10 +42,9 @@ COUNT = 14
 DOUBLE = RunSettings(precision="float64")
 
 
-@cache
 def builtin(name: str = "digits-contrastive") -> Encoder:
-    """One encoder for all laws, in the precision of their runs, so that bounds trace it once."""
-    return samples.builtin(name).to("cpu", torch.float64)
+    """The encoder of all laws, in the precision of their runs."""
+    return samples.doubled(samples.builtin(name))
 
 
 SMALL: dict[str, Any] = {
@@ -89,11 +88,8 @@ SMALL: dict[str, Any] = {
 
 def digits(count: int) -> Images:
     """Digits and whether they are odd, for those who need labels."""
-    from sklearn.datasets import load_digits
-
-    plain, start = unlabelled(count), 1200
-    odd = torch.tensor(load_digits().target[start : start + count] % 2)
-    return Images(plain.pixels(range(count)), plain.ids, odd, plain.name)
+    plain = unlabelled(count)
+    return Images(plain.pixels(range(count)), plain.ids, samples.classes(count) % 2, plain.name)
 
 
 def small(kind: type[Evaluation]) -> Evaluation:
@@ -111,10 +107,8 @@ def measure(evaluation: Evaluation, encoder: Encoder, images: Images, run: RunSe
 
 def bank() -> Images:
     """More digits, those from 1300 on."""
-    from sklearn.datasets import load_digits
-
     plain = unlabelled(40, 1300)
-    return Images(plain.pixels(range(40)), plain.ids, torch.tensor(load_digits().target[1300:1340] % 2), "a bank")
+    return Images(plain.pixels(range(40)), plain.ids, samples.classes(40, 1300) % 2, "a bank")
 
 
 def asked(evaluation: Evaluation, images: Images, run: RunSettings) -> Population:
@@ -268,26 +262,69 @@ class Watched(Images):
         self._labels = labels
 
 
-@every
-def test_what_looks_at_labels_says_so_and_observations_ignore_sharding(evaluation: Evaluation) -> None:
-    """Else stored numbers made without labels, or with others, would be taken for those with them."""
-    plain = digits(COUNT)
-    images = Watched(plain.pixels(range(COUNT)), plain.ids, plain.labels)
-    population = asked(evaluation, images, DOUBLE)
-    observation = evaluation.observation()
-    rows, seen = observation.rows(population), []
-    for part in parts(observation):
+@dataclass(frozen=True)
+class Look:
+    """What an evaluation observed of the usual images, part by part, and what it looked at and learned meanwhile."""
+
+    population: Population
+    observation: Observation
+    rows: list[int]
+    parts: tuple[dict[str, Tensor], ...]
+    labelled: tuple[bool, ...]
+    """Whether each part looked at labels."""
+    concluded_with_labels: bool
+    result: Result
+    learned: frozenset[Fit[Any]]
+
+    @property
+    def whole(self) -> dict[str, Tensor]:
+        """What the evaluation is concluded from."""
+        return joined(self.parts) if isinstance(self.observation, Joint) else self.parts[0]
+
+
+@cache
+def look(evaluation: Evaluation) -> Look:
+    """What most laws about observations look at."""
+    plain, learned = digits(COUNT), set[Fit[Any]]()
+    images = Watched(plain.pixels(range(COUNT)), plain.ids, plain.labels, plain.name)
+    population, observation, learn = asked(evaluation, images, DOUBLE), evaluation.observation(), Population.learned
+
+    def noted(population: Population, fit: Fit[Any]) -> Any:
+        learned.add(fit)
+        return learn(population, fit)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Population, "learned", noted)
+        rows, seen, labelled = observation.rows(population), [], []
+        for part in parts(observation):
+            before = images.looks
+            seen.append(part.observe(population, rows))
+            labelled.append(images.looks > before)
         before = images.looks
-        seen.append(part.observe(population, rows))
-        assert part.uses_labels == (images.looks > before), part
-    before = images.looks
-    whole = joined(seen) if isinstance(observation, Joint) else seen[0]
-    evaluation.illustrate(population, rows, evaluation.conclude(population, rows, whole))
-    # What it learned by labels above is not learned again; and a witness would look at them.
-    assert evaluation.uses_labels or images.looks == before
-    shards = [observation.observe(population, rows[start : start + 5]) for start in range(0, len(rows), 5)]
-    for name, values in whole.items():
-        assert len(values) == len(rows)
+        whole = joined(seen) if isinstance(observation, Joint) else seen[0]
+        evaluation.illustrate(population, rows, evaluation.conclude(population, rows, whole))
+        # What was learned by labels above is not learned again; and a witness would look at them.
+        concluded_with_labels = images.looks > before
+        result = evaluation.result(population, rows, whole)
+    looked = (tuple(seen), tuple(labelled), concluded_with_labels)
+    return Look(population, observation, list(rows), *looked, result, frozenset(learned))
+
+
+@every
+def test_what_looks_at_labels_says_so(evaluation: Evaluation) -> None:
+    """Else stored numbers made without labels, or with others, would be taken for those with them."""
+    seen = look(evaluation)
+    assert [part.uses_labels for part in parts(seen.observation)] == list(seen.labelled)
+    assert evaluation.uses_labels or not seen.concluded_with_labels
+
+
+@every
+def test_observations_ignore_sharding(evaluation: Evaluation) -> None:
+    seen = look(evaluation)
+    starts = range(0, len(seen.rows), 5)
+    shards = [seen.observation.observe(seen.population, seen.rows[start : start + 5]) for start in starts]
+    for name, values in seen.whole.items():
+        assert len(values) == len(seen.rows)
         assert torch.allclose(values, torch.cat([shard[name] for shard in shards]), atol=1e-9, equal_nan=True)
 
 
@@ -299,31 +336,22 @@ def test_parts_of_an_observation_are_told_by_what_they_are(
     evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In whatever order they come: else one more setting would give the numbers of one part to another."""
-    population, observation = asked(evaluation, digits(COUNT), DOUBLE), evaluation.observation()
-    assert isinstance(observation, Joint)
-    rows = observation.rows(population)
-    observations = [part.observe(population, rows) for part in observation.parts]
-    plain = evaluation.conclude(population, rows, joined(observations))
-    backwards = Joint(observation.parts[::-1])
-    assert backwards != observation, "vacuous fixture"
+    seen = look(evaluation)
+    assert isinstance(seen.observation, Joint)
+    plain = evaluation.conclude(seen.population, seen.rows, seen.whole)
+    backwards = Joint(seen.observation.parts[::-1])
+    assert backwards != seen.observation, "vacuous fixture"
     monkeypatch.setattr(type(evaluation), "observation", lambda _: backwards)
-    again = evaluation.conclude(population, rows, joined(observations[::-1]))
+    again = evaluation.conclude(seen.population, seen.rows, joined(seen.parts[::-1]))
     assert again.model_dump_json() == plain.model_dump_json()
 
 
 @every
-def test_what_is_learned_is_named(evaluation: Evaluation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_learned_is_named(evaluation: Evaluation) -> None:
     """Else a run would learn it in every worker, and keep it nowhere."""
-    first, named, learned = usual(evaluation), set[Fit[Any]](), Population.learned
-
-    def noted(population: Population, fit: Fit[Any]) -> Any:
-        named.add(fit)
-        return learned(population, fit)
-
-    monkeypatch.setattr(Population, "learned", noted)
-    again = measure(evaluation, builtin(), digits(COUNT), DOUBLE)
-    assert first.model_dump_json() == again.model_dump_json()
-    assert named == set(learning(evaluation))
+    seen = look(evaluation)
+    assert seen.learned == set(learning(evaluation))
+    assert usual(evaluation).model_dump_json() == seen.result.model_dump_json(), "not the same in parts, or twice"
     asking: tuple[Evaluation | Observation, ...] = (evaluation, *parts(evaluation.observation()))
     for what in asking:
         assert what.uses_labels or not any(fit.uses_labels for fit in what.fits())

@@ -22,6 +22,7 @@ def drawn(name: str, size: int | None = None) -> hf.Encoder:
     return hf.Encoder(module, name, hf.Domain((3, side, side)), mean=[0.5] * 3, std=[0.5] * 3)
 
 
+@pytest.mark.slow
 def test_the_example_goes_from_photographs_to_a_gate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ from holdfast.bounds.network.tracing import trace
 from holdfast.core.balls import Linf
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
+from tests.marks import rest_slow
 
 COUNT = [0]
 
@@ -64,7 +65,7 @@ RANDOM: dict[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("kind", RANDOM)
+@pytest.mark.parametrize("kind", rest_slow(RANDOM, fast=5))
 def test_random_operations_are_refused_by_name(kind: str) -> None:
     name = kind.partition(" ")[0]
     with pytest.raises(HoldfastError, match=rf"odd uses the random operation '{name}' .*cannot be bounded"):

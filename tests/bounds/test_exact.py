@@ -29,7 +29,7 @@ from holdfast.evaluations.certified.pairwise.radius_bounds import certify_and_at
 from holdfast.protocol.population import Population
 from tests.bounds.checks import lowest
 from tests.marks import rest_slow
-from tests.samples import builtin, digits
+from tests.samples import builtin, digits, doubled
 
 SHAPE = (1, 2, 2)
 
@@ -146,6 +146,7 @@ def test_silence_keeps_closed_descriptors_closed() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False, capture_output=True).returncode == 3
 
 
+@pytest.mark.slow
 def test_digits_are_certified_up_to_where_they_are_refuted() -> None:
     encoder, x = builtin("digits-robust"), digits(3).pixels([0, 1])
     codes = torch.nn.functional.normalize(encoder(x).double(), dim=1)
@@ -155,7 +156,7 @@ def test_digits_are_certified_up_to_where_they_are_refuted() -> None:
         for method, tolerance in ((Crown(), 1e-3), (Exact(), 0.01))
     )
     assert exact > crown
-    double = encoder.to("cpu", torch.float64)
+    double = doubled(encoder)
     assert lowest(double, x[:1].double(), specifications[0], Linf(exact.item() * 1.05 + 0.01), 100) < 0
     assert lowest(double, x[:1].double(), specifications[0], Linf(exact.item()), 100) > 0
 

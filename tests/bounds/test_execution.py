@@ -18,6 +18,7 @@ from holdfast.core.encoder import Domain, Encoder
 from holdfast.core.errors import HoldfastError
 from holdfast.core.run_settings import RunSettings
 from holdfast.evaluations.certified.instance_accuracy import InstanceAccuracy
+from tests.marks import rest_slow
 from tests.samples import builtin, digits
 
 SHAPE = (2, 4, 4)
@@ -207,7 +208,7 @@ class Scaled(nn.Module):
 EDITS = (in_place, behind_autograd, another_tensor, of_numpy, another_parameter, loaded, buffer, attribute)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", rest_slow([torch.float64, torch.float32]))
 @pytest.mark.parametrize("edit", EDITS, ids=lambda edit: edit.__name__)
 def test_weights_that_were_edited_get_bounds_of_their_own(
     edit: Callable[[nn.Module], None], dtype: torch.dtype

@@ -21,8 +21,8 @@ from tests.samples import published
 
 NAMES = ["mnist_base", "cifar10_base_adv4", "mnist_cnn_4layer_a", "mnist_cnn_4layer_a_adv1"]
 FILES = {"crown": Crown(joint=False), "ibp": Interval()}
-named = pytest.mark.parametrize("name", rest_slow(NAMES, fast=2))
-clipped = pytest.mark.parametrize("clip", ["clip", "noclip"])
+named = pytest.mark.parametrize("name", rest_slow(NAMES))
+clipped = pytest.mark.parametrize("clip", rest_slow(["clip", "noclip"]))
 
 
 @cache
@@ -52,7 +52,7 @@ class Case:
         )
 
 
-@named
+@pytest.mark.parametrize("name", rest_slow(NAMES, fast=2))
 @clipped
 def test_plain_crown_and_interval_bounds(reference: Path, name: str, clip: str) -> None:
     case = Case(reference, name, clip)

@@ -42,7 +42,7 @@ def around(encoder: Encoder, radius: float) -> Tensor:
         return encoder.forward(X + radius * GRID)
 
 
-@pytest.mark.parametrize("scale", [1e6, 1.0, 1e-3, 1e-6, 1e-8])
+@pytest.mark.parametrize("scale", rest_slow([1e6, 1e-8, 1.0, 1e-3, 1e-6], fast=2))
 @pytest.mark.parametrize("seed", rest_slow(range(3)))
 def test_rows_of_any_size(seed: int, scale: float) -> None:
     encoder = deep(seed)
@@ -54,7 +54,7 @@ def test_rows_of_any_size(seed: int, scale: float) -> None:
     assert exact >= alpha
 
 
-@pytest.mark.parametrize("scale", [1e10, 1e3, 1e-6, 1e-8])
+@pytest.mark.parametrize("scale", rest_slow([1e10, 1e-8, 1e3, 1e-6], fast=2))
 @pytest.mark.parametrize("seed", rest_slow(range(3)))
 def test_small_layers_before_large_ones(seed: int, scale: float) -> None:
     module = plane(seed, 6, 2)
@@ -71,7 +71,7 @@ def test_small_layers_before_large_ones(seed: int, scale: float) -> None:
     assert codes.min() - 0.02 * spread <= exact <= codes.min() + 1e-12 * spread
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e3, 1e5])
+@pytest.mark.parametrize("scale", rest_slow([1e5, 1.0, 1e3], fast=2))
 @pytest.mark.parametrize("seed", rest_slow(range(5, 8)))
 def test_tiny_radii(seed: int, scale: float) -> None:
     module = plane(seed, 8, 8, 1)
@@ -85,7 +85,7 @@ def test_tiny_radii(seed: int, scale: float) -> None:
     assert (around(encoder, radius * (1 - 1e-9)) * row[0, 0]).min() > 0
 
 
-@pytest.mark.parametrize("scale", [1e3, 1e5])
+@pytest.mark.parametrize("scale", rest_slow([1e5, 1e3]))
 @pytest.mark.parametrize("seed", rest_slow(range(3)))
 def test_large_weights_that_cancel(seed: int, scale: float) -> None:
     """Pairs of neurons differ by 1 / scale, and the next layer takes scale times their difference."""
@@ -114,7 +114,10 @@ class Cast(nn.Module):
         return self.linear((x * 4).to(self.dtype).to(x.dtype) / 4)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8, torch.bool, torch.float16, torch.bfloat16])
+CASTS = [torch.int64, torch.float16, torch.int32, torch.uint8, torch.bool, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", rest_slow(CASTS, fast=2))
 def test_casts_that_round_are_refused(dtype: torch.dtype) -> None:
     with pytest.raises(HoldfastError, match="cast"):
         lower_bound(Encoder(Cast(dtype), "q", Domain((2,))), X, torch.ones(1, 1, 2).double(), Linf(0.01))

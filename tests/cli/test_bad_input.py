@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from holdfast.cli import run
 from holdfast.store.store import load
 from tests.cli import modules
+from tests.marks import rest_slow
 
 SHORT = ["--only", "overlap", "--set", "overlap.samples=4", "--ball", "linf:0.1", "--set", "overlap.divergences=l2"]
 
@@ -276,7 +277,7 @@ def test_an_encoder_that_ends_the_program_does_not_end_it_in_silence(capsys):
     assert lines[-1].endswith("and ended the command; take that out of it")
 
 
-@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
+@pytest.mark.parametrize("precision", rest_slow(["float16", "bfloat16"]))
 def test_half_precision_serves_every_command(precision, capsys):
     assert evaluate(capsys, more=["--precision", precision]) == (0, [])
     named = ["checkpoint:good.safetensors", "--arch", "tests.cli.modules:linear", "--images", "good.npy"]

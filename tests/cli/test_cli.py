@@ -37,9 +37,14 @@ def said(capsys) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
-def test_a_run_ends_by_naming_its_report(capsys):
+def test_a_run_says_what_it_does_and_ends_by_naming_its_report(capsys, monkeypatch):
+    monkeypatch.setattr("holdfast.execution.computing.progress.QUIET_SECONDS", 0.0)
     assert run([*QUICK, "--out", "run"]) == 0
-    assert capsys.readouterr().out == f"Report: {Path('run') / 'report.html'}\n"
+    captured = capsys.readouterr()
+    assert captured.out == f"Report: {Path('run') / 'report.html'}\n"
+    assert re.search(r"warning about digits-\w+ \([A-Z][^)]+\): Only 8 samples", captured.err)
+    shown = [line for line in captured.err.splitlines() if "%  " in line and ": " in line]
+    assert {re.split(r"[ ,]", line.split(": ")[1])[0] for line in shown} == {"codes", "radii", "overlap"}
     assert Path("run/report.html").stat().st_size > 1000
     (result,), failures = load(Path("run"))
     assert failures == []
@@ -47,13 +52,10 @@ def test_a_run_ends_by_naming_its_report(capsys):
     assert json.loads(Path("run/run.json").read_text())["limit"] == 40
 
 
-def test_the_folder_has_a_name_when_none_is_given():
-    assert run(QUICK) == 0
-    assert Path("runs/digits-quick/report.html").exists()
-
-
 def test_running_again_changes_no_result():
+    """In the folder that has a name when none is given."""
     run(QUICK)
+    assert Path("runs/digits-quick/report.html").exists()
     before = load(Path("runs/digits-quick"))
     run([*QUICK, "--batch-size", "3"])
     assert load(Path("runs/digits-quick")) == before
@@ -132,7 +134,7 @@ def test_a_black_box_takes_one_flag(capsys):
         "--images",
         "builtin:digits",
     ]
-    rest = ["--only", "displacement", "--limit", "20", "--eps", "0.1", "--set", "displacement.samples=3"]
+    rest = ["--only", "displacement", "--limit", "8", "--eps", "0.1", "--set", "displacement.samples=2"]
     rest += ["--set", "displacement.divergences=l2", "--out", "run"]
     assert run([*given, *rest]) == 1
     assert "--black-box" in capsys.readouterr().err
@@ -321,11 +323,6 @@ def test_suites_are_listed_with_every_setting_they_change(capsys):
             assert all(f" {name} = " in shown for name in changed)
 
 
-def test_warnings_name_their_encoder_and_evaluation(capsys):
-    assert run([*QUICK, "--out", "run"]) == 0
-    assert re.search(r"warning about digits-\w+ \([A-Z][^)]+\): Only 8 samples", capsys.readouterr().err)
-
-
 def test_doctor_examines(capsys):
     assert run(["doctor", "builtin:digits-random", "--images", "builtin:digits"]) == 0
     assert "loads the same twice" in capsys.readouterr().out
@@ -336,13 +333,6 @@ def test_lines_that_go_into_a_file_end_where_their_words_do(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 10
     assert lines == [line.rstrip() for line in lines]
-
-
-def test_progress_names_what_was_asked_for(capsys, monkeypatch):
-    monkeypatch.setattr("holdfast.execution.computing.progress.QUIET_SECONDS", 0.0)
-    assert run([*QUICK, "--out", "run"]) == 0
-    stages = {re.split(r"[ ,]", line.split(": ")[1])[0] for line in said(capsys) if "%  " in line and ": " in line}
-    assert stages == {"codes", "radii", "overlap"}
 
 
 def test_progress_is_plain_lines_away_from_a_terminal(capsys):

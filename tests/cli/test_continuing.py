@@ -109,7 +109,7 @@ def test_a_killed_command_goes_on_from_its_shards(name):
     assert answer("out") == answer("unbroken")
 
 
-@pytest.mark.parametrize("name", rest_slow(["attack", "whole batches", "certify"], fast=2))
+@pytest.mark.parametrize("name", rest_slow(["attack", "whole batches", "certify"]))
 def test_a_spent_budget_leaves_a_part_that_is_finished_and_then_not_computed_again(name, capsys, monkeypatch):
     assert run([*SHORT[name], "--out", "unbroken", "--budget", "1000"]) == 0
     with monkeypatch.context() as patch:

@@ -170,19 +170,19 @@ def test_even_batches(count, size, expected):
     assert even(count, size) == expected
 
 
-@pytest.fixture
-def kept(tmp_path):
-    among, chosen = population(), preset(Toward())
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    among, chosen, folder = population(), preset(Toward()), tmp_path_factory.mktemp("kept")
     moved = attack(among, chosen)
-    return among, chosen, moved, export(among, chosen, moved, Store(tmp_path), datetime.now(UTC))
+    return among, chosen, moved, export(among, chosen, moved, Store(folder), datetime.now(UTC)), folder
 
 
-def test_what_is_kept_is_what_was_found(kept, tmp_path):
-    among, _, moved, record = kept
-    saved = load_file(tmp_path / "attack.safetensors")
+def test_what_is_kept_is_what_was_found(kept):
+    among, _, moved, record, folder = kept
+    saved = load_file(folder / "attack.safetensors")
     assert torch.equal(saved["attacked"], moved.attacked)
     assert torch.equal(saved["clean_codes"], moved.clean_codes)
-    with safe_open(tmp_path / "attack.safetensors", "pt") as file:
+    with safe_open(folder / "attack.safetensors", "pt") as file:
         assert tuple(json.loads(file.metadata()["ids"])) == moved.ids
     assert [one.id for one in record.moved] == list(among.images.ids)
     assert [one.target for one in record.moved] == [among.images.ids[row] for row in among.partners]
@@ -191,21 +191,21 @@ def test_what_is_kept_is_what_was_found(kept, tmp_path):
     assert record.replay.passed
     assert record.batch_sizes is None
     assert record.settings["attack"] == "pgd:steps=2"
-    assert record == type(record).model_validate_json((tmp_path / "attack.json").read_text())
+    assert record == type(record).model_validate_json((folder / "attack.json").read_text())
 
 
-def test_files_hold_the_attacked_images_rounded(kept, tmp_path):
+def test_files_hold_the_attacked_images_rounded(kept):
     from PIL import Image
 
-    _, _, moved, record = kept
-    files = [tmp_path / one.png for one in record.moved]
+    _, _, moved, record, folder = kept
+    files = [folder / one.png for one in record.moved]
     assert len(set(files)) == 11
     levels = torch.tensor(list(Image.open(files[4]).tobytes())).reshape(8, 8)
     assert torch.equal(levels, (moved.attacked[4, 0] * 255).round().long())
     with torch.no_grad():
         displacement = float(torch.linalg.vector_norm(ENCODER(levels[None, None] / 255) - moved.clean_codes[4]))
     assert record.moved[4].l2_of_png == pytest.approx(displacement, rel=1e-3)
-    sheet = Image.open(tmp_path / "sheet.png")
+    sheet = Image.open(folder / "sheet.png")
     assert sheet.height > 8 * 150, "eight rows"
 
 
@@ -218,8 +218,8 @@ def test_files_hold_the_attacked_images_rounded(kept, tmp_path):
     ],
 )
 def test_the_replay_is_awake(kept, tmp_path, spoil, broken):
-    among, chosen, _, _ = kept
-    saved = load_file(tmp_path / "attack.safetensors")
+    among, chosen, _, _, folder = kept
+    saved = load_file(folder / "attack.safetensors")
     spoil(saved)
     save_file(saved, tmp_path / "spoilt.safetensors")
     again = replay(among, chosen, tmp_path / "spoilt.safetensors")

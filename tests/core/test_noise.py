@@ -90,7 +90,7 @@ def test_distributions(kind: str, law: str, many: str, dtype: torch.dtype):
     elif many == "ids":
         values = getattr(Noise.of(0, [str(k) for k in range(N // 10)]), kind)((1,), dtype)
     else:
-        values = torch.cat([getattr(Noise.of(0, ["a"]).fork("step", k), kind)((1,), dtype) for k in range(N // 50)])
+        values = torch.cat([getattr(Noise.of(0, ["a"]).fork("step", k), kind)((1,), dtype) for k in range(N // 100)])
     assert stats.kstest(values.flatten().double().numpy(), law).pvalue > 0.01
 
 

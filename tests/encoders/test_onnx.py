@@ -138,8 +138,8 @@ def test_small_network_equals_the_original(module, file):
     ("name", "size", "dynamo"),
     [
         ("resnet18", 64, False),
-        ("vit_tiny_patch16_224", 32, False),
-        ("convnext_atto", 32, False),
+        pytest.param("vit_tiny_patch16_224", 32, False, marks=pytest.mark.slow),
+        pytest.param("convnext_atto", 32, False, marks=pytest.mark.slow),
         pytest.param("resnet18", 64, True, marks=pytest.mark.slow),
         pytest.param("vit_tiny_patch16_224", 32, True, marks=pytest.mark.slow),
         pytest.param("convnext_atto", 32, True, marks=pytest.mark.slow),
@@ -158,6 +158,7 @@ def test_exported_networks_equal_the_originals(name, size, dynamo, tmp_path):
     assert_same(load(f"onnx:{file}"), module, file)
 
 
+@pytest.mark.slow
 def test_dynamo_export_equals_the_original(module, tmp_path):
     file = export(module, tmp_path / "dynamo.onnx", (1, 8, 8), dynamo=True)
     assert_same(load(f"onnx:{file}"), module, file)

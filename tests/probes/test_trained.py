@@ -28,7 +28,7 @@ from holdfast.store.store import Store
 from holdfast.transforms.base import transformed
 from holdfast.transforms.filters import LowPass
 from tests.probes.known import accuracy, clouds, population
-from tests.samples import builtin, digits
+from tests.samples import builtin, classes, digits
 
 EVERY = (
     "knn:k=5",
@@ -43,10 +43,8 @@ EVERY = (
 
 
 def labelled(count: int, start: int) -> Images:
-    from sklearn.datasets import load_digits
-
-    plain, target = digits(count, start), load_digits().target[start : start + count]
-    return Images(plain.pixels(range(count)), plain.ids, torch.tensor(target), plain.name)
+    plain = digits(count, start)
+    return Images(plain.pixels(range(count)), plain.ids, classes(count, start), plain.name)
 
 
 def test_the_list_of_probes_is_complete() -> None:

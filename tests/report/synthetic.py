@@ -145,7 +145,7 @@ def radius_curve(encoder: str, attack: str) -> Curve:
     )
 
 
-def displacement(encoder: str, n: int = 300) -> Result:
+def displacement(encoder: str, n: int = 120) -> Result:
     quantiles = [
         series("universal_quantile", c, np.sqrt(harm(encoder, c, n)), "share of pairs", Claim.LOWER, "largest quantile")
         for c in cases()
@@ -168,7 +168,7 @@ def displacement(encoder: str, n: int = 300) -> Result:
     )
 
 
-def impersonation(encoder: str, n: int = 200) -> Result:
+def impersonation(encoder: str, n: int = 120) -> Result:
     """Some pairs are of equal images; one encoder's codes are zero under cosine."""
     found = []
     for case in cases():
@@ -190,7 +190,7 @@ def impersonation(encoder: str, n: int = 200) -> Result:
     )
 
 
-def overlap(encoder: str, n: int = 200) -> Result:
+def overlap(encoder: str, n: int = 120) -> Result:
     risks = [
         series(
             "overlap_risk",

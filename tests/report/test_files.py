@@ -68,6 +68,7 @@ def test_the_json_follows_its_schema(written):
     schema = json.loads(written["schema.json"].read_text(encoding="utf-8"))
     report = json.loads(written["report.json"].read_text(encoding="utf-8"))
     jsonschema.validate(report, schema)
+    report["results"] = report["results"][:1]
     report["results"][0]["findings"]["estimates"][0]["claim"] = "guess"
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate(report, schema)
@@ -200,8 +201,8 @@ def test_latex_numbers_are_mathematics():
 
 
 def test_a_report_never_half_replaces_the_last(written, monkeypatch, tmp_path):
-    results, failures = everything()
-    before = write(results[:5], failures, tmp_path)["report.html"].read_bytes()
+    results, failures = [breakaway("one"), breakaway("two")], everything()[1]
+    before = write(results[:1], failures, tmp_path)["report.html"].read_bytes()
 
     def full_disk(_: int) -> None:
         raise OSError(28, "No space left on device")

@@ -37,7 +37,7 @@ from holdfast.evaluations.attacked.overlap import Overlap
 from holdfast.evaluations.probed.probe_radius import ProbeRadius
 from holdfast.evaluations.probed.robust_accuracy import RobustAccuracy
 from holdfast.protocol.population import Population
-from tests.samples import builtin, digits, linear
+from tests.samples import builtin, digits, doubled, linear
 
 DOUBLE = RunSettings(precision="float64")
 CHEAP: dict[str, Any] = {"attack": AdaptiveAttack(restarts=1), "fixed": (AdaptiveAttack(restarts=1),)}
@@ -118,7 +118,7 @@ def test_no_radius_is_larger_than_that_of_a_fixed_attack_that_succeeded(balls: t
     """Of the same run and with its settings, for every event; the search alone, so weak, would break the law."""
     attacks: tuple[Attack, ...] = (GradientAttack(steps=20), AdaptiveAttack(restarts=2))
     pairwise, weak = AdaptiveAttack(restarts=2), SquareAttack(queries=2)
-    images, encoder = digits(40), builtin("digits-contrastive").to("cpu", torch.float64)
+    images, encoder = digits(40), doubled(builtin())
     fixed: dict[str, Any] = {"balls": balls, "attacks": attacks, "divergences": (L2Distance(),), "samples": 40}
     radii = AttackRadius(attack=weak, balls=balls, fixed=attacks, pairwise=pairwise, samples=40)
     alone = replace(radii, balls=(Linf(0.0001),))(encoder, images, DOUBLE)

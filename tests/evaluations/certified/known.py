@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import final
 
@@ -22,6 +23,7 @@ from holdfast.evaluations.certified.pairwise.pairs import Pairs
 from tests.samples import linear, published
 
 
+@cache
 def linear_case(count: int = 12) -> tuple[Encoder, Images, Float[Tensor, "d n"]]:
     """A linear encoder of 2 x 3 inputs that no small ball can leave the range of."""
     weight = torch.randn(5, 6, generator=torch.Generator().manual_seed(1))

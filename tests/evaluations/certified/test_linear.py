@@ -30,6 +30,7 @@ from holdfast.execution.table import evaluate
 from holdfast.probes.linear import Linear as LinearProbe
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
+from tests import samples
 from tests.evaluations.certified.known import Boast, linear_case, sorting
 from tests.marks import rest_slow
 from tests.samples import builtin, digits, published
@@ -40,12 +41,8 @@ SMALL = LinearRadius(samples=8, rivals=2, tolerance=1e-3, attack=QUICK)
 
 def labelled(count: int = 60, classes: int = 3) -> Images:
     """Digits that are told apart by the remainder of their number."""
-    from sklearn.datasets import load_digits
-
     plain = digits(count)
-    return Images(
-        plain.pixels(range(count)), plain.ids, torch.tensor(load_digits().target[1200 : 1200 + count]) % classes
-    )
+    return Images(plain.pixels(range(count)), plain.ids, samples.classes(count) % classes)
 
 
 @pytest.mark.parametrize("name", BALLS)

@@ -29,7 +29,7 @@ from holdfast.execution.table import evaluate
 from holdfast.protocol.population import Population
 from holdfast.store.store import Store
 from tests.evaluations.certified.known import Boast, linear_case, sorting
-from tests.samples import builtin, digits, linear
+from tests.samples import builtin, digits, doubled, linear
 
 QUICK = AdaptiveAttack(restarts=1, steps=20)
 DISPLACEMENT = CertifiedDisplacement(balls=(Linf(0.03), Linf(0.1)), samples=8, attack=QUICK)
@@ -39,7 +39,7 @@ each = pytest.mark.parametrize("divergence", DIVERGENCES, ids=str)
 
 
 def reach_of(encoder: Encoder, ball: Ball, method: Method | None = None) -> OutputBounds:
-    double = encoder.to("cpu", torch.float64)
+    double = doubled(encoder)
     return OutputBounds(double, trace(double, torch.float64), method or Crown(), ball)
 
 
@@ -100,7 +100,7 @@ def test_tighter_bounds_come_nearer_to_the_truth(divergence: Divergence) -> None
 
 
 def test_the_axes_are_orthonormal_and_the_first_is_the_one_asked_for() -> None:
-    encoder, x = builtin().to("cpu", torch.float64), digits().pixels(range(3)).double()
+    encoder, x = doubled(builtin()), digits().pixels(range(3)).double()
     axes = principal(encoder, x)
     eye = torch.eye(axes.shape[1], dtype=torch.float64).expand_as(axes)
     assert torch.allclose(axes @ axes.mT, eye, atol=1e-10)

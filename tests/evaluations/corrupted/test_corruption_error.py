@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
@@ -16,7 +15,7 @@ from holdfast.probes.linear import Linear
 from holdfast.protocol.population import Population, represent
 from holdfast.transforms.base import transformed, transforms
 from holdfast.transforms.imagenet_c.severity import CommonCorruption
-from tests.samples import builtin
+from tests.samples import builtin, classes
 from tests.samples import digits as unlabelled
 
 FEW = CorruptionError(kinds=("gaussian-noise-c", "contrast-c"), severities=(2, 4), samples=50)
@@ -24,10 +23,8 @@ FEW = CorruptionError(kinds=("gaussian-noise-c", "contrast-c"), severities=(2, 4
 
 def digits(count: int, start: int) -> Images:
     """Digits with their labels."""
-    from sklearn.datasets import load_digits
-
     plain = unlabelled(count, start)
-    return Images(plain.pixels(range(count)), plain.ids, torch.tensor(load_digits().target[start : start + count]))
+    return Images(plain.pixels(range(count)), plain.ids, classes(count, start))
 
 
 IMAGES, BANK = digits(50, 1200), digits(150, 0)

@@ -29,7 +29,7 @@ from holdfast.probes.linear import Linear
 from holdfast.probes.neighbours import Knn
 from holdfast.protocol.population import Population
 from holdfast.transforms.base import Transform, transformed
-from tests.samples import DIGITS, builtin
+from tests.samples import DIGITS, builtin, classes
 from tests.samples import digits as unlabelled
 
 KNN = CorruptionTest(probes=(Knn(k=5),), samples=60, permutations=2)
@@ -37,11 +37,8 @@ KNN = CorruptionTest(probes=(Knn(k=5),), samples=60, permutations=2)
 
 def digits(count: int, start: int) -> Images:
     """Digits with their labels."""
-    from sklearn.datasets import load_digits
-
     plain = unlabelled(count, start)
-    labels = torch.tensor(load_digits().target[start : start + count])
-    return Images(plain.pixels(range(count)), plain.ids, labels, plain.name)
+    return Images(plain.pixels(range(count)), plain.ids, classes(count, start), plain.name)
 
 
 def under(*corruptions: str) -> tuple[Transform, ...]:

@@ -27,7 +27,7 @@ from holdfast.spectral.fits import SpectralFit
 from holdfast.spectral.graph_pair import checked, draw
 from holdfast.spectral.graphs import KNN, PCA
 from holdfast.spectral.stability import Subsets, baselines, coordinates, noise, numbers, projection, subsets
-from tests.samples import DIGITS, builtin, digits, linear
+from tests.samples import DIGITS, builtin, digits, doubled, linear
 from tests.spectral.graphs import folded
 
 RUN = RunSettings(precision="float64")
@@ -54,7 +54,7 @@ def result() -> Result:
 
 def test_the_score_is_that_of_the_arrays(result):
     pixels = digits(120).pixels(range(120), dtype=torch.float64)
-    found = spade(pixels, builtin().to("cpu", torch.float64)(pixels))
+    found = spade(pixels, doubled(builtin())(pixels))
     whole = {e.quantity: e for e in result.estimates if "outputs" not in e.conditions}
     assert whole["spade_score"].value == pytest.approx(found.score, rel=1e-6)
     assert whole["riemannian_distance"].value == pytest.approx(found.riemannian, rel=1e-6)

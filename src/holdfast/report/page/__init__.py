@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from holdfast.core.records import EncoderInfo, Failure, ImagesInfo, Result
@@ -94,19 +95,20 @@ def render(contents: Contents, runs: Sequence[str] = (), state: RunState | None 
     return environment().get_template("page.html").render(page=page_of(contents, runs, state))
 
 
+@cache
 def environment() -> Environment:
-    """Return what renders the templates."""
+    """Return what renders the templates, which are compiled once."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(
+    jinja = Environment(
         loader=PackageLoader("holdfast.report.page"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals.update(text=text, differences=differences, zip=zip, code=_code, stopped=SPENT, reload=RELOAD)
-    return made
+    jinja.globals.update(text=text, differences=differences, zip=zip, code=_code, stopped=SPENT, reload=RELOAD)
+    return jinja
 
 
 def colours_of(comparison: Comparison) -> dict[str, str]:

@@ -22,8 +22,8 @@ from holdfast.execution.engines.processes import Processes
 from holdfast.execution.session import engine, threaded
 from holdfast.protocol.population import Population
 from tests import tiny
-from tests.execution.tasks import dying_elsewhere, power, process
-from tests.execution.test_table import fill, findings
+from tests.execution.engines.tasks import dying_elsewhere, power, process
+from tests.execution.table.test_table import fill, findings
 
 
 def never(_: object) -> bool:
@@ -66,7 +66,8 @@ def test_there_are_no_more_workers_than_the_memory_holds(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "cores", lambda: 8)
     monkeypatch.setattr(module, "memory", lambda: 3 * EACH + 1)
     small = automatic(never)
-    assert isinstance(small, Automatic) and small.workers.count == 3
+    assert isinstance(small, Automatic)
+    assert small.workers.count == 3
     monkeypatch.setattr(module, "memory", lambda: EACH)
     assert isinstance(automatic(never), Local)
 

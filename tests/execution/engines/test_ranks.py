@@ -25,7 +25,7 @@ from holdfast.execution.engines.ranks import Ranks, leads
 from holdfast.execution.session import devices_of
 from holdfast.store.store import Store
 from tests import tiny
-from tests.execution.test_table import fill, findings, looked_at
+from tests.execution.table.test_table import fill, findings, looked_at
 
 UNITS = {f"unit-{k}": k for k in range(12)}
 

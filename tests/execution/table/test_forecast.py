@@ -27,7 +27,7 @@ from holdfast.execution.computing.cost import Forecast, pace
 from holdfast.protocol.fits import Fit
 from holdfast.protocol.population import Population
 from tests import tiny
-from tests.execution.test_budget import Clock, cells, clock, fill, mean
+from tests.execution.table.test_budget import Clock, cells, clock, fill, mean
 
 __all__ = ["clock"]
 

@@ -17,8 +17,8 @@ from holdfast.core.errors import HoldfastError
 from holdfast.execution.engines.processes import Processes
 from holdfast.execution.session import devices_of, engine
 from tests import tiny
-from tests.execution.tasks import dying, dying_once, logged, power, visible
-from tests.execution.test_table import fill, findings
+from tests.execution.engines.tasks import dying, dying_once, logged, power, visible
+from tests.execution.table.test_table import fill, findings
 
 
 def test_each_shard_comes_back_with_what_was_made_of_it() -> None:

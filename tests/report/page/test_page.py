@@ -159,11 +159,6 @@ def test_tables_and_pictures_are_accessible(whole):
     assert all(attributes.get("aria-label") for attributes in drawings)
 
 
-def test_rendering_twice_gives_the_same_bytes(whole):
-    results, failures = everything()
-    assert render(Contents(results, failures)) == whole
-
-
 def test_the_page_stays_small(whole):
     assert len(whole.encode()) < 3_000_000
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
 
 from holdfast.core.errors import HoldfastError
 from holdfast.core.images import Images
@@ -19,7 +18,7 @@ from holdfast.report.comparison.protocol import groups
 from holdfast.report.comparison.relative import EACH, MEAN, relative_to, with_relative_errors
 from holdfast.report.comparison.tables import summary
 from holdfast.report.files import write
-from tests.samples import DIGITS, builtin
+from tests.samples import DIGITS, builtin, classes
 from tests.samples import digits as unlabelled
 
 FEW = CorruptionError(kinds=("gaussian-noise-c", "contrast-c"), severities=(1, 4), samples=50)
@@ -27,10 +26,8 @@ FEW = CorruptionError(kinds=("gaussian-noise-c", "contrast-c"), severities=(1, 4
 
 def digits(count: int, start: int) -> Images:
     """Digits with their labels."""
-    from sklearn.datasets import load_digits
-
     plain = unlabelled(count, start)
-    return Images(plain.pixels(range(count)), plain.ids, torch.tensor(load_digits().target[start : start + count]))
+    return Images(plain.pixels(range(count)), plain.ids, classes(count, start))
 
 
 @cache

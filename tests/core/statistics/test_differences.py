@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.statistics import Better, summarise
 from holdfast.core.statistics.differences import _draws, _resampled_medians, paired, unpaired
-from tests.core.series import COMMON_AND_SMALL, RARE_AND_LARGE, law_of_shares, series
+from tests.core.statistics.series import COMMON_AND_SMALL, RARE_AND_LARGE, law_of_shares, series
 
 NOISE = np.random.default_rng(0).normal(size=100)
 

@@ -24,8 +24,8 @@ from holdfast.execution.request import build, catalog
 from holdfast.execution.table import evaluate
 from holdfast.store.store import Store
 from tests import tiny
-from tests.execution.tasks import logged
-from tests.execution.test_table import CHEAP, fill
+from tests.execution.engines.tasks import logged
+from tests.execution.table.test_table import CHEAP, fill
 
 
 def cells(folder: Path, engine: Engine | None = None) -> dict[str, Result]:

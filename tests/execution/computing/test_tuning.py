@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ from torch import nn
 
 from holdfast.core.encoder import Domain, Encoder
 from holdfast.execution.computing import tuning
+from holdfast.execution.computing.tuning import keep_freed_memory
 from tests.samples import builtin
 
 
@@ -40,13 +40,12 @@ def test_an_encoder_that_cannot_be_measured_is_attacked_one_by_one() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is of Linux")
-def test_whoever_told_the_c_library_otherwise_is_obeyed() -> None:
-    program = "from holdfast.execution.computing.tuning import keep_freed_memory; print(keep_freed_memory())"
-    said = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"MALLOC_ARENA_MAX": "2", "PYTHONPATH": ":".join(sys.path)},
-    )
-    assert said.stdout.strip() == "False"
+def test_whoever_told_the_c_library_otherwise_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        pytest.fail("the C library was told something")
+
+    monkeypatch.setattr("ctypes.CDLL", refuse)
+    for name, value in (("MALLOC_ARENA_MAX", "2"), ("GLIBC_TUNABLES", "glibc.malloc.arena_max=2")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert not keep_freed_memory.__wrapped__()  # which is asked once in a process

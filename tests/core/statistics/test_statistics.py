@@ -12,7 +12,7 @@ from holdfast.core.errors import HoldfastError
 from holdfast.core.records import Claim, Estimate
 from holdfast.core.statistics import Scale, chained_median, over_references, over_scale, summarise
 from holdfast.core.statistics.intervals import share_interval
-from tests.core.series import series
+from tests.core.statistics.series import series
 
 
 def interval(estimate: Estimate) -> tuple[float, float, float]:

@@ -13,7 +13,7 @@ from holdfast.execution.table.conclusions import conclude_so_far
 from holdfast.report.run_state import RunState
 from holdfast.store.store import Store
 from tests import tiny
-from tests.execution.test_budget import COUNT, Clock, clock, mean
+from tests.execution.table.test_budget import COUNT, Clock, clock, mean
 
 __all__ = ["clock"]
 

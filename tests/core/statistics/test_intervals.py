@@ -19,7 +19,7 @@ from holdfast.core.statistics.intervals import (
     share_interval,
     skewed_interval,
 )
-from tests.core.series import COMMON_AND_SMALL, RARE_AND_LARGE, law_of_shares
+from tests.core.statistics.series import COMMON_AND_SMALL, RARE_AND_LARGE, law_of_shares
 
 NOISE = np.random.default_rng(0).normal(size=100)
 
